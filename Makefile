@@ -1,0 +1,48 @@
+# Every target does all its own set-up on a machine that has Python 3.11+, Java 17+ and make.
+# Downloads are kept outside the checkout, in RELAY_CACHE (default ~/.cache/relay) and uv's own cache.
+
+PYTHON ?= python3
+UV_VERSION := 0.13.8
+RELAY_CACHE ?= $(HOME)/.cache/relay
+export RELAY_CACHE
+OWN_UV := $(RELAY_CACHE)/uv-$(UV_VERSION)/bin/uv
+UV := $(or $(shell command -v uv 2>/dev/null),$(OWN_UV))
+RUN := $(UV) run --frozen --all-extras
+
+.PHONY: demo test quick lint format bench golden setup help
+
+help:            ## This list.
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
+
+demo: setup      ## The whole system on embedded services with a real workload; SECONDS=30 by default.
+	@$(RUN) relay demo $(if $(SECONDS),--seconds $(SECONDS))
+
+test: setup      ## Everything, on real services.
+	@$(RUN) pytest $(ARGS)
+
+quick: setup     ## What needs no service, in under a minute.
+	@$(RUN) pytest -m "not services" $(ARGS)
+
+lint: setup      ## ruff and mypy --strict.
+	@$(RUN) ruff check .
+	@$(RUN) ruff format --check .
+	@$(RUN) mypy
+
+format: setup    ## Write what ruff can mend.
+	@$(RUN) ruff check --fix .
+	@$(RUN) ruff format .
+
+bench: setup     ## All benchmarks, or NAME=encode_publish.
+	@$(RUN) python -m tests.benchmarks $(NAME)
+
+setup: $(UV)     ## The locked environment.
+	@$(UV) sync --frozen --all-extras --quiet
+
+# A machine without uv gets one of its own; ~/.local/bin is where uv's installer would put it.
+$(OWN_UV):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: install it, or name it with PYTHON=..."; exit 1; }
+	@echo "installing uv $(UV_VERSION)"
+	@rm -rf $(RELAY_CACHE)/uv-$(UV_VERSION) && mkdir -p $(RELAY_CACHE)
+	@$(PYTHON) -m venv $(RELAY_CACHE)/uv-$(UV_VERSION) || { echo "Python's venv module is needed: install e.g. python3-venv"; exit 1; }
+	@$(RELAY_CACHE)/uv-$(UV_VERSION)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+	@mkdir -p $(HOME)/.local/bin && ln -sf $(OWN_UV) $(HOME)/.local/bin/uv

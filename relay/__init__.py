@@ -1,0 +1,1 @@
+"""Relay database changes to Kafka exactly once, and keep caches and copies honest."""
