@@ -1,0 +1,335 @@
+"""The configuration: every key, what it may hold, and what has to fit together.
+
+The keys are a contract with users. Add one here with a docstring, which is also its text in
+``relay check --schema``, and take it out of the list of later keys in ``relay.config_errors``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from relay import config_file
+from relay.config_errors import explain, later, refuse
+from relay.config_fields import Name, Part, Seconds, Start, not_yet, redacted, since, url
+from relay.config_file import Location
+from relay.errors import ConfigError
+from relay.template import Template
+
+__all__ = [
+    "INTERNAL",
+    "Cache",
+    "Config",
+    "Copy",
+    "DynamoDBSource",
+    "Internal",
+    "Kafka",
+    "Log",
+    "SchemaRegistry",
+    "load",
+    "redacted",
+]
+
+_STREAM_ARN = re.compile(r"arn:[\w-]+:dynamodb:([\w-]+):\d*:table/([A-Za-z0-9._-]+)/stream/([\w.:-]+)")
+_BROKER = re.compile(r"\s*(\w+://)?(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(:\d{1,5})?\s*")
+_TOPIC_LENGTH = 249
+# Settings by which a client reaches and trusts a broker, whatever kind of client it is.
+_CONNECTION = ("security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "https.", "broker.address.")
+
+Internal = Literal["checkpoints", "schemas", "gaps", "dead_letters", "watermarks"]
+INTERNAL: tuple[Internal, ...] = ("checkpoints", "schemas", "gaps", "dead_letters", "watermarks")
+
+
+class Kafka(Part):
+    bootstrap_servers: str
+    """Brokers to begin with, as `host:port`, separated by commas."""
+
+    partitions: int = Field(default=6, ge=1, le=10_000)
+    """How many partitions a topic of changes has. Never change it: the order per key hangs on it."""
+
+    producer: dict[str, Any] = Field(default_factory=dict)
+    """Settings of librdkafka, passed through. Those that say how to connect hold for every client."""
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _brokers(cls, value: str) -> str:
+        for broker in value.split(","):
+            if not _BROKER.fullmatch(broker):
+                raise refuse(f"{broker!r} is not a broker such as 127.0.0.1:9092")
+        return value
+
+    @field_validator("producer")
+    @classmethod
+    def _settings(cls, value: dict[str, Any]) -> dict[str, Any]:
+        problems: list[tuple[Location, str]] = [
+            ((key,), "has to be text, a number, true or false")
+            for key, setting in value.items()
+            if not isinstance(setting, (str, int, float))
+        ]
+        fixed = {
+            "bootstrap.servers": "kafka.bootstrap_servers says it",
+            "transactional.id": "the relay chooses it",  # I3
+            "partitioner": "the relay chooses every partition itself",  # I2
+        }
+        if str(value.get("enable.idempotence", "true")).lower() != "true":
+            fixed["enable.idempotence"] = "transactions need it on"  # I3
+        if str(value.get("acks", "all")).lower() not in ("all", "-1"):
+            fixed["acks"] = "transactions need all"  # I3
+        problems += [((key,), f"cannot be set: {fixed[key]}") for key in value if key in fixed]
+        if problems:
+            raise refuse(*problems)
+        return value
+
+    def client(self) -> dict[str, Any]:
+        """Return what any Kafka client needs to connect: the brokers and the security settings."""
+        settings = {key: value for key, value in self.producer.items() if key.startswith(_CONNECTION)}
+        return {"bootstrap.servers": self.bootstrap_servers, **settings}
+
+
+class SchemaRegistry(Part):
+    url: Annotated[str, url("http", "https")]
+    """A registry that speaks Confluent's API."""
+
+
+class DynamoDBSource(Part):
+    name: Name
+    """What this source is called in tokens, metrics and commands."""
+
+    type: Literal["dynamodb"]
+
+    table: str | None = None
+    """The table whose stream is read. Or give `stream_arn`."""
+
+    stream_arn: str | None = None
+    """One stream, by its ARN, in place of `table`."""
+
+    region: str | None = None
+    """The region of the table. Without it: that of `stream_arn`, or what the AWS settings around say."""
+
+    endpoint_url: Annotated[str, url("http", "https")] | None = None
+    """Where DynamoDB answers, when it is not AWS."""
+
+    start: Start = "trim_horizon"
+    """Where to begin on the first run: `trim_horizon`, `latest`, an ISO time (UTC unless it says otherwise),
+    or a time ago such as `-30s`."""
+
+    snapshot: Annotated[Literal["none"], not_yet("initial")] = "none"
+
+    key: Literal["hash", "item"] = "hash"
+    """The Kafka key: the hash key alone, or the full primary key."""
+
+    on_gap: Annotated[Literal["fail", "skip"], not_yet("resnapshot")] = "fail"
+    """What to do when changes were lost before they could be read."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_type(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("type") in ("vitess", "mysql"):
+            raise later(f"`type: {data['type']}`", at=("type",))
+        return data
+
+    @field_validator("table")
+    @classmethod
+    def _table(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"[A-Za-z0-9_.-]{3,255}", value):
+            raise refuse(f"{value!r} is not a table name: 3 to 255 letters, digits, dots, dashes, underscores")
+        return value
+
+    @field_validator("stream_arn")
+    @classmethod
+    def _arn(cls, value: str | None) -> str | None:
+        if value is not None and not _STREAM_ARN.fullmatch(value):
+            raise refuse("is not the ARN of a stream: arn:aws:dynamodb:REGION:ACCOUNT:table/NAME/stream/LABEL")
+        return value
+
+    @model_validator(mode="after")
+    def _one_table(self) -> Self:
+        if (self.table is None) == (self.stream_arn is None):
+            raise refuse("a source needs either `table` or `stream_arn`")
+        arn = _STREAM_ARN.fullmatch(self.stream_arn or "")
+        # An embedded DynamoDB writes a region of its own into its ARNs.
+        if arn and self.region and self.endpoint_url is None and arn[1] != self.region:
+            raise refuse((("region",), f"is {self.region}, but the stream is in {arn[1]}"))
+        return self
+
+    @property
+    def table_name(self) -> str:
+        """The table, also where only the ARN of its stream is configured."""
+        arn = _STREAM_ARN.fullmatch(self.stream_arn or "")
+        return arn[2] if arn else str(self.table)
+
+    @property
+    def region_name(self) -> str | None:
+        """The region to ask. None leaves it to the AWS settings around."""
+        arn = _STREAM_ARN.fullmatch(self.stream_arn or "")
+        return self.region or (arn[1] if arn else None)
+
+    def start_since(self, now: float) -> float | None:
+        """Return the epoch seconds from which changes are wanted, None for everything there is."""
+        return since(self.start, now)
+
+
+class Cache(Part):
+    url: Annotated[str, url("redis", "rediss", "unix", unbuilt=("memcached", "memcache"))]
+    """The Redis to invalidate in, such as `redis://127.0.0.1:6379/0`."""
+
+    namespace: str
+    """What every key of this cache begins with."""
+
+    keys: dict[str, list[str]] = Field(min_length=1)
+    """Per table, templates of the cache keys that a change of one of its items invalidates."""
+
+    tombstone_ttl: Seconds = 3600.0
+    """How long an invalidation is remembered. Longer than any load from the database takes."""
+
+    @field_validator("namespace")
+    @classmethod
+    def _plain(cls, value: str) -> str:
+        if not value or re.search(r"[\s{}]", value):
+            raise refuse("has to be text without spaces and braces")
+        return value
+
+    @field_validator("keys")
+    @classmethod
+    def _templates(cls, value: dict[str, list[str]]) -> dict[str, list[str]]:
+        problems: list[tuple[Location, str]] = []
+        for table, templates in value.items():
+            if not templates:
+                problems.append(((table,), "needs a template such as order:{order_id}"))
+            for i, template in enumerate(templates):
+                try:
+                    if not Template.parse(template).text:
+                        problems.append(((table, i), "a template cannot be empty"))
+                except ValueError as error:
+                    problems.append(((table, i), str(error)))
+        if problems:
+            raise refuse(*problems)
+        return value
+
+
+class Log(Part):
+    path: Annotated[str, Field(min_length=1)]
+    """Where the change log is kept, such as `file:///var/lib/relay/log`."""
+
+
+class Copy(Part):
+    url: Annotated[str, url("delta", unbuilt=("postgresql", "postgres"))]
+    """Where the copy is kept, such as `delta:///var/lib/relay/copy`."""
+
+
+class Config(Part):
+    """The whole file. The checks across keys are here, so that a config built in Python meets them too."""
+
+    name: Name
+    """What this relay is called: its internal topics and consumer groups begin with it."""
+
+    kafka: Kafka
+
+    schema_registry: SchemaRegistry | None = None
+    """Where the Avro schemas go. Without it: into the topic `<name>.schemas`."""
+
+    topics: str = "{name}.{table}"
+    """The topic of a table's changes."""
+
+    sources: list[DynamoDBSource] = Field(min_length=1)
+
+    cache: Cache | None = None
+    """The cache that `relay consume cache` keeps honest."""
+
+    log: Log | None = None
+    """The change log that `relay consume log` appends to."""
+
+    copy_: Copy | None = Field(default=None, alias="copy")
+    """The second copy of the tables that `relay consume copy` keeps up to date."""
+
+    @field_validator("topics")
+    @classmethod
+    def _topics_template(cls, value: str) -> str:
+        try:
+            unknown = set(Template.parse(value).columns) - {"name", "table"}
+        except ValueError as error:
+            raise refuse(str(error)) from error
+        if unknown:
+            raise refuse(f"{{{min(unknown)}}} is not known in it: {{name}} and {{table}} are")
+        return value
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if problems := [*self._source_problems(), *self._topic_problems(), *self._cache_problems()]:
+            raise refuse(*problems)
+        return self
+
+    def _source_problems(self) -> Iterator[tuple[Location, str]]:
+        names: set[str] = set()
+        tables: dict[str, str] = {}
+        for i, source in enumerate(self.sources):
+            if source.name in names:
+                yield ("sources", i, "name"), f"another source is called {source.name!r} already"
+            elif source.table_name in tables:
+                yield (
+                    ("sources", i, "table" if source.table else "stream_arn"),
+                    f"the source {tables[source.table_name]!r} has the table {source.table_name!r} already, "
+                    f"and both would go to the topic {self.topic(source.table_name)!r}",
+                )
+            names.add(source.name)
+            tables.setdefault(source.table_name, source.name)
+
+    def _topic_problems(self) -> Iterator[tuple[Location, str]]:
+        tables = list(dict.fromkeys(source.table_name for source in self.sources))
+        if len(tables) > 1 and "table" not in Template.parse(self.topics).columns:
+            yield ("topics",), "has to contain {table}, since there are several tables"
+            return
+        # Kafka itself refuses two topics that differ only in dots and underscores.
+        taken = {self.internal(kind).replace(".", "_"): self.internal(kind) for kind in INTERNAL}
+        for topic in [*taken.values(), *map(self.topic, tables)]:
+            if len(topic) > _TOPIC_LENGTH:
+                yield (
+                    ("name",),
+                    f"the topic {topic!r} is longer than the {_TOPIC_LENGTH} characters Kafka allows",
+                )
+        for table in tables:
+            topic = self.topic(table)
+            other = taken.setdefault(topic.replace(".", "_"), topic)
+            if not re.fullmatch(r"[A-Za-z0-9._-]+", topic) or topic in (".", ".."):
+                yield ("topics",), f"{topic!r} is not a topic name that Kafka allows"
+            elif other != topic or topic in map(self.internal, INTERNAL):
+                yield (
+                    ("topics",),
+                    f"the topic {topic!r} of the table {table!r} collides with the topic {other!r}",
+                )
+
+    def _cache_problems(self) -> Iterator[tuple[Location, str]]:
+        tables = [source.table_name for source in self.sources]
+        for table in self.cache.keys if self.cache else ():
+            if table not in tables:
+                nearest = difflib.get_close_matches(table, tables, n=1, cutoff=0.5)
+                hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are: {', '.join(tables)}"
+                yield ("cache", "keys", table), f"no source has the table {table!r}; {hint}"
+
+    def topic(self, table: str) -> str:
+        """Return the topic that the changes of ``table`` go to."""
+        return Template.parse(self.topics).render({"name": self.name, "table": table})
+
+    def internal(self, kind: Internal) -> str:
+        """Return the name of one of the relay's own topics."""
+        return f"{self.name}.{kind}"
+
+
+def load(path: Path) -> Config:
+    """Read and check the file at ``path``, without connecting to anything.
+
+    Raises ``ConfigError`` with a line ``file:line:column: what is wrong`` for each thing that is.
+    """
+    document = config_file.read(path)
+    if not isinstance(document.data, dict):
+        what = "is empty" if document.data is None else "has to be a mapping of keys to values"
+        raise ConfigError(f"{path}:1:1: the file {what}")
+    try:
+        return Config.model_validate(document.data, context={"file": path}, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise explain(document, error, Config) from None

@@ -1,0 +1,125 @@
+"""What is said about a wrong configuration, and where in the file.
+
+``refuse`` and ``later`` are raised by the validators of ``relay.config``; ``explain`` turns all that pydantic
+found into one ``ConfigError`` with a line for each. Change here how an error reads.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from relay.config_file import Document, Location
+from relay.errors import ConfigError
+
+# Keys that are part of the design and that this version does not have, by the path to where they stand.
+_LATER: dict[tuple[str, ...], frozenset[str]] = {
+    (): frozenset({"http", "order"}),
+    ("sources",): frozenset({"columns", "tombstones", "lateness", "order"}),
+    ("copy",): frozenset({"tombstone_retention"}),
+}
+_EXPECTED = {
+    "string_type": "text (in quotes, if it looks like something else)",
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping of keys to values",
+    "model_type": "a mapping of keys to values",
+    "model_attributes_type": "a mapping of keys to values",
+}
+
+
+def refuse(*problems: str | tuple[Location, str]) -> PydanticCustomError:
+    """Return the error of a validator: messages, each with its path where that leads on from the value."""
+    found = [((), problem) if isinstance(problem, str) else problem for problem in problems]
+    text = "; ".join(text for _, text in found)
+    return PydanticCustomError("wrong", "{text}", {"text": text, "problems": found})
+
+
+def later(what: str, at: Location = ()) -> PydanticCustomError:
+    """Return the error for what is designed and not built yet: it is refused, never parsed and ignored."""
+    text = f"{what} is not available in this version"
+    return PydanticCustomError("later", "{text}", {"text": text, "problems": [(at, text)]})
+
+
+def explain(document: Document, error: ValidationError, root: type[BaseModel]) -> ConfigError:
+    """Return one error that lists everything wrong, in the order of the file."""
+    found: set[tuple[tuple[int, int], str]] = set()
+    for detail in error.errors(include_url=False, include_input=True):
+        location: Location = detail["loc"]
+        for inside, text in _texts(detail, root):
+            place = document.place((*location, *inside), key=detail["type"] == "extra_forbidden")
+            found.add((place, text))
+    return ConfigError("\n".join(str(document.error(place, text)) for place, text in sorted(found)))
+
+
+def _texts(detail: ErrorDetails, root: type[BaseModel]) -> list[tuple[Location, str]]:
+    location, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
+    name = _dotted(location)
+    if kind == "later":
+        return list(context["problems"])
+    if kind == "wrong":
+        named = ((inside, _dotted((*location, *inside)), text) for inside, text in context["problems"])
+        return [(inside, f"`{where}`: {text}" if where else text) for inside, where, text in named]
+    if kind == "extra_forbidden":
+        return [((), _unknown(location, root))]
+    if kind == "missing":
+        return [((), f"`{name}` is missing")]
+    if kind == "literal_error":
+        return [((), f"`{name}` has to be {context['expected']}")]
+    if kind in _EXPECTED:
+        return [((), f"`{name}` has to be {_EXPECTED[kind]}, not {_what(detail['input'])}")]
+    # The input itself may be a secret: what pydantic says about it does not quote it.
+    return [((), f"`{name}`: {detail['msg']}")]
+
+
+def _unknown(location: Location, root: type[BaseModel]) -> str:
+    *parents, key = location
+    names = tuple(part for part in parents if isinstance(part, str))
+    if key in _LATER.get(names, ()):
+        return f"`{key}` is not available in this version"
+    known = _known(names, root)
+    nearest = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
+    hint = f"did you mean `{nearest[0]}`?" if nearest else f"known here: {', '.join(known)}"
+    where = f" in `{_dotted(tuple(parents))}`" if parents else ""
+    return f"unknown key `{key}`{where}; {hint}"
+
+
+def _known(names: tuple[str, ...], root: type[BaseModel]) -> list[str]:
+    model: type[BaseModel] | None = root
+    for name in names:
+        model = _model(_fields(model)[name].annotation) if model and name in _fields(model) else None
+    return list(_fields(model)) if model else []
+
+
+def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the fields of ``model`` by the key that stands for them in the file."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
+def _model(annotation: Any) -> type[BaseModel] | None:
+    """Return the model inside ``list[X]``, ``X | None`` or ``X``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((model for inner in get_args(annotation) if (model := _model(inner))), None)
+
+
+def _dotted(location: Location) -> str:
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in location)
+    return text.removeprefix(".")
+
+
+def _what(value: Any) -> str:
+    kinds: list[tuple[type | tuple[type, ...], str]] = [
+        (bool, "true or false"),
+        ((int, float), "a number"),
+        (str, "text"),
+        (list, "a list"),
+        (dict, "a mapping"),
+    ]
+    return next((text for kind, text in kinds if isinstance(value, kind)), "nothing")

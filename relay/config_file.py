@@ -1,0 +1,176 @@
+"""Reading a YAML file into plain data that remembers where everything stood.
+
+Knows nothing of the keys: ``relay.config`` says what they mean. Change here how files are read, how
+``${NAME}`` expands and how a place in the file is shown.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from relay.errors import ConfigError
+
+Location = tuple[str | int, ...]
+"""The keys and indexes that lead to a value, outermost first."""
+
+_VARIABLE = re.compile(r"\$(\$\{)|\$\{([^}]*)(\}?)")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SCALARS = {"tag:yaml.org,2002:" + kind for kind in ("null", "bool", "int", "float")}
+# A time is kept as the text that stands in the file: what it means is for the key to say.
+_TEXTS = {"tag:yaml.org,2002:" + kind for kind in ("str", "timestamp", "value")}
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+@dataclass
+class Document:
+    """What a file holds, and the (line, column) of every value and every key, both counted from 1."""
+
+    path: Path
+    data: Any = None
+    values: dict[Location, tuple[int, int]] = field(default_factory=dict)
+    keys: dict[Location, tuple[int, int]] = field(default_factory=dict)
+
+    def place(self, location: Location, *, key: bool = False) -> tuple[int, int]:
+        """Return where ``location`` stands, or where the nearest thing around it does."""
+        if key and location in self.keys:
+            return self.keys[location]
+        while location not in self.values and location:
+            location = location[:-1]
+        return self.values.get(location, (1, 1))
+
+    def error(self, place: tuple[int, int], message: str) -> ConfigError:
+        return ConfigError(f"{self.path}:{place[0]}:{place[1]}: {message}")
+
+
+def read(path: Path, environment: Mapping[str, str] | None = None) -> Document:
+    """Read the YAML file at ``path``; ``${NAME}`` in its strings is expanded from ``environment`` (ours).
+
+    Raises ``ConfigError`` with file, line and column for broken YAML, a key given twice, a missing
+    variable and what is not plain data.
+    """
+    document = Document(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start})") from error
+    loader = _loader(document, text)
+    try:
+        root = loader.get_single_node()
+        if root is not None:
+            _Reader(document, loader, os.environ if environment is None else environment).take(root, ())
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
+        problem = ", ".join(part for part in (error.context, error.problem) if part)
+        if any("${" in line for line in text.splitlines()[place[0] - 1 : place[0]]):
+            problem += "; inside {...} a text with ${NAME} has to stand in quotes"
+        raise document.error(place, f"broken YAML: {problem}") from error
+    finally:
+        loader.dispose()
+    return document
+
+
+def _loader(document: Document, text: str) -> yaml.SafeLoader:
+    try:
+        return yaml.SafeLoader(text)
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position]
+        place = (before.count("\n") + 1, len(before) - before.rfind("\n"))
+        raise document.error(place, f"broken YAML: {error.reason}") from error
+
+
+@dataclass
+class _Reader:
+    """Turns nodes into plain data, noting places in ``document``."""
+
+    document: Document
+    loader: yaml.SafeLoader
+    environment: Mapping[str, str]
+    # Nodes being read now: an alias to one of them would never end.
+    open: list[yaml.Node] = field(default_factory=list)
+
+    def take(self, root: yaml.Node, location: Location) -> None:
+        self.document.data = self._value(root, location)
+
+    def _value(self, node: yaml.Node, location: Location) -> Any:
+        self.document.values[location] = _place(node)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node)
+        if node in self.open:
+            raise self.document.error(_place(node), "an alias (*) stands inside the value that it means")
+        self.open.append(node)
+        try:
+            if isinstance(node, yaml.MappingNode):
+                return self._mapping(node, location)
+            if node.tag != "tag:yaml.org,2002:seq":
+                raise self._not_plain(node)
+            return [self._value(item, (*location, i)) for i, item in enumerate(node.value)]
+        finally:
+            self.open.pop()
+
+    def _mapping(self, node: yaml.MappingNode, location: Location) -> dict[str, Any]:
+        if node.tag != "tag:yaml.org,2002:map":
+            raise self._not_plain(node)
+        seen: dict[str, yaml.Node] = {}
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise self.document.error(_place(key), "a key has to be plain text")
+            if key.tag == _MERGE:
+                continue
+            if key.value in seen:
+                line = _place(seen[key.value])[0]
+                raise self.document.error(_place(key), f"the key `{key.value}` is given twice, first on line {line}")
+            seen[key.value] = key
+        self.loader.flatten_mapping(node)
+        found: dict[str, Any] = {}
+        for key, value in node.value:
+            # Keys are text whatever they look like: a table may be called `on` or `2024`.
+            inside = (*location, key.value)
+            self.document.keys[inside] = _place(key)
+            found[key.value] = self._value(value, inside)
+        return found
+
+    def _scalar(self, node: yaml.ScalarNode) -> Any:
+        if node.tag in _TEXTS:
+            return self._expand(node)
+        if node.tag not in _SCALARS:
+            raise self._not_plain(node)
+        try:
+            return self.loader.construct_object(node)
+        except ValueError as error:
+            raise self.document.error(_place(node), f"cannot read this value: {error}") from error
+
+    def _expand(self, node: yaml.ScalarNode) -> str:
+        def replace(match: re.Match[str]) -> str:
+            escaped, name, closed = match.groups()
+            if escaped:
+                return "${"
+            if not closed or not _NAME.fullmatch(name):
+                # The text itself may be a password, so it is not shown.
+                raise self.document.error(
+                    _place(node),
+                    "`${` has to begin a variable such as ${NAME}; a literal `${` is written `$${`",
+                )
+            if name not in self.environment:
+                raise self.document.error(_place(node), f"the environment variable {name} is not set")
+            return self.environment[name]
+
+        return _VARIABLE.sub(replace, node.value)
+
+    def _not_plain(self, node: yaml.Node) -> ConfigError:
+        return self.document.error(_place(node), f"values of type {node.tag} are not allowed here")
+
+
+def _place(node: yaml.Node) -> tuple[int, int]:
+    return (node.start_mark.line + 1, node.start_mark.column + 1)

@@ -1,0 +1,175 @@
+"""What a table and its stream look like, and what to do when they are not as they have to be.
+
+Used by the relay when it starts and by ``relay check``, so that both say the same. Change messages here;
+the calls that read the stream are in ``relay.dynamodb.session``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import boto3
+from botocore.config import Config as BotoConfig
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    CredentialRetrievalError,
+    NoCredentialsError,
+    NoRegionError,
+    PartialCredentialsError,
+    ProfileNotFound,
+    TokenRetrievalError,
+)
+
+from relay.avro.rows import KeyColumn
+from relay.errors import ConfigError, Unavailable
+
+if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
+    from types_boto3_dynamodbstreams import DynamoDBStreamsClient
+
+    from relay.config import DynamoDBSource
+
+T = TypeVar("T")
+
+_NO_CREDENTIALS = (NoCredentialsError, PartialCredentialsError, CredentialRetrievalError, TokenRetrievalError)
+_BAD_CREDENTIALS = {
+    "UnrecognizedClientException",
+    "InvalidClientTokenId",
+    "InvalidSignatureException",
+    "IncompleteSignature",
+    "MissingAuthenticationTokenException",
+    "ExpiredTokenException",
+    "ExpiredToken",
+}
+_READABLE = {"ACTIVE", "UPDATING"}
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A table with a stream. ``key``: hash column first. ``view_type``: as DynamoDB names it."""
+
+    table: str
+    table_arn: str
+    stream_arn: str
+    stream_label: str
+    view_type: str
+    key: tuple[KeyColumn, ...]
+
+    @property
+    def has_images(self) -> bool:
+        """Whether changes carry more of an item than its key."""
+        return self.view_type != "KEYS_ONLY"
+
+
+def clients(source: DynamoDBSource, *, probe: bool = False) -> tuple[DynamoDBClient, DynamoDBStreamsClient]:
+    """Return the clients of DynamoDB and of its streams; nothing is connected yet.
+
+    ``probe``: give up after at most 11 seconds, for a check that a person waits for; otherwise retry
+    for about a minute. ``ConfigError`` when no region or profile can be found.
+    """
+    settings = BotoConfig(
+        connect_timeout=3 if probe else 5,
+        read_timeout=5 if probe else 20,
+        retries={"mode": "standard", "total_max_attempts": 2 if probe else 3},
+        # One connection for each shard that is being read.
+        max_pool_connections=64,
+        tcp_keepalive=True,
+        user_agent_extra="relay",
+    )
+    try:
+        session = boto3.session.Session(region_name=source.region_name)
+        return (
+            session.client("dynamodb", endpoint_url=source.endpoint_url, config=settings),
+            session.client("dynamodbstreams", endpoint_url=source.endpoint_url, config=settings),
+        )
+    except NoRegionError as error:
+        raise ConfigError(f"source {source.name}: no region is given: set `region`, or AWS_DEFAULT_REGION") from error
+    except ProfileNotFound as error:
+        raise ConfigError(f"source {source.name}: {error}") from error
+
+
+def describe(client: DynamoDBClient, source: DynamoDBSource, streams: DynamoDBStreamsClient) -> Description:
+    """Look up the table of ``source`` and its stream.
+
+    Raises ``Unavailable``, with what to do, when DynamoDB cannot be reached or asked, when there is no such
+    table or stream, and when the table's stream is disabled.
+    """
+    name = source.table_name
+    where = f"source {source.name}: "
+    at = f"in region {client.meta.region_name} at {client.meta.endpoint_url}"
+    table = _ask(
+        source,
+        client,
+        f"to describe the table {name}",
+        lambda: client.describe_table(TableName=name)["Table"],
+        missing=f"there is no table {name!r} {at}: check `table`, `region` and `endpoint_url`",
+    )
+    status = table.get("TableStatus", "ACTIVE")
+    if status not in _READABLE:
+        raise Unavailable(f"{where}the table {name!r} {at} is {status}: wait until it is ACTIVE")
+    stream_arn = source.stream_arn or _current_stream(table, source, at)
+    stream = _ask(
+        source,
+        streams,
+        f"to describe the stream {stream_arn}",
+        lambda: streams.describe_stream(StreamArn=stream_arn, Limit=1)["StreamDescription"],
+        missing=f"there is no stream {stream_arn} {at} (any more)",
+    )
+    types = {column["AttributeName"]: column["AttributeType"] for column in table["AttributeDefinitions"]}
+    key = sorted(table["KeySchema"], key=lambda column: column["KeyType"] != "HASH")
+    return Description(
+        table=table["TableName"],
+        table_arn=table["TableArn"],
+        stream_arn=stream["StreamArn"],
+        stream_label=stream["StreamLabel"],
+        view_type=stream["StreamViewType"],
+        key=tuple(KeyColumn(column["AttributeName"], types[column["AttributeName"]]) for column in key),
+    )
+
+
+def _current_stream(table: Any, source: DynamoDBSource, at: str) -> str:
+    arn = table.get("LatestStreamArn")
+    if not arn or not table.get("StreamSpecification", {}).get("StreamEnabled"):
+        name = table["TableName"]
+        raise Unavailable(
+            f"source {source.name}: the table {name!r} {at} has no stream: enable it with `aws dynamodb "
+            f"update-table --table-name {name} "
+            "--stream-specification StreamEnabled=true,StreamViewType=NEW_AND_OLD_IMAGES`"
+        )
+    return str(arn)
+
+
+def _ask(
+    source: DynamoDBSource,
+    client: DynamoDBClient | DynamoDBStreamsClient,
+    doing: str,
+    call: Callable[[], T],
+    *,
+    missing: str,
+) -> T:
+    where = f"source {source.name}: "
+    at = f"in region {client.meta.region_name} at {client.meta.endpoint_url}"
+    try:
+        return call()
+    except _NO_CREDENTIALS as error:
+        hint = (
+            "; an embedded DynamoDB takes any, such as AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local"
+            if source.endpoint_url
+            else ""
+        )
+        raise Unavailable(f"{where}there are no AWS credentials {doing}: {error}{hint}") from error
+    except ClientError as error:
+        code = error.response.get("Error", {}).get("Code", "")
+        message = error.response.get("Error", {}).get("Message", "")
+        if code == "ResourceNotFoundException":
+            raise Unavailable(where + missing) from error
+        if code in _BAD_CREDENTIALS:
+            raise Unavailable(f"{where}DynamoDB {at} refuses the AWS credentials: {message}") from error
+        if code.startswith("AccessDenied"):
+            raise Unavailable(f"{where}not allowed {doing} {at}: {message}") from error
+        raise Unavailable(f"{where}DynamoDB {at} refuses {doing}: {code}: {message}") from error
+    except BotoCoreError as error:
+        raise Unavailable(f"{where}DynamoDB {at} cannot be reached: {error}") from error

@@ -1,0 +1,77 @@
+"""A table's stream as a source: finds it, lists its shards, opens them."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from relay.avro.rows import TableSchema
+from relay.dynamodb import describe
+from relay.dynamodb.records import RecordFormat
+from relay.dynamodb.session import ShardNotFound, StreamSession, Transient
+from relay.dynamodb.shard import DynamoDBShardReader
+from relay.errors import Unavailable
+from relay.lineage import Shard, Stream
+
+if TYPE_CHECKING:
+    from relay.config import DynamoDBSource as SourceConfig
+
+_LISTING_RETRIES = 5
+
+
+class DynamoDBSource:
+    """Reads the stream of one table. ``connect`` comes first."""
+
+    def __init__(self, config: SourceConfig) -> None:
+        self.config = config
+        self.name = config.name
+        self.start = config.start
+        self.on_gap = config.on_gap
+        self._dynamodb, self._streams = describe.clients(config)
+
+    def __repr__(self) -> str:
+        return f"<DynamoDBSource[{self.name}: {self.config.table or self.config.stream_arn}]>"
+
+    def connect(self) -> Stream:
+        found = describe.describe(self._dynamodb, self.config, self._streams)
+        self.stream = Stream(self.name, found.stream_label)
+        self.session = StreamSession(self._streams, found.stream_arn)
+        self.table = TableSchema(self.name, found.table, found.key, hash_columns=1, row=None)
+        return self.stream
+
+    def tables(self) -> Sequence[TableSchema]:
+        return (self.table,)
+
+    def config_hash(self) -> str:
+        identity = orjson.dumps(["dynamodb", self.session.stream_arn])
+        return hashlib.blake2b(identity, digest_size=8).hexdigest()
+
+    def start_since(self, now: float) -> float | None:
+        return self.config.start_since(now)
+
+    def shards(self) -> list[Shard]:
+        """Return one complete listing. Raises ``Unavailable`` when the stream cannot be described."""
+        for attempt in range(_LISTING_RETRIES):
+            try:
+                return self.session.shards()
+            except ShardNotFound as error:
+                raise Unavailable(
+                    f"source {self.name}: the stream {self.session.stream_arn} does not exist (any more)"
+                ) from error
+            except Transient as error:
+                if attempt == _LISTING_RETRIES - 1:
+                    raise Unavailable(f"source {self.name}: cannot list shards: {error}") from error
+                time.sleep(0.2 * 2**attempt)
+        raise AssertionError("unreachable")
+
+    def open(
+        self, shard: Shard, start: Mapping[str, Any], position: Mapping[str, Any] | None, floor: int
+    ) -> DynamoDBShardReader:
+        record_format = RecordFormat(self.table, self.stream.qualified(shard.id))
+        return DynamoDBShardReader(
+            self.session, self.stream, shard, record_format, start=start, position=position, floor=floor
+        )

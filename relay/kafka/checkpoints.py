@@ -1,0 +1,129 @@
+"""The truth about progress: what committed transactions say in ``<name>.checkpoints``.
+
+The number of partitions is part of the contract between workers: a record's partition, and by it the owner
+of a shard, is murmur2 of its key.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import orjson
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+
+from relay.errors import RelayError, Unavailable
+from relay.kafka.failures import passes
+from relay.kafka.keys import partition
+from relay.kafka.topics import CHECKPOINT_PARTITIONS
+from relay.lineage import Checkpoint, Plan, Stream, parse_key
+
+
+def partition_of(key: bytes) -> int:
+    """Return the partition of a checkpoint or plan record."""
+    return partition(key, CHECKPOINT_PARTITIONS)
+
+
+class CheckpointView:
+    """A read_committed copy of the checkpoints topic, all partitions, whoever owns them.
+
+    Used by one thread. ``poll`` brings it up to date as far as it has come; ``read_to_end`` waits.
+    """
+
+    def __init__(self, client: Mapping[str, Any], topic: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.topic = topic
+        self.clock = clock
+        self.plans: dict[Stream, Plan] = {}
+        self.checkpoints: dict[Stream, dict[str, Checkpoint]] = {}
+        # The next offset to be read, per partition, past transaction markers too.
+        self._positions = dict.fromkeys(range(CHECKPOINT_PARTITIONS), 0)
+        self._admin = AdminClient(dict(client))
+        self._consumer = Consumer(
+            {
+                **client,
+                "group.id": f"{topic}.view",  # never joined, never committed to
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 100,
+            }
+        )
+        self._consumer.assign([TopicPartition(topic, p, 0) for p in self._positions])
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def position(self, partition: int) -> int:
+        """The next offset to be read of ``partition``."""
+        return self._positions[partition]
+
+    def poll(self, timeout: float = 0.0) -> None:
+        """Take in what has arrived, waiting at most ``timeout`` seconds for something to."""
+        first = self._consumer.poll(timeout)  # consume() would wait for a thousand
+        if first is not None:
+            self._take(first)
+            for message in self._consumer.consume(1000, 0.0):
+                self._take(message)
+
+    def read_to_end(self, partitions: Collection[int], timeout: float) -> bool:
+        """Read ``partitions`` up to what their logs hold now; False if that takes longer than ``timeout`` seconds.
+
+        The end is the high watermark, not the last stable offset: the markers of a transaction that has just
+        been committed may reach this topic after they reach the group's offsets, and until then its records
+        would be passed over (I3).
+        """
+        deadline = self.clock() + timeout
+        ends = self._ends(partitions, deadline)
+        while any(self._positions[p] < end for p, end in ends.items()):
+            if self.clock() > deadline:
+                return False
+            self.poll(0.02)
+        return True
+
+    def _ends(self, partitions: Collection[int], deadline: float) -> dict[int, int]:
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {TopicPartition(self.topic, p): latest for p in partitions}
+        while True:
+            try:
+                found = self._admin.list_offsets(
+                    wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=5.0
+                )
+                return {where.partition: future.result().offset for where, future in found.items()}
+            except KafkaException as error:
+                # Leaders move, and those of a new topic are not known everywhere at once.
+                if not passes(error.args[0]) or self.clock() > deadline:
+                    raise Unavailable(f"{self.topic}: cannot find the end of its partitions: {error}") from error
+                time.sleep(0.1)
+
+    def _take(self, message: Message) -> None:
+        error = message.error()
+        where, offset = message.partition(), message.offset()
+        if error is not None:
+            if error.code() == KafkaError._PARTITION_EOF and where is not None and offset is not None:
+                self._positions[where] = max(self._positions[where], offset)
+                return
+            if passes(error):
+                return
+            raise Unavailable(f"{self.topic}: {error.str()}")
+        key = message.key()
+        if where is None or offset is None or key is None:
+            raise RelayError(f"{self.topic}: a record without a key at partition {where}, offset {offset}")
+        self._positions[where] = offset + 1
+        value = message.value()
+        try:
+            stream, shard = parse_key(key)
+            if shard is None and value is not None:
+                self.plans[stream] = Plan.from_json(value)
+            elif shard is not None and value is not None:
+                self.checkpoints.setdefault(stream, {})[shard] = Checkpoint.from_json(value)
+            elif shard is not None:
+                self.checkpoints.get(stream, {}).pop(shard, None)
+            else:
+                self.plans.pop(stream, None)
+        except (ValueError, KeyError, TypeError, orjson.JSONDecodeError) as bad:
+            raise RelayError(
+                f"{self.topic}: partition {where}, offset {offset}: not a record of this version: {bad}"
+            ) from bad

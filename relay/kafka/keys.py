@@ -1,0 +1,142 @@
+"""Kafka keys and partitions: the bytes by which a change keeps its place.
+
+Nothing here may ever give other bytes for the same key: an item would move to another partition and lose
+its order (I2). The golden files hold all of it.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import lru_cache
+from struct import Struct
+from typing import Any, Literal
+
+import orjson
+
+from relay.avro.rows import TableSchema
+from relay.errors import RelayError
+
+_words = [Struct(f"<{count}I").unpack_from for count in range(64)]
+
+
+def murmur2(data: bytes) -> int:
+    """Hash as Kafka's Java client does, as an unsigned 32-bit number."""
+    size = len(data)
+    count = size >> 2
+    words = _words[count](data) if count < 64 else Struct(f"<{count}I").unpack_from(data)
+    value = 0x9747B28C ^ size
+    # The constants are spelled out: as names they cost a fifth of the time.
+    for word in words:
+        word = word * 0x5BD1E995 & 0xFFFFFFFF
+        value = (value * 0x5BD1E995 ^ (word ^ word >> 24) * 0x5BD1E995) & 0xFFFFFFFF
+    if size & 3:
+        value = (value ^ int.from_bytes(data[count << 2 :], "little")) * 0x5BD1E995 & 0xFFFFFFFF
+    value = (value ^ value >> 13) * 0x5BD1E995 & 0xFFFFFFFF
+    return value ^ value >> 15
+
+
+@lru_cache(maxsize=1 << 16)
+def partition(hash_bytes: bytes, partitions: int) -> int:
+    """Give the partition Java's default partitioner gives a key of these bytes."""
+    return (murmur2(hash_bytes) & 0x7FFFFFFF) % partitions
+
+
+class KeyCodec:
+    """Gives the Kafka key of the items of one table.
+
+    ``mode`` ``hash``: the hash key's canonical bytes. ``item``: the full primary key as JSON.
+    """
+
+    def __init__(self, table: TableSchema, mode: Literal["hash", "item"]) -> None:
+        self._table = table
+        self._mode = mode
+        self._hash_columns = [(column.name, _canonical(column.type)) for column in table.key[: table.hash_columns]]
+        self._item_columns = [(column.name, _item_json(column.type)) for column in table.key]
+
+    def __repr__(self) -> str:
+        return f"<KeyCodec[{self._table.table}, {self._mode}]>"
+
+    def hash_bytes(self, key: Mapping[str, Any]) -> bytes:
+        """Give the bytes that choose the partition: one column as it stands, several each with its length."""
+        try:
+            if len(self._hash_columns) == 1:
+                name, canonical = self._hash_columns[0]
+                return canonical(key[name])
+            parts = [canonical(key[name]) for name, canonical in self._hash_columns]
+        except (KeyError, TypeError, ValueError, AttributeError) as fault:
+            raise self._refusal(key, fault) from fault
+        return b"".join([len(part).to_bytes(4, "big") + part for part in parts])
+
+    def kafka_key(self, key: Mapping[str, Any]) -> bytes:
+        """Give the record key."""
+        if self._mode == "hash":
+            return self.hash_bytes(key)
+        try:
+            return orjson.dumps({name: shown(key[name]) for name, shown in self._item_columns})
+        except (KeyError, TypeError, ValueError, AttributeError) as fault:
+            raise self._refusal(key, fault) from fault
+
+    def _refusal(self, key: Mapping[str, Any], fault: Exception) -> RelayError:
+        columns = ", ".join(f"{column.name} ({column.type})" for column in self._table.key)
+        return RelayError(
+            f"{self._table.source}: {dict(key)!r} is not a key of {self._table.table}, whose key columns are"
+            f" {columns}: {fault!r}"
+        )
+
+
+def _canonical(kind: str) -> Callable[[Any], bytes]:
+    if kind in ("S", "N", "string"):
+        return str.encode
+    if kind in ("B", "bytes"):
+        return _raw
+    return lambda value: _sql_text(value).encode()
+
+
+def _raw(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise TypeError(f"{value!r} is not bytes")
+    return value
+
+
+def _sql_text(value: Any) -> str:
+    """Print a value as SQL does; times in UTC."""
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, Decimal) and value.is_finite():
+        return f"{value:f}"
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
+    raise TypeError(f"{value!r} has no text form as a key")
+
+
+def _item_json(kind: str) -> Callable[[Any], Any]:
+    if kind in ("S", "N"):
+        return lambda value: {kind: _text(value)}
+    if kind == "B":
+        return lambda value: {kind: b64encode(_raw(value)).decode()}
+    if kind == "bytes":
+        return lambda value: b64encode(_raw(value)).decode()
+    if kind == "string":
+        return _text
+    if kind in ("int", "long", "boolean"):
+        return _whole
+    return _sql_text
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not text")
+    return value

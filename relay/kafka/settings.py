@@ -1,0 +1,54 @@
+"""How the relay's own Kafka clients are set up, from the config."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from relay.config import Config
+from relay.kafka.topics import LARGEST_MESSAGE
+
+_TRANSACTION_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``client``: for consumers and admin clients. ``producer``: for the transactional producer, complete.
+
+    ``transaction_timeout``: seconds, from ``kafka.producer``; the group's timeouts follow from it.
+    """
+
+    name: str
+    client: dict[str, Any]
+    producer: dict[str, Any]
+    transaction_timeout: float
+    checkpoints: str
+    gaps: str
+    group: str
+
+    @classmethod
+    def of(cls, config: Config) -> Settings:
+        given = dict(config.kafka.producer)
+        timeout = float(given.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT * 1000)) / 1000
+        producer = {
+            **config.kafka.client(),
+            "transaction.timeout.ms": int(timeout * 1000),
+            "linger.ms": 5,
+            "compression.type": "lz4",
+            "batch.size": 1 << 20,
+            "queue.buffering.max.messages": 200_000,
+            "queue.buffering.max.kbytes": 128 << 10,  # I11
+            "message.max.bytes": LARGEST_MESSAGE,
+            **given,
+            "enable.idempotence": True,
+            "acks": "all",
+        }
+        return cls(
+            name=config.name,
+            client=config.kafka.client(),
+            producer=producer,
+            transaction_timeout=timeout,
+            checkpoints=config.internal("checkpoints"),
+            gaps=config.internal("gaps"),
+            group=f"{config.name}.relay",
+        )

@@ -1,0 +1,63 @@
+"""Records and the checkpoints that cover them, gathered into one Kafka transaction after another."""
+
+from __future__ import annotations
+
+import time
+
+from relay.kafka.assignment import Assignment
+from relay.kafka.checkpoints import partition_of
+from relay.kafka.publisher import Publisher
+
+
+class Transaction:
+    """The transaction being filled; it begins with the first record and is reused after its end."""
+
+    def __init__(self, publisher: Publisher, group: Assignment, checkpoints: str) -> None:
+        self.publisher = publisher
+        self.group = group
+        self.checkpoints = checkpoints
+        self.size = 0
+        self._begun = 0.0
+        # The newest checkpoint per key; None prunes. Sent at the end, so once for each shard.
+        self._records: dict[bytes, bytes | None] = {}
+
+    @property
+    def open(self) -> bool:
+        return self.publisher.open
+
+    @property
+    def age(self) -> float:
+        """Seconds since its first record."""
+        return time.monotonic() - self._begun if self.open else 0.0
+
+    def begin(self) -> None:
+        """Begin, unless it is open. Raises ``Aborted`` or ``Fenced``, as all that follows."""
+        if not self.open:
+            self.publisher.begin()
+            self._begun = time.monotonic()
+
+    def record(self, key: bytes, value: bytes | None) -> None:
+        """Write a checkpoint or plan record."""
+        self.begin()
+        self._records[key] = value
+
+    def commit(self) -> set[int]:
+        """Commit, and return the checkpoint partitions written. Raises ``NotAMember`` too."""
+        if not self.open:
+            return set()
+        partitions = {partition_of(key) for key in self._records}
+        for key, value in self._records.items():
+            self.publisher.send(self.checkpoints, value, key, partition_of(key))
+        # I3, I4: the offsets of exactly the partitions written tie the transaction to their ownership.
+        self.publisher.commit(self.group.offsets(partitions), self.group.metadata)
+        self._forget()
+        return partitions
+
+    def abort(self) -> None:
+        """Abort, so that nothing of it is ever visible. Raises ``Fenced``."""
+        self.publisher.abort()
+        self._forget()
+
+    def _forget(self) -> None:
+        self._records.clear()
+        self.size = 0

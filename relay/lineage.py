@@ -1,0 +1,298 @@
+"""The lineage of shards, the life of one shard, and what is written down about both.
+
+Both kinds of source share this: a DynamoDB shard that splits and a Vitess reshard journal are edges of the
+same graph, and a shard is read only after all its parents have been read to their end (I2).
+
+The JSON written here is the format of the ``<name>.checkpoints`` topic. Change it only together with
+``schemas/golden/checkpoints.json``, and keep reading what older versions wrote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+import orjson
+
+from relay.token import EventToken
+
+PRUNE_AFTER = 48 * 3600
+"""Seconds after its end for which a finished shard is remembered (twice the retention of a stream)."""
+
+_VERSION = "v1"
+
+
+class ShardState(StrEnum):
+    """Planned, reading, finished or gone; *pruned* is the absence of a record."""
+
+    PLANNED = "planned"
+    READING = "reading"
+    FINISHED = "finished"
+    GONE = "gone"
+
+    @property
+    def ended(self) -> bool:
+        return self in (ShardState.FINISHED, ShardState.GONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A shard as its source lists it."""
+
+    id: str
+    parents: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """One incarnation of a source: its configured name, and the label its shards live under."""
+
+    source: str
+    label: str
+
+    @property
+    def plan_key(self) -> bytes:
+        """The key of the plan record: the source's own key, without a shard."""
+        return orjson.dumps([_VERSION, self.source, self.label])
+
+    def checkpoint_key(self, shard: str) -> bytes:
+        return orjson.dumps([_VERSION, self.source, self.label, shard])
+
+    def qualified(self, shard: str) -> str:
+        """The globally qualified shard name, as event tokens carry it."""
+        return f"{self.source}/{self.label}/{shard}"
+
+
+def parse_key(key: bytes) -> tuple[Stream, str | None]:
+    """Return the stream and shard of a record key; the shard is None for a plan. ValueError if it is neither."""
+    parts = orjson.loads(key)
+    if not isinstance(parts, list) or len(parts) not in (3, 4) or parts[0] != _VERSION:
+        raise ValueError(f"not a checkpoint key: {key!r}")
+    return Stream(parts[1], parts[2]), parts[3] if len(parts) == 4 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What is known for certain of one shard: everything before ``position`` is on the topic (I4).
+
+    ``position``: an object of the source's own making, None while nothing was read.
+    ``start``: where reading begins, an object such as ``{"type": "trim_horizon"}`` or ``{"since": 1700000000.5}``.
+    ``progress``: unclamped seconds since the epoch up to which the shard has been read, None if never.
+    ``updated_at``: seconds since the epoch.
+    """
+
+    state: ShardState
+    position: Mapping[str, Any] | None = None
+    token: EventToken | None = None
+    parents: tuple[str, ...] = ()
+    children: tuple[str, ...] = ()
+    start: Mapping[str, Any] | None = None
+    snapshot: Mapping[str, Any] | None = None
+    gap: str | None = None
+    config_hash: str = ""
+    updated_at: float = 0.0
+    progress: float | None = None
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(
+            {
+                "state": self.state.value,
+                "position": self.position,
+                "token": orjson.Fragment(self.token.to_json()) if self.token else None,
+                "parents": list(self.parents),
+                "children": list(self.children),
+                "start": self.start,
+                "snapshot": self.snapshot,
+                "gap": self.gap,
+                "config_hash": self.config_hash,
+                "updated_at": self.updated_at,
+                "progress": self.progress,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Checkpoint:
+        """Read a checkpoint. ValueError or KeyError on anything else."""
+        raw = orjson.loads(text)
+        token = raw["token"]
+        return cls(
+            state=ShardState(raw["state"]),
+            position=raw["position"],
+            token=EventToken.from_json(orjson.dumps(token)) if token is not None else None,
+            parents=tuple(raw["parents"]),
+            children=tuple(raw["children"]),
+            start=raw["start"],
+            snapshot=raw["snapshot"],
+            gap=raw["gap"],
+            config_hash=raw["config_hash"],
+            updated_at=raw["updated_at"],
+            progress=raw.get("progress"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where the reading of a stream began, decided once, before anything of it is read.
+
+    ``requested``: the ``start`` of the config as it was then. ``planned_at``: T0, seconds since the epoch.
+    ``shards``: start per shard listed at T0; a shard that is not in it starts at its horizon.
+    ``keys``: per table, its key columns as ``[name, type]``, hash columns first.
+    """
+
+    requested: str
+    planned_at: float
+    shards: Mapping[str, Mapping[str, Any]]
+    keys: Mapping[str, list[list[str]]]
+    config_hash: str = ""
+
+    def start_of(self, shard: str) -> Mapping[str, Any]:
+        return self.shards.get(shard, {"type": "trim_horizon"})
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(
+            {
+                "start": self.requested,
+                "planned_at": self.planned_at,
+                "shards": self.shards,
+                "keys": self.keys,
+                "config_hash": self.config_hash,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Plan:
+        raw = orjson.loads(text)
+        return cls(raw["start"], raw["planned_at"], raw["shards"], raw["keys"], raw["config_hash"])
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Changes that are lost, or may be: an event of its own (I9).
+
+    ``begin``, ``end``: positions around what was lost, None where unknown.
+    """
+
+    source: str
+    label: str
+    shard: str | None
+    reason: str
+    begin: Mapping[str, Any] | None
+    end: Mapping[str, Any] | None
+    found_at: float
+
+    @property
+    def id(self) -> str:
+        """The same loss has the same id, however often it is met."""
+        identity = [self.source, self.label, self.shard, self.reason, self.begin]
+        return hashlib.blake2b(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
+
+    def to_json(self) -> bytes:
+        return orjson.dumps(
+            {
+                "id": self.id,
+                "source": self.source,
+                "stream": self.label,
+                "shard": self.shard,
+                "reason": self.reason,
+                "from": self.begin,
+                "to": self.end,
+                "found_at": self.found_at,
+            }
+        )
+
+
+@dataclass
+class Lineage:
+    """The graph of one stream: what was listed, and which shards may be read now."""
+
+    stream: Stream
+    # Shards of the newest complete listing, by id.
+    listed: dict[str, Shard] = field(default_factory=dict)
+    # How many complete listings in a row a shard that someone names has been absent from.
+    absent: dict[str, int] = field(default_factory=dict)
+    listings: int = 0
+
+    def update(self, shards: Iterable[Shard], known: Iterable[str] = ()) -> None:
+        """Take in one complete listing; ``known`` are further shards whose absence matters."""
+        self.listed = {shard.id: shard for shard in shards}
+        self.listings += 1
+        wanted = {parent for shard in self.listed.values() for parent in shard.parents} | set(known)
+        missing = wanted - self.listed.keys()
+        self.absent = {shard: self.absent.get(shard, 0) + 1 for shard in missing}
+
+    def is_gone(self, shard: str) -> bool:
+        """A shard is gone once two complete listings in a row lack it: one may have been inconsistent."""
+        return self.absent.get(shard, 0) >= 2
+
+    def children(self, shard: str) -> tuple[str, ...]:
+        return tuple(sorted(child.id for child in self.listed.values() if shard in child.parents))
+
+    def ready(self, checkpoints: Mapping[str, Checkpoint]) -> Iterator[Shard]:
+        """Yield the shards that are not ended and whose parents all are (I2)."""
+        for shard in self.listed.values():
+            checkpoint = checkpoints.get(shard.id)
+            if checkpoint is not None and checkpoint.state.ended:
+                continue
+            if all(self._has_ended(parent, checkpoints) for parent in shard.parents):
+                yield shard
+
+    def _has_ended(self, parent: str, checkpoints: Mapping[str, Checkpoint]) -> bool:
+        checkpoint = checkpoints.get(parent)
+        if checkpoint is not None:
+            return checkpoint.state.ended
+        # Never seen by us and no longer listed: trimmed before we came, nothing of it can be read.
+        return parent not in self.listed and self.is_gone(parent)
+
+    def lost(self, checkpoints: Mapping[str, Checkpoint]) -> Iterator[str]:
+        """Yield the shards that were not read to their end and that the source has forgotten (I9)."""
+        for shard, checkpoint in checkpoints.items():
+            if not checkpoint.state.ended and self.is_gone(shard):
+                yield shard
+
+    def prunable(self, checkpoints: Mapping[str, Checkpoint], now: float) -> Iterator[str]:
+        """Yield ended shards to forget: long over, no longer listed, and every child has its own record."""
+        for shard, checkpoint in checkpoints.items():
+            if (
+                checkpoint.state.ended
+                and self.is_gone(shard)
+                and now - checkpoint.updated_at >= PRUNE_AFTER
+                and all(child in checkpoints for child in (*checkpoint.children, *self.children(shard)))
+            ):
+                yield shard
+
+    def floor(self, shard: Shard, checkpoints: Mapping[str, Checkpoint]) -> int:
+        """The timestamp that tokens of ``shard`` may not go below: the last of its own and of its ancestors.
+
+        A shard that never held a change passes on what its parents left.
+        """
+        own = checkpoints.get(shard.id)
+        if own is not None and own.token is not None:
+            return own.token.timestamp
+        floor, seen, waiting = 0, set[str](), list(shard.parents)
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            checkpoint = checkpoints.get(name)
+            if checkpoint is not None and checkpoint.token is not None:
+                floor = max(floor, checkpoint.token.timestamp)
+            elif checkpoint is not None:
+                waiting.extend(checkpoint.parents)
+        return floor
+
+
+def resume_timestamp(checkpoints: Iterable[Checkpoint]) -> int:
+    """Seconds since the epoch where a restart would have to begin: the least progress of unfinished shards.
+
+    0 if one of them has none yet.
+    """
+    unfinished = [c.progress for c in checkpoints if not c.state.ended]
+    return min((int(p) if p is not None else 0 for p in unfinished), default=0)
+
+
+def with_children(checkpoint: Checkpoint, children: tuple[str, ...]) -> Checkpoint:
+    return replace(checkpoint, children=tuple(sorted({*checkpoint.children, *children})))

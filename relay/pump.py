@@ -1,0 +1,128 @@
+"""Reads the open shards in threads and hands their pages to the worker, one at a time per shard.
+
+Nothing here knows Kafka or a database. Memory is bounded (I11): a page holds at most about a megabyte as the
+source sends it, and no read is begun while the pages under way and not yet taken could exceed the budget.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import queue
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from relay.source import Page, ShardReader
+
+SHORTEST_WAIT = 0.2
+"""Seconds between two reads of a shard that is not behind: a stream's shard answers five calls a second."""
+
+LONGEST_WAIT = 1.0
+_EMPTY_BEFORE_WAITING = 5
+_THREADS = 32
+_BUDGET = 64 << 20
+_LARGEST_PAGE = 1 << 20
+
+
+@dataclass
+class Reading:
+    """One open shard: its reader and when it is to be read again."""
+
+    reader: ShardReader
+    key: bytes
+    # Empty pages in a row.
+    empty: int = 0
+    closed: bool = False
+
+    def wait_after(self, page: Page) -> float:
+        """Seconds between the begin of the read that gave ``page`` and the next."""
+        if page.full:
+            return 0.0
+        if page.records:
+            return SHORTEST_WAIT
+        return min(LONGEST_WAIT, SHORTEST_WAIT * 1.5 ** max(0, self.empty - _EMPTY_BEFORE_WAITING))
+
+
+class Pump:
+    """Used by one thread, the worker's; the reads happen in others."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+        self.clock = clock
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="read")
+        self._due: list[tuple[float, int, Reading]] = []
+        self._numbers = itertools.count()
+        self._done: queue.SimpleQueue[tuple[Reading, Page | BaseException]] = queue.SimpleQueue()
+        # Pages being read, or read and not taken.
+        self._running = 0
+
+    def open(self, reader: ShardReader, key: bytes) -> Reading:
+        reading = Reading(reader, key)
+        self.again(reading, 0.0)
+        return reading
+
+    def again(self, reading: Reading, due: float) -> None:
+        """Read ``reading`` once more, not before ``due`` (seconds since the epoch)."""
+        heapq.heappush(self._due, (due, next(self._numbers), reading))
+
+    def close(self) -> None:
+        self._due.clear()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def take(self, timeout: float) -> list[tuple[Reading, Page]]:
+        """Return the pages that have arrived, waiting up to ``timeout`` seconds for a first one.
+
+        Raises what a reader raised. The caller decides by ``again`` when a shard is read next.
+        """
+        deadline = self.clock() + timeout
+        while True:
+            self._start()
+            pages = self._arrived()
+            now = self.clock()
+            if pages or now >= deadline:
+                return pages
+            wake = min(deadline, self._due[0][0]) if self._due and self._has_room() else deadline
+            try:
+                pages = self._unpack(self._done.get(timeout=max(0.001, wake - now)))
+            except queue.Empty:
+                continue
+            if pages:
+                return pages + self._arrived()
+
+    def _start(self) -> None:
+        now = self.clock()
+        while self._due and self._due[0][0] <= now and self._has_room():
+            reading = heapq.heappop(self._due)[2]
+            if not reading.closed:
+                self._running += 1
+                self._threads.submit(self._read, reading)
+
+    def _has_room(self) -> bool:
+        return (self._running + 1) * _LARGEST_PAGE <= _BUDGET  # I11
+
+    def _read(self, reading: Reading) -> None:
+        try:
+            page = reading.reader.read()
+        except BaseException as error:  # handed to the worker's thread, which raises it
+            self._done.put((reading, error))
+        else:
+            self._done.put((reading, page))
+
+    def _arrived(self) -> list[tuple[Reading, Page]]:
+        pages = []
+        while True:
+            try:
+                pages += self._unpack(self._done.get_nowait())
+            except queue.Empty:
+                return pages
+
+    def _unpack(self, done: tuple[Reading, Page | BaseException]) -> list[tuple[Reading, Page]]:
+        reading, page = done
+        self._running -= 1
+        if isinstance(page, BaseException):
+            if reading.closed:
+                return []
+            raise page
+        reading.empty = 0 if page.records else reading.empty + 1
+        return [] if reading.closed else [(reading, page)]

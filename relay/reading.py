@@ -1,0 +1,273 @@
+"""One source while it is being read: its plan, its shards, and what is written down about them.
+
+Decides which shards to open and what their checkpoints say; the worker decides when, and in which transaction.
+Only what is committed and visible in the checkpoints topic counts here (I4).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+
+from relay.errors import ConfigError, RelayError
+from relay.kafka.checkpoints import CheckpointView, partition_of
+from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, resume_timestamp
+from relay.pump import Pump, Reading
+from relay.source import Page, Source
+
+log = logging.getLogger(__name__)
+
+IDLE_CHECKPOINT = 10.0
+"""Seconds after which an idle shard's progress is written down."""
+
+_RELIST = 60.0
+_RELIST_SOON = 1.0
+_EMPTY_PAGES_AT_HEAD = 5
+
+
+class SourceReading:
+    """The shards of one source. Used by the worker's thread."""
+
+    def __init__(
+        self, source: Source, view: CheckpointView, pump: Pump, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.source = source
+        self.view = view
+        self.pump = pump
+        self.clock = clock
+        self.stream = source.connect()
+        self.plan_key = self.stream.plan_key
+        self.lineage = Lineage(self.stream)
+        # Open shards, and finished ones whose last checkpoint is not visible yet.
+        self.open: dict[str, Reading] = {}
+        # The newest checkpoint per open shard, published or about to be.
+        self._latest: dict[str, Checkpoint] = {}
+        # Since the command's start: consecutive empty pages, and shards with a change from after it.
+        self.started = clock()
+        self._empty: dict[str, int] = {}
+        self._past_start: set[str] = set()
+        self._listing: Future[list[Shard]] | None = None
+        self._list_at = 0.0
+        # When the listing that is in ``lineage`` was begun.
+        self._listed_at = 0.0
+        self._listing_begun = 0.0
+        self._lister = ThreadPoolExecutor(1, thread_name_prefix=f"list-{source.name}")
+
+    def __repr__(self) -> str:
+        return f"<SourceReading[{self.source.name}: {len(self.open)} open]>"
+
+    @property
+    def checkpoints(self) -> Mapping[str, Checkpoint]:
+        """The committed checkpoints of this stream, all workers' shards."""
+        return self.view.checkpoints.get(self.stream, {})
+
+    @property
+    def plan(self) -> Plan | None:
+        return self.view.plans.get(self.stream)
+
+    def close(self) -> None:
+        self._lister.shutdown(wait=False, cancel_futures=True)
+
+    # ------------------------------------------------------------------ the plan
+
+    def make_plan(self) -> Plan:
+        """Decide where reading begins. Written once, by the owner of the source's own key."""
+        now = self.clock()
+        shards = self.source.shards()
+        since = self.source.start_since(now)
+        start = {"type": "trim_horizon"} if since is None else {"since": since}
+        keys = {table.table: [[c.name, c.type] for c in table.key] for table in self.source.tables()}
+        return Plan(self.source.start, now, {s.id: start for s in shards}, keys, self.source.config_hash())
+
+    def check_plan(self) -> None:
+        """Refuse to go on under a plan that the config or the table no longer agrees with."""
+        plan = self.plan
+        if plan is None:
+            return
+        name = self.source.name
+        if plan.requested != self.source.start:
+            raise ConfigError(
+                f"source {name}: start is {self.source.start!r}, but this source was begun with "
+                f"{plan.requested!r} and resumes from its checkpoints. Put {plan.requested!r} back; to read it from "
+                "another place, run it under another `name`."
+            )
+        if plan.config_hash != self.source.config_hash():
+            raise ConfigError(
+                f"source {name}: its checkpoints belong to another stream than the one it names now. "
+                "Give the other table a source of another name."
+            )
+        keys = {table.table: [[c.name, c.type] for c in table.key] for table in self.source.tables()}
+        if plan.keys != keys:
+            raise ConfigError(
+                f"source {name}: the key columns are {keys}, but its changes are keyed by {plan.keys}: "
+                "they would move to other partitions. Give the new table a source of another name."
+            )
+
+    # ------------------------------------------------------------------ shards
+
+    def discover(self) -> bool:
+        """Keep the listing fresh, without waiting for it. Return whether a new one has come."""
+        if self._listing is not None and self._listing.done():
+            listing, self._listing = self._listing, None
+            self._list_at = self.clock() + _RELIST
+            try:
+                shards = listing.result()
+            except RelayError as error:
+                log.warning("source %s: cannot list its shards: %s", self.source.name, error)
+                self._list_at = self.clock() + 5.0
+                return False
+            self._listed_at = self._listing_begun
+            self.lineage.update(shards, self.checkpoints)
+            if self._is_uncertain():
+                self._list_at = self.clock() + _RELIST_SOON
+            return True
+        if self._listing is None and self.clock() >= self._list_at:
+            self._listing_begun = self.clock()
+            self._listing = self._lister.submit(self.source.shards)
+        return False
+
+    def list_soon(self) -> None:
+        self._list_at = min(self._list_at, self.clock() + _RELIST_SOON)
+
+    def _is_uncertain(self) -> bool:
+        """A shard is missing for the first time, or one has ended and its children are not listed yet."""
+        return any(times == 1 for times in self.lineage.absent.values()) or any(
+            c.state is ShardState.FINISHED and shard in self.lineage.listed and not self.lineage.children(shard)
+            for shard, c in self.checkpoints.items()
+        )
+
+    def planned(self, owned: set[int]) -> dict[bytes, Checkpoint]:
+        """Checkpoints for listed shards that have none yet, of the partitions ``owned``."""
+        plan = self.plan
+        if plan is None:
+            return {}
+        return {
+            key: self._checkpoint(shard, ShardState.PLANNED)
+            for shard in self.lineage.listed.values()
+            if shard.id not in self.checkpoints
+            and shard.id not in self._latest
+            and partition_of(key := self.stream.checkpoint_key(shard.id)) in owned
+        }
+
+    def open_ready(self, owned: set[int]) -> None:
+        """Open every shard of ``owned`` that may be read: only now, after the fence, and parents first (I2)."""
+        plan = self.plan
+        if plan is None:
+            return
+        for shard in self.lineage.ready(self.checkpoints):
+            key = self.stream.checkpoint_key(shard.id)
+            if shard.id in self.open or partition_of(key) not in owned:
+                continue
+            committed = self.checkpoints.get(shard.id)
+            position = committed.position if committed else None
+            floor = self.lineage.floor(shard, self.checkpoints)
+            log.info("source %s: reading shard %s after %s", self.source.name, shard.id, position or "its start")
+            reader = self.source.open(shard, plan.start_of(shard.id), position, floor)
+            self.open[shard.id] = self.pump.open(reader, key)
+            self._latest[shard.id] = committed or self._checkpoint(shard, ShardState.PLANNED)
+
+    def forget(self, lost: set[int] | None = None) -> None:
+        """Close the open shards of ``lost`` partitions, or all."""
+        for shard, reading in list(self.open.items()):
+            if lost is None or partition_of(reading.key) in lost:
+                reading.closed = True
+                del self.open[shard]
+                self._latest.pop(shard, None)
+
+    def settle(self) -> None:
+        """Let go of ended shards once their end is visible."""
+        for shard in [s for s in self.open if (c := self.checkpoints.get(s)) and c.state.ended]:
+            self.open.pop(shard).closed = True
+            self._latest.pop(shard, None)
+            self.list_soon()
+
+    def ended(self, owned: set[int]) -> tuple[dict[bytes, tuple[Checkpoint, Gap]], list[bytes]]:
+        """Of the partitions ``owned``: shards that were lost, by checkpoint key, and keys to prune."""
+        if self.plan is None:
+            return {}, []
+        lost = {
+            key: self.gone(shard)
+            for shard in self.lineage.lost(self.checkpoints)
+            if partition_of(key := self.stream.checkpoint_key(shard)) in owned
+        }
+        prunable = map(self.stream.checkpoint_key, self.lineage.prunable(self.checkpoints, self.clock()))
+        return lost, [key for key in prunable if partition_of(key) in owned]
+
+    # ------------------------------------------------------------------ pages
+
+    def checkpoint(self, page: Page) -> Checkpoint | None:
+        """What is known once ``page`` is on the topic; None if that is not worth writing down yet."""
+        shard = page.shard
+        before = self._latest[shard.id]
+        now = self.clock()
+        if not (
+            page.changes
+            or page.finished
+            or page.gap
+            or before.state is ShardState.PLANNED
+            or now - before.updated_at >= IDLE_CHECKPOINT
+        ):
+            return None
+        after = self._checkpoint(
+            shard,
+            ShardState.FINISHED if page.finished else ShardState.READING,
+            position=page.position,
+            token=page.token or before.token,
+            gap=page.gap.id if page.gap else before.gap,
+            progress=page.progress if page.progress is not None else before.progress,
+        )
+        self._latest[shard.id] = after
+        return after
+
+    def gone(self, shard: str) -> tuple[Checkpoint, Gap]:
+        """The end of a shard that the source has lost before it was read to its end (I9)."""
+        before = self._latest.get(shard) or self.checkpoints[shard]
+        gap = Gap(self.stream.source, self.stream.label, shard, "shard lost", before.position, None, self.clock())
+        after = replace(before, state=ShardState.GONE, gap=gap.id, updated_at=self.clock())
+        self._latest[shard] = after
+        return after, gap
+
+    def note(self, page: Page) -> None:
+        """Remember how far ``page`` shows its shard to be caught up."""
+        shard = page.shard.id
+        if page.records or page.gap:
+            self._empty[shard] = 0
+        elif page.begun >= self.started:
+            self._empty[shard] = self._empty.get(shard, 0) + 1
+        if page.changes and page.progress is not None and page.progress > self.started:
+            self._past_start.add(shard)
+
+    def resume_timestamp(self) -> int:
+        return resume_timestamp(self.checkpoints.values())
+
+    def is_caught_up(self) -> bool:
+        """Whether every shard has been read up to the command's start, and that is committed."""
+        if self.plan is None or self._listed_at < self.started:
+            return False
+        return all(self._shard_is_caught_up(shard) for shard in self.lineage.listed.values())
+
+    def _shard_is_caught_up(self, shard: Shard) -> bool:
+        checkpoint = self.checkpoints.get(shard.id)
+        if checkpoint is not None and checkpoint.state.ended:
+            # Its children must have had a chance to be listed.
+            return shard.id in self._past_start or self._listed_at > checkpoint.updated_at
+        if shard.id in self._past_start or self._empty.get(shard.id, 0) >= _EMPTY_PAGES_AT_HEAD:
+            return True
+        if checkpoint is not None and checkpoint.progress is not None and checkpoint.progress > self.started:
+            return True  # another worker's shard
+        return bool(shard.parents) and all(parent in self._past_start for parent in shard.parents)
+
+    def _checkpoint(self, shard: Shard, state: ShardState, **fields: object) -> Checkpoint:
+        plan = self.plan
+        return Checkpoint(
+            state=state,
+            parents=shard.parents,
+            children=self.lineage.children(shard.id),
+            start=plan.start_of(shard.id) if plan else None,
+            config_hash=plan.config_hash if plan else "",
+            updated_at=self.clock(),
+            **fields,  # type: ignore[arg-type]
+        )

@@ -1,0 +1,80 @@
+"""What a source of changes has to do: the contract between databases and the worker.
+
+``relay.dynamodb`` implements it; Kafka, Avro and the worker know nothing else of a database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from relay.avro.rows import TableSchema
+from relay.change import Change
+from relay.lineage import Gap, Shard, Stream
+from relay.token import EventToken
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What one read of a shard gave.
+
+    ``position``: everything up to here is in ``changes`` or in earlier pages; None where nothing was ever read.
+    ``token``: of the last change read so far, also of one that ``start`` discarded.
+    ``records``: how many the source gave, those that ``start`` discards included. ``size``: bytes of the changes.
+    ``progress``: unclamped seconds up to which the shard is read. ``begun``: clock before the read.
+    ``full``: more is probably waiting. ``finished``: the shard is closed and this was its end.
+    ``gap``: what the source no longer has; the changes of the page come after it.
+    """
+
+    shard: Shard
+    changes: Sequence[Change]
+    position: Mapping[str, Any] | None
+    token: EventToken | None
+    progress: float | None
+    begun: float
+    records: int = 0
+    size: int = 0
+    full: bool = False
+    finished: bool = False
+    gap: Gap | None = None
+    gone: bool = False
+
+
+class ShardReader(Protocol):
+    """Reads one shard, in order. Used by one thread at a time."""
+
+    shard: Shard
+
+    def read(self) -> Page:
+        """Return the next page, after at most one call that waits on the network.
+
+        Raises ``RelayError`` when the source says something final; transient errors are retried inside.
+        """
+
+
+class Source(Protocol):
+    """One entry of ``sources:``."""
+
+    name: str
+    start: str
+    on_gap: Literal["fail", "skip"]
+
+    def connect(self) -> Stream:
+        """Look the stream up and verify it. Raises ``Unavailable`` with what to do."""
+
+    def tables(self) -> Sequence[TableSchema]: ...
+
+    def config_hash(self) -> str:
+        """A hash of what identifies the data behind the source."""
+
+    def start_since(self, now: float) -> float | None:
+        """Seconds from which changes are wanted, None for all that there are."""
+
+    def shards(self) -> list[Shard]:
+        """Return one complete listing."""
+
+    def open(
+        self, shard: Shard, start: Mapping[str, Any], position: Mapping[str, Any] | None, floor: int
+    ) -> ShardReader:
+        """Open ``shard`` after ``position``, or at ``start`` if that is None; no token below ``floor``."""

@@ -1,0 +1,307 @@
+"""The worker: pages from the shards it owns become transactions on Kafka.
+
+One thread does everything here, in one loop: serve the group, fence what was gained, open shards, publish
+pages, commit. Reads happen in the pump's threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+from relay.avro.registry import open_schemas
+from relay.config import Config
+from relay.dynamodb.source import DynamoDBSource
+from relay.errors import RelayError, Unavailable
+from relay.kafka import topics
+from relay.kafka.assignment import Assignment, NotAMember
+from relay.kafka.checkpoints import CheckpointView, partition_of
+from relay.kafka.identity import Identity
+from relay.kafka.outbox import Outbox
+from relay.kafka.publisher import Aborted, Fenced, Probe, Publisher
+from relay.kafka.settings import Settings
+from relay.kafka.transaction import Transaction
+from relay.lineage import Gap
+from relay.pump import Pump, Reading
+from relay.reading import SourceReading
+from relay.source import Page, Source
+
+log = logging.getLogger(__name__)
+
+LONGEST_TRANSACTION = 0.1
+"""Seconds for which a transaction stays open while more work keeps coming."""
+
+LARGEST_TRANSACTION = 16 << 20
+"""Bytes of values after which a transaction is committed."""
+
+_TURN = 0.05
+
+
+class Worker:
+    """Relays ``sources`` until stopped or, if asked to, until caught up.
+
+    ``outboxes``: where the changes of (source, table) go. ``probe``: called between the steps of a commit.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        sources: Sequence[Source],
+        outboxes: Mapping[tuple[str, str], Outbox],
+        *,
+        until_caught_up: bool = False,
+        probe: Probe | None = None,
+    ) -> None:
+        self.settings = settings
+        self.until_caught_up = until_caught_up
+        self.stopping: int | None = None
+        self._outboxes = outboxes
+        self._probe = probe
+        # Taken from the pump and not published yet.
+        self._inbox: deque[tuple[Reading, Page]] = deque()
+        # Published in the open transaction, in order: to be published again should it be aborted.
+        self._unconfirmed: list[tuple[SourceReading, Reading, Page]] = []
+        self._identity = Identity(settings.name)
+        self._pump = Pump()
+        self._view = CheckpointView(settings.client, settings.checkpoints)
+        self._sources = [SourceReading(source, self._view, self._pump) for source in sources]
+        self._group = Assignment(
+            settings.client, settings.group, self._view, transaction_timeout=settings.transaction_timeout
+        )
+        self._transaction = self._new_transaction()
+
+    def stop(self, signum: int = signal.SIGTERM) -> None:
+        """End after the open transaction. Safe to call from a signal handler."""
+        self.stopping = signum
+
+    def run(self) -> None:
+        """Relay. Raises ``RelayError`` on what is final; what is not committed is read again next time."""
+        try:
+            self._check_plans()
+            while self.stopping is None:
+                self._turn()
+                if self.until_caught_up and not self._transaction.open and all(s.is_caught_up() for s in self._sources):
+                    break
+            with suppress(Aborted, Fenced, NotAMember):
+                self._commit()
+        finally:
+            self._close()
+
+    def _turn(self) -> None:
+        try:
+            self._serve_group()
+            self._view.poll()
+            for source in self._sources:
+                self._look_after(source)
+            # Take what has come without waiting while a transaction is open: its records are waited for.
+            self._inbox.extend(self._pump.take(0.0 if self._transaction.open else _TURN))
+            idle = not self._inbox
+            while self._inbox and not self._is_long():
+                self._publish(*self._inbox.popleft())
+            # As long as the work waiting: at once when nothing more waits, up to a bound under load.
+            if idle or self._is_long():
+                self._commit()
+        except (Aborted, NotAMember) as error:
+            log.info("the transaction was aborted (%s); its pages are published again", error)
+            self._publish_again()
+        except Fenced as error:
+            log.warning("fenced (%s); starting over from the committed checkpoints", error)
+            self._start_over()
+
+    def _is_long(self) -> bool:
+        return self._transaction.age >= LONGEST_TRANSACTION or self._transaction.size >= LARGEST_TRANSACTION
+
+    # ------------------------------------------------------------------ ownership
+
+    def _check_plans(self) -> None:
+        """Refuse a config that its own checkpoints contradict, before anything is read."""
+        everything = range(topics.CHECKPOINT_PARTITIONS)
+        if not self._view.read_to_end(everything, self._group.barrier_timeout):
+            raise Unavailable(f"{self.settings.checkpoints} cannot be read to its end")
+        for source in self._sources:
+            source.check_plan()
+
+    def _serve_group(self) -> None:
+        lost = self._group.poll()
+        if lost:
+            log.info("gave up %d partitions", len(lost))
+            for source in self._sources:
+                source.forget(lost)
+            if self._transaction.open:
+                # In a rebalance every member's open transaction fails; this one may also hold what was lost.
+                raise Aborted("partitions were taken away")
+        if self._group.gained:
+            self._commit()
+            gained = self._group.fence()  # I3: barrier, then read; only after it are shards opened
+            log.info("took over %d partitions", len(gained))
+
+    def _look_after(self, source: SourceReading) -> None:
+        """Plan, discover and open the shards of ``source``, and write down what that brings."""
+        if source.plan is None:
+            if partition_of(source.plan_key) in self._group.owned:
+                self._transaction.record(source.plan_key, source.make_plan().to_json())
+                self._commit_and_see()
+            return
+        source.settle()
+        if source.discover():
+            lost, prunable = source.ended(self._group.owned)
+            for key, (checkpoint, gap) in lost.items():
+                self._gap(source, gap)
+                self._transaction.record(key, checkpoint.to_json())
+            for key in prunable:
+                self._transaction.record(key, None)
+            for key, checkpoint in source.planned(self._group.owned).items():
+                self._transaction.record(key, checkpoint.to_json())
+            self._commit_and_see()
+        source.open_ready(self._group.owned)
+
+    def _start_over(self) -> None:
+        """Forget all that is not committed: the fate of the last transaction must be read from Kafka."""
+        for source in self._sources:
+            source.forget()
+        self._unconfirmed.clear()
+        self._inbox.clear()
+        self._group.refence()
+        self._identity.renew()
+        self._transaction = self._new_transaction()
+
+    # ------------------------------------------------------------------ transactions
+
+    def _publish(self, reading: Reading, page: Page) -> None:
+        source = next((s for s in self._sources if s.open.get(page.shard.id) is reading), None)
+        if source is None:
+            return  # closed since it was read
+        if page.gone:
+            source.list_soon()  # lost for good once two listings lack it
+            self._pump.again(reading, page.begun + 1.0)
+            return
+        self._unconfirmed.append((source, reading, page))
+        if not page.finished:
+            self._pump.again(reading, page.begun + reading.wait_after(page))
+        self._send(source, page)
+
+    def _send(self, source: SourceReading, page: Page) -> None:
+        if page.gap is not None:
+            self._gap(source, page.gap)
+        if page.changes:
+            self._transaction.begin()
+            resume = source.resume_timestamp()
+            for change in page.changes:
+                outbox = self._outboxes[change.source, change.table]
+                self._transaction.size += outbox.send(self._transaction.publisher, change, resume)
+        checkpoint = source.checkpoint(page)
+        if checkpoint is not None:
+            self._transaction.record(source.stream.checkpoint_key(page.shard.id), checkpoint.to_json())
+
+    def _gap(self, source: SourceReading, gap: Gap) -> None:
+        """Report lost changes once (I9), or stop: what is lost is for a human to accept."""
+        name = source.source.name
+        if source.source.on_gap == "fail":
+            raise RelayError(
+                f"source {name}: changes are lost: {gap.reason} at shard {gap.shard} of stream {gap.label} after "
+                f"{gap.begin or 'its start'} (gap {gap.id}). Nothing was skipped. Set `on_gap: skip` on the source "
+                "to record the gap and go on."
+            )
+        log.warning("source %s: gap %s: %s at shard %s, skipped", name, gap.id, gap.reason, gap.shard)
+        self._transaction.begin()
+        self._transaction.publisher.send(self.settings.gaps, gap.to_json(), gap.id.encode(), 0)
+
+    def _commit(self) -> set[int]:
+        written = self._transaction.commit()
+        # Pages that left nothing to write down are confirmed too: their position is that of the pages before.
+        for source, _, page in self._unconfirmed:
+            source.note(page)
+        self._unconfirmed.clear()
+        return written
+
+    def _commit_and_see(self) -> None:
+        """Commit, and wait until the view shows it, so that it is not written twice."""
+        written = self._commit()
+        if written and not self._view.read_to_end(written, self._group.barrier_timeout):
+            raise Unavailable(f"{self.settings.checkpoints} cannot be read to its end")
+
+    def _publish_again(self) -> None:
+        """After an abort: publish the pages of the shards that are still ours, in the same order (I1, I2)."""
+        while True:
+            try:
+                self._transaction.abort()
+                self._unconfirmed = [u for u in self._unconfirmed if u[0].open.get(u[2].shard.id) is u[1]]
+                for source, _, page in self._unconfirmed:
+                    self._send(source, page)
+                return
+            except Aborted as error:
+                log.info("aborted again (%s)", error)
+                time.sleep(_TURN)
+            except Fenced as error:
+                log.warning("fenced (%s); starting over from the committed checkpoints", error)
+                self._start_over()
+                return
+
+    def _new_transaction(self) -> Transaction:
+        for _ in range(3):
+            try:
+                publisher = Publisher(self.settings.producer, self._identity.transactional_id, probe=self._probe)
+                return Transaction(publisher, self._group, self.settings.checkpoints)
+            except (Aborted, Fenced) as error:
+                log.info("%s is in use (%s)", self._identity.transactional_id, error)
+                self._identity.renew()
+        raise Unavailable(f"no transactional id can be had from {self.settings.client['bootstrap.servers']}")
+
+    def _close(self) -> None:
+        for source in self._sources:
+            source.close()
+        self._pump.close()
+        with suppress(Aborted, Fenced, RelayError):
+            self._transaction.abort()  # what a failure left open
+        self._group.close()
+        self._view.close()
+        self._identity.release()
+
+
+def run(
+    config: Config,
+    *,
+    until_caught_up: bool = False,
+    settings: Settings | None = None,
+    probe: Probe | None = None,
+) -> None:
+    """Relay what ``config`` says, until SIGTERM (returns) or SIGINT (raises ``KeyboardInterrupt``).
+
+    ``settings``: of the Kafka clients, those of the config unless given. Raises ``RelayError``. Call it from the main thread, for the signals' sake.
+    """
+    sources = [DynamoDBSource(source) for source in config.sources]
+    admin = topics.connect(config)
+    for source in sources:
+        source.connect()
+    topics.ensure(admin, config, [table.table for source in sources for table in source.tables()])
+    schemas = open_schemas(config)
+    outboxes = {
+        (source.name, table.table): Outbox(
+            table, config.topic(table.table), config.kafka.partitions, source.config.key, schemas
+        )
+        for source in sources
+        for table in source.tables()
+    }
+    worker = Worker(settings or Settings.of(config), sources, outboxes, until_caught_up=until_caught_up, probe=probe)
+    with _signals(worker.stop):
+        worker.run()
+    if worker.stopping == signal.SIGINT:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _signals(stop: Callable[[int], None]) -> Iterator[None]:
+    def handler(signum: int, frame: FrameType | None) -> None:
+        stop(signum)
+
+    before = {signum: signal.signal(signum, handler) for signum in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for signum, previous in before.items():
+            signal.signal(signum, previous)

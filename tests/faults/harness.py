@@ -1,0 +1,161 @@
+"""A relay as a process that can be killed, paused and woken, beside a workload whose writes are known."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import boto3
+import yaml
+from confluent_kafka import KafkaException
+
+from relay.avro.registry import open_schemas
+from relay.config import Config, load
+from relay.kafka.failures import passes
+from relay.local.truth import Event, check_topic, read_topic
+from relay.local.workload import Item, Workload, Write, create_table
+
+T = TypeVar("T")
+PAUSED_WORKER = "tests.faults.paused_worker"
+
+
+class Scene:
+    """One table, its config, and the relays that read it."""
+
+    def __init__(self, folder: Path, name: str, bootstrap_servers: str, endpoint_url: str) -> None:
+        self.folder = folder
+        self.table = f"orders-{name}"
+        self.client = boto3.client("dynamodb", endpoint_url=endpoint_url, region_name="us-east-1")
+        create_table(self.client, self.table)
+        self.path = folder / "relay.yaml"
+        self.path.write_text(
+            yaml.safe_dump(
+                {
+                    "name": name,
+                    "kafka": {
+                        "bootstrap_servers": bootstrap_servers,
+                        # Short, so that a dead worker is missed soon.
+                        "producer": {"transaction.timeout.ms": 2000},
+                    },
+                    "sources": [
+                        {
+                            "name": "orders",
+                            "type": "dynamodb",
+                            "table": self.table,
+                            "region": "us-east-1",
+                            "endpoint_url": endpoint_url,
+                        }
+                    ],
+                }
+            )
+        )
+        self.processes: list[Relay] = []
+
+    @property
+    def config(self) -> Config:
+        return load(self.path)
+
+    def workload(self, **options: Any) -> Workload:
+        return Workload(self.client, self.table, **options)
+
+    def relay(self, *arguments: str) -> Relay:
+        return self._start([sys.executable, "-m", "relay.cli", "run", str(self.path), *arguments])
+
+    def paused_relay(self, step: str, number: int, delay: float, transaction_timeout: int) -> Relay:
+        """A relay that stops itself at the ``number``-th ``step``, and waits ``delay`` seconds once woken."""
+        arguments = [str(self.path), step, str(number), str(delay), str(transaction_timeout)]
+        return self._start([sys.executable, "-m", PAUSED_WORKER, *arguments])
+
+    def events(self) -> list[Event]:
+        config = self.config
+        schemas = open_schemas(config)
+        return read_topic(config.kafka.client(), config.topic(self.table), schemas)
+
+    def wait_for_more(self, than: int, timeout: float = 60.0) -> int:
+        """Wait until a read_committed reader finds more than ``than`` changes; return how many."""
+
+        def more() -> int | None:
+            try:
+                found = len(self.events())
+            except KafkaException as error:
+                if not passes(error.args[0]):  # the topic is being created
+                    raise
+                return None
+            return found if found > than else None
+
+        return wait_until(more, timeout)
+
+    def finish(self, history: Mapping[Item, Sequence[Write]]) -> list[str]:
+        """Relay the rest, and return what is wrong with the topic."""
+        last = self.relay("--until-caught-up")
+        assert last.wait(120) == 0, last.log()
+        return check_topic(history, self.events())
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+        self.client.close()
+
+    def _start(self, command: list[str]) -> Relay:
+        process = Relay(command, self.folder / f"relay-{len(self.processes)}.log")
+        self.processes.append(process)
+        return process
+
+
+class Relay:
+    """A relay process and its log."""
+
+    def __init__(self, command: list[str], log: Path) -> None:
+        self._log = log
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+
+    def log(self) -> str:
+        return self._log.read_text(errors="replace")[-4000:]
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def terminate(self, timeout: float = 30.0) -> int:
+        self._process.send_signal(signal.SIGTERM)
+        return self._process.wait(timeout)
+
+    def wait(self, timeout: float) -> int:
+        return self._process.wait(timeout)
+
+    def wake(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def wait_until_paused(self, timeout: float = 60.0) -> None:
+        def state() -> bool | None:
+            assert self.is_running, self.log()
+            text = Path(f"/proc/{self._process.pid}/stat").read_text()
+            return text.rsplit(")", 1)[1].split()[0] == "T" or None
+
+        wait_until(state, timeout)
+
+
+def wait_until(ask: Callable[[], T | None], timeout: float) -> T:
+    """Ask until there is an answer. AssertionError after ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    while True:
+        answer = ask()
+        if answer is not None:
+            return answer
+        assert time.monotonic() < deadline, f"nothing within {timeout:.0f} s"
+        time.sleep(0.1)
+
+
+def stop_self() -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)

@@ -1,0 +1,106 @@
+"""Exactly once on the topic, whatever happens to the relay: I1, I2, I3, I4 against the writers' own record."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.harness import Scene
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]
+
+
+@pytest.fixture
+def scene(tmp_path: Path, kafka: Any, dynamodb: Any, unique: str) -> Iterator[Scene]:
+    scene = Scene(tmp_path, unique, kafka.bootstrap_servers, dynamodb.endpoint_url)
+    yield scene
+    scene.close()
+
+
+def test_ten_kills_in_mid_stream_lose_and_double_nothing(scene: Scene) -> None:
+    """I1, I2, I3: kill -9 ten times in a row while writers write, then a clean finish."""
+    chance = random.Random(7)
+    workload = scene.workload(pause=0.02)
+    workload.start()
+    seen = 0
+    for _ in range(10):
+        relay = scene.relay()
+        seen = scene.wait_for_more(seen)
+        time.sleep(chance.uniform(0.0, 0.7))
+        assert relay.is_running, relay.log()
+        relay.kill()
+    history = workload.stop()
+    assert sum(map(len, history.values())) > 500
+    assert scene.finish(history) == []
+
+
+# The delay lets the woken worker's background thread hear of its expulsion before its main thread goes on.
+@pytest.mark.parametrize(
+    ("step", "delay"),
+    [
+        ("before_send_offsets", 0.0),
+        ("before_send_offsets", 2.0),
+        ("after_send_offsets", 0.0),
+        ("before_commit", 2.0),
+        ("after_commit", 0.0),
+        ("after_commit", 2.0),
+    ],
+)
+def test_a_worker_paused_in_its_commit_and_woken_after_another_took_over_doubles_nothing(
+    scene: Scene, step: str, delay: float
+) -> None:
+    """I3, I4: the fence alone holds at every step of the commit path, no timeout helping."""
+    workload = scene.workload(pause=0.02)
+    workload.start()
+    paused = scene.paused_relay(step, 8, delay, transaction_timeout=120_000)
+    paused.wait_until_paused()
+    other = scene.relay()
+    # Readers see nothing behind the open transaction; time for the group to expel one and take in the other.
+    time.sleep(10.0)
+    paused.wake()
+    time.sleep(delay + 3.0)
+    history = workload.stop()
+    assert other.is_running, other.log()
+    assert paused.terminate() == 0, paused.log()
+    assert other.terminate() == 0, other.log()
+    assert scene.finish(history) == []
+
+
+def test_a_worker_paused_past_its_transaction_timeout_doubles_nothing(scene: Scene) -> None:
+    """I3: as configured, the broker ends the paused transaction, and the other worker goes on meanwhile."""
+    workload = scene.workload(pause=0.02)
+    workload.start()
+    paused = scene.paused_relay("before_commit", 8, 0.0, transaction_timeout=2000)
+    paused.wait_until_paused()
+    other = scene.relay()
+    # The paused worker publishes nothing, so what comes now is the other's.
+    scene.wait_for_more(scene.wait_for_more(0))
+    paused.wake()
+    time.sleep(3.0)
+    history = workload.stop()
+    assert paused.terminate() == 0, paused.log()
+    assert other.terminate() == 0, other.log()
+    assert scene.finish(history) == []
+
+
+def test_two_workers_that_come_and_go_lose_and_double_nothing(scene: Scene) -> None:
+    """I1, I2, I3: clean hand-overs between workers in mid-stream."""
+    workload = scene.workload(pause=0.02)
+    workload.start()
+    seen = 0
+    first = scene.relay()
+    for _ in range(4):
+        seen = scene.wait_for_more(seen)
+        second = scene.relay()
+        seen = scene.wait_for_more(seen)
+        time.sleep(1.5)
+        assert first.terminate() == 0, first.log()
+        first = second
+    history = workload.stop()
+    assert first.terminate() == 0, first.log()
+    assert scene.finish(history) == []

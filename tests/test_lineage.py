@@ -1,0 +1,167 @@
+"""The lineage graph: which shard may be read when, what is lost, and the records written about it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.lineage import (
+    PRUNE_AFTER,
+    Checkpoint,
+    Gap,
+    Lineage,
+    Plan,
+    Shard,
+    ShardState,
+    Stream,
+    parse_key,
+    resume_timestamp,
+)
+from relay.token import EventToken
+
+STREAM = Stream("orders", "2026-01-01T00:00:00.000")
+
+
+def lineage(*shards: Shard, listings: int = 1) -> Lineage:
+    graph = Lineage(STREAM)
+    for _ in range(listings):
+        graph.update(shards)
+    return graph
+
+
+def ended(**fields: object) -> Checkpoint:
+    return Checkpoint(ShardState.FINISHED, **fields)  # type: ignore[arg-type]
+
+
+def ids(graph: Lineage, checkpoints: dict[str, Checkpoint]) -> set[str]:
+    return {shard.id for shard in graph.ready(checkpoints)}
+
+
+def test_a_child_waits_until_its_parent_is_finished() -> None:
+    """I2"""
+    graph = lineage(Shard("p"), Shard("c", ("p",)))
+    assert ids(graph, {}) == {"p"}
+    assert ids(graph, {"p": Checkpoint(ShardState.READING)}) == {"p"}
+    assert ids(graph, {"p": ended()}) == {"c"}
+
+
+def test_a_merged_child_waits_for_all_its_parents() -> None:
+    graph = lineage(Shard("a"), Shard("b"), Shard("c", ("a", "b")))
+    assert ids(graph, {"a": ended()}) == {"b"}
+    assert ids(graph, {"a": ended(), "b": ended()}) == {"c"}
+
+
+def test_a_gone_parent_lets_its_children_go_on() -> None:
+    graph = lineage(Shard("c", ("p",)))
+    assert ids(graph, {"p": Checkpoint(ShardState.GONE)}) == {"c"}
+
+
+def test_a_trimmed_parent_that_was_never_seen_is_waited_for_until_two_listings_lack_it() -> None:
+    graph = lineage(Shard("c", ("p",)))
+    assert ids(graph, {}) == set()
+    graph.update([Shard("c", ("p",))])
+    assert ids(graph, {}) == {"c"}
+
+
+def test_a_parent_that_comes_back_in_the_next_listing_is_not_gone() -> None:
+    graph = lineage(Shard("c", ("p",)))
+    graph.update([Shard("p"), Shard("c", ("p",))])
+    graph.update([Shard("c", ("p",))])
+    assert ids(graph, {}) == set()
+
+
+def test_a_shard_that_vanished_before_its_end_is_lost_only_after_two_listings() -> None:
+    """I9"""
+    checkpoints = {"s": Checkpoint(ShardState.READING)}
+    graph = Lineage(STREAM)
+    graph.update([], checkpoints)
+    assert list(graph.lost(checkpoints)) == []
+    graph.update([], checkpoints)
+    assert list(graph.lost(checkpoints)) == ["s"]
+
+
+def test_a_shard_is_pruned_only_when_unlisted_old_and_its_children_have_records() -> None:
+    parent = ended(updated_at=1000.0, children=("c",))
+    late = 1000.0 + PRUNE_AFTER
+    gone = Lineage(STREAM)
+    for _ in range(2):
+        gone.update([Shard("c", ("p",))])
+    assert list(gone.prunable({"p": parent, "c": ended(updated_at=late)}, late)) == ["p"]
+    assert list(gone.prunable({"p": parent}, late)) == []
+    assert list(gone.prunable({"p": parent, "c": ended(updated_at=late)}, late - 1)) == []
+    listed = lineage(Shard("p"), Shard("c", ("p",)), listings=2)
+    assert list(listed.prunable({"p": parent, "c": ended(updated_at=late)}, late)) == []
+
+
+def test_the_floor_of_a_shard_is_inherited_through_ancestors_that_held_nothing() -> None:
+    token = EventToken(500, "orders/l/p", "DynamoDB/1")
+    checkpoints = {"p": ended(token=token), "c": ended(parents=("p",))}
+    graph = lineage(Shard("p"), Shard("c", ("p",)), Shard("g", ("c",)))
+    assert graph.floor(Shard("g", ("c",)), checkpoints) == 500
+
+
+def test_the_resume_timestamp_is_the_least_progress_and_zero_while_one_has_none() -> None:
+    reading = [Checkpoint(ShardState.READING, progress=p) for p in (30.9, 20.1)]
+    assert resume_timestamp(reading) == 20
+    assert resume_timestamp([*reading, ended(progress=1.0)]) == 20
+    assert resume_timestamp([*reading, Checkpoint(ShardState.PLANNED)]) == 0
+
+
+@given(st.text(min_size=1), st.text(min_size=1), st.none() | st.text(min_size=1))
+def test_a_key_names_its_stream_and_shard_whatever_their_names(source: str, label: str, shard: str | None) -> None:
+    stream = Stream(source, label)
+    key = stream.plan_key if shard is None else stream.checkpoint_key(shard)
+    assert parse_key(key) == (stream, shard)
+
+
+@pytest.mark.parametrize("key", [b"{}", b'["v0","a","b"]', b'["v1","a"]', b"no json"])
+def test_a_foreign_key_is_refused(key: bytes) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - any ValueError says it is no key
+        parse_key(key)
+
+
+def test_checkpoints_plans_and_gaps_survive_their_json() -> None:
+    checkpoint = Checkpoint(
+        ShardState.READING,
+        position={"type": "after_sequence", "sequence": "1" * 40},
+        token=EventToken(1, "orders/l/s", "DynamoDB/1"),
+        parents=("p",),
+        children=("c", "d"),
+        start={"since": 1.5},
+        gap="ab",
+        config_hash="cd",
+        updated_at=2.5,
+        progress=3.5,
+    )
+    assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
+    plan = Plan("latest", 1.5, {"s": {"since": 1.5}}, {"t": [["k", "S"]]}, "ab")
+    assert Plan.from_json(plan.to_json()) == plan
+    assert plan.start_of("s") == {"since": 1.5}
+    assert plan.start_of("later") == {"type": "trim_horizon"}
+
+
+def test_the_same_loss_has_the_same_id_whenever_it_is_found() -> None:
+    """I9"""
+    one = Gap("orders", "l", "s", "trimmed", {"sequence": "5"}, None, 1.0)
+    again = Gap("orders", "l", "s", "trimmed", {"sequence": "5"}, None, 2.0)
+    other = Gap("orders", "l", "s", "trimmed", {"sequence": "6"}, None, 1.0)
+    assert one.id == again.id != other.id
+
+
+@given(st.data())
+def test_reading_ready_shards_one_by_one_reads_every_shard_after_its_parents(data: st.DataObject) -> None:
+    """I1, I2: on any graph, in any order of finishing, each shard once."""
+    shards: list[Shard] = []
+    for n in range(data.draw(st.integers(1, 12))):
+        parents = data.draw(st.sets(st.sampled_from([s.id for s in shards]), max_size=2)) if shards else set()
+        shards.append(Shard(f"s{n}", tuple(sorted(parents))))
+    graph = lineage(*data.draw(st.permutations(shards)))
+    checkpoints: dict[str, Checkpoint] = {}
+    order: list[str] = []
+    while ready := sorted(ids(graph, checkpoints)):
+        shard = data.draw(st.sampled_from(ready))
+        checkpoints[shard] = ended()
+        order.append(shard)
+    assert sorted(order) == sorted(s.id for s in shards)
+    assert all(order.index(p) < order.index(s.id) for s in shards for p in s.parents)
