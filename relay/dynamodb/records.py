@@ -38,13 +38,14 @@ class RecordFormat:
         """Return the change of ``record``, its token's timestamp not below ``floor`` (seconds)."""
         data = record["dynamodb"]
         sequence = data["SequenceNumber"]
+        position = f"DynamoDB/{sequence}"
         created = int(data["ApproximateCreationDateTime"].timestamp())
         try:
             keys = data["Keys"]
             key = {column.name: key_value(keys[column.name]) for column in self.table.key}
             old, new = data.get("OldImage"), data.get("NewImage")
             return Change(
-                event_id=event_id(self.shard, sequence, self.table.table, _identity(key), 0),
+                event_id=event_id(self.shard, position, self.table.table, _identity(key), 0),
                 operation=_OPERATIONS[record["eventName"]],
                 source=self.table.source,
                 table=self.table.table,
@@ -53,7 +54,7 @@ class RecordFormat:
                 new=image_json(new) if new is not None else None,
                 images=_VIEWS[data["StreamViewType"]],
                 # Never back along a lineage, so that a child whose clock is behind cannot make newer look older.
-                token=EventToken(max(created, floor), self.shard, f"DynamoDB/{sequence}"),
+                token=EventToken(max(created, floor), self.shard, position),
                 committed_at=created * 1_000_000,
                 attributes=_attributes(record),
             )

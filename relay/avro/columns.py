@@ -1,0 +1,215 @@
+"""One value of each column type as Avro bytes: carried exactly, or refused (I8).
+
+Every writer here raises ValueError, naming what cannot be carried and as what. Types and Python values
+come from the table in ``schemas/README.md``; bytes are held by the golden files.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from relay.avro.binary import LENGTHS, NULL, PRESENT, SHORT, blob, length, long, text
+from relay.avro.rows import MAX_AVRO_PRECISION, REST, Decimals, column_type
+
+Writer = Callable[[Any], bytes]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+# The span of years 1 to 9999, in microseconds: what readers of timestamp-micros can show.
+_FIRST_TIME = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_LAST_TIME = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+
+
+def writer(column: str) -> Writer:
+    """Give the writer of a column type that `column_type` reads."""
+    kind = column_type(column)
+    if isinstance(kind, Decimals):
+        return _decimal_text(kind) if kind.precision > MAX_AVRO_PRECISION else _decimal(kind)
+    return _WRITERS[kind]
+
+
+def nullable(write: Writer) -> Writer:
+    """Make a writer that takes None as well."""
+
+    def write_or_null(value: Any) -> bytes:
+        return NULL if value is None else PRESENT + write(value)
+
+    return write_or_null
+
+
+def _refuse(value: Any, kind: str) -> ValueError:
+    shown = repr(value)
+    if len(shown) > 100:
+        shown = shown[:100] + "..."
+    return ValueError(f"{shown} ({type(value).__name__}) cannot be carried exactly as {kind}")
+
+
+def write_string(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise _refuse(value, "string")
+    raw = value.encode()
+    size = len(raw)
+    return LENGTHS[size] + raw if size < SHORT else length(size) + raw
+
+
+def write_bytes(value: Any) -> bytes:
+    if not isinstance(value, bytes):
+        raise _refuse(value, "bytes")
+    return blob(value)
+
+
+def _boolean(value: Any) -> bytes:
+    if not isinstance(value, bool):
+        raise _refuse(value, "boolean")
+    return b"\x01" if value else b"\x00"
+
+
+def _exact(value: Any) -> Decimal | None:
+    """Give an int or Decimal as Decimal, None for anything else. True is not 1 here, and -0 is 0."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Decimal(value)
+    if isinstance(value, Decimal) and value.is_finite():
+        return value if value else Decimal(0)
+    return None
+
+
+def _scaled(value: Decimal, kind: Decimals) -> int | None:
+    """Give the value times 10**scale, None if that is not whole or has more digits than the precision."""
+    if not value:
+        return 0
+    sign, digits, exponent = value.as_tuple()
+    significant = "".join(map(str, digits)).rstrip("0")
+    # Sizes are looked at before any power of ten is computed: 1E+999999 is refused at once.
+    shift = int(exponent) + len(digits) - len(significant) + kind.scale
+    if shift < 0 or len(significant) + shift > kind.precision:
+        return None
+    whole = int(significant + "0" * shift)
+    return -whole if sign else whole
+
+
+def _integer(bits: int, name: str) -> Writer:
+    kind, limit = Decimals(bits // 3, 0), 1 << (bits - 1)
+
+    def write(value: Any) -> bytes:
+        number: int | None
+        if type(value) is int:
+            number = value
+        else:
+            exact = _exact(value)
+            number = None if exact is None else _scaled(exact, kind)
+        if number is None or not -limit <= number < limit:
+            raise _refuse(value, name)
+        return long(number)
+
+    return write
+
+
+def _double(value: Any) -> bytes:
+    if isinstance(value, float):
+        return struct.pack("<d", value)
+    exact = _exact(value)
+    if exact is not None and exact.adjusted() < 400:
+        # Shortest round trip: a double stands for the one decimal text that is printed for it, so that
+        # no two numbers of the source become one.
+        number = float(exact)
+        if math.isfinite(number) and Decimal(repr(number)) == exact:
+            return struct.pack("<d", number)
+    raise _refuse(value, "double")
+
+
+def _float(value: Any) -> bytes:
+    if isinstance(value, float) and not math.isfinite(value):
+        return struct.pack("<f", value)
+    exact = Decimal(repr(value)) if isinstance(value, float) else _exact(value)
+    if exact is not None and exact.adjusted() < 40:
+        try:
+            raw = struct.pack("<f", value)
+        except OverflowError:
+            raise _refuse(value, "float") from None
+        (number,) = struct.unpack("<f", raw)
+        # A float comes either widened to 64 bits or as its shortest text, 3.99.
+        widened = isinstance(value, float) and number == value
+        if widened or Decimal(_shortest_float(number, raw)) == exact:
+            return raw
+    raise _refuse(value, "float")
+
+
+def _shortest_float(number: float, raw: bytes) -> str:
+    """Print a float of 32 bits with as few digits as give it back."""
+    for digits in range(1, 9):
+        printed = f"{number:.{digits}g}"
+        try:
+            if struct.pack("<f", float(printed)) == raw:
+                return printed
+        except OverflowError:
+            continue  # rounded up past the largest float: needs more digits
+    return f"{number:.9g}"
+
+
+def _decimal(kind: Decimals) -> Writer:
+    def write(value: Any) -> bytes:
+        exact = _exact(value)
+        number = None if exact is None else _scaled(exact, kind)
+        if number is None:
+            raise _refuse(value, str(kind))
+        size = (number.bit_length() + 8) // 8
+        return LENGTHS[size] + number.to_bytes(size, "big", signed=True)
+
+    return write
+
+
+def _decimal_text(kind: Decimals) -> Writer:
+    """As SQL prints it, with every decimal of the scale, so that equal values are equal text."""
+
+    def write(value: Any) -> bytes:
+        exact = _exact(value)
+        number = None if exact is None else _scaled(exact, kind)
+        if number is None:
+            raise _refuse(value, str(kind))
+        digits = str(abs(number)).rjust(kind.scale + 1, "0")
+        point = len(digits) - kind.scale
+        sign = "-" if number < 0 else ""
+        return text(f"{sign}{digits[:point]}.{digits[point:]}" if kind.scale else f"{sign}{digits}")
+
+    return write
+
+
+def microseconds(value: Any) -> int:
+    """Give the microseconds since the epoch of an aware datetime, or of an int that is one already."""
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return (value - _EPOCH) // _MICROSECOND
+    if isinstance(value, int) and not isinstance(value, bool) and _FIRST_TIME <= value <= _LAST_TIME:
+        return value
+    raise _refuse(value, "timestamp")
+
+
+def _timestamp(value: Any) -> bytes:
+    return long(microseconds(value))
+
+
+def _set(value: Any) -> bytes:
+    # Only ordered kinds: a Python set has lost the order of the definition.
+    if not isinstance(value, (list, tuple)):
+        raise _refuse(value, "set")
+    if not value:
+        return b"\x00"
+    return length(len(value)) + b"".join(map(write_string, value)) + b"\x00"
+
+
+_WRITERS: dict[str, Writer] = {
+    "string": write_string,
+    REST: write_string,
+    "bytes": write_bytes,
+    "boolean": _boolean,
+    "int": _integer(32, "int"),
+    "long": _integer(64, "long"),
+    "float": _float,
+    "double": _double,
+    "timestamp": _timestamp,
+    "set": _set,
+}

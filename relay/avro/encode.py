@@ -1,0 +1,239 @@
+"""A change to the bytes of its Kafka value.
+
+The envelope of ``schemas/change.avsc`` is written by hand, field by field, because a general Avro writer
+costs more per change than the producer does. Tests hold every byte of it equal to what fastavro writes:
+a field changed in the schema has to be changed here, and the tests say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from relay.avro import columns
+from relay.avro.binary import LENGTHS, NULL, PRESENT, PRESENT_LENGTHS, SHORT, blob, length, long, text, varint
+from relay.avro.rows import source_name
+from relay.change import Change, Operation
+from relay.errors import RelayError
+from relay.token import OriginToken
+
+_REMEMBERED = 4096
+_write_int = columns.writer("int")
+_FAULTS = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
+
+
+class Unencodable(RelayError):
+    """A change that cannot be carried exactly (I8). Publish it without images, and in full elsewhere.
+
+    ``in_key``: even its key cannot be encoded, so there is nothing to publish it under: stop.
+    """
+
+    def __init__(self, message: str, in_key: bool) -> None:
+        super().__init__(message)
+        self.in_key = in_key
+
+
+class ChangeEncoder:
+    """Encodes the changes of one table under one schema: ``encoder.encode(change)``.
+
+    ``schema`` is what `change_schema` built, ``header`` what registering it gave.
+    """
+
+    def __init__(self, schema: Mapping[str, Any], header: bytes) -> None:
+        fields = {field["name"]: field["type"] for field in schema["fields"]}
+        self._header = header
+        self._key = [(source_name(field), _key_writer(field)) for field in fields["key"][1]["fields"]]
+        row = fields["old"][1]
+        self._row: list[tuple[str, columns.Writer]] | None = None
+        if row != "string":
+            self._row = [
+                (source_name(field), columns.nullable(columns.writer(field["relay.type"]))) for field in row["fields"]
+            ]
+        self._operations = {symbol: long(at) for at, symbol in enumerate(fields["operation"]["symbols"])}
+        self._images = {symbol: long(at) for at, symbol in enumerate(fields["images"]["symbols"])}
+        # What repeats from change to change is written once.
+        self._starts = _Memo(self._start)
+        self._longs = _Memo(long)
+        self._texts = _Memo(text)
+        self._attributes = _Memo(_attributes)
+        self._tails = _Memo(varint)
+
+    def encode(self, change: Change) -> bytes:
+        """Give header and Avro body; raises `Unencodable`, naming the key and the position."""
+        try:
+            return self._encode(change)
+        except _FAULTS as fault:
+            raise self._refusal(change, fault) from fault
+
+    def _encode(self, change: Change) -> bytes:
+        event_id = change.event_id.encode()
+        key = change.key
+        if key is not None:
+            key_bytes = PRESENT + b"".join([write(key[name]) for name, write in self._key])
+            if len(key) != len(self._key):
+                raise ValueError(f"key columns {sorted(key)} are not those of the schema")
+        elif change.operation is Operation.TRUNCATE:
+            key_bytes = NULL
+        else:
+            raise ValueError("only a TRUNCATE has no key")
+
+        old, new = change.old, change.new
+        old_length = new_length = NULL
+        old_bytes = new_bytes = b""
+        if self._row is None:
+            if old is not None:
+                old_bytes = old.encode()
+                size = len(old_bytes)
+                old_length = PRESENT_LENGTHS[size] if size < SHORT else PRESENT + length(size)
+            if new is not None:
+                new_bytes = new.encode()
+                size = len(new_bytes)
+                new_length = PRESENT_LENGTHS[size] if size < SHORT else PRESENT + length(size)
+        else:
+            if old is not None:
+                old_length, old_bytes = PRESENT, self._typed(old, "old")
+            if new is not None:
+                new_length, new_bytes = PRESENT, self._typed(new, "new")
+
+        token = change.token
+        if token is None:
+            token_bytes = NULL
+        else:
+            position = token.position.encode()
+            size = len(position)
+            token_bytes = b"".join(
+                (
+                    PRESENT,
+                    self._longs[token.timestamp],
+                    self._texts[token.shard],
+                    LENGTHS[size] if size < SHORT else length(size),
+                    position,
+                    NULL if token.origin is None else self._origin(token.origin),
+                )
+            )
+
+        if change.snapshot is None and change.transaction is None and change.keyspace_id is None:
+            extras = b"\x00\x00\x00"
+        else:
+            extras = _extras(change)
+
+        longs = self._longs
+        relayed_at = change.relayed_at
+        if 1 << 13 <= relayed_at < 1 << 63:
+            # Another for every change, but only in its two low bytes.
+            zigzag = relayed_at << 1
+            low = bytes((zigzag & 0x7F | 0x80, zigzag >> 7 & 0x7F | 0x80))
+            relayed_bytes = low + self._tails[zigzag >> 14]
+        else:
+            relayed_bytes = longs[relayed_at]
+        size = len(event_id)
+        return b"".join(
+            (
+                self._header,
+                LENGTHS[size] if size < SHORT else length(size),
+                event_id,
+                self._starts[change.operation._value_, change.source, change.table],
+                key_bytes,
+                old_length,
+                old_bytes,
+                new_length,
+                new_bytes,
+                self._images[change.images._value_],
+                token_bytes,
+                extras,
+                longs[change.resume_timestamp],
+                longs[change.committed_at],
+                relayed_bytes,
+                self._attributes[tuple(change.attributes.items())],
+            )
+        )
+
+    def _start(self, start: tuple[str, str, str]) -> bytes:
+        operation, source, table = start
+        return self._operations[operation] + text(source) + text(table)
+
+    def _origin(self, origin: OriginToken) -> bytes:
+        return PRESENT + self._longs[origin.timestamp] + self._texts[origin.shard] + text(origin.position)
+
+    def _typed(self, image: Mapping[str, Any], which: str) -> bytes:
+        assert self._row is not None
+        if len(image) != len(self._row):
+            # I8: a column the schema does not have would be dropped, a missing one would become null.
+            known = {name for name, _ in self._row}
+            odd = sorted(known.symmetric_difference(image))
+            raise ValueError(f"the {which} image and the schema differ in columns {odd}")
+        written = []
+        for name, write in self._row:
+            try:
+                written.append(write(image[name]))
+            except KeyError:
+                raise ValueError(f"the {which} image lacks column {name!r}") from None
+            except ValueError as fault:
+                raise ValueError(f"column {name!r} of the {which} image: {fault}") from fault
+        return b"".join(written)
+
+    def _refusal(self, change: Change, fault: Exception) -> Unencodable:
+        at = f" at {change.token.position} of {change.token.shard}" if change.token else ""
+        shown = repr(dict(change.key)) if change.key is not None else "none"
+        if len(shown) > 300:
+            shown = shown[:300] + "..."
+        message = (
+            f"{change.source}: the {change.operation} of {change.table}, key {shown}{at}, cannot be carried"
+            f" exactly: {fault or type(fault).__name__}"
+        )
+        return Unencodable(message, in_key=not self._encodes_key(change))
+
+    def _encodes_key(self, change: Change) -> bool:
+        if change.key is None:
+            return change.operation is Operation.TRUNCATE
+        try:
+            for name, write in self._key:
+                write(change.key[name])
+        except _FAULTS:
+            return False
+        return len(change.key) == len(self._key)
+
+
+class _Memo(dict[Any, bytes]):
+    """Remembers what ``make`` gave, up to a bound (I11)."""
+
+    def __init__(self, make: Callable[[Any], bytes]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, part: Any) -> bytes:
+        made = self._make(part)
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        self[part] = made
+        return made
+
+
+def _key_writer(field: Mapping[str, Any]) -> columns.Writer:
+    if "relay.type" in field:
+        return columns.writer(field["relay.type"])
+    return columns.write_bytes if field["type"] == "bytes" else columns.write_string
+
+
+def _attributes(items: tuple[tuple[str, str], ...]) -> bytes:
+    if not items:
+        return b"\x00"
+    pairs = [text(name) + text(value) for name, value in items]
+    return length(len(pairs)) + b"".join(pairs) + b"\x00"
+
+
+def _extras(change: Change) -> bytes:
+    """Write snapshot, transaction and keyspace_id."""
+    snapshot, transaction, keyspace_id = change.snapshot, change.transaction, change.keyspace_id
+    return b"".join(
+        (
+            NULL if snapshot is None else PRESENT + text(snapshot.id) + long(snapshot.as_of),
+            NULL
+            if transaction is None
+            else PRESENT
+            + text(transaction.id)
+            + _write_int(transaction.order)
+            + (b"\x01" if transaction.last else b"\x00"),
+            NULL if keyspace_id is None else PRESENT + blob(keyspace_id),
+        )
+    )

@@ -1,0 +1,104 @@
+"""Decoding: what was encoded, under its own names, and never a guess."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relay.avro.decode import Undecodable, UnknownFraming, UnknownSchema, decode
+from relay.avro.encode import ChangeEncoder
+from relay.avro.framing import confluent_header, fingerprint, single_object_header
+from relay.avro.rows import Column, KeyColumn, TableSchema, change_schema
+from relay.change import Change, Images, Operation
+from tests.avro.known import Known
+from tests.avro.strategies import changes, datum, tables
+
+TABLE = TableSchema("s", "t", (KeyColumn("a-b", "S"),), 1, (Column("1x", "int"), Column("", "string")))
+SCHEMA = change_schema(TABLE)
+HEADER = single_object_header(fingerprint(SCHEMA))
+CHANGE = Change(
+    event_id="e",
+    operation=Operation.INSERT,
+    source="s",
+    table="t",
+    key={"a-b": "k"},
+    old=None,
+    new={"1x": 7, "": None},
+    images=Images.NEW_AND_OLD,
+    token=None,
+    committed_at=1_700_000_000_000_001,
+)
+VALUE = ChangeEncoder(SCHEMA, HEADER).encode(CHANGE)
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_what_was_encoded_comes_back(data: st.DataObject) -> None:
+    """I8, X24"""
+    table = data.draw(tables())
+    schema = change_schema(table)
+    header = single_object_header(fingerprint(schema))
+    change = data.draw(changes(table))
+    decoded = decode(Known({header: schema}), ChangeEncoder(schema, header).encode(change))
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    times = {name: epoch + timedelta(microseconds=getattr(change, name)) for name in ("committed_at", "relayed_at")}
+    expected: dict[str, Any] = {**datum(change), "key": change.key, "old": change.old, "new": change.new, **times}
+    assert decoded == expected
+
+
+def test_names_are_those_of_the_source() -> None:
+    """X24"""
+    decoded = decode(Known({HEADER: SCHEMA}), VALUE)
+    assert decoded["key"] == {"a-b": "k"}
+    assert decoded["new"] == {"1x": 7, "": None}
+    assert decoded["old"] is None
+
+
+def test_both_framings_are_read() -> None:
+    header = confluent_header(7)
+    value = ChangeEncoder(SCHEMA, header).encode(CHANGE)
+    assert decode(Known({header: SCHEMA}), value) == decode(Known({HEADER: SCHEMA}), VALUE)
+
+
+def test_an_unknown_framing_is_not_looked_up() -> None:
+    schemas = Known()
+    for value in (b"", b"{}", VALUE[1:]):
+        with pytest.raises(UnknownFraming):
+            decode(schemas, value)
+    assert schemas.lookups == []
+
+
+def test_an_unknown_schema_is_refused_until_it_is_known() -> None:
+    schemas = Known()
+    for _ in range(2):
+        with pytest.raises(UnknownSchema, match=HEADER.hex()):
+            decode(schemas, VALUE)
+    schemas.schemas[HEADER] = SCHEMA
+    assert decode(schemas, VALUE)["event_id"] == "e"
+    assert len(schemas.lookups) == 3
+
+
+def test_a_schema_is_looked_up_once() -> None:
+    schemas = Known({HEADER: SCHEMA})
+    for _ in range(3):
+        decode(schemas, VALUE)
+    assert schemas.lookups == [HEADER]
+
+
+def test_readers_of_two_registries_do_not_mix_their_ids() -> None:
+    header = confluent_header(1)
+    other = change_schema(TableSchema("s", "u", (KeyColumn("id", "N"),), 1))
+    value = ChangeEncoder(SCHEMA, header).encode(CHANGE)
+    assert decode(Known({header: SCHEMA}), value)["key"] == {"a-b": "k"}
+    with pytest.raises(Undecodable):
+        decode(Known({header: other}), value)
+
+
+@pytest.mark.parametrize("damaged", [VALUE[:-1], VALUE + b"\x00", HEADER, HEADER + b"\x02\xff" + VALUE[12:]])
+def test_a_damaged_value_is_refused(damaged: bytes) -> None:
+    with pytest.raises(Undecodable, match="damaged"):
+        decode(Known({HEADER: SCHEMA}), damaged)

@@ -1,0 +1,261 @@
+"""Schemas published before use and found by readers, on a real broker and a real registry."""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from confluent_kafka.schema_registry import Schema
+
+from relay.avro.framing import fingerprint, schema_id, single_object_header
+from relay.avro.registry import RegistrySchemas, TopicSchemas, open_schemas
+from relay.avro.rows import Column, KeyColumn, TableSchema, change_schema
+from relay.config import load
+from relay.errors import RelayError, Unavailable
+
+pytestmark = pytest.mark.services
+
+
+def schema(kind: str = "decimal(10,2)", table: str = "orders") -> dict[str, Any]:
+    key = (KeyColumn("id", "S"),)
+    return change_schema(TableSchema("shop", table, key, 1, (Column("total", kind),)))
+
+
+def with_scale(original: dict[str, Any], scale: int) -> dict[str, Any]:
+    """Give a schema that Avro takes for the same, as no table of ours would have it."""
+    other = copy.deepcopy(original)
+    for field in other["fields"]:
+        if field["name"] == "old":
+            field["type"][1]["fields"][0]["type"][1]["scale"] = scale
+    assert other != original
+    assert fingerprint(other) == fingerprint(original)
+    return other
+
+
+class Topic:
+    """A schemas topic of its own for each test."""
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.client: dict[str, Any] = {"bootstrap.servers": bootstrap_servers}
+        self.name = f"test-{uuid.uuid4().hex[:8]}.schemas"
+        settings = {"cleanup.policy": "compact"}
+        admin = AdminClient(self.client)
+        (created,) = admin.create_topics([NewTopic(self.name, 1, 1, config=settings)]).values()
+        created.result(30)
+
+    def open(self) -> TopicSchemas:
+        return TopicSchemas(self.client, self.name)
+
+    def write(self, key: bytes | None, value: bytes | None) -> None:
+        producer = Producer(self.client)
+        producer.produce(self.name, key=key, value=value)
+        assert producer.flush(30) == 0
+
+    def records(self) -> list[tuple[bytes | None, Any]]:
+        consumer = Consumer({**self.client, "group.id": "test", "enable.partition.eof": True})
+        consumer.assign([TopicPartition(self.name, 0, 0)])
+        found = []
+        while (message := consumer.poll(30)) is not None and message.error() is None:
+            value = message.value()
+            found.append((message.key(), None if value is None else orjson.loads(value)))
+        consumer.close()
+        return found
+
+
+@pytest.fixture
+def topic(kafka: Any) -> Topic:
+    return Topic(kafka.bootstrap_servers)
+
+
+@pytest.fixture
+def opened(topic: Topic) -> Iterator[TopicSchemas]:
+    schemas = topic.open()
+    yield schemas
+    schemas.close()
+
+
+@pytest.fixture
+def reader(topic: Topic) -> Iterator[TopicSchemas]:
+    schemas = topic.open()
+    yield schemas
+    schemas.close()
+
+
+def test_a_registered_schema_is_durable_and_found_by_a_reader(
+    topic: Topic, opened: TopicSchemas, reader: TopicSchemas
+) -> None:
+    header = opened.register("shop.orders", schema())
+    assert header == single_object_header(fingerprint(schema()))
+    assert topic.records() == [(header[2:].hex().encode(), schema())]
+    assert reader.lookup(header) == schema()
+    assert reader.all() == {header: schema()}
+
+
+def test_a_reader_reads_on_when_it_meets_a_header_it_does_not_know(opened: TopicSchemas, reader: TopicSchemas) -> None:
+    first = opened.register("shop.orders", schema())
+    assert reader.lookup(first) == schema()
+    second = opened.register("shop.orders", schema("long"))
+    assert reader.all() == {first: schema()}
+    assert reader.lookup(second) == schema("long")
+    assert reader.all() == {first: schema(), second: schema("long")}
+
+
+def test_an_unknown_header_stays_unknown(opened: TopicSchemas) -> None:
+    assert opened.lookup(single_object_header(bytes(8))) is None
+    assert opened.lookup(b"\x00\x00\x00\x00\x01") is None
+
+
+def test_a_schema_is_published_once(topic: Topic, opened: TopicSchemas, reader: TopicSchemas) -> None:
+    assert opened.register("a", schema()) == opened.register("b", schema()) == reader.register("a", schema())
+    assert len(topic.records()) == 1
+
+
+def test_a_fingerprint_held_by_another_schema_is_refused(topic: Topic, opened: TopicSchemas) -> None:
+    """I8"""
+    header = opened.register("shop.orders", schema())
+    with pytest.raises(RelayError, match=f"has the fingerprint {header[2:].hex()}, which another schema"):
+        opened.register("shop.orders", with_scale(schema(), 4))
+    assert topic.records() == [(header[2:].hex().encode(), schema())]
+
+
+def test_of_two_that_register_at_once_the_first_holds_the_fingerprint(
+    topic: Topic, opened: TopicSchemas, reader: TopicSchemas, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I8: both look, both find nothing, both publish; what compaction will keep is the first."""
+    publish = opened._publish
+
+    def late(mark: bytes, mine: dict[str, Any]) -> None:
+        if len(topic.records()) == 0:
+            reader.register("shop.orders", schema())
+        publish(mark, mine)
+
+    monkeypatch.setattr(opened, "_publish", late)
+    with pytest.raises(RelayError, match="another schema"):
+        opened.register("shop.orders", with_scale(schema(), 4))
+    header = single_object_header(fingerprint(schema()))
+    assert [value for _, value in topic.records()] == [schema(), with_scale(schema(), 4), schema()]
+    assert opened.lookup(header) == schema()
+    assert reader.register("shop.orders", schema()) == header
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        (b"00", b"{"),
+        (b"not hexadecimal", b'"null"'),
+        (b"0000000000000000", orjson.dumps(schema())),
+        (b"0000000000000000", b'{"type":"nothing"}'),
+    ],
+)
+def test_a_record_that_is_no_schema_stops_the_reader(
+    topic: Topic, opened: TopicSchemas, key: Any, value: bytes
+) -> None:
+    topic.write(key, value)
+    with pytest.raises(RelayError, match=f"{topic.name} holds .* at offset 0"):
+        opened.refresh()
+
+
+def test_a_missing_topic_is_named(topic: Topic) -> None:
+    schemas = TopicSchemas(topic.client, "no-such-topic.schemas")
+    with pytest.raises(Unavailable, match=r"no-such-topic\.schemas at .* does not exist"):
+        schemas.refresh()
+    with pytest.raises(Unavailable, match="does not exist"):
+        schemas.register("shop.orders", schema())
+    schemas.close()
+
+
+def _config(folder: Path, kafka: Any, more: str = "") -> Path:
+    path = folder / "relay.yaml"
+    path.write_text(
+        f"name: shop\nkafka: {{bootstrap_servers: {kafka.bootstrap_servers!r}}}\n{more}"
+        "sources: [{name: orders, type: dynamodb, table: orders, region: us-east-1}]\n"
+    )
+    return path
+
+
+def test_the_config_says_where_schemas_are(tmp_path: Path, kafka: Any, schema_registry: Any) -> None:
+    in_topic = open_schemas(load(_config(tmp_path, kafka)))
+    assert repr(in_topic) == "<TopicSchemas[shop.schemas, 0 known]>"
+    in_topic.close()
+    in_registry = open_schemas(load(_config(tmp_path, kafka, f"schema_registry: {{url: {schema_registry.url!r}}}\n")))
+    assert isinstance(in_registry, RegistrySchemas)
+    in_registry.close()
+
+
+@pytest.fixture
+def subject() -> str:
+    return f"test-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def registered(schema_registry: Any) -> Iterator[RegistrySchemas]:
+    schemas = RegistrySchemas(schema_registry.url)
+    yield schemas
+    schemas.close()
+
+
+def test_a_registry_gives_an_id_and_readers_find_the_schema(
+    registered: RegistrySchemas, schema_registry: Any, subject: str
+) -> None:
+    mine = schema(table=subject)
+    header = registered.register(subject, mine)
+    assert registered.register(subject, mine) == header
+    assert schema_id(header) is not None
+    other = RegistrySchemas(schema_registry.url)
+    assert other.all() == {}
+    assert other.lookup(header) == mine
+    other.refresh()
+    assert other.all() == {header: mine}
+    other.close()
+
+
+def test_the_subject_is_the_topics_value(registered: RegistrySchemas, subject: str) -> None:
+    registered.register(subject, schema(table=subject))
+    assert f"{subject}-value" in registered._client.get_subjects()
+    assert registered._client.get_compatibility(f"{subject}-value") == "NONE"
+
+
+def test_other_columns_of_a_table_are_another_schema_of_the_subject(registered: RegistrySchemas, subject: str) -> None:
+    first = registered.register(subject, schema("decimal(10,2)", subject))
+    second = registered.register(subject, schema("decimal(10,4)", subject))
+    assert first != second
+    assert registered.lookup(first) == schema("decimal(10,2)", subject)
+    assert registered.lookup(second) == schema("decimal(10,4)", subject)
+
+
+def test_schemas_that_differ_only_in_scale_are_told_apart_or_refused(registered: RegistrySchemas, subject: str) -> None:
+    """I8"""
+    mine = schema(table=subject)
+    first = registered.register(subject, mine)
+    try:
+        second = registered.register(subject, with_scale(mine, 4))
+    except RelayError as refused:
+        assert "could not be told apart" in str(refused)  # noqa: PT017
+    else:
+        assert second != first
+        assert registered.lookup(second) == with_scale(mine, 4)
+    assert registered.lookup(first) == mine
+
+
+def test_an_id_the_registry_does_not_know_is_unknown(registered: RegistrySchemas) -> None:
+    assert registered.lookup(b"\x00\x7f\xff\xff\xff") is None
+    assert registered.lookup(single_object_header(bytes(8))) is None
+
+
+def test_a_subject_with_a_compatibility_rule_of_its_owner_is_left_alone(
+    registered: RegistrySchemas, subject: str
+) -> None:
+    client = registered._client
+    client.register_schema(f"{subject}-value", Schema('"string"', "AVRO"))
+    client.set_compatibility(f"{subject}-value", "FULL")
+    with pytest.raises(RelayError, match=r"refuses to register a schema under .*compatibility to NONE"):
+        registered.register(subject, schema(table=subject))
+    assert client.get_compatibility(f"{subject}-value") == "FULL"

@@ -1,0 +1,232 @@
+"""The golden files: what the wire looks like, byte for byte.
+
+``python -m tests.golden`` writes ``schemas/golden/`` anew. Do that only to add a case, or for a change of the wire
+that is meant: read the difference before committing it. Inputs are written here by hand; bytes come from the
+code; what they decode to comes from fastavro, not from our own decoder.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Mapping
+from datetime import datetime
+from decimal import Decimal
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import orjson
+
+from relay.avro.encode import ChangeEncoder
+from relay.avro.framing import confluent_header, fingerprint, single_object_header, split
+from relay.avro.rows import Column, KeyColumn, TableSchema, change_schema
+from relay.change import Change, Images, Operation, Snapshot, Transaction, event_id
+from relay.kafka.keys import KeyCodec, murmur2, partition
+from relay.lineage import Checkpoint, Gap, Plan, ShardState, Stream
+from relay.token import EventToken
+from tests import golden_inputs as inputs
+
+FOLDER = Path(__file__).parent.parent / "schemas" / "golden"
+PARTITIONS = 6
+
+Case = dict[str, Any]
+
+
+def read_table(table: Mapping[str, Any]) -> TableSchema:
+    row = table.get("row")
+    return TableSchema(
+        source=table["source"],
+        table=table["table"],
+        key=tuple(KeyColumn(name, kind) for name, kind in table["key"]),
+        hash_columns=table.get("hash_columns", 1),
+        row=None if row is None else tuple(Column(name, kind) for name, kind in row),
+    )
+
+
+def read_values(columns: tuple[KeyColumn, ...] | tuple[Column, ...], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Read values from their JSON: binary in base64, decimals as text, times in ISO 8601."""
+    kinds = {column.name: column.type for column in columns}
+    return {name: _read_value(kinds[name], value) for name, value in values.items()}
+
+
+def _read_value(kind: str, value: Any) -> Any:
+    if value is None:
+        return None
+    if kind in ("B", "bytes"):
+        return b64decode(value)
+    if kind.startswith("decimal"):
+        return Decimal(value)
+    if kind == "timestamp":
+        return datetime.fromisoformat(value)
+    return value
+
+
+def read_change(table: TableSchema, change: Mapping[str, Any]) -> Change:
+    """Read a change from its JSON; what is not given has the value of an ordinary one."""
+    given = {**inputs.ORDINARY, **change}
+
+    def image(value: Any) -> Any:
+        return value if table.row is None or value is None else read_values(table.row, value)
+
+    return Change(
+        event_id=given["event_id"],
+        operation=Operation(given["operation"]),
+        source=table.source,
+        table=table.table,
+        key=None if given["key"] is None else read_values(table.key, given["key"]),
+        old=image(given["old"]),
+        new=image(given["new"]),
+        images=Images(given["images"]),
+        token=None if given["token"] is None else EventToken.from_json(orjson.dumps(given["token"])),
+        committed_at=given["committed_at"],
+        relayed_at=given["relayed_at"],
+        resume_timestamp=given["resume_timestamp"],
+        snapshot=None if given["snapshot"] is None else Snapshot(**given["snapshot"]),
+        transaction=None if given["transaction"] is None else Transaction(**given["transaction"]),
+        keyspace_id=None if given["keyspace_id"] is None else bytes.fromhex(given["keyspace_id"]),
+        attributes=given["attributes"],
+    )
+
+
+def shown(value: Any) -> Any:
+    """Show a decoded value in JSON, the way inputs are written."""
+    if isinstance(value, Mapping):
+        return {name: shown(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [shown(part) for part in value]
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    if isinstance(value, Decimal):
+        return f"{value:f}"
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="microseconds")
+    return value
+
+
+def framed(given: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
+    """Encode a case's change; gives the value and its schema."""
+    table = read_table(given["table"])
+    schema = change_schema(table)
+    number = given.get("schema_id")
+    header = single_object_header(fingerprint(schema)) if number is None else confluent_header(number)
+    return ChangeEncoder(schema, header).encode(read_change(table, given["change"])), schema
+
+
+def values() -> Case:
+    schemas: dict[str, Any] = {}
+    cases = []
+    for name, given in inputs.VALUES.items():
+        value, schema = framed(given)
+        header, body = split(value)
+        schemas[header.hex()] = schema
+        decoded = fastavro.schemaless_reader(BytesIO(body), fastavro.parse_schema(schema), None)
+        cases.append({"name": name, "input": given, "bytes": value.hex(), "decoded": shown(decoded)})
+    return {"schemas": schemas, "cases": cases}
+
+
+def keys() -> Case:
+    cases = []
+    for name, given in inputs.KEYS.items():
+        table = read_table({"source": "shop", "table": "orders", **given["table"]})
+        codec = KeyCodec(table, given["mode"])
+        key = read_values(table.key, given["key"])
+        hashed = codec.hash_bytes(key)
+        decoded = {"hash_bytes": hashed.hex(), f"partition_of_{PARTITIONS}": partition(hashed, PARTITIONS)}
+        cases.append({"name": name, "input": given, "bytes": codec.kafka_key(key).hex(), "decoded": decoded})
+    return {"cases": cases}
+
+
+def partitions() -> Case:
+    cases = []
+    for name, given in inputs.PARTITIONS.items():
+        raw = bytes.fromhex(given["hex"]) if "hex" in given else given["text"].encode()
+        decoded = {"murmur2": murmur2(raw), **{f"partition_of_{n}": partition(raw, n) for n in (1, PARTITIONS, 64)}}
+        cases.append({"name": name, "input": given, "bytes": raw.hex(), "decoded": decoded})
+    return {"cases": cases}
+
+
+def tokens() -> Case:
+    cases = []
+    for name, given in inputs.TOKENS.items():
+        text = EventToken.from_json(orjson.dumps(given)).to_json()
+        cases.append({"name": name, "input": given, "bytes": text.encode().hex(), "decoded": json.loads(text)})
+    return {"cases": cases}
+
+
+def event_ids() -> Case:
+    cases = []
+    for name, given in inputs.EVENT_IDS.items():
+        text = event_id(given["shard"], given["position"], given["table"], bytes.fromhex(given["key"]), given["n"])
+        cases.append({"name": name, "input": given, "bytes": text.encode().hex(), "decoded": text})
+    return {"cases": cases}
+
+
+def checkpoints() -> Case:
+    cases = []
+    stream = Stream(**inputs.STREAM)
+    for name, given in inputs.CHECKPOINTS.items():
+        token = given.get("token")
+        fields = {
+            **given,
+            "state": ShardState(given["state"]),
+            "token": None if token is None else EventToken.from_json(orjson.dumps(token)),
+            "parents": tuple(given.get("parents", ())),
+            "children": tuple(given.get("children", ())),
+        }
+        cases.append(_record(name, given, stream.checkpoint_key(inputs.SHARD), Checkpoint(**fields).to_json()))
+    for name, given in inputs.PLANS.items():
+        cases.append(_record(name, given, stream.plan_key, Plan(**given).to_json()))
+    return {"stream": inputs.STREAM, "shard": inputs.SHARD, "cases": cases}
+
+
+def gaps() -> Case:
+    cases = []
+    for name, given in inputs.GAPS.items():
+        text = Gap(**given).to_json()
+        cases.append({"name": name, "input": given, "bytes": text.hex(), "decoded": json.loads(text)})
+    return {"cases": cases}
+
+
+def _record(name: str, given: Mapping[str, Any], key: bytes, value: bytes) -> Case:
+    decoded = json.loads(value)
+    return {"name": name, "input": given, "key": key.hex(), "bytes": value.hex(), "decoded": decoded}
+
+
+FILES = {
+    "values.json": values,
+    "keys.json": keys,
+    "partitions.json": partitions,
+    "tokens.json": tokens,
+    "event_ids.json": event_ids,
+    "checkpoints.json": checkpoints,
+    "gaps.json": gaps,
+}
+
+
+def text(content: Case) -> str:
+    """Write a golden file: a line per part of a case, so that a difference is easy to read."""
+
+    def line(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False)
+
+    parts = [f"{line(name)}: {line(value)}" for name, value in content.items() if name not in ("schemas", "cases")]
+    if "schemas" in content:
+        schemas = ",\n  ".join(f"{line(header)}: {line(schema)}" for header, schema in content["schemas"].items())
+        parts.append(f'"schemas": {{\n  {schemas}\n }}')
+    cases = ",\n  ".join(
+        "{" + ",\n   ".join(f"{line(name)}: {line(value)}" for name, value in case.items()) + "}"
+        for case in content["cases"]
+    )
+    parts.append(f'"cases": [\n  {cases}\n ]')
+    return "{\n " + ",\n ".join(parts) + "\n}\n"
+
+
+def main() -> None:
+    for name, make in FILES.items():
+        (FOLDER / name).write_text(text(make()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

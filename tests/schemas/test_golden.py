@@ -1,0 +1,128 @@
+"""The wire against ``schemas/golden/``: it changes only with these files."""
+
+from __future__ import annotations
+
+import json
+from io import BytesIO
+from typing import Any
+
+import fastavro
+import pytest
+
+from relay.avro.decode import decode
+from relay.avro.framing import confluent_header, fingerprint, schema_id, single_object_header
+from relay.avro.rows import column_type, unescape
+from relay.change import Images, Operation
+from relay.lineage import Checkpoint, Gap, Plan, Stream, parse_key
+from relay.token import EventToken
+from tests import golden, golden_inputs
+from tests.avro.known import Known
+
+
+def committed(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((golden.FOLDER / name).read_text(encoding="utf-8"))
+    return content
+
+
+def cases(name: str) -> list[Any]:
+    return [pytest.param(case, id=case["name"]) for case in committed(name)["cases"]]
+
+
+@pytest.mark.parametrize("name", sorted(golden.FILES))
+def test_the_code_produces_what_is_committed(name: str) -> None:
+    produced = golden.text(golden.FILES[name]())
+    # If the wire is meant to change: python -m tests.golden, and read the difference.
+    assert json.loads(produced) == committed(name)
+    assert produced == (golden.FOLDER / name).read_text(encoding="utf-8")
+
+
+def test_nothing_lies_beside_the_golden_files() -> None:
+    assert {path.name for path in golden.FOLDER.iterdir()} == set(golden.FILES)
+
+
+def test_the_golden_values_hold_every_operation_view_and_column_type() -> None:
+    decoded = [case["decoded"] for case in committed("values.json")["cases"]]
+    assert {value["operation"] for value in decoded} == set(Operation)
+    assert {value["images"] for value in decoded} == set(Images)
+    kinds = {str(column_type(kind)).split("(")[0] for _, kind in golden_inputs.TYPES["row"]}
+    assert kinds == {"string", "bytes", "boolean", "int", "long", "float", "double", "decimal", "timestamp", "set"}
+
+
+@pytest.mark.parametrize("case", cases("values.json"))
+def test_a_value_is_what_fastavro_reads(case: dict[str, Any]) -> None:
+    schemas = committed("values.json")["schemas"]
+    value = bytes.fromhex(case["bytes"])
+    size = 5 if value[:1] == b"\x00" else 10
+    body = BytesIO(value[size:])
+    read = fastavro.schemaless_reader(body, fastavro.parse_schema(schemas[value[:size].hex()]), None)
+    assert golden.shown(read) == case["decoded"]
+    assert body.read() == b""
+
+
+@pytest.mark.parametrize("case", cases("values.json"))
+def test_a_value_decodes_to_its_input_under_original_names(case: dict[str, Any]) -> None:
+    """X24"""
+    schemas = committed("values.json")["schemas"]
+    known = Known({bytes.fromhex(header): schema for header, schema in schemas.items()})
+    change = golden.shown(decode(known, bytes.fromhex(case["bytes"])))
+    for part in ("key", "old", "new"):
+        raw = case["decoded"][part]
+        if isinstance(raw, dict):
+            assert change[part] == {unescape(name): value for name, value in raw.items()}
+        assert {**golden_inputs.ORDINARY, **case["input"]["change"]}[part] is None or change[part] is not None
+    same = set(change) - {"key", "old", "new"}
+    assert {name: change[name] for name in same} == {name: case["decoded"][name] for name in same}
+
+
+@pytest.mark.parametrize("header", sorted(committed("values.json")["schemas"]))
+def test_a_header_belongs_to_its_schema(header: str) -> None:
+    raw = bytes.fromhex(header)
+    number = schema_id(raw)
+    if number is None:
+        assert raw == single_object_header(fingerprint(committed("values.json")["schemas"][header]))
+    else:
+        assert raw == confluent_header(number)
+
+
+@pytest.mark.parametrize(
+    ("name", "signed"),
+    [
+        ("21", -973932308),
+        ("foobar", -790332482),
+        ("a little bit long", -985981536),
+        ("a little bit longer", -1486304829),
+        ("long", -58897971),
+        ("three bytes", 479470107),
+    ],
+)
+def test_the_partition_hash_is_the_java_clients(name: str, signed: int) -> None:
+    """I2: the vectors of Kafka's own tests."""
+    hashes = {case["name"]: case["decoded"]["murmur2"] for case in committed("partitions.json")["cases"]}
+    assert hashes[name] == signed % (1 << 32)
+
+
+@pytest.mark.parametrize("case", cases("tokens.json"))
+def test_a_token_is_read_back(case: dict[str, Any]) -> None:
+    text = bytes.fromhex(case["bytes"])
+    assert list(json.loads(text)) == ["timestamp", "shard", "position", "origin"]
+    assert EventToken.from_json(text).to_json().encode() == text
+
+
+@pytest.mark.parametrize("case", cases("checkpoints.json"))
+def test_a_checkpoint_is_read_back(case: dict[str, Any]) -> None:
+    content = committed("checkpoints.json")
+    stream, shard = parse_key(bytes.fromhex(case["key"]))
+    assert stream == Stream(**content["stream"])
+    value = bytes.fromhex(case["bytes"])
+    if shard is None:
+        assert Plan.from_json(value).to_json() == value
+    else:
+        assert shard == content["shard"]
+        assert Checkpoint.from_json(value).to_json() == value
+
+
+@pytest.mark.parametrize("case", cases("gaps.json"))
+def test_a_gap_keeps_its_id_however_often_it_is_found(case: dict[str, Any]) -> None:
+    """I9"""
+    again = Gap(**{**case["input"], "found_at": 1.0, "end": None})
+    assert again.id == case["decoded"]["id"]
