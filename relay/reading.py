@@ -69,7 +69,8 @@ class SourceReading:
         return self.view.plans.get(self.stream)
 
     def close(self) -> None:
-        self._lister.shutdown(wait=False, cancel_futures=True)
+        self._lister.shutdown(wait=True, cancel_futures=True)
+        self.source.close()
 
     # ------------------------------------------------------------------ the plan
 

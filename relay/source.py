@@ -60,6 +60,8 @@ class Source(Protocol):
     start: str
     on_gap: Literal["fail", "skip"]
 
+    def close(self) -> None: ...
+
     def connect(self) -> Stream:
         """Look the stream up and verify it. Raises ``Unavailable`` with what to do."""
 

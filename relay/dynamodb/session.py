@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
 from relay.errors import RelayError, Unavailable
 from relay.lineage import Shard
@@ -119,5 +119,7 @@ def _translated(stream_arn: str) -> Iterator[None]:
         ):
             raise Transient(str(error)) from error
         raise RelayError(f"DynamoDB Streams refused a call on {stream_arn}: {error}") from error
+    except ParamValidationError as error:
+        raise RelayError(f"a call on {stream_arn} is not valid: {error}") from error
     except BotoCoreError as error:
         raise Transient(str(error)) from error

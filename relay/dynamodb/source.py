@@ -36,6 +36,10 @@ class DynamoDBSource:
     def __repr__(self) -> str:
         return f"<DynamoDBSource[{self.name}: {self.config.table or self.config.stream_arn}]>"
 
+    def close(self) -> None:
+        self._dynamodb.close()
+        self._streams.close()
+
     def connect(self) -> Stream:
         found = describe.describe(self._dynamodb, self.config, self._streams)
         self.stream = Stream(self.name, found.stream_label)

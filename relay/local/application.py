@@ -1,0 +1,101 @@
+"""The demo's application: reads items through the cache while writers write, and keeps a record of every read."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import orjson
+
+from relay.cache import Load, Outcome, TokenCache
+from relay.local.truth import Event
+from relay.local.workload import Item, cache_key
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One read: ``version`` None is "no such item". ``begun``: epoch seconds."""
+
+    item: Item
+    version: int | None
+    begun: float
+    hit: bool
+
+
+class Reader(threading.Thread):
+    """Reads random items through ``cache`` until stopped."""
+
+    def __init__(
+        self, cache: TokenCache, load: Load, items: Sequence[Item], *, pause: float = 0.002, seed: int = 1
+    ) -> None:
+        super().__init__(name=f"reader-{seed}", daemon=True)
+        self.reads: list[Read] = []
+        self.failure: BaseException | None = None
+        self._cache = cache
+        self._load = load
+        self._items = items
+        self._pause = pause
+        self._random = random.Random(seed)
+        self._stop_event = threading.Event()
+
+    def stop(self) -> None:
+        """Stop and wait. Raises what ended it early."""
+        self._stop_event.set()
+        self.join()
+        if self.failure is not None:
+            raise self.failure
+
+    def run(self) -> None:
+        try:
+            while not self._stop_event.wait(self._pause):
+                # A few items are popular, as in life.
+                item = self._items[min(int(self._random.expovariate(8) * len(self._items)), len(self._items) - 1)]
+                self.read(item)
+        except BaseException as error:  # raised by stop()
+            self.failure = error
+
+    def read(self, item: Item) -> Read:
+        begun = time.time()
+        answer = self._cache.get_or_load(cache_key(item), self._load)
+        read = Read(item, version_of(answer.value), begun, answer.outcome is Outcome.HIT)
+        self.reads.append(read)
+        return read
+
+
+def version_of(value: bytes | None) -> int | None:
+    """Return the version of a cached item, None for "no such item"."""
+    return int(orjson.loads(value)["version"]["N"]) if value is not None else None
+
+
+def stale_reads(
+    reads: Sequence[Read], events: Mapping[Item, Sequence[Event]], applied_at: Callable[[Event], float | None]
+) -> list[str]:
+    """Every read is at least as new as the last invalidation applied before it began (I6).
+
+    ``events``: the changes of each item, in order. ``applied_at``: when a change's invalidation was in the cache.
+    """
+    problems = []
+    applied: dict[Item, list[float]] = {}
+    for item, changes in events.items():
+        times: list[float] = []
+        for change in changes:
+            when = applied_at(change)
+            if when is None:
+                break
+            times.append(max(when, times[-1]) if times else when)
+        applied[item] = times
+    for read in reads:
+        changes = events.get(read.item, ())
+        # The state after change n is number n + 1; before all changes there is no item.
+        states = [None, *(change.version for change in changes)]
+        least = bisect_left(applied.get(read.item, ()), read.begun)
+        if read.version not in states[least:]:
+            problems.append(
+                f"{read.item}: a read begun at {read.begun:.3f} gave version {read.version}, though the "
+                f"invalidation for version {states[least]} had been applied"
+            )
+    return problems

@@ -1,0 +1,217 @@
+"""The demo: the whole system on embedded services, under a real workload, checked against the writers' record.
+
+Every process is one a user would start: ``relay run`` and the three ``relay consume``. What it measures and
+compares is in ``report``; how long things may take is here.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import boto3
+import yaml
+from rich.console import Console
+from rich.live import Live
+
+from relay.avro.registry import open_schemas
+from relay.cache import DynamoDBLoader, RedisStore, TokenCache
+from relay.config import Config, load
+from relay.errors import CheckFailed, RelayError
+from relay.kafka import topics
+from relay.local import report
+from relay.local.application import Reader
+from relay.local.dynamodb import DynamoDBLocal
+from relay.local.jars import fetch_all
+from relay.local.java import find_java
+from relay.local.kafka import KafkaBroker
+from relay.local.process import ManagedProcess
+from relay.local.redis import RedisServer
+from relay.local.watching import BatchLog, TopicWatch
+from relay.local.workload import CACHE_KEY, Workload, create_table, primary_key
+
+CONSUMERS = ("cache", "log", "copy")
+TABLE = "orders"
+_READERS = 2
+_START_TIMEOUT = 180.0
+_DRAIN_TIMEOUT = 120.0
+_CREDENTIALS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_DEFAULT_REGION": "us-east-1"}
+
+
+def run(source: str, seconds: int) -> None:
+    """Run the demo for ``seconds`` of load. Raises ``CheckFailed`` when a check did not hold."""
+    console = Console()
+    find_java()
+    with _interruptible(), ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="relay-demo-")))
+        os.environ.update(_CREDENTIALS)
+        _Demo(folder, stack, console, seconds).run()
+
+
+class _Demo:
+    def __init__(self, folder: Path, stack: ExitStack, console: Console, seconds: int) -> None:
+        self.folder = folder
+        self.stack = stack
+        self.console = console
+        self.seconds = seconds
+        self.processes: dict[str, ManagedProcess] = {}
+
+    def run(self) -> None:
+        began = time.monotonic()
+        config = self._services()
+        topic = config.topic(TABLE)
+        self._start("relay", "run")
+        self._await_topics(config)
+        for consumer in CONSUMERS:
+            self._start(consumer, "consume", consumer, "--checkpoint", str(self.folder / "checkpoints" / consumer))
+        watch = TopicWatch(config.kafka.client(), topic, config.kafka.partitions, open_schemas(config))
+        watch.start()
+        batches = {consumer: BatchLog(self.processes[consumer].log, topic) for consumer in CONSUMERS}
+        workload = Workload(self.dynamodb, TABLE, pause=0.04)
+        view = report.View(workload, watch, batches)
+        workload.warm_up()
+        with self.console.status("starting Spark: three consumers") as status:
+            self._wait(
+                _START_TIMEOUT, lambda: all(b.batches for b in batches.values()), batches, "the consumers to start"
+            )
+            status.update("writing")
+        self.console.print(f"everything runs after {time.monotonic() - began:.0f} s; writing for {self.seconds} s")
+
+        readers = self._readers(config, workload)
+        workload.start()
+        for reader in readers:
+            reader.start()
+        with Live(view.table(), console=self.console, refresh_per_second=4, transient=True) as live:
+            self._load(view, live, batches)
+        for reader in readers:
+            reader.stop()
+        history = workload.stop()
+
+        with self.console.status("finishing what is under way"):
+            total = sum(map(len, history.values()))
+            self._wait(_DRAIN_TIMEOUT, lambda: len(watch.events) >= total, batches, "all changes on the topic")
+            ends = report.ends(watch.events)
+            self._wait(
+                _DRAIN_TIMEOUT, lambda: all(b.has_reached(ends) for b in batches.values()), batches, "the consumers"
+            )
+            for name, process in self.processes.items():
+                process.stop(30.0)
+                if process.returncode not in (0, -signal.SIGKILL):
+                    raise RelayError(f"{name} ended with {process.returncode}:\n{process.log_tail()}")
+            watch.stop()
+        reads = [read for reader in readers for read in reader.reads]
+        with self.console.status("comparing everything with the writers' record"):
+            result = report.compare(config, self.dynamodb, history, watch, batches, reads)
+        self.console.print(result.tables(time.monotonic() - began))
+        if result.problems:
+            raise CheckFailed("\n".join(result.problems))
+
+    # ------------------------------------------------------------------ parts
+
+    def _services(self) -> Config:
+        with self.console.status("starting Kafka, DynamoDB Local and Redis"):
+            fetch_all()
+            kafka = self.stack.enter_context(KafkaBroker())
+            dynamodb = self.stack.enter_context(DynamoDBLocal())
+            redis = self.stack.enter_context(RedisServer())
+            self.dynamodb = boto3.client("dynamodb", endpoint_url=dynamodb.endpoint_url)
+            self.stack.callback(self.dynamodb.close)
+            create_table(self.dynamodb, TABLE)
+        path = self.folder / "relay.yaml"
+        path.write_text(yaml.safe_dump(_config(self.folder, kafka, dynamodb, redis), sort_keys=False))
+        self.console.print(
+            f"Kafka {kafka.bootstrap_servers} · DynamoDB {dynamodb.endpoint_url} · Redis {redis.url} · config {path}"
+        )
+        self.path = path
+        return load(path)
+
+    def _start(self, name: str, *arguments: str) -> None:
+        position = 1 if name == "relay" else 2
+        command = [sys.executable, "-m", "relay.cli", *arguments[:position], str(self.path), *arguments[position:]]
+        environment = {**_CREDENTIALS, "RELAY_STATE": str(self.folder / "state")}
+        process = ManagedProcess(command, self.folder / f"{name}.log", environment)
+        process.start()
+        self.stack.callback(process.stop, 5.0)
+        self.processes[name] = process
+
+    def _readers(self, config: Config, workload: Workload) -> list[Reader]:
+        assert config.cache is not None
+        store = RedisStore(config.cache.url)
+        cache = TokenCache(store, config.cache.namespace, tombstone_ttl=config.cache.tombstone_ttl)
+        loader = DynamoDBLoader(self.dynamodb, TABLE, primary_key)
+        return [Reader(cache, loader.load, workload.items, seed=n) for n in range(_READERS)]
+
+    def _await_topics(self, config: Config) -> None:
+        admin = topics.connect(config)
+        wanted = {topic.name for topic in topics.needed(config, [TABLE])}
+        with self.console.status("starting the relay"):
+            self._wait(
+                _START_TIMEOUT, lambda: wanted <= admin.list_topics(timeout=10).topics.keys(), {}, "the relay to start"
+            )
+
+    def _load(self, view: report.View, live: Live, batches: dict[str, BatchLog]) -> None:
+        end = time.monotonic() + self.seconds
+        while (left := end - time.monotonic()) > 0:
+            self._look(batches)
+            live.update(view.table(left))
+            time.sleep(min(0.25, left))
+
+    def _wait(self, timeout: float, done: Callable[[], bool], batches: dict[str, BatchLog], what: str) -> None:
+        deadline = time.monotonic() + timeout
+        while True:
+            self._look(batches)
+            if done():
+                return
+            if time.monotonic() > deadline:
+                tails = "\n".join(f"--- {n}\n{p.log_tail(15)}" for n, p in self.processes.items())
+                raise CheckFailed(f"waited {timeout:.0f} s for {what}\n{tails}")
+            time.sleep(0.1)
+
+    def _look(self, batches: dict[str, BatchLog]) -> None:
+        for name, process in self.processes.items():
+            if not process.alive:
+                raise RelayError(f"{name} ended with {process.returncode}:\n{process.log_tail()}")
+        for log in batches.values():
+            log.refresh()
+
+
+def _config(folder: Path, kafka: KafkaBroker, dynamodb: DynamoDBLocal, redis: RedisServer) -> dict[str, Any]:
+    return {
+        "name": "shop",
+        "kafka": {"bootstrap_servers": kafka.bootstrap_servers, "partitions": 4},
+        "sources": [
+            {
+                "name": "orders",
+                "type": "dynamodb",
+                "table": TABLE,
+                "region": "us-east-1",
+                "endpoint_url": dynamodb.endpoint_url,
+                "start": "trim_horizon",
+            }
+        ],
+        "cache": {"url": redis.url, "namespace": "shop", "keys": {TABLE: [CACHE_KEY]}, "tombstone_ttl": "1h"},
+        "log": {"path": f"file://{folder}/log"},
+        "copy": {"url": f"delta://{folder}/copy"},
+    }
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGTERM unwind as Ctrl-C does, so that nothing is left running."""
+
+    def stop(signum: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + signum)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

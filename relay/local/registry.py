@@ -1,0 +1,52 @@
+"""An embedded schema registry: Apicurio, in memory, with Confluent's API.
+
+May be changed here: its settings.
+"""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from typing import ClassVar
+
+from relay.local.jars import jars
+from relay.local.process import HOST, accepts
+from relay.local.server import Server, java_command
+
+
+class SchemaRegistry(Server):
+    """Apicurio Registry 2.6 on the loopback address; forgets all when it ends."""
+
+    name: ClassVar[str] = "registry"
+
+    @property
+    def url(self) -> str:
+        """The base of Confluent's API."""
+        return f"http://{HOST}:{self.port}/apis/ccompat/v7"
+
+    @property
+    def address(self) -> str:
+        return self.url
+
+    def _command(self) -> list[str]:
+        (runner,) = (path for path in jars("registry") if path.name.endswith("-runner.jar"))
+        return java_command("512m", "-jar", str(runner))
+
+    def _environment(self) -> dict[str, str]:
+        return {"QUARKUS_HTTP_HOST": HOST, "QUARKUS_HTTP_PORT": str(self.port)}
+
+    def _ready(self) -> bool:
+        return accepts(self.port) and serves(self.url)
+
+
+def serves(url: str) -> bool:
+    """Tell whether a registry answers at this base of Confluent's API."""
+    try:
+        with urllib.request.urlopen(f"{url}/subjects", timeout=5.0) as answer:
+            return bool(answer.status == 200)
+    except urllib.error.HTTPError as error:
+        # Its first answers, while it starts, are 404 and 503.
+        error.close()
+        return False
+    except OSError:
+        return False

@@ -1,0 +1,174 @@
+"""What the embedded servers have in common: a folder, ports, a process, readiness.
+
+May be changed here: how often a start is tried with other ports.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from abc import ABC, abstractmethod
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
+
+from relay.errors import Unavailable
+from relay.local.java import find_java
+from relay.local.process import ManagedProcess, free_port, taken
+
+_STARTS = 3
+
+
+class Server(ABC):
+    """One embedded server. ``with KafkaBroker() as kafka: ...`` or ``start`` and ``stop``.
+
+    ``folder``: where its log and data live; a temporary one, removed by ``stop``, if not given. ``detached``: it
+    outlives this process. All raise ``Unavailable`` when it cannot be had, with the end of its log.
+    """
+
+    name: ClassVar[str]
+    ports_needed: ClassVar[int] = 1
+    start_timeout: ClassVar[float] = 60.0
+
+    def __init__(self, folder: Path | None = None, detached: bool = False) -> None:
+        self.detached = detached
+        self._given_folder = folder
+        self._folder = folder
+        self._ports: tuple[int, ...] = ()
+        self._process: ManagedProcess | None = None
+
+    def __repr__(self) -> str:
+        state = "running" if self.alive else "stopped"
+        return f"<{type(self).__name__}[{state}, {self.address if self._ports else 'no port yet'}]>"
+
+    @property
+    @abstractmethod
+    def address(self) -> str:
+        """What clients are configured with."""
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The ports on the loopback address, the clients' first. Kept across ``restart``."""
+        if not self._ports:
+            raise RuntimeError(f"{self.name} was not started")
+        return self._ports
+
+    @property
+    def port(self) -> int:
+        return self.ports[0]
+
+    @property
+    def folder(self) -> Path:
+        if self._folder is None:
+            raise RuntimeError(f"{self.name} was not started")
+        return self._folder
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self.name}.log"
+
+    @property
+    def process(self) -> ManagedProcess:
+        if self._process is None:
+            raise RuntimeError(f"{self.name} was not started")
+        return self._process
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.alive
+
+    def start(self) -> Self:
+        """Start on fresh ports and wait until it serves. Takes other ports if one was taken meanwhile."""
+        if self.alive:
+            raise RuntimeError(f"{self!r} is running")
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix=f"relay-{self.name}-"))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if not self.detached:
+            atexit.register(self.stop)
+        try:
+            for attempt in range(1, _STARTS + 1):
+                self._ports = _free_ports(self.ports_needed)
+                try:
+                    self._prepare()
+                    self._launch()
+                    return self
+                except Unavailable:
+                    self.kill()
+                    if attempt == _STARTS or not any(map(taken, self._ports)):
+                        raise
+        except BaseException:
+            self.stop()
+            raise
+        raise AssertionError("unreachable")
+
+    def stop(self) -> None:
+        """End it and remove its folder, if that was a temporary one."""
+        atexit.unregister(self.stop)
+        if self._process is not None:
+            self._process.stop()
+        if self._given_folder is None and self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+            self._ports = ()
+
+    def kill(self) -> None:
+        """Kill it as ``kill -9`` would; folder and ports are kept for ``restart``."""
+        if self._process is not None:
+            self._process.kill()
+
+    def restart(self) -> None:
+        """Start it again on the same ports with the data it has, after ``kill`` or while it runs."""
+        if self._process is None:
+            raise RuntimeError(f"{self.name} was not started")
+        self._process.stop()
+        self._launch()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _launch(self) -> None:
+        self._process = ManagedProcess(
+            self._command(), self.log, self._environment(), dies_with_parent=not self.detached
+        )
+        self._process.start()
+        try:
+            self._process.wait_until(self._ready, self.start_timeout, self.name)
+        except BaseException:
+            self._process.kill()
+            raise
+
+    def _prepare(self) -> None:
+        """Write what the command needs, once per choice of ports."""
+        return
+
+    @abstractmethod
+    def _command(self) -> list[str]: ...
+
+    def _environment(self) -> dict[str, str]:
+        return {}
+
+    @abstractmethod
+    def _ready(self) -> bool:
+        """Tell whether it answers its own protocol."""
+
+
+def java_command(heap: str, *arguments: str) -> list[str]:
+    """Return the start of a Java command line with a heap of at most ``heap`` (``512m``)."""
+    # Short-lived processes that share few cores: the optimising compiler takes more CPU than it saves (measured:
+    # half the start, and half the broker's CPU over its first 500,000 records).
+    thrifty = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
+    return [str(find_java()), f"-Xmx{heap}", *thrifty, *arguments]
+
+
+def _free_ports(count: int) -> tuple[int, ...]:
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return tuple(ports)

@@ -1,0 +1,197 @@
+"""The embedded services as background servers that outlive the command that started them.
+
+``up``, ``down`` and ``status`` share one state file. May be changed here: which services there are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from relay.errors import ConfigError, RelayError
+from relay.local.dynamodb import DynamoDBLocal
+from relay.local.kafka import KafkaBroker
+from relay.local.process import accepts
+from relay.local.redis import RedisServer
+from relay.local.registry import SchemaRegistry
+from relay.local.server import Server
+
+KINDS: dict[str, type[Server]] = {each.name: each for each in (KafkaBroker, DynamoDBLocal, RedisServer, SchemaRegistry)}
+DEFAULT = ("kafka", "dynamodb", "redis")
+"""What is started when no names are given. The registry is optional in a config and big."""
+
+_STOP_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Service:
+    """One recorded server. ``address`` is what goes into a config; ``started`` tells its pid from a reused one."""
+
+    name: str
+    address: str
+    port: int
+    pid: int
+    started: str
+    log: str
+
+    @property
+    def running(self) -> bool:
+        return started_at(self.pid) == self.started
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it for ``--json``."""
+        return {
+            "name": self.name,
+            "running": self.running,
+            "address": self.address,
+            "pid": self.pid,
+            "log": self.log,
+        }
+
+
+def up(names: Sequence[str] | None = None, detach: bool = True) -> list[Service]:
+    """Start the named services that do not run yet, and return all the named ones.
+
+    Without ``detach`` those started here end with this process. One that fails does not take the others with
+    it; its ``Unavailable`` is raised once they are up. Unknown names: ``ConfigError``.
+    """
+    wanted = list(dict.fromkeys(names or DEFAULT))
+    for name in wanted:
+        if name not in KINDS:
+            raise ConfigError(f"no service is called {name!r}: there are {', '.join(KINDS)}")
+    with _state() as state, ThreadPoolExecutor(len(wanted)) as pool:
+        futures = [pool.submit(_ensure, name, detach, state) for name in wanted]
+        return [future.result() for future in futures]
+
+
+def down() -> list[Service]:
+    """End all recorded services, wait until they are gone, and return those that ran."""
+    with _state() as state:
+        services = state.services()
+        with ThreadPoolExecutor(len(KINDS)) as pool:
+            ran = list(pool.map(_end, services))
+        for service in services:
+            state.forget(service)
+    return [service for service, did_run in zip(services, ran, strict=True) if did_run]
+
+
+def status() -> list[Service]:
+    """Return the recorded services, those that have died meanwhile included."""
+    path = _folder() / "services.json"
+    return _State(path).services() if path.exists() else []
+
+
+class _State:
+    """The state file. Written whole after every change, so that a killed ``up`` leaves nothing unrecorded."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+
+    def services(self) -> list[Service]:
+        try:
+            return [Service(**each) for each in json.loads(self.path.read_text())]
+        except FileNotFoundError:
+            return []
+        except (ValueError, TypeError) as error:
+            raise RelayError(f"{self.path} is not readable as a list of services, remove it: {error}") from error
+
+    def find(self, name: str) -> Service | None:
+        return next((each for each in self.services() if each.name == name), None)
+
+    def record(self, service: Service) -> None:
+        with self._lock:
+            self._write([each for each in self.services() if each.name != service.name] + [service])
+
+    def forget(self, service: Service) -> None:
+        with self._lock:
+            self._write([each for each in self.services() if each != service])
+
+    def _write(self, services: list[Service]) -> None:
+        part = self.path.with_suffix(".part")
+        part.write_text(json.dumps([asdict(each) for each in services], indent=2) + "\n")
+        part.replace(self.path)
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("RELAY_STATE") or Path.home() / ".local" / "state" / "relay")
+
+
+@contextlib.contextmanager
+def _state() -> Iterator[_State]:
+    """Give the state to one process at a time."""
+    folder = _folder()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "services.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield _State(folder / "services.json")
+
+
+def _ensure(name: str, detach: bool, state: _State) -> Service:
+    found = state.find(name)
+    if found is not None:
+        if found.running and accepts(found.port):
+            return found
+        _end(found)
+    # What it had: the other services may have forgotten theirs, so a fresh start is one for all.
+    folder = _folder() / "services" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    server = KINDS[name](folder, detached=detach)
+    server.start()
+    pid = server.process.pid
+    started = started_at(pid)
+    if started is None:
+        raise RelayError(f"{name} ended right after its start:\n{server.process.log_tail()}")
+    service = Service(name, server.address, server.port, pid, started, str(server.log))
+    state.record(service)
+    return service
+
+
+def _end(service: Service) -> bool:
+    """End one service and remove its data. Return whether it ran."""
+    ran = service.running
+    if ran:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(service.pid, signal.SIGTERM)
+            if not _wait(service, _STOP_SECONDS):
+                os.killpg(service.pid, signal.SIGKILL)
+        if not _wait(service, _STOP_SECONDS):
+            raise RelayError(f"{service.name}, process {service.pid}, does not end")
+    shutil.rmtree(Path(service.log).parent, ignore_errors=True)
+    return ran
+
+
+def _wait(service: Service, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while service.running:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def started_at(pid: int) -> str | None:
+    """Return when a process started, in a form only good for comparing, or None if it has ended."""
+    stat = Path(f"/proc/{pid}/stat")
+    if stat.parent.parent.joinpath("self").exists():
+        try:
+            # After the name, which may hold anything: state is the 3rd field of all, start time the 22nd.
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return None if fields[0] == "Z" else fields[19]
+    # No /proc, as on macOS.
+    answer = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    return answer.stdout.strip() or None

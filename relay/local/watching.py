@@ -1,0 +1,121 @@
+"""What the demo sees from outside: the topic as a read_committed reader has it, and the consumers' batch lines."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import orjson
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from relay.avro.decode import decode
+from relay.errors import RelayError
+from relay.kafka.failures import passes
+from relay.local.truth import Event, event
+
+
+class TopicWatch(threading.Thread):
+    """Reads a topic from its beginning, and notes when each change arrived (epoch seconds)."""
+
+    def __init__(self, client: Mapping[str, Any], topic: str, partitions: int, schemas: Any) -> None:
+        super().__init__(name="topic-watch", daemon=True)
+        self.topic = topic
+        self.events: list[Event] = []
+        self.arrived: dict[str, float] = {}
+        self.failure: BaseException | None = None
+        self._schemas = schemas
+        self._stop_event = threading.Event()
+        self._consumer = Consumer(
+            {
+                **client,
+                "group.id": f"{topic}.watch",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "fetch.wait.max.ms": 20,
+            }
+        )
+        self._consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
+
+    def stop(self) -> None:
+        """Stop and wait. Raises what ended it early."""
+        self._stop_event.set()
+        self.join()
+        if self.failure is not None:
+            raise self.failure
+
+    def run(self) -> None:
+        try:
+            while not self._stop_event.is_set():
+                message = self._consumer.poll(0.1)
+                if message is not None:
+                    self._take(message)
+        except BaseException as error:  # raised by stop()
+            self.failure = error
+        finally:
+            self._consumer.close()
+
+    def _take(self, message: Any) -> None:
+        now = time.time()
+        error: KafkaError | None = message.error()
+        if error is not None:
+            if passes(error):
+                return
+            raise RelayError(f"{self.topic}: {error.str()}")
+        seen = event(message.partition(), message.offset(), decode(self._schemas, message.value()))
+        self.arrived.setdefault(seen.event_id, now)
+        self.events.append(seen)
+
+
+class BatchLog:
+    """The batch lines of one consumer's log: up to which offsets it had applied, and when."""
+
+    def __init__(self, path: Path, topic: str) -> None:
+        self.path = path
+        self.topic = topic
+        self.rows = 0
+        self.batches = 0
+        self.ends: dict[int, int] = {}
+        self._read = 0
+        # Per partition: end offsets and the times they were reached, both rising.
+        self._offsets: dict[int, list[int]] = defaultdict(list)
+        self._times: dict[int, list[float]] = defaultdict(list)
+
+    def refresh(self) -> None:
+        """Read the lines that have been added."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as log:
+            log.seek(self._read)
+            new = log.read()
+        complete = new[: new.rfind(b"\n") + 1]
+        self._read += len(complete)
+        for line in complete.splitlines():
+            if line.startswith(b"{") and b'"batch"' in line:
+                self._take(orjson.loads(line))
+
+    def applied_at(self, change: Event) -> float | None:
+        """Return when ``change`` had been applied, None if it has not been."""
+        offsets = self._offsets[change.partition]
+        at = bisect_right(offsets, change.offset)
+        return self._times[change.partition][at] if at < len(offsets) else None
+
+    def has_reached(self, ends: Mapping[int, int]) -> bool:
+        return all(self.ends.get(partition, 0) >= end for partition, end in ends.items())
+
+    def _take(self, line: Mapping[str, Any]) -> None:
+        if line.get("event") != "batch":
+            return
+        self.batches += 1
+        self.rows += line["rows"]
+        for partition, end in line["end_offsets"].get(self.topic, {}).items():
+            number = int(partition)
+            if end > self.ends.get(number, 0):
+                self.ends[number] = end
+                self._offsets[number].append(end)
+                self._times[number].append(line["applied_at"])

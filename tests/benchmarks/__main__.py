@@ -1,0 +1,35 @@
+"""``python -m tests.benchmarks [NAME...]``: each prints one BENCH line. Exit code 4 if a count is wrong."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+
+from relay.errors import RelayError
+
+NAMES = ("encode_publish", "invalidate", "latency")
+
+
+def main(names: list[str]) -> int:
+    unknown = set(names) - set(NAMES)
+    if unknown:
+        print(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}", file=sys.stderr)
+        return 2
+    if len(names) != 1:
+        # Each in a process of its own: what one pins or caches must not touch the next.
+        return max(subprocess.run([sys.executable, "-m", "tests.benchmarks", name]).returncode for name in names or NAMES)
+    try:
+        benchmarks = importlib.import_module(f"tests.benchmarks.{names[0]}").run()
+    except RelayError as error:
+        print(f"{names[0]}: {error}", file=sys.stderr)
+        return error.exit_code
+    wrong = False
+    for benchmark in benchmarks if isinstance(benchmarks, list) else [benchmarks]:
+        print(benchmark.line(), flush=True)
+        wrong |= benchmark.expected != benchmark.seen
+    return 4 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,97 @@
+"""What every test may ask for: the services, credentials for them, and names nobody else uses.
+
+The services run as containers where a Docker engine answers, else as embedded processes;
+``RELAY_TEST_SERVICES=docker|embedded`` says which. They last for the session: a test uses names of its own
+(``unique``), and one that breaks a service starts one of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from relay.local.dynamodb import DynamoDBLocal
+from relay.local.kafka import KafkaBroker
+from relay.local.redis import RedisServer
+from relay.local.registry import SchemaRegistry
+from tests import containers
+
+
+@pytest.fixture(scope="session")
+def in_docker() -> bool:
+    """Whether the services of this session run as containers."""
+    wanted = os.environ.get("RELAY_TEST_SERVICES")
+    if wanted not in (None, "", "docker", "embedded"):
+        raise pytest.UsageError(f"RELAY_TEST_SERVICES is {wanted!r}: docker or embedded")
+    return wanted == "docker" if wanted else _docker_answers()
+
+
+def _docker_answers() -> bool:
+    docker = shutil.which("docker")
+    if docker is None:
+        return False
+    try:
+        return subprocess.run([docker, "info"], capture_output=True, timeout=5, check=False).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+@pytest.fixture(scope="session")
+def kafka(in_docker: bool) -> Iterator[KafkaBroker | containers.Kafka]:
+    """A broker: ``.bootstrap_servers``."""
+    with containers.Kafka() if in_docker else KafkaBroker() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def dynamodb(in_docker: bool) -> Iterator[DynamoDBLocal | containers.DynamoDB]:
+    """A DynamoDB with Streams: ``.endpoint_url``."""
+    with containers.DynamoDB() if in_docker else DynamoDBLocal() as database:
+        yield database
+
+
+@pytest.fixture(scope="session")
+def redis_server(in_docker: bool) -> Iterator[RedisServer | containers.Redis]:
+    """A Redis: ``.url``."""
+    with containers.Redis() if in_docker else RedisServer() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def schema_registry(in_docker: bool) -> Iterator[SchemaRegistry | containers.Registry]:
+    """A schema registry with Confluent's API: ``.url``."""
+    with containers.Registry() if in_docker else SchemaRegistry() as registry:
+        yield registry
+
+
+@pytest.fixture(scope="session", autouse=True)
+def aws_credentials() -> Iterator[None]:
+    """Credentials of no account, so that no test can reach a real one."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ROLE_ARN"):
+            patch.delenv(name, raising=False)
+        patch.setenv("AWS_ACCESS_KEY_ID", "relay")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "relay")
+        patch.setenv("AWS_CONFIG_FILE", os.devnull)
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A place of the session's own for what commands remember, so that no test writes to the home folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RELAY_STATE", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
+@pytest.fixture
+def unique() -> str:
+    """A short name for this test alone, legal for topics, tables, groups and in Avro."""
+    return f"t{uuid.uuid4().hex[:10]}"

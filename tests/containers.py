@@ -1,0 +1,114 @@
+"""The services as Docker containers, with the attributes of the embedded ones and the same versions and settings.
+
+May be changed here: the images.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Self
+
+from relay.errors import Unavailable
+from relay.local import dynamodb, redis, registry
+from relay.local.kafka import SETTINGS, coordinates
+from relay.local.process import free_port
+
+_START_TIMEOUT = 120.0
+
+
+class Container:
+    """One container with one published port."""
+
+    def __init__(self, image: str, inner_port: int) -> None:
+        # Imported where it is used: only sessions with a Docker engine need it.
+        from testcontainers.core.container import DockerContainer
+        from testcontainers.core.docker_client import DockerClient
+
+        self.host: str = DockerClient().host()
+        self.port = free_port()
+        self.container: Any = DockerContainer(image).with_bind_ports(inner_port, self.port)
+
+    def ready(self) -> bool:
+        """Tell whether it answers its own protocol."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        self.container.start()
+        try:
+            _wait_until(self.ready, self.container)
+        except BaseException:
+            self.container.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.container.stop()
+
+
+class Kafka(Container):
+    def __init__(self) -> None:
+        super().__init__("apache/kafka:4.1.1", 9092)
+        settings = SETTINGS | {
+            "listeners": "CLIENT://:9092,INNER://:9093,CONTROLLER://:9094",
+            "advertised.listeners": f"CLIENT://{self.bootstrap_servers},INNER://localhost:9093",
+            "listener.security.protocol.map": "CLIENT:PLAINTEXT,INNER:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": "INNER",
+            "controller.quorum.voters": "1@localhost:9094",
+        }
+        for name, value in settings.items():
+            self.container.with_env("KAFKA_" + name.upper().replace(".", "_"), value)
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def ready(self) -> bool:
+        return coordinates(self.bootstrap_servers)
+
+
+class DynamoDB(Container):
+    def __init__(self) -> None:
+        super().__init__("amazon/dynamodb-local:2.6.1", 8000)
+        self.container.with_command("-jar DynamoDBLocal.jar -inMemory -sharedDb -disableTelemetry")
+
+    @property
+    def endpoint_url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    def ready(self) -> bool:
+        return dynamodb.serves(self.endpoint_url)
+
+
+class Redis(Container):
+    def __init__(self) -> None:
+        super().__init__("redis:7", 6379)
+        self.container.with_command(["redis-server", "--save", "", "--appendonly", "no"])
+
+    @property
+    def url(self) -> str:
+        return f"redis://{self.host}:{self.port}/0"
+
+    def ready(self) -> bool:
+        return redis.serves(self.url)
+
+
+class Registry(Container):
+    def __init__(self) -> None:
+        super().__init__("apicurio/apicurio-registry-mem:2.6.13.Final", 8080)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}/apis/ccompat/v7"
+
+    def ready(self) -> bool:
+        return registry.serves(self.url)
+
+
+def _wait_until(ready: Callable[[], bool], container: Any) -> None:
+    deadline = time.monotonic() + _START_TIMEOUT
+    while not ready():
+        if time.monotonic() > deadline:
+            output, errors = container.get_logs()
+            raise Unavailable(f"{container.image} was not ready after {_START_TIMEOUT:.0f} s:\n{output}{errors}")
+        time.sleep(0.1)

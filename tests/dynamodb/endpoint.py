@@ -1,0 +1,244 @@
+"""A scripted DynamoDB Streams endpoint: the real JSON protocol over HTTP, so that boto3 runs unmodified.
+
+It does what DynamoDB Local cannot be made to do: shards that split and close, pages, expiry, trims, throttles.
+What happens is decided by the test, call by call; the clock is the record's own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import orjson
+
+LABEL = "2026-01-01T00:00:00.000"
+TABLE = "scripted"
+ARN = f"arn:aws:dynamodb:us-east-1:000000000000:table/{TABLE}/stream/{LABEL}"
+
+
+def full(name: str) -> str:
+    """Give a short shard name the form, and the length, of a real one."""
+    return name if name.startswith("shardId-") else f"shardId-{name:0>27}"
+
+
+@dataclass
+class ScriptedShard:
+    id: str
+    parent: str | None
+    records: list[dict[str, Any]] = field(default_factory=list)
+    closed: bool = False
+    listed: bool = True
+    # How many of the first records are trimmed.
+    trimmed: int = 0
+
+
+class Refused(Exception):
+    """An error answer of the service."""
+
+    def __init__(self, kind: str, status: int = 400) -> None:
+        super().__init__(kind)
+        self.kind = kind
+        self.status = status
+
+
+class ScriptedStream:
+    """One table with one stream. ``with ScriptedStream() as stream: ... stream.url``."""
+
+    def __init__(self, *, page: int = 1000, listing_page: int = 100) -> None:
+        self.shards: dict[str, ScriptedShard] = {}
+        self.page = page
+        self.listing_page = listing_page
+        self.calls: list[str] = []
+        # Called before each call is answered, with the operation; may raise Refused.
+        self.before: Callable[[str], None] = lambda operation: None
+        self._epoch = 0
+        self._sequence = 0
+        self._lock = threading.RLock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> ScriptedStream:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    # ------------------------------------------------------------------ the script
+
+    def shard(self, name: str, parent: str | None = None) -> ScriptedShard:
+        with self._lock:
+            shard = ScriptedShard(full(name), full(parent) if parent else None)
+            self.shards[shard.id] = shard
+            return shard
+
+    def put(
+        self, shard: str, key: str, version: int, *, created: int = 1_700_000_000, old: int | None = None, **more: Any
+    ) -> str:
+        """Add the record of a write of item ``key``; return its sequence number."""
+        with self._lock:
+            self._sequence += 1
+            sequence = str(10**20 + self._sequence)
+            images = {"NewImage": _image(key, version)}
+            if old is not None:
+                images["OldImage"] = _image(key, old)
+            self.shards[full(shard)].records.append(
+                {
+                    "eventID": f"e{self._sequence}",
+                    "eventName": "INSERT" if old is None else "MODIFY",
+                    "eventVersion": "1.1",
+                    "eventSource": "aws:dynamodb",
+                    "awsRegion": "us-east-1",
+                    "dynamodb": {
+                        "ApproximateCreationDateTime": created,
+                        "Keys": {"id": {"S": key}},
+                        **images,
+                        "SequenceNumber": sequence,
+                        "SizeBytes": 100,
+                        "StreamViewType": "NEW_AND_OLD_IMAGES",
+                    },
+                    **more,
+                }
+            )
+            return sequence
+
+    def close(self, shard: str) -> None:
+        with self._lock:
+            self.shards[full(shard)].closed = True
+
+    def split(self, shard: str, *children: str) -> None:
+        """Close ``shard`` and open ``children`` in one go."""
+        with self._lock:
+            self.close(shard)
+            for child in children:
+                self.shard(child, shard)
+
+    def trim(self, shard: str, records: int) -> None:
+        with self._lock:
+            self.shards[full(shard)].trimmed = records
+
+    def expire_iterators(self) -> None:
+        with self._lock:
+            self._epoch += 1
+
+    # ------------------------------------------------------------------ the service
+
+    def answer(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            self.calls.append(operation)
+            self.before(operation)
+            return getattr(self, f"_{operation}")(request)  # type: ignore[no-any-return]
+
+    def _DescribeTable(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: N802 - the protocol's name
+        if request["TableName"] != TABLE:
+            raise Refused("ResourceNotFoundException")
+        return {
+            "Table": {
+                "TableName": TABLE,
+                "TableArn": ARN.split("/stream/")[0],
+                "TableStatus": "ACTIVE",
+                "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
+                "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
+                "StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
+                "LatestStreamArn": ARN,
+                "LatestStreamLabel": LABEL,
+            }
+        }
+
+    def _DescribeStream(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        shards = sorted((s for s in self.shards.values() if s.listed), key=lambda s: s.id)
+        after = request.get("ExclusiveStartShardId", "")
+        rest = [s for s in shards if s.id > after]
+        page = rest[: min(request.get("Limit", 100), self.listing_page)]
+        description: dict[str, Any] = {
+            "StreamArn": ARN,
+            "StreamLabel": LABEL,
+            "StreamStatus": "ENABLED",
+            "StreamViewType": "NEW_AND_OLD_IMAGES",
+            "TableName": TABLE,
+            "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
+            "Shards": [
+                {
+                    "ShardId": s.id,
+                    "SequenceNumberRange": {"StartingSequenceNumber": "1"},
+                    **({"ParentShardId": s.parent} if s.parent else {}),
+                }
+                for s in page
+            ],
+        }
+        if len(rest) > len(page):
+            description["LastEvaluatedShardId"] = page[-1].id
+        return {"StreamDescription": description}
+
+    def _GetShardIterator(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        shard = self._shard(request["ShardId"])
+        at = shard.trimmed
+        if request["ShardIteratorType"] == "AFTER_SEQUENCE_NUMBER":
+            sequences = [r["dynamodb"]["SequenceNumber"] for r in shard.records]
+            at = sequences.index(request["SequenceNumber"]) + 1
+            if at < shard.trimmed:
+                raise Refused("TrimmedDataAccessException")
+        return {"ShardIterator": self._iterator(shard, at)}
+
+    def _GetRecords(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+        name, at, epoch = request["ShardIterator"].rsplit("|", 2)
+        if int(epoch) < self._epoch:
+            raise Refused("ExpiredIteratorException")
+        shard = self._shard(name)
+        begin = int(at)
+        if begin < shard.trimmed:
+            raise Refused("TrimmedDataAccessException")
+        records = shard.records[begin : begin + min(self.page, request.get("Limit", 1000))]
+        end = begin + len(records)
+        answer: dict[str, Any] = {"Records": records}
+        if not (shard.closed and end == len(shard.records)):
+            answer["NextShardIterator"] = self._iterator(shard, end)
+        return answer
+
+    def _shard(self, name: str) -> ScriptedShard:
+        if name not in self.shards:
+            raise Refused("ResourceNotFoundException")
+        return self.shards[name]
+
+    def _iterator(self, shard: ScriptedShard, at: int) -> str:
+        return f"{shard.id}|{at}|{self._epoch}"
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        stream = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                operation = self.headers["X-Amz-Target"].split(".")[1]
+                request = orjson.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                try:
+                    status, answer = 200, stream.answer(operation, request)
+                except Refused as refused:
+                    status = refused.status
+                    answer = {"__type": f"com.amazonaws.dynamodb.v20120810#{refused.kind}", "message": refused.kind}
+                body = orjson.dumps(answer)
+                self.send_response(status)
+                self.send_header("Content-Type", "application/x-amz-json-1.0")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *arguments: object) -> None:
+                """Keep quiet."""
+
+        return Handler
+
+
+def _image(key: str, version: int) -> dict[str, Any]:
+    return {"id": {"S": key}, "version": {"N": str(version)}}

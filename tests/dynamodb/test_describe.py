@@ -1,0 +1,236 @@
+"""What is said about a table and its stream, and about what keeps them from being read."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import boto3
+import pytest
+
+from relay.avro.rows import KeyColumn
+from relay.config import DynamoDBSource
+from relay.dynamodb.describe import Description, clients, describe
+from relay.errors import ConfigError, Unavailable
+from relay.local.process import free_port
+
+LABEL = "2026-11-21T06:00:00.000"
+STREAM_ARN = f"arn:aws:dynamodb:us-east-1:123456789012:table/orders/stream/{LABEL}"
+
+
+def source(endpoint_url: str | None, **others: Any) -> DynamoDBSource:
+    settings = {"name": "shop", "type": "dynamodb", "table": "orders", "region": "us-east-1"} | others
+    return DynamoDBSource(endpoint_url=endpoint_url, **settings)
+
+
+def look(endpoint_url: str | None, **others: Any) -> Description:
+    asked = source(endpoint_url, **others)
+    client, streams = clients(asked, probe=True)
+    return describe(client, asked, streams)
+
+
+class Scripted(ThreadingHTTPServer):
+    """An endpoint that answers each operation as told: a status and a JSON body, or None for silence."""
+
+    def __init__(self, answers: dict[str, tuple[int, dict[str, Any]] | None]) -> None:
+        super().__init__(("127.0.0.1", 0), Answering)
+        self.answers = answers
+        self.closing = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Answering(BaseHTTPRequestHandler):
+    server: Scripted
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        answer = self.server.answers[self.headers["X-Amz-Target"].split(".")[-1]]
+        if answer is None:
+            self.server.closing.wait(60)
+            return
+        status, content = answer
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/x-amz-json-1.0")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        return
+
+
+@contextmanager
+def scripted(**answers: tuple[int, dict[str, Any]] | None) -> Iterator[str]:
+    server = Scripted(answers)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.url
+    finally:
+        server.closing.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def table(**others: Any) -> tuple[int, dict[str, Any]]:
+    description = {
+        "TableName": "orders",
+        "TableArn": "arn:aws:dynamodb:us-east-1:123456789012:table/orders",
+        "TableStatus": "ACTIVE",
+        # Not in the order that keys are wanted in.
+        "KeySchema": [
+            {"AttributeName": "line", "KeyType": "RANGE"},
+            {"AttributeName": "order_id", "KeyType": "HASH"},
+        ],
+        "AttributeDefinitions": [
+            {"AttributeName": "line", "AttributeType": "N"},
+            {"AttributeName": "order_id", "AttributeType": "S"},
+            {"AttributeName": "email", "AttributeType": "S"},
+        ],
+        "StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"},
+        "LatestStreamArn": STREAM_ARN,
+        "LatestStreamLabel": LABEL,
+    }
+    return 200, {"Table": description | others}
+
+
+def stream(**others: Any) -> tuple[int, dict[str, Any]]:
+    description = {
+        "StreamArn": STREAM_ARN,
+        "StreamLabel": LABEL,
+        "StreamStatus": "ENABLED",
+        "StreamViewType": "NEW_IMAGE",
+        "TableName": "orders",
+        "Shards": [],
+    }
+    return 200, {"StreamDescription": description | others}
+
+
+def failure(code: str, message: str = "no") -> tuple[int, dict[str, Any]]:
+    return 400, {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": message}
+
+
+def test_the_key_is_given_hash_column_first_without_the_columns_of_indexes() -> None:
+    with scripted(DescribeTable=table(), DescribeStream=stream()) as url:
+        found = look(url)
+    assert found.key == (KeyColumn("order_id", "S"), KeyColumn("line", "N"))
+    assert (found.table, found.stream_arn, found.stream_label) == ("orders", STREAM_ARN, LABEL)
+    assert (found.view_type, found.has_images) == ("NEW_IMAGE", True)
+
+
+def test_a_stream_given_by_its_arn_is_the_one_that_is_read_though_the_table_has_a_newer() -> None:
+    newer = STREAM_ARN.replace("06:00", "07:00")
+    answers = {"DescribeTable": table(LatestStreamArn=newer), "DescribeStream": stream(StreamViewType="KEYS_ONLY")}
+    with scripted(**answers) as url:
+        found = look(url, table=None, stream_arn=STREAM_ARN)
+    assert (found.stream_arn, found.view_type, found.has_images) == (STREAM_ARN, "KEYS_ONLY", False)
+
+
+@pytest.mark.parametrize(
+    ("answers", "said"),
+    [
+        ({"DescribeTable": failure("AccessDeniedException", "no right to dynamodb:DescribeTable")},
+         "not allowed to describe the table orders in region us-east-1 at .*: no right to dynamodb:DescribeTable"),
+        ({"DescribeTable": table(), "DescribeStream": failure("AccessDeniedException")},
+         "not allowed to describe the stream arn:aws:dynamodb"),
+        ({"DescribeTable": failure("UnrecognizedClientException", "invalid token")},
+         "refuses the AWS credentials: invalid token"),
+        ({"DescribeTable": failure("ExpiredTokenException")}, "refuses the AWS credentials"),
+        ({"DescribeTable": failure("ValidationException", "odd")},
+         "refuses to describe the table orders: ValidationException: odd"),
+        ({"DescribeTable": table(TableStatus="CREATING")}, "is CREATING: wait until it is ACTIVE"),
+        ({"DescribeTable": table(StreamSpecification={"StreamEnabled": False})}, "has no stream: enable it with"),
+        ({"DescribeTable": table(), "DescribeStream": failure("ResourceNotFoundException")},
+         r"there is no stream arn:.* \(any more\)"),
+    ],
+)  # fmt: skip
+def test_what_keeps_a_table_from_being_read_is_said(answers: Any, said: str) -> None:
+    with scripted(**answers) as url, pytest.raises(Unavailable, match=f"source shop: .*{said}"):
+        look(url)
+
+
+def test_an_endpoint_that_is_not_there_is_named() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(Unavailable, match=f"DynamoDB in region us-east-1 at {url} cannot be reached"):
+        look(url)
+
+
+@pytest.mark.services  # It needs none, but ten seconds.
+def test_an_endpoint_that_never_answers_is_given_up_in_bounded_time() -> None:
+    begun = time.monotonic()
+    with scripted(DescribeTable=None) as url, pytest.raises(Unavailable, match="cannot be reached"):
+        look(url)
+    assert time.monotonic() - begun < 15
+
+
+def test_missing_credentials_are_said_and_what_an_embedded_dynamodb_takes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    with pytest.raises(Unavailable, match=r"there are no AWS credentials to describe .*AWS_ACCESS_KEY_ID=local"):
+        look("http://127.0.0.1:1")
+
+
+def test_a_missing_region_is_a_config_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    for name in ("AWS_DEFAULT_REGION", "AWS_REGION", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match="source shop: no region is given"):
+        look("http://127.0.0.1:1", region=None)
+
+
+@pytest.mark.services
+class TestOnDynamoDB:
+    @pytest.fixture
+    def client(self, dynamodb: Any) -> Any:
+        return boto3.client("dynamodb", endpoint_url=dynamodb.endpoint_url, region_name="us-east-1")
+
+    def create(self, client: Any, name: str, view_type: str | None) -> None:
+        client.create_table(
+            TableName=name,
+            KeySchema=[{"AttributeName": "order_id", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "order_id", "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+            **({"StreamSpecification": {"StreamEnabled": True, "StreamViewType": view_type}} if view_type else {}),
+        )
+
+    def test_a_table_with_a_stream_is_described(self, client: Any, dynamodb: Any, unique: str) -> None:
+        self.create(client, unique, "NEW_AND_OLD_IMAGES")
+        found = look(dynamodb.endpoint_url, table=unique)
+        assert found.table == unique
+        assert found.key == (KeyColumn("order_id", "S"),)
+        assert found.view_type == "NEW_AND_OLD_IMAGES"
+        assert found.stream_arn.endswith(found.stream_label)
+        assert look(dynamodb.endpoint_url, table=None, stream_arn=found.stream_arn) == found
+
+    def test_a_table_that_is_not_there_is_named_with_region_and_endpoint(self, dynamodb: Any, unique: str) -> None:
+        said = f"there is no table '{unique}' in region us-east-1 at {dynamodb.endpoint_url}: check `table`"
+        with pytest.raises(Unavailable, match=said):
+            look(dynamodb.endpoint_url, table=unique)
+
+    def test_a_table_without_a_stream_is_told_how_to_get_one(self, client: Any, dynamodb: Any, unique: str) -> None:
+        self.create(client, unique, None)
+        with pytest.raises(Unavailable, match="has no stream: enable it with `aws dynamodb update-table"):
+            look(dynamodb.endpoint_url, table=unique)
+
+    def test_a_stream_that_was_disabled_is_not_read_as_if_it_were_the_tables(
+        self, client: Any, dynamodb: Any, unique: str
+    ) -> None:
+        self.create(client, unique, "KEYS_ONLY")
+        client.update_table(TableName=unique, StreamSpecification={"StreamEnabled": False})
+        with pytest.raises(Unavailable, match="has no stream: enable it with"):
+            look(dynamodb.endpoint_url, table=unique)

@@ -1,0 +1,219 @@
+"""The DynamoDB source against a scripted endpoint: listing, reading, resuming, and what the stream refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import orjson
+import pytest
+
+from relay.config import DynamoDBSource as SourceConfig
+from relay.dynamodb.shard import LATENESS, DynamoDBShardReader
+from relay.dynamodb.source import DynamoDBSource
+from relay.errors import RelayError
+from relay.lineage import Shard
+from relay.source import Page
+from tests.dynamodb.endpoint import LABEL, TABLE, Refused, ScriptedStream, full
+
+
+@pytest.fixture
+def stream() -> Iterator[ScriptedStream]:
+    with ScriptedStream(page=2, listing_page=2) as scripted:
+        yield scripted
+
+
+@pytest.fixture
+def source(stream: ScriptedStream) -> Iterator[DynamoDBSource]:
+    config = SourceConfig(name="orders", type="dynamodb", table=TABLE, region="us-east-1", endpoint_url=stream.url)
+    source = DynamoDBSource(config)
+    source.connect()
+    yield source
+    source.close()
+
+
+def reader(
+    source: DynamoDBSource, shard: str = "s", position: Mapping[str, Any] | None = None, **options: Any
+) -> DynamoDBShardReader:
+    options = {"start": {"type": "trim_horizon"}, "floor": 0, **options}
+    made = source.open(Shard(full(shard)), options["start"], position, options["floor"])
+    made.sleep = lambda seconds: None
+    return made
+
+
+def versions(*pages: Page) -> list[int]:
+    return [int(orjson.loads(change.new)["version"]["N"]) for page in pages for change in page.changes]
+
+
+def test_a_listing_goes_on_over_pages_and_keeps_parents(source: DynamoDBSource, stream: ScriptedStream) -> None:
+    stream.shard("a")
+    stream.split("a", "b", "c", "d")
+    stream.shard("e", "gone")
+    assert {s.id: s.parents for s in source.shards()} == {
+        full("a"): (),
+        full("b"): (full("a"),),
+        full("c"): (full("a"),),
+        full("d"): (full("a"),),
+        full("e"): (full("gone"),),
+    }
+    assert stream.calls.count("DescribeStream") - 1 == 3
+
+
+def test_a_closed_shard_is_read_to_its_last_record(source: DynamoDBSource, stream: ScriptedStream) -> None:
+    """I1: records on the page that has no next iterator count too."""
+    stream.shard("s")
+    for version in (1, 2, 3):
+        stream.put("s", "k", version)
+    stream.close("s")
+    reading = reader(source)
+    first, second = reading.read(), reading.read()
+    assert versions(first, second) == [1, 2, 3]
+    assert (first.finished, second.finished) == (False, True)
+
+
+def test_a_reader_goes_on_exactly_after_a_position(source: DynamoDBSource, stream: ScriptedStream) -> None:
+    """I4"""
+    stream.shard("s")
+    for version in (1, 2, 3):
+        stream.put("s", "k", version)
+    page = reader(source).read()
+    assert page.position is not None
+    resumed = reader(source, position=page.position)
+    assert versions(resumed.read()) == [3]
+
+
+def test_an_expired_iterator_is_replaced_where_it_stood(source: DynamoDBSource, stream: ScriptedStream) -> None:
+    stream.shard("s")
+    for version in (1, 2, 3):
+        stream.put("s", "k", version)
+    reading = reader(source)
+    first = reading.read()
+    stream.expire_iterators()
+    assert versions(first, reading.read()) == [1, 2, 3]
+    fresh = reader(source)
+    fresh.read()
+    stream.expire_iterators()
+    assert versions(fresh.read()) == [3]
+
+
+def test_an_iterator_that_expires_before_the_first_record_starts_at_the_horizon_again(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    stream.shard("s")
+    reading = reader(source)
+    assert reading.read().records == 0
+    stream.expire_iterators()
+    stream.put("s", "k", 1)
+    assert versions(reading.read()) == [1]
+
+
+def test_trimmed_records_become_a_gap_and_reading_goes_on_at_the_horizon(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    """I9"""
+    stream.shard("s")
+    for version in range(1, 7):
+        stream.put("s", "k", version)
+    reading = reader(source)
+    last = reading.read().position
+    stream.trim("s", 4)
+    page = reading.read()
+    assert versions(page) == [5, 6]
+    assert page.gap is not None
+    assert (page.gap.reason, page.gap.shard, page.gap.begin) == ("trimmed", full("s"), last)
+
+
+def test_a_position_before_the_horizon_is_a_gap_of_the_same_shard_not_its_end(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    stream.shard("s")
+    for version in range(1, 5):
+        stream.put("s", "k", version)
+    position = reader(source).read().position
+    stream.trim("s", 3)
+    page = reader(source, position=position).read()
+    assert page.gap is not None
+    assert versions(page) == [4]
+
+
+def test_a_shard_the_stream_does_not_know_is_said_to_be_gone(source: DynamoDBSource) -> None:
+    assert reader(source, "nowhere").read().gone
+
+
+def test_throttling_and_server_errors_are_waited_out(source: DynamoDBSource, stream: ScriptedStream) -> None:
+    stream.shard("s")
+    stream.put("s", "k", 1)
+    left = 4
+
+    def fail(operation: str) -> None:
+        nonlocal left
+        if operation == "GetRecords" and left:
+            left -= 1
+            raise Refused("ThrottlingException") if left % 2 else Refused("InternalServerError", 500)
+
+    stream.before = fail
+    assert versions(reader(source).read()) == [1]
+
+
+def test_a_call_that_is_refused_for_good_is_an_error_with_the_stream_named(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    stream.shard("s")
+
+    def refuse(operation: str) -> None:
+        raise Refused("ValidationException")
+
+    stream.before = refuse
+    with pytest.raises(RelayError, match=LABEL):
+        reader(source).read()
+
+
+def test_records_from_before_the_start_are_passed_over_but_not_taken_for_idleness(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    stream.shard("s")
+    stream.put("s", "k", 1, created=999)
+    stream.put("s", "k", 2, created=1000)
+    page = reader(source, start={"since": 1000.7}).read()
+    assert versions(page) == [2]  # the same second may be after the start, so it is kept
+    assert page.records == 2
+
+
+def test_timestamps_never_go_back_along_a_lineage(source: DynamoDBSource, stream: ScriptedStream) -> None:
+    stream.shard("s")
+    stream.put("s", "k", 1, created=50)
+    stream.put("s", "k", 2, created=120)
+    page = reader(source, floor=100).read()
+    assert [c.token.timestamp for c in page.changes if c.token] == [100, 120]
+    assert [c.committed_at for c in page.changes] == [50_000_000, 120_000_000]
+
+
+def test_an_idle_shard_makes_progress_by_the_clock_minus_lateness(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    stream.shard("s")
+    page = reader(source).read()
+    assert page.progress == page.begun - LATENESS
+
+
+def test_a_delete_by_time_to_live_is_marked_and_keeps_who_did_it(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    stream.shard("s")
+    service = {"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}
+    stream.put("s", "k", 1, old=1, userIdentity=service, eventName="REMOVE")
+    stream.put("s", "k", 2, old=1, eventName="REMOVE")
+    marked, plain = reader(source).read().changes
+    assert marked.attributes["ttl_delete"] == "true"
+    assert orjson.loads(marked.attributes["user_identity"]) == service
+    assert "ttl_delete" not in plain.attributes
+
+
+def test_a_record_that_cannot_be_carried_is_refused_with_its_place(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    """I8"""
+    stream.shard("s")
+    sequence = stream.put("s", "k", 1, eventName="SOMETHING_NEW")
+    with pytest.raises(RelayError, match=sequence):
+        reader(source).read()

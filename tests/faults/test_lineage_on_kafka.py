@@ -1,0 +1,180 @@
+"""Whole lineages of a scripted stream, through real relays and a real broker: I1, I2, I3, I9."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+
+from relay.avro.registry import open_schemas
+from relay.config import load
+from relay.local.truth import read_changes
+from tests.dynamodb.endpoint import TABLE, ScriptedStream
+from tests.faults.harness import Relay
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+
+Histories = dict[str, list[int]]
+
+
+class Table:
+    """Items that are written while their shards split under them."""
+
+    def __init__(self, stream: ScriptedStream, seed: int) -> None:
+        self.stream = stream
+        self.random = random.Random(seed)
+        self.histories: Histories = defaultdict(list)
+        self.leaves: dict[str, list[str]] = {"root": [f"item-{n}" for n in range(24)]}
+        stream.shard("root")
+
+    def write(self, times: int) -> None:
+        for _ in range(times):
+            shard = self.random.choice(list(self.leaves))
+            item = self.random.choice(self.leaves[shard])
+            version = len(self.histories[item]) + 1
+            self.stream.put(shard, item, version, old=version - 1 or None)
+            self.histories[item].append(version)
+
+    def split(self) -> None:
+        shard = self.random.choice([s for s, items in self.leaves.items() if len(items) > 1])
+        items = self.leaves.pop(shard)
+        self.random.shuffle(items)
+        cut = self.random.randint(1, len(items) - 1)
+        left, right = f"{shard[-18:]}.0", f"{shard[-18:]}.1"
+        self.stream.split(shard, left, right)
+        self.leaves |= {left: items[:cut], right: items[cut:]}
+
+
+@pytest.fixture
+def stream() -> Iterator[ScriptedStream]:
+    with ScriptedStream(page=7, listing_page=3) as scripted:
+        yield scripted
+
+
+@pytest.fixture
+def config(tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str) -> Path:
+    return write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
+
+
+def write_config(folder: Path, stream: ScriptedStream, bootstrap_servers: str, name: str, **source: Any) -> Path:
+    path = folder / "relay.yaml"
+    entry = {"name": "s", "type": "dynamodb", "table": TABLE, "region": "us-east-1", "endpoint_url": stream.url}
+    kafka = {"bootstrap_servers": bootstrap_servers, "producer": {"transaction.timeout.ms": 2000}}
+    path.write_text(yaml.safe_dump({"name": name, "kafka": kafka, "sources": [{**entry, **source}]}))
+    return path
+
+
+def run(config: Path, *arguments: str) -> Relay:
+    log = config.parent / f"relay-{time.monotonic_ns()}.log"
+    return Relay([sys.executable, "-m", "relay.cli", "run", str(config), *arguments], log)
+
+
+def finish(path: Path, expected_code: int = 0) -> str:
+    relay = run(path, "--until-caught-up")
+    assert relay.wait(120) == expected_code, relay.log()
+    return relay.log()
+
+
+def published(path: Path) -> tuple[Histories, Counter[str]]:
+    """Return the versions per item in topic order, and how often each event id occurs."""
+    config = load(path)
+    histories: Histories = defaultdict(list)
+    ids: Counter[str] = Counter()
+    changes = read_changes(config.kafka.client(), config.topic(TABLE), open_schemas(config))
+    for _, _, change in sorted(changes, key=lambda found: found[:2]):
+        histories[change["key"]["id"]].append(int(orjson.loads(change["new"])["version"]["N"]))
+        ids[change["event_id"]] += 1
+    return histories, ids
+
+
+def test_every_item_keeps_its_order_across_splits(config: Path, stream: ScriptedStream) -> None:
+    """I2: parents before children, each change once."""
+    table = Table(stream, seed=1)
+    for _ in range(5):
+        table.write(40)
+        table.split()
+    table.write(40)
+    finish(config)
+    histories, ids = published(config)
+    assert histories == table.histories
+    assert set(ids.values()) == {1}
+
+
+def test_kills_while_shards_split_lose_and_disorder_nothing(config: Path, stream: ScriptedStream) -> None:
+    """I1, I2, I3: kill -9 in mid-stream, with the lineage growing meanwhile."""
+    table = Table(stream, seed=2)
+    table.write(60)
+    for _ in range(4):
+        relay = run(config)
+        for _ in range(4):
+            time.sleep(0.8)
+            table.write(20)
+        table.split()
+        assert relay.is_running, relay.log()
+        relay.kill()
+    finish(config)
+    histories, ids = published(config)
+    assert histories == table.histories
+    assert set(ids.values()) == {1}
+
+
+def test_lost_changes_stop_the_relay_until_they_are_accepted(
+    tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str
+) -> None:
+    """I9: a gap under `fail` ends with exit code 1 and loses nothing more; under `skip` it is recorded once."""
+    path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
+    table = Table(stream, seed=3)
+    table.write(20)
+    finish(path)
+    table.write(20)
+    stream.trim("root", 30)
+    assert "changes are lost" in finish(path, expected_code=1)
+    finish(path, expected_code=1)
+    write_config(tmp_path, stream, kafka.bootstrap_servers, unique, on_gap="skip")
+    finish(path)
+    finish(path)
+    gaps = tail(path, f"{unique}.gaps")
+    assert [gap["value"]["reason"] for gap in gaps] == ["trimmed"]
+    histories, _ = published(path)
+    assert sum(map(len, histories.values())) == 30
+
+
+def test_a_changed_start_is_refused_and_says_what_it_was(
+    tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str
+) -> None:
+    path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
+    Table(stream, seed=4).write(5)
+    finish(path)
+    write_config(tmp_path, stream, kafka.bootstrap_servers, unique, start="latest")
+    assert "trim_horizon" in finish(path, expected_code=2)
+
+
+def test_a_start_at_latest_leaves_out_what_was_there_and_takes_all_that_comes(
+    tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str
+) -> None:
+    """I1, I4: `latest` is a time, so nothing is lost between the plan and the first read."""
+    path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique, start="latest")
+    stream.shard("root")
+    stream.put("root", "item", 1, created=int(time.time()) - 3600)
+    finish(path)
+    assert published(path)[0] == {}
+    stream.put("root", "item", 2, created=int(time.time()) + 1, old=1)
+    stream.split("root", "left", "right")
+    stream.put("left", "item", 3, created=int(time.time()) + 1, old=2)
+    finish(path)
+    assert published(path)[0] == {"item": [2, 3]}
+
+
+def tail(path: Path, topic: str) -> list[Any]:
+    command = [sys.executable, "-m", "relay.cli", "tail", str(path), topic, "--from-beginning", "--exit-at-end", "--json"]
+    answer = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    return [orjson.loads(line) for line in answer.stdout.splitlines()]

@@ -1,0 +1,17 @@
+"""Watching processes from outside."""
+
+from __future__ import annotations
+
+import time
+
+from relay.local.services import started_at
+
+
+def gone(pid: int, within: float = 10.0) -> bool:
+    """Tell whether the process has ended, waiting for it up to ``within`` seconds. A zombie has ended."""
+    deadline = time.monotonic() + within
+    while started_at(pid) is not None:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.05)
+    return True

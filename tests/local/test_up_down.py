@@ -1,0 +1,127 @@
+"""Background services: up, status, down."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from relay.errors import ConfigError, RelayError
+from relay.local import services
+from relay.local.services import down, started_at, status, up
+from tests.local.processes import gone
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("RELAY_STATE", str(tmp_path))
+    yield tmp_path
+    down()
+
+
+def record(state: Path, pid: int, started: str | None = None) -> None:
+    """Write a process down as a Redis that was started some time ago."""
+    log = state / "services" / "redis" / "redis.log"
+    started = started or started_at(pid)
+    assert started is not None
+    entry = {"name": "redis", "address": "redis://127.0.0.1:1/0", "port": 1, "pid": pid, "started": started}
+    (state / "services.json").write_text(json.dumps([entry | {"log": str(log)}]))
+
+
+class TestState:
+    def test_nothing_is_recorded_at_first(self, state: Path) -> None:
+        assert status() == []
+        assert down() == []
+
+    def test_an_unknown_name_is_refused_with_the_known_ones(self, state: Path) -> None:
+        with pytest.raises(ConfigError, match="'redsi': there are kafka, dynamodb, redis, registry"):
+            up(["redsi"])
+
+    def test_a_reused_process_number_is_not_killed(self, state: Path) -> None:
+        with subprocess.Popen(["sleep", "300"], start_new_session=True) as child:
+            record(state, child.pid, started="1")
+            assert [each.running for each in status()] == [False]
+            assert down() == []
+            assert child.poll() is None
+            child.kill()
+        assert status() == []
+
+    def test_down_ends_what_ignores_the_polite_request(self, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(services, "_STOP_SECONDS", 0.5)
+        program = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(300)"
+        with subprocess.Popen([sys.executable, "-c", program], start_new_session=True, stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            child.stdout.readline()
+            record(state, child.pid)
+            assert [each.name for each in down()] == ["redis"]
+            assert child.wait(5) == -signal.SIGKILL
+
+    def test_a_broken_state_file_is_named(self, state: Path) -> None:
+        (state / "services.json").write_text("{")
+        with pytest.raises(RelayError, match=r"services\.json is not readable"):
+            status()
+        (state / "services.json").unlink()
+
+    def test_a_process_that_ended_but_was_not_waited_for_does_not_run(self) -> None:
+        with subprocess.Popen(["sleep", "300"]) as child:
+            assert started_at(child.pid) is not None
+            child.kill()
+            assert gone(child.pid)
+
+
+@pytest.mark.services
+class TestRoundTrip:
+    def test_up_starts_status_shows_and_down_ends(self, state: Path) -> None:
+        (service,) = up(["redis"])
+        assert [each.as_dict() for each in status()] == [
+            {
+                "name": "redis",
+                "running": True,
+                "address": service.address,
+                "pid": service.pid,
+                "log": str(state / "services" / "redis" / "redis.log"),
+            }
+        ]
+        with Redis.from_url(service.address) as client:
+            assert client.ping()
+        assert down() == [service]
+        assert gone(service.pid)
+        assert status() == []
+        assert not (state / "services" / "redis").exists()
+
+    def test_up_again_takes_what_runs_and_starts_what_does_not(self, state: Path) -> None:
+        first = up(["redis"])
+        assert up(["redis"]) == first
+        redis, dynamodb = up(["redis", "dynamodb"])
+        assert [redis] == first
+        assert up(["dynamodb", "redis"]) == [dynamodb, redis]
+        os.killpg(redis.pid, signal.SIGKILL)
+        assert gone(redis.pid)
+        assert {each.name: each.running for each in status()} == {"redis": False, "dynamodb": True}
+        (again,) = up(["redis"])
+        assert again.pid != redis.pid
+        assert {each.name for each in down()} == {"redis", "dynamodb"}
+
+    def test_a_service_outlives_the_command_that_started_it(self, state: Path) -> None:
+        program = "from relay.local.services import up; print(up(['redis'])[0].pid)"
+        command = [sys.executable, "-X", "dev", "-W", "error", "-c", program]
+        answer = subprocess.run(command, capture_output=True, text=True, check=True)
+        (service,) = status()
+        assert service.pid == int(answer.stdout)
+        assert service.running
+        assert answer.stderr == ""
+        down()
+        assert gone(service.pid)
+
+    def test_one_that_is_not_detached_ends_with_its_command(self, state: Path) -> None:
+        program = "from relay.local.services import up; print(up(['redis'], detach=False)[0].pid)"
+        answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert gone(int(answer.stdout))
+        assert [each.running for each in status()] == [False]
