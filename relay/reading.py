@@ -76,8 +76,9 @@ class SourceReading:
 
     def make_plan(self) -> Plan:
         """Decide where reading begins. Written once, by the owner of the source's own key."""
-        now = self.clock()
         shards = self.source.shards()
+        self.source.take_heads(shards)
+        now = self.clock()
         since = self.source.start_since(now)
         start = {"type": "trim_horizon"} if since is None else {"since": since}
         keys = {table.table: [[c.name, c.type] for c in table.key] for table in self.source.tables()}

@@ -70,6 +70,9 @@ class Source(Protocol):
     def config_hash(self) -> str:
         """A hash of what identifies the data behind the source."""
 
+    def take_heads(self, shards: Sequence[Shard]) -> None:
+        """Called with the first listing, just before the time that the plan is made for is taken."""
+
     def start_since(self, now: float) -> float | None:
         """Seconds from which changes are wanted, None for all that there are."""
 

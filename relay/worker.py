@@ -10,9 +10,10 @@ import logging
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from types import FrameType
+from typing import Any, Self
 
 from relay.avro.registry import open_schemas
 from relay.config import Config
@@ -274,34 +275,49 @@ def run(
 
     ``settings``: of the Kafka clients, those of the config unless given. Raises ``RelayError``. Call it from the main thread, for the signals' sake.
     """
-    sources = [DynamoDBSource(source) for source in config.sources]
-    admin = topics.connect(config)
-    for source in sources:
-        source.connect()
-    topics.ensure(admin, config, [table.table for source in sources for table in source.tables()])
-    schemas = open_schemas(config)
-    outboxes = {
-        (source.name, table.table): Outbox(
-            table, config.topic(table.table), config.kafka.partitions, source.config.key, schemas
+    with _Signals() as signals:
+        sources = [DynamoDBSource(source) for source in config.sources]
+        admin = topics.connect(config)
+        for source in sources:
+            source.connect()
+        topics.ensure(admin, config, [table.table for source in sources for table in source.tables()])
+        schemas = open_schemas(config)
+        outboxes = {
+            (source.name, table.table): Outbox(
+                table, config.topic(table.table), config.kafka.partitions, source.config.key, schemas
+            )
+            for source in sources
+            for table in source.tables()
+        }
+        worker = Worker(
+            settings or Settings.of(config), sources, outboxes, until_caught_up=until_caught_up, probe=probe
         )
-        for source in sources
-        for table in source.tables()
-    }
-    worker = Worker(settings or Settings.of(config), sources, outboxes, until_caught_up=until_caught_up, probe=probe)
-    with _signals(worker.stop):
+        signals.worker = worker
         worker.run()
     if worker.stopping == signal.SIGINT:
         raise KeyboardInterrupt
 
 
-@contextmanager
-def _signals(stop: Callable[[int], None]) -> Iterator[None]:
-    def handler(signum: int, frame: FrameType | None) -> None:
-        stop(signum)
+class _Signals:
+    """Stops the worker in order on SIGTERM and SIGINT, or ends at once while there is none to stop."""
 
-    before = {signum: signal.signal(signum, handler) for signum in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for signum, previous in before.items():
-            signal.signal(signum, previous)
+    def __init__(self) -> None:
+        self.worker: Worker | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            self._before[signum] = signal.signal(signum, self._handle)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for signum, before in self._before.items():
+            signal.signal(signum, before)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self.worker is not None:
+            self.worker.stop(signum)
+        elif signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        else:
+            raise SystemExit(0)  # nothing was begun, so this is a clean stop

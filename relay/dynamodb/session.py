@@ -81,6 +81,14 @@ class StreamSession:
         with _translated(self.stream_arn):
             return self.client.get_shard_iterator(**arguments).get("ShardIterator")
 
+    def head(self, shard: str) -> str | None:
+        """Return an iterator at the head of ``shard``: what comes from now on. None if it is closed."""
+        with _translated(self.stream_arn):
+            answer = self.client.get_shard_iterator(
+                StreamArn=self.stream_arn, ShardId=shard, ShardIteratorType="LATEST"
+            )
+        return answer.get("ShardIterator")
+
     def records(self, iterator: str) -> tuple[list[Any], str | None]:
         """Return the records at ``iterator`` and the next iterator, None at the end of a closed shard."""
         with _translated(self.stream_arn):

@@ -44,6 +44,7 @@ class DynamoDBShardReader:
         start: Mapping[str, Any],
         position: Mapping[str, Any] | None,
         floor: int,
+        head: str | None = None,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -53,13 +54,15 @@ class DynamoDBShardReader:
         self.format = record_format
         # The last sequence number read, None at the horizon.
         self.sequence: str | None = position["sequence"] if position else None
-        # Records created before this second are not wanted.
-        self.since = int(start["since"]) if "since" in start else 0
+        # Records created before this time, in seconds, are not wanted.
+        self.since: float = start.get("since", 0.0)
+        # Whether that holds for what is read now: not for what comes after the head of then.
+        self._discards = head is None
         # The last timestamp of this lineage, in seconds.
         self.floor = floor
         self.clock = clock
         self.sleep = sleep
-        self._iterator: str | None = None
+        self._iterator: str | None = head
 
     def __repr__(self) -> str:
         return f"<DynamoDBShardReader[{self.shard.id} after {self.sequence or 'the horizon'}]>"
@@ -76,10 +79,11 @@ class DynamoDBShardReader:
                         return self._page([], begun, finished=True, gap=gap)
                 records, following = self.session.records(self._iterator)
             except IteratorExpired:
-                self._iterator = None
+                # Without a sequence number reading begins again at the horizon.
+                self._iterator, self._discards = None, True
             except TrimmedData:
                 gap = self._gap("trimmed")  # I9
-                self._iterator, self.sequence = None, None
+                self._iterator, self.sequence, self._discards = None, None, True
             except ShardNotFound:
                 return self._page([], begun, gap=gap, gone=True)
             except Transient as error:
@@ -107,7 +111,7 @@ class DynamoDBShardReader:
             progress = float(created)
             if change.token is not None:
                 self.floor = change.token.timestamp
-            if created >= self.since:
+            if not self._discards or _may_be_after(created, self.since):
                 changes.append(change)
                 size += record["dynamodb"].get("SizeBytes") or len(change.new or "") + len(change.old or "")
         if records:
@@ -132,3 +136,11 @@ class DynamoDBShardReader:
     def _gap(self, reason: str) -> Gap:
         begin = {"type": "after_sequence", "sequence": self.sequence} if self.sequence else None
         return Gap(self.stream.source, self.stream.label, self.shard.id, reason, begin, None, self.clock())
+
+
+def _may_be_after(created: int, since: float) -> bool:
+    """Whether a record of creation time ``created`` may have been written at ``since`` or later.
+
+    DynamoDB rounds the time down to the second, DynamoDB Local to the minute; in doubt nothing is lost (I1).
+    """
+    return created + (60 if created % 60 == 0 else 1) > since

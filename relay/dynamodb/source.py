@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -32,6 +33,8 @@ class DynamoDBSource:
         self.start = config.start
         self.on_gap = config.on_gap
         self._dynamodb, self._streams = describe.clients(config)
+        # Iterators at the head of shards, of when the plan was made.
+        self._heads: dict[str, str] = {}
 
     def __repr__(self) -> str:
         return f"<DynamoDBSource[{self.name}: {self.config.table or self.config.stream_arn}]>"
@@ -57,6 +60,20 @@ class DynamoDBSource:
     def start_since(self, now: float) -> float | None:
         return self.config.start_since(now)
 
+    def take_heads(self, shards: Sequence[Shard]) -> None:
+        """For `start: latest`, stand at the head of every shard now, before the plan's time is taken.
+
+        A crash before the first record leaves the time only: then the stream is read from its horizon and what
+        is older is discarded. These iterators spare that, and are exact where the records' times are not.
+        """
+        if self.start != "latest":
+            return
+        for shard in shards:
+            with suppress(Transient, ShardNotFound):
+                head = self.session.head(shard.id)
+                if head is not None:
+                    self._heads[shard.id] = head
+
     def shards(self) -> list[Shard]:
         """Return one complete listing. Raises ``Unavailable`` when the stream cannot be described."""
         for attempt in range(_LISTING_RETRIES):
@@ -77,5 +94,12 @@ class DynamoDBSource:
     ) -> DynamoDBShardReader:
         record_format = RecordFormat(self.table, self.stream.qualified(shard.id))
         return DynamoDBShardReader(
-            self.session, self.stream, shard, record_format, start=start, position=position, floor=floor
+            self.session,
+            self.stream,
+            shard,
+            record_format,
+            start=start,
+            position=position,
+            floor=floor,
+            head=self._heads.pop(shard.id, None) if position is None else None,
         )

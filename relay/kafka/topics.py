@@ -22,6 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from relay.config import Config
 from relay.errors import ConfigError, Unavailable
+from relay.kafka.failures import passes
 
 CHECKPOINT_PARTITIONS = 64
 """Fixed: a checkpoint's partition is a hash of its key, and decides which worker owns the shard."""
@@ -37,17 +38,11 @@ SILENT.propagate = False
 Partition = tuple[str, int]
 """A topic and a number."""
 
-_NOT_READY = {
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.OFFSET_NOT_AVAILABLE,
-    KafkaError._UNKNOWN_PARTITION,
-    KafkaError._UNKNOWN_TOPIC,
-}
+# What a broker or client answers that has not heard of a new topic's leaders yet.
+_NOT_HEARD_OF = {KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError._UNKNOWN_TOPIC}
 _CONNECT_TIMEOUT = 10.0
+# Where every broker refuses to be connected to, waiting longer seldom helps.
+_DOWN_TIMEOUT = 3.0
 _REQUEST_TIMEOUT = 15.0
 _CREATE_TIMEOUT = 30.0
 
@@ -127,10 +122,15 @@ def connect(config: Config, timeout: float = _CONNECT_TIMEOUT) -> AdminClient:
     return admin
 
 
+def existing(admin: AdminClient, config: Config) -> dict[str, TopicMetadata]:
+    """Return all topics there are. ``Unavailable`` if no broker answers."""
+    return _metadata(admin, config, _CONNECT_TIMEOUT, []).topics
+
+
 def survey(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[Found]:
     """Look at every topic that relaying ``tables`` needs. ``Unavailable`` if a broker does not answer."""
     topics = needed(config, tables)
-    there = _metadata(admin, config, _CONNECT_TIMEOUT, []).topics
+    there = existing(admin, config)
     settings = _settings(admin, config, [topic.name for topic in topics if topic.name in there])
     return [
         Found(
@@ -206,13 +206,23 @@ def partition_count(count: int) -> str:
 
 
 def _metadata(admin: AdminClient, config: Config, timeout: float, reasons: list[KafkaError]) -> ClusterMetadata:
-    try:
-        return admin.list_topics(timeout=timeout)
-    except KafkaException as error:
-        admin.poll(0)
-        raise Unavailable(
-            f"no Kafka broker answers at {config.kafka.bootstrap_servers}: {_reason(error, reasons)}"
-        ) from error
+    begun = time.monotonic()
+    step = min(1.0, timeout)
+    while True:
+        try:
+            return admin.list_topics(timeout=step)
+        except KafkaException as error:
+            # What goes wrong between the client and the brokers is only told to its callback.
+            admin.poll(0)
+            down = any(reason.code() == KafkaError._ALL_BROKERS_DOWN for reason in reasons)
+            left = begun + (min(timeout, _DOWN_TIMEOUT) if down else timeout) - time.monotonic()
+            if left <= 0:
+                raise Unavailable(
+                    f"no Kafka broker answers at {config.kafka.bootstrap_servers}: {_reason(error, reasons)}"
+                ) from error
+            # A broker that may only be slow is given all the time there is for one answer.
+            step = min(1.0, left) if down else left
+            time.sleep(0.1)
 
 
 def _reason(error: KafkaException, reasons: list[KafkaError]) -> str:
@@ -270,7 +280,9 @@ def _offsets(
             try:
                 found[asked.topic, asked.partition] = future.result(_REQUEST_TIMEOUT + 5).offset
             except KafkaException as error:
-                if error.args[0].code() not in _NOT_READY or time.monotonic() > deadline:
+                reason: KafkaError = error.args[0]
+                settling = passes(reason) or reason.code() in _NOT_HEARD_OF
+                if not settling or time.monotonic() > deadline:
                     raise Unavailable(f"{asked.topic}[{asked.partition}] cannot be read: {_text(error)}") from error
         if len(found) < len(partitions):
             time.sleep(0.1)

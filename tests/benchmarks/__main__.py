@@ -18,7 +18,9 @@ def main(names: list[str]) -> int:
         return 2
     if len(names) != 1:
         # Each in a process of its own: what one pins or caches must not touch the next.
-        return max(subprocess.run([sys.executable, "-m", "tests.benchmarks", name]).returncode for name in names or NAMES)
+        return max(
+            subprocess.run([sys.executable, "-m", "tests.benchmarks", name]).returncode for name in names or NAMES
+        )
     try:
         benchmarks = importlib.import_module(f"tests.benchmarks.{names[0]}").run()
     except RelayError as error:

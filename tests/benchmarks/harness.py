@@ -31,7 +31,10 @@ class Benchmark:
     note: str
 
     def line(self) -> str:
-        fields = {name: getattr(self, name) for name in ("figure", "yardstick", "unit", "ratio", "expected", "seen", "aa", "note")}
+        fields = {
+            name: getattr(self, name)
+            for name in ("figure", "yardstick", "unit", "ratio", "expected", "seen", "aa", "note")
+        }
         rounded = {k: round(v, 3) if isinstance(v, float) else v for k, v in fields.items()}
         return f"BENCH {self.name} {orjson.dumps(rounded).decode()}"
 

@@ -183,6 +183,10 @@ class ScriptedStream:
     def _GetShardIterator(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
         shard = self._shard(request["ShardId"])
         at = shard.trimmed
+        if request["ShardIteratorType"] == "LATEST":
+            if shard.closed:
+                return {}
+            at = len(shard.records)
         if request["ShardIteratorType"] == "AFTER_SEQUENCE_NUMBER":
             sequences = [r["dynamodb"]["SequenceNumber"] for r in shard.records]
             at = sequences.index(request["SequenceNumber"]) + 1

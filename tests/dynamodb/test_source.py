@@ -179,6 +179,37 @@ def test_records_from_before_the_start_are_passed_over_but_not_taken_for_idlenes
     assert page.records == 2
 
 
+def test_a_creation_time_that_may_be_rounded_down_to_the_minute_is_not_taken_for_old(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    """I1: DynamoDB Local does that."""
+    stream.shard("s")
+    stream.put("s", "k", 1, created=6000 - 60)
+    stream.put("s", "k", 2, created=6000)
+    assert versions(reader(source, start={"since": 6030.0}).read()) == [2]
+
+
+def test_at_the_head_what_was_there_is_not_read_and_after_an_expiry_only_the_time_decides(
+    stream: ScriptedStream,
+) -> None:
+    config = SourceConfig(
+        name="orders", type="dynamodb", table=TABLE, region="us-east-1", endpoint_url=stream.url, start="latest"
+    )
+    source = DynamoDBSource(config)
+    source.connect()
+    stream.shard("s")
+    stream.put("s", "k", 1, created=6000)
+    source.take_heads([Shard(full("s"))])
+    reading = reader(source, start={"since": 6030.0})
+    assert reading.read().records == 0
+    stream.expire_iterators()
+    stream.put("s", "k", 2, created=6031)
+    assert versions(reading.read()) == [1, 2]  # the first may be newer: it is not lost
+    stream.put("s", "k", 3, created=6031)
+    assert versions(reading.read()) == [3]
+    source.close()
+
+
 def test_timestamps_never_go_back_along_a_lineage(source: DynamoDBSource, stream: ScriptedStream) -> None:
     stream.shard("s")
     stream.put("s", "k", 1, created=50)

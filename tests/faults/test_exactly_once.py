@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.harness import Scene
+from tests.faults.harness import Scene, wait_until
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]
 
@@ -97,8 +97,8 @@ def test_two_workers_that_come_and_go_lose_and_double_nothing(scene: Scene) -> N
     for _ in range(4):
         seen = scene.wait_for_more(seen)
         second = scene.relay()
+        wait_until(lambda log=second.log: "took over" in log() or None, 60)  # type: ignore[misc]
         seen = scene.wait_for_more(seen)
-        time.sleep(1.5)
         assert first.terminate() == 0, first.log()
         first = second
     history = workload.stop()

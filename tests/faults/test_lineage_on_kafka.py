@@ -175,6 +175,16 @@ def test_a_start_at_latest_leaves_out_what_was_there_and_takes_all_that_comes(
 
 
 def tail(path: Path, topic: str) -> list[Any]:
-    command = [sys.executable, "-m", "relay.cli", "tail", str(path), topic, "--from-beginning", "--exit-at-end", "--json"]
+    command = [
+        sys.executable,
+        "-m",
+        "relay.cli",
+        "tail",
+        str(path),
+        topic,
+        "--from-beginning",
+        "--exit-at-end",
+        "--json",
+    ]
     answer = subprocess.run(command, capture_output=True, timeout=60, check=True)
     return [orjson.loads(line) for line in answer.stdout.splitlines()]

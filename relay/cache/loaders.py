@@ -1,0 +1,99 @@
+"""Loaders of the cache: how the values of cache keys are read where they come from.
+
+A loader says with each value how fresh the read was (``Loaded``); that word carries I6 as much as the cache
+does. One class for each kind of source.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from relay.cache.entry import Loaded, Tokens
+from relay.dynamodb.values import image_json, key_value
+from relay.errors import Unavailable
+
+if TYPE_CHECKING:
+    from types_boto3_dynamodb.client import DynamoDBClient
+
+_Identity = tuple[tuple[str, str, str | bytes], ...]
+
+_BATCH = 100  # keys in a BatchGetItem, DynamoDB's limit
+_ATTEMPTS = 10
+_FIRST_PAUSE = 0.05  # seconds; doubles, up to the longest
+_LONGEST_PAUSE = 2.0
+
+
+class DynamoDBLoader:
+    """Loads items of one table by consistent reads, as DynamoDB-typed JSON; no item is a value of None.
+
+    ``primary_key`` turns a cache key into the item's primary key in DynamoDB's typed form. The client has to
+    ask the table, in the region, whose stream is relayed: a consistent read that begins after a change came
+    out of that stream reflects it. So the reads carry no token, and are always fresher.
+    """
+
+    def __init__(
+        self,
+        client: DynamoDBClient,
+        table: str,
+        primary_key: Callable[[str], Mapping[str, Any]],
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.client = client
+        self.table = table
+        self.primary_key = primary_key
+        self._sleep = sleep
+
+    def __repr__(self) -> str:
+        return f"<DynamoDBLoader[{self.table}]>"
+
+    def load(self, key: str, compare: Tokens | None) -> Loaded:
+        """Load one key, for ``get_or_load``. Raises botocore's errors."""
+        answer = self.client.get_item(
+            TableName=self.table,
+            Key=self.primary_key(key),
+            ConsistentRead=True,  # I6: what makes `fresher` true
+        )
+        return _loaded(answer.get("Item"))
+
+    def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, Loaded]:
+        """Load many keys, for ``get_many``. Raises botocore's errors, ``Unavailable`` when throttled long."""
+        primary_keys = {key: dict(self.primary_key(key)) for key in wanted}
+        # One ask for each primary key: DynamoDB refuses a batch that names one twice.
+        distinct = {_identity(primary_key): primary_key for primary_key in primary_keys.values()}
+        todo = list(distinct.values())
+        found: dict[_Identity, Mapping[str, Any]] = {}
+        for start in range(0, len(todo), _BATCH):
+            for item in self._batch(todo[start : start + _BATCH]):
+                names = todo[start].keys()
+                found[_identity({name: item[name] for name in names})] = item
+        return {key: _loaded(found.get(_identity(primary_keys[key]))) for key in wanted}
+
+    def _batch(self, keys: list[dict[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """Return the items of up to 100 primary keys, asking again for those left unprocessed."""
+        pause = _FIRST_PAUSE
+        for _ in range(_ATTEMPTS):
+            answer = self.client.batch_get_item(
+                RequestItems={self.table: {"Keys": keys, "ConsistentRead": True}}  # I6
+            )
+            for items in answer["Responses"].values():
+                yield from items
+            unprocessed = list(answer["UnprocessedKeys"].values())
+            if not unprocessed:
+                return
+            keys = [dict(key) for key in unprocessed[0]["Keys"]]
+            self._sleep(random.uniform(0, pause))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+        raise Unavailable(f"DynamoDB table {self.table}: {len(keys)} keys still unprocessed after {_ATTEMPTS} attempts")
+
+
+def _loaded(item: Mapping[str, Any] | None) -> Loaded:
+    return Loaded(None if item is None else image_json(item).encode(), {}, fresher=True)
+
+
+def _identity(primary_key: Mapping[str, Any]) -> _Identity:
+    """Return a primary key as a value that is equal for equal keys: the number 1.0 is the number 1."""
+    return tuple(sorted((name, next(iter(value)), key_value(value)) for name, value in primary_key.items()))

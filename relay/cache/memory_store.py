@@ -1,0 +1,95 @@
+"""A store in a dictionary, for the tests of applications that use the cache.
+
+It keeps the contract of ``Store`` to the letter, the time to live included, so a test with it exercises
+the same rules as production without a server; ``lose`` and ``lose_all`` stand for what a server does to
+its entries under memory pressure and in a restart. It is shared by threads, not by processes.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from relay.cache.store import FOREVER, KEEP, Stored, Write
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    stored: Stored
+    expires: float | None
+
+
+class MemoryStore:
+    """A ``Store`` in this process. ``clock``: seconds, for the time to live."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._entries: dict[str, _Kept] = {}
+        self._generations: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"<MemoryStore[{len(self._entries)} entries]>"
+
+    def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[Stored | None], str]:
+        with self._lock:
+            return [self._live(key) for key in keys], self._generation(generation_key)
+
+    def compare_and_set(self, writes: Sequence[Write]) -> dict[str, bytes | None]:
+        with self._lock:
+            lost: dict[str, bytes | None] = {}
+            for write in writes:
+                standing = self._live(write.key)
+                meta = standing.meta if standing else None
+                if meta == write.expected:
+                    self._set(write)
+                else:
+                    lost[write.key] = meta
+            return lost
+
+    def generation(self, generation_key: str) -> str:
+        with self._lock:
+            return self._generation(generation_key)
+
+    def renew(self, generation_key: str) -> str:
+        with self._lock:
+            self._generations.pop(generation_key, None)
+            return self._generation(generation_key)
+
+    def lose(self, key: str) -> None:
+        """Forget one entry or generation, by its key in the store."""
+        with self._lock:
+            self._entries.pop(key, None)
+            self._generations.pop(key, None)
+
+    def lose_all(self) -> None:
+        """Forget everything, the generations included."""
+        with self._lock:
+            self._entries.clear()
+            self._generations.clear()
+
+    def _live(self, key: str) -> Stored | None:
+        kept = self._entries.get(key)
+        if kept is None:
+            return None
+        if kept.expires is not None and kept.expires <= self._clock():
+            del self._entries[key]
+            return None
+        return kept.stored
+
+    def _set(self, write: Write) -> None:
+        if write.meta is None:
+            self._entries.pop(write.key, None)
+            return
+        if write.ttl == KEEP:
+            kept = self._entries.get(write.key)
+            expires = kept.expires if kept else None
+        else:
+            expires = None if write.ttl == FOREVER else self._clock() + write.ttl
+        self._entries[write.key] = _Kept(Stored(write.meta, write.value), expires)
+
+    def _generation(self, generation_key: str) -> str:
+        return self._generations.setdefault(generation_key, secrets.token_hex(8))

@@ -1,0 +1,234 @@
+"""The application's half of the cache: read it, and fill it without ever storing what is stale.
+
+Seed 004, "Cache Invalidation", what an application server does, with a lease around every load. Which entry
+follows from which is decided in ``relay.cache.entry``; here is when the store, the loader and the clock are
+asked. The order of those calls carries I6: change it only with ``tests/cache/test_interleavings.py``.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from relay.cache.entry import Entry, Loaded, State, Tokens, decode, encode, filled, leased, released
+from relay.cache.store import FOREVER, KEEP, Store, Write, entry_key, generation_key
+from relay.errors import Unavailable
+
+_log = logging.getLogger(__name__)
+
+Load = Callable[[str, Tokens | None], Loaded]
+"""Loads one key. The second argument is what the read is to be compared with, None for nothing."""
+
+LoadMany = Callable[[Mapping[str, Tokens | None]], Mapping[str, Loaded]]
+"""Loads the keys of the mapping, each to be compared with its value; returns all of them."""
+
+_FIRST_PAUSE = 0.005  # seconds before a key somebody else fills is looked at again; doubles
+
+
+class Outcome(StrEnum):
+    """HIT: from the cache. FILLED: loaded and stored. DROPPED: loaded, and not stored because the cache was
+    invalidated meanwhile or the read was not fresher. MISS: loaded with no attempt to store it, since
+    another reader was about to, or the store could not be reached.
+    """
+
+    HIT = "hit"
+    FILLED = "filled"
+    DROPPED = "dropped"
+    MISS = "miss"
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """A value (None: there is no such item) and where it came from."""
+
+    value: bytes | None
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class _Lease:
+    entry: Entry
+    meta: bytes
+
+
+class TokenCache:
+    """A cache that serves no value older than an applied invalidation (I6). Shared by threads.
+
+    ``tombstone_ttl``: seconds, as the invalidator's. ``value_ttl``: seconds a value is served, None without
+    end. ``lease_ttl``: seconds a load may take; when it takes longer another reader may load too, and only
+    one of the two is stored. ``lease_wait``: seconds to wait for a value somebody else is loading.
+    ``hits``, ``filled``, ``dropped``, ``misses`` count keys by outcome, ``unreachable`` calls to the store
+    that failed: the loader answers then, and nothing is stored.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        namespace: str,
+        *,
+        tombstone_ttl: float = 3600.0,
+        value_ttl: float | None = None,
+        lease_ttl: float = 5.0,
+        lease_wait: float = 0.1,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+        nonce: Callable[[], str] = lambda: secrets.token_hex(8),
+    ) -> None:
+        self.store = store
+        self.namespace = namespace
+        self.tombstone_ttl = tombstone_ttl
+        self.value_ttl = value_ttl
+        self.lease_ttl = lease_ttl
+        self.lease_wait = lease_wait
+        self._clock = clock
+        self._sleep = sleep
+        self._nonce = nonce
+        self._counting = threading.Lock()
+        self._reached = True
+        self.hits = 0
+        self.filled = 0
+        self.dropped = 0
+        self.misses = 0
+        self.unreachable = 0
+
+    def __repr__(self) -> str:
+        return f"<TokenCache[{self.namespace}, hits={self.hits}, filled={self.filled}]>"
+
+    def get_or_load(self, key: str, load: Load) -> Cached:
+        """Return the cached value, or load it and store it if that is safe. Raises what ``load`` raises."""
+        return self.get_many([key], lambda wanted: {key: load(key, wanted[key])})[key]
+
+    def get_many(self, keys: Iterable[str], load_many: LoadMany) -> dict[str, Cached]:
+        """Return each key's value; those that lack one are loaded together. Raises what the loader raises."""
+        pending = list(dict.fromkeys(keys))
+        results: dict[str, Cached] = {}
+        waited, pause = 0.0, _FIRST_PAUSE
+        while pending:
+            pending = self._serve(pending, load_many, results)
+            if not pending or waited >= self.lease_wait:
+                break
+            self._sleep(pause)
+            waited, pause = waited + pause, pause * 2
+        self._load_only(pending, load_many, results)
+        self._count(results)
+        return results
+
+    def _serve(self, keys: list[str], load_many: LoadMany, results: dict[str, Cached]) -> list[str]:
+        """Read the keys, fill those that lack a value, and return those that somebody else is filling."""
+        # The generation comes with the entries, before anything is loaded: a value loaded across a bump
+        # carries the old one and is never served (I6).
+        try:
+            found, generation = self.store.read([self._name(k) for k in keys], generation_key(self.namespace))
+        except Unavailable as error:
+            self._unreachable(error)
+            self._load_only(keys, load_many, results)
+            return []
+        self._reached = True
+        now = self._clock()
+        busy: list[str] = []
+        leases: dict[str, _Lease] = {}
+        writes: list[Write] = []
+        for key, stored in zip(keys, found, strict=True):
+            entry = decode(stored.meta) if stored else None
+            if stored and entry and entry.serves(generation, now):
+                results[key] = Cached(stored.value, Outcome.HIT)
+            elif entry and entry.leased(generation, now):
+                busy.append(key)
+            else:
+                lease = leased(entry, generation, now + self.lease_ttl)
+                meta = encode(lease, self._nonce())
+                leases[key] = _Lease(lease, meta)
+                expected = stored.meta if stored else None
+                writes.append(Write(self._name(key), expected, meta, None, self._lease_ttl(entry, lease)))
+        lost = self._write(writes)
+        busy += [key for key in leases if self._name(key) in lost]
+        self._fill({k: v for k, v in leases.items() if self._name(k) not in lost}, load_many, results)
+        return busy
+
+    def _load_only(self, keys: list[str], load_many: LoadMany, results: dict[str, Cached]) -> None:
+        if keys:
+            loaded = load_many(dict.fromkeys(keys))
+            results.update((key, Cached(loaded[key].value, Outcome.MISS)) for key in keys)
+
+    def _fill(self, leases: dict[str, _Lease], load_many: LoadMany, results: dict[str, Cached]) -> None:
+        """Load what the leases are held for, and store it where the lease still stands."""
+        if not leases:
+            return
+        try:
+            # I6: after the lease was written. What is invalidated from here on takes the lease away.
+            loaded = load_many({key: lease.entry.tokens or None for key, lease in leases.items()})
+            values = {key: loaded[key] for key in leases}
+        except Exception:
+            self._write([self._release(key, lease) for key, lease in leases.items()])
+            raise
+        until = self._clock() + self.value_ttl if self.value_ttl is not None else 0.0
+        fills: dict[str, Write] = {}
+        releases = []
+        for key, lease in leases.items():
+            entry = filled(lease.entry, values[key], until)
+            if entry is None:
+                releases.append(self._release(key, lease))
+            else:
+                meta = encode(entry, self._nonce())
+                ttl = self._value_ttl(entry)
+                fills[key] = Write(self._name(key), lease.meta, meta, values[key].value, ttl)
+        lost = self._write([*fills.values(), *releases])
+        for key in leases:
+            stored = key in fills and self._name(key) not in lost
+            results[key] = Cached(values[key].value, Outcome.FILLED if stored else Outcome.DROPPED)
+
+    def _write(self, writes: list[Write]) -> set[str]:
+        """Write, and return the names not written. A cache that fails must not fail its application."""
+        if not writes:
+            return set()
+        try:
+            return set(self.store.compare_and_set(writes))
+        except Unavailable as error:
+            self._unreachable(error)
+            return {write.key for write in writes}
+
+    def _release(self, key: str, lease: _Lease) -> Write:
+        entry = released(lease.entry)
+        meta = None if entry is None else encode(entry, self._nonce())
+        return Write(self._name(key), lease.meta, meta, None, KEEP)
+
+    def _lease_ttl(self, entry: Entry | None, lease: Entry) -> float:
+        # A lease over a tombstone stands for it too, and lasts as long as that: no shorter, or a late read
+        # could be stored; no longer, or a key whose reads are never fresher would never be cached again.
+        if not lease.tokens:
+            return self.lease_ttl
+        return self.tombstone_ttl if entry and entry.state is State.VALUE else KEEP
+
+    def _value_ttl(self, entry: Entry) -> float:
+        # The tokens of a value that is served no more still keep older reads from other copies out.
+        if self.value_ttl is None:
+            return FOREVER
+        return max(self.value_ttl, self.tombstone_ttl) if entry.tokens else self.value_ttl
+
+    def _name(self, key: str) -> str:
+        return entry_key(self.namespace, key)
+
+    def _unreachable(self, error: Unavailable) -> None:
+        with self._counting:
+            self.unreachable += 1
+            first, self._reached = self._reached, False
+        if first:  # one line for an outage, however many readers meet it
+            _log.warning("cache namespace %s is loaded from its source only: %s", self.namespace, error)
+
+    def _count(self, results: Mapping[str, Cached]) -> None:
+        with self._counting:
+            for cached in results.values():
+                match cached.outcome:
+                    case Outcome.HIT:
+                        self.hits += 1
+                    case Outcome.FILLED:
+                        self.filled += 1
+                    case Outcome.DROPPED:
+                        self.dropped += 1
+                    case Outcome.MISS:
+                        self.misses += 1

@@ -1,0 +1,188 @@
+"""``relay check``: connects to everything in a config and says what is missing.
+
+Every check is independent and bounded in time, so that one run shows all there is to repair. The probes of
+DynamoDB and of the topics are those the relay starts with.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import redis
+from confluent_kafka.schema_registry import SchemaRegistryClient
+
+from relay.config import Config, DynamoDBSource, redacted
+from relay.dynamodb import describe
+from relay.errors import RelayError, Unavailable
+from relay.kafka import topics
+from relay.local.java import find_java
+from relay.template import Template
+
+_SOCKET_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found. ``exit_code``: 0 if it is well, else that of the error."""
+
+    check: str
+    detail: str
+    exit_code: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0
+
+
+Check = Callable[[], str | list[Finding]]
+"""A check says that all is well, or what it found; or it raises a ``RelayError``."""
+
+
+def run(config: Config) -> Iterator[Finding]:
+    """Yield what each check found, in the order of the config; none stops another."""
+    checks: list[tuple[str, Check]] = [
+        (f"kafka {config.kafka.bootstrap_servers}", partial(_kafka, config)),
+        *((f"source {source.name}", partial(_source, config, source)) for source in config.sources),
+    ]
+    if config.schema_registry:
+        url = config.schema_registry.url
+        checks.append((f"schema registry {redacted(url)}", partial(_registry, url)))
+    if config.cache:
+        url = config.cache.url
+        checks.append((f"cache {redacted(url)}", partial(_cache, url)))
+    if config.log:
+        checks.append((f"log {redacted(config.log.path)}", partial(_folder, "log", config.log.path)))
+    if config.copy_:
+        checks.append((f"copy {redacted(config.copy_.url)}", partial(_folder, "copy", config.copy_.url)))
+    if config.cache or config.log or config.copy_:
+        checks += [("java", _java), ("pyspark", _spark)]
+    with ThreadPoolExecutor(max_workers=8) as pool:
+        for findings in pool.map(lambda named: _settled(*named), checks):
+            yield from findings
+
+
+def _settled(name: str, check: Check) -> list[Finding]:
+    try:
+        found = check()
+    except RelayError as error:
+        return [Finding(name, str(error).removeprefix(f"{name}: "), error.exit_code)]
+    return [Finding(name, found)] if isinstance(found, str) else found
+
+
+def _kafka(config: Config) -> list[Finding]:
+    admin = topics.connect(config)
+    tables = [source.table_name for source in config.sources]
+    return [
+        Finding(f"kafka {config.kafka.bootstrap_servers}", "reachable"),
+        *(_topic(found) for found in topics.survey(admin, config, tables)),
+    ]
+
+
+def _topic(found: topics.Found) -> Finding:
+    topic = found.topic
+    name = f"topic {topic.name}"
+    count = topics.partition_count(topic.partitions)
+    if found.problem:
+        return Finding(name, found.problem, Unavailable.exit_code)
+    if not found.exists:
+        return Finding(name, f"will be created with {count}")
+    wanted = int(topic.settings.get("max.message.bytes", 0))
+    if found.largest_message is not None and found.largest_message < wanted:
+        return Finding(name, f"{count}; takes at most {found.largest_message} bytes a change, {wanted} would take any")
+    return Finding(name, count)
+
+
+def _registry(url: str) -> str:
+    """Ask the schema registry for its subjects. Raises ``Unavailable``."""
+    try:
+        with SchemaRegistryClient({"url": url, "timeout": _SOCKET_TIMEOUT, "max.retries": 0}) as client:
+            client.get_subjects()
+    except Exception as error:
+        # The client lets errors of two HTTP libraries through, besides its own.
+        raise Unavailable(
+            f"the schema registry at {redacted(url)} does not answer as one: {redacted(str(error))}"
+        ) from error
+    return "reachable"
+
+
+def table(source: DynamoDBSource) -> describe.Description:
+    """Look up the table of ``source`` and its stream, within 25 seconds. Raises ``Unavailable``."""
+    client, streams = describe.clients(source, probe=True)
+    with closing(client), closing(streams):
+        return describe.describe(client, source, streams)
+
+
+def _source(config: Config, source: DynamoDBSource) -> list[Finding]:
+    found = table(source)
+    key = ", ".join(f"{column.name} ({column.type})" for column in found.key)
+    stream = Finding(f"source {source.name}", f"table {found.table}, key {key}, stream of {found.view_type}")
+    return [stream, *templates(config, found)]
+
+
+def templates(config: Config, found: describe.Description) -> list[Finding]:
+    """Say which cache templates of a table name columns that not every change of it carries."""
+    key = {column.name for column in found.key}
+    findings: list[Finding] = []
+    for text in config.cache.keys.get(found.table, ()) if config.cache else ():
+        beyond = [column for column in Template.parse(text).columns if column not in key]
+        name = f"cache key {text}"
+        if not beyond:
+            findings.append(Finding(name, f"every change of {found.table} has it"))
+        elif found.view_type == "NEW_AND_OLD_IMAGES":
+            missing = " or ".join(f"`{column}`" for column in beyond)
+            findings.append(Finding(name, f"items of {found.table} without {missing} invalidate nothing"))
+        else:
+            # I6: an update or a delete would not say which entry held the value it replaced.
+            findings.append(
+                Finding(
+                    name,
+                    f"`{beyond[0]}` is not in the key of {found.table}, and a stream of {found.view_type} does "
+                    "not carry it with every change: use key columns, or set the table's StreamViewType to "
+                    "NEW_AND_OLD_IMAGES",
+                    Unavailable.exit_code,
+                )
+            )
+    return findings
+
+
+def _cache(url: str) -> str:
+    """Ping Redis. Raises ``Unavailable``."""
+    client = redis.Redis.from_url(url, socket_timeout=_SOCKET_TIMEOUT, socket_connect_timeout=_SOCKET_TIMEOUT)
+    try:
+        client.ping()
+    except (redis.RedisError, OSError) as error:
+        raise Unavailable(f"Redis at {redacted(url)} does not answer: {error}") from error
+    finally:
+        client.close()
+    return "reachable"
+
+
+def _folder(kind: str, url: str) -> str:
+    """See whether a local folder can be written to. Raises ``Unavailable``; other stores are not looked at."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("", "file", "delta") or parts.netloc:
+        return "not looked at: only local folders are"
+    path = Path(unquote(parts.path))
+    nearest = next(parent for parent in (path, *path.absolute().parents) if parent.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise Unavailable(f"cannot write to {nearest}, where the {kind} is to be kept")
+    return "writable" if path.exists() else "will be created"
+
+
+def _java() -> str:
+    return str(find_java())
+
+
+def _spark() -> str:
+    """See whether PySpark is installed. Raises ``Unavailable``."""
+    if find_spec("pyspark") is None:
+        raise Unavailable("PySpark is not installed: `pip install 'relay[spark]'`")
+    return "installed"

@@ -1,0 +1,332 @@
+"""The ``relay`` command: arguments, output and exit codes; what the commands do is elsewhere.
+
+Commands, options and exit codes are a contract with users. Imports of what is heavy (boto3, Kafka, Spark)
+stay inside the commands, so that the small ones start fast.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from relay.errors import ConfigError, RelayError
+
+if TYPE_CHECKING:
+    from relay.config import Config
+    from relay.local.services import Service
+
+
+class _Commands(TyperGroup):
+    """Turns errors meant for the user into a message and their exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
+        except RelayError as error:
+            for line in str(error).splitlines() or [type(error).__name__]:
+                typer.echo(f"relay: error: {line}", err=True)
+            raise typer.Exit(error.exit_code) from error
+        except BrokenPipeError:
+            # Whoever read our output has seen enough. What is still buffered must not be flushed at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+
+
+app = typer.Typer(
+    cls=_Commands,
+    help="Relay the changes of a database to Kafka, exactly once and in order, and keep caches and copies "
+    "of it honest.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+token = typer.Typer(help="Look at event tokens: where in a database's history a change stands.", no_args_is_help=True)
+services = typer.Typer(
+    help="Run a broker, a DynamoDB and a Redis on this machine, to try things out.", no_args_is_help=True
+)
+app.add_typer(token, name="token")
+app.add_typer(services, name="services")
+
+ConfigFile = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="The YAML file that says what to relay, and where to.")
+]
+UntilCaughtUp = Annotated[
+    bool,
+    typer.Option("--until-caught-up", help="Stop, with exit code 0, once all there was at the start is done."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+class Consumer(StrEnum):
+    CACHE = "cache"
+    LOG = "log"
+    COPY = "copy"
+
+
+class DemoSource(StrEnum):
+    DYNAMODB = "dynamodb"
+
+
+def _load(path: Path) -> Config:
+    from relay.config import load
+
+    return load(path)
+
+
+def _log_to_stderr() -> None:
+    import logging
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("relay").setLevel(logging.INFO)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"relay {version('relay')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(config: ConfigFile, until_caught_up: UntilCaughtUp = False) -> None:
+    """Relay changes from the sources to Kafka, until stopped.
+
+    Start it again after a crash or a stop and it goes on where it was: no change is lost, none is doubled.
+    Stop it with SIGTERM or Ctrl-C.
+    """
+    loaded = _load(config)
+    from relay import worker
+
+    _log_to_stderr()
+    worker.run(loaded, until_caught_up=until_caught_up)
+
+
+@app.command()
+def check(
+    config: Annotated[
+        Path | None, typer.Argument(metavar="CONFIG", help="The YAML file to check.", show_default=False)
+    ] = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON schema of the file instead, for an editor.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check a config, then connect to everything in it and say what is missing.
+
+    Nothing is created or changed. Exit code 2: the file is wrong. 3: something it needs is not there.
+    """
+    if schema:
+        from relay.config import Config
+
+        typer.echo(json.dumps(Config.model_json_schema(), indent=2))
+        return
+    if config is None:
+        raise typer.BadParameter("give the CONFIG to check", param_hint="CONFIG")
+    loaded = _load(config)
+    from relay.check import run as run_checks
+
+    findings = []
+    for finding in run_checks(loaded):
+        findings.append(finding)
+        if not as_json:
+            _print_finding(finding.ok, finding.check, finding.detail)
+    if as_json:
+        typer.echo(
+            json.dumps(
+                [{"check": found.check, "ok": found.ok, "detail": found.detail} for found in findings],
+                ensure_ascii=False,
+            )
+        )
+    # A setting that cannot be right outweighs a service that is only down.
+    codes = {finding.exit_code for finding in findings} - {0}
+    if codes:
+        raise typer.Exit(min(codes))
+
+
+def _print_finding(ok: bool, name: str, detail: str) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    mark = Text("✓ ", "green") if ok else Text("✗ ", "bold red")
+    Console(soft_wrap=True, highlight=False).print(mark + Text(name, "bold") + Text(f": {detail}"))
+
+
+@app.command()
+def tail(
+    config: ConfigFile,
+    topics: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="TOPIC",
+            help="Topics or tables; also checkpoints, gaps, schemas, dead_letters. Without: all changes.",
+            show_default=False,
+        ),
+    ] = None,
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="Begin with the oldest change there is, not the next.")
+    ] = False,
+    exit_at_end: Annotated[
+        bool, typer.Option("--exit-at-end", help="Stop at the end that the topics have now.")
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Print one JSON object a line: topic, partition, offset, key and value. Bytes are base64, "
+            "times ISO in UTC. A key that is not UTF-8 text is base64, too.",
+        ),
+    ] = False,
+) -> None:
+    """Show changes as they arrive on Kafka, decoded.
+
+    Only what is committed is shown. What cannot be decoded is shown in base64, with an error beside it.
+    """
+    loaded = _load(config)
+    from relay import tail as tailing
+    from relay import tail_text
+
+    show = tail_text.printer()
+    tailing.tail(
+        loaded,
+        topics or [],
+        (lambda record: print(tailing.json_line(record))) if as_json else show,
+        flush=sys.stdout.flush,
+        from_beginning=from_beginning,
+        exit_at_end=exit_at_end,
+    )
+
+
+@app.command()
+def consume(
+    consumer: Annotated[Consumer, typer.Argument(help="What to keep up to date.", show_default=False)],
+    config: ConfigFile,
+    until_caught_up: UntilCaughtUp = False,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from",
+            metavar="START",
+            help="Where a new checkpoint begins: committed, earliest, latest, an ISO time, or offsets in JSON.",
+            show_default=False,
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Where the consumer remembers how far it is.", metavar="DIR", show_default=False),
+    ] = None,
+) -> None:
+    """Apply the changes on Kafka to the cache, the change log or the copy of the tables, until stopped.
+
+    Runs Spark in this process. Needs Java 17 and `pip install 'relay[spark]'`.
+    """
+    loaded = _load(config)
+    if {"cache": loaded.cache, "log": loaded.log, "copy": loaded.copy_}[consumer] is None:
+        raise ConfigError(f"{config}: there is no `{consumer}:` in it, so there is nothing to consume for")
+    import spark_consumers
+
+    spark_consumers.run(consumer.value, loaded, until_caught_up=until_caught_up, start=start, checkpoint=checkpoint)
+
+
+@token.command("compare")
+def token_compare(
+    a: Annotated[str, typer.Argument(metavar="A", help="A token as JSON, or null.", show_default=False)],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another.", show_default=False)],
+) -> None:
+    """Print whether A is older, equal or newer than B, or unknown where nothing can tell."""
+    from relay.token import EventToken, compare
+
+    def read(name: str, text: str) -> EventToken | None:
+        if text.strip() == "null":
+            return None
+        try:
+            return EventToken.from_json(text)
+        except ValueError as error:
+            raise ConfigError(f"{name} is not a token: {error}") from error
+
+    typer.echo(compare(read("A", a), read("B", b)).value)
+
+
+@services.command("up")
+def services_up(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="kafka, dynamodb, redis (the default is these), registry."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start the services that do not run yet, and print where they listen. They go on running.
+
+    The first time, this downloads them. Their data is gone when they end.
+    """
+    from relay.local import services as local
+
+    _print_services(local.up(names), as_json)
+
+
+@services.command("down")
+def services_down(as_json: AsJson = False) -> None:
+    """End all services, with their data, and print those that ran."""
+    from relay.local import services as local
+
+    _print_services(local.down(), as_json)
+
+
+@services.command("status")
+def services_status(as_json: AsJson = False) -> None:
+    """Print which services were started, and whether they still run."""
+    from relay.local import services as local
+
+    _print_services(local.status(), as_json)
+
+
+def _print_services(found: Sequence[Service], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps([service.as_dict() for service in found]))
+        return
+    for service in found:
+        state = "running" if service.running else "ended"
+        typer.echo(f"{service.name:9} {state}  {service.address}  pid {service.pid}  {service.log}")
+
+
+@app.command()
+def demo(
+    source: Annotated[DemoSource, typer.Option(help="The kind of database.")] = DemoSource.DYNAMODB,
+    seconds: Annotated[int, typer.Option(min=5, help="How long the workload lasts.")] = 60,
+) -> None:
+    """See the whole system at work on this machine: a table, its changes, a cache, a log and a copy.
+
+    Ends with counts, checks and latencies. Exit code 0 only if every check held.
+    """
+    from relay.local import demo as demonstration
+
+    demonstration.run(source.value, seconds)
+
+
+def main() -> None:
+    """Run the command line; the console script ``relay``."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""``relay tail``: what stands on the topics, decoded, one record a line.
+
+The line of ``--json`` is a contract: ``topic, partition, offset, key, value``, and ``error`` where the value
+cannot be decoded. The other form is for people and may change freely.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import difflib
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    Message,
+    TopicPartition,
+)
+
+from relay.avro.decode import Undecodable, UnknownFraming, UnknownSchema, WriterSchemas, decode
+from relay.avro.registry import open_schemas
+from relay.config import INTERNAL, Config
+from relay.errors import ConfigError, Unavailable
+from relay.kafka import topics as kafka_topics
+
+
+def tail(
+    config: Config,
+    names: Sequence[str],
+    write: Callable[[dict[str, Any]], None],
+    *,
+    flush: Callable[[], object],
+    from_beginning: bool = False,
+    exit_at_end: bool = False,
+) -> None:
+    """Hand every record of the topics ``names`` (default: all changes) to ``write``, until interrupted.
+
+    ``exit_at_end``: return at the ends the topics had at the start. ``flush`` is called whenever no record
+    waits. Raises ``ConfigError`` for an unknown topic, ``Unavailable`` for one that is not there.
+    """
+    topics = resolve(config, names)
+    admin = kafka_topics.connect(config)
+    there = kafka_topics.existing(admin, config)
+    if missing := [topic for topic in topics if topic not in there]:
+        raise Unavailable(
+            f"there is no topic {missing[0]!r} at {config.kafka.bootstrap_servers} yet: `relay run` creates it"
+        )
+    changes = {config.topic(source.table_name) for source in config.sources}
+    ends = kafka_topics.bounds(admin, [(topic, number) for topic in topics for number in there[topic].partitions])
+    with contextlib.closing(open_schemas(config)) as schemas:
+        for message in _read(config, ends, flush, from_beginning=from_beginning, exit_at_end=exit_at_end):
+            write(line(message, schemas if message.topic() in changes else None))
+
+
+def resolve(config: Config, names: Sequence[str]) -> list[str]:
+    """Return the topics that ``names`` mean: topics, tables, or kinds of the relay's own topics."""
+    tables = {source.table_name: config.topic(source.table_name) for source in config.sources}
+    if not names:
+        return list(dict.fromkeys(tables.values()))
+    own: dict[str, str] = {kind: config.internal(kind) for kind in INTERNAL}
+    known = {name: name for name in (*tables.values(), *own.values())}
+    meanings = {**own, **tables, **known}
+    for name in names:
+        if name not in meanings:
+            nearest = difflib.get_close_matches(name, meanings, n=1, cutoff=0.5)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are: {', '.join(known)}"
+            raise ConfigError(f"{name!r} is not a topic of this relay; {hint}")
+    return list(dict.fromkeys(meanings[name] for name in names))
+
+
+def line(message: Message, schemas: WriterSchemas | None) -> dict[str, Any]:
+    """Return a record as plain JSON values. ``schemas`` decode a change; without them the value is JSON.
+
+    The key is text where it is UTF-8 and base64 where it is not; the typed key is in the value. What cannot
+    be decoded is shown in base64 with an ``error``.
+    """
+    key, value = message.key(), message.value()
+    shown: dict[str, Any] = {
+        "topic": message.topic(),
+        "partition": message.partition(),
+        "offset": message.offset(),
+        "key": _text(key) if isinstance(key, bytes) else key,
+        "value": None,
+    }
+    if not isinstance(value, bytes):
+        return shown
+    try:
+        shown["value"] = json.loads(value) if schemas is None else plain(_images(decode(schemas, value)))
+    except (UnknownFraming, UnknownSchema, Undecodable) as error:
+        shown |= {"value": _base64(value), "error": str(error)}
+    except ValueError as error:
+        shown |= {"value": _base64(value), "error": f"is not JSON: {error}"}
+    return shown
+
+
+def json_line(record: dict[str, Any]) -> str:
+    """Return the line that ``--json`` prints."""
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+
+
+def plain(value: Any) -> Any:
+    """Return ``value`` in what JSON has: bytes as base64, times as ISO in UTC, decimals as text."""
+    if isinstance(value, dict):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(inner) for inner in value]
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return _base64(bytes(value))
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    if isinstance(value, Decimal) or (isinstance(value, float) and not math.isfinite(value)):
+        return str(value)  # I8: a JSON number would be rounded by whoever reads it
+    return value
+
+
+def _images(change: dict[str, Any]) -> dict[str, Any]:
+    """Open the images of DynamoDB items, which are JSON inside a string."""
+    opened = {name: json.loads(change[name]) for name in ("old", "new") if isinstance(change[name], str)}
+    return {**change, **opened}
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode("ascii")
+
+
+def _text(value: bytes) -> str:
+    try:
+        return value.decode("utf-8")
+    except UnicodeDecodeError:
+        return _base64(value)
+
+
+def _read(
+    config: Config,
+    ends: Mapping[kafka_topics.Partition, tuple[int, int]],
+    flush: Callable[[], object],
+    *,
+    from_beginning: bool,
+    exit_at_end: bool,
+) -> Iterator[Message]:
+    settings: dict[str, Any] = {
+        **config.kafka.client(),
+        # Demanded by librdkafka; partitions are assigned and nothing is committed, so no group forms.
+        "group.id": f"{config.name}.tail",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",  # I3
+        "auto.offset.reset": "earliest",
+    }
+    consumer = Consumer(settings, logger=kafka_topics.SILENT)
+    with contextlib.closing(consumer):
+        starts = {where: low if from_beginning else high for where, (low, high) in ends.items()}
+        consumer.assign([TopicPartition(*where, offset) for where, offset in starts.items()])
+        unread = {where for where, (_, high) in ends.items() if starts[where] < high}
+        while unread or not exit_at_end:
+            message = consumer.poll(0)
+            if message is None:
+                flush()
+                message = consumer.poll(0.5)
+            if message is None:
+                continue
+            where = (message.topic() or "", message.partition() or 0)
+            offset, end = message.offset() or 0, ends[where][1]
+            problem = message.error()
+            if problem is not None and problem.code() != KafkaError._PARTITION_EOF:
+                raise Unavailable(f"cannot read {where[0]}[{where[1]}]: {problem.str()}")
+            if problem is None and not (exit_at_end and offset >= end):
+                yield message
+            # The last offset may be a transaction's marker, which is never handed out: the end is reached
+            # with the record before it, with the event that says so, or past it.
+            if offset >= (end - 1 if problem is None else end):
+                unread.discard(where)
+        flush()

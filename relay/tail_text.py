@@ -1,0 +1,79 @@
+"""How ``relay tail`` shows a record to a person. For programs there is ``--json``; this may change freely."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+_COLOURS = {"INSERT": "green", "UPDATE": "yellow", "DELETE": "red", "READ": "cyan", "TRUNCATE": "bold red"}
+_KINDS = {"S", "N", "B", "SS", "NS", "BS", "BOOL", "NULL", "L", "M"}
+
+
+def printer() -> Callable[[Mapping[str, Any]], None]:
+    """Return what prints a record, as made by ``relay.tail.line``, to stdout."""
+    console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
+
+    def show(record: Mapping[str, Any]) -> None:
+        for text in _record(record):
+            console.print(text)
+
+    return show
+
+
+def _record(record: Mapping[str, Any]) -> Iterator[Text]:
+    where = Text(f"{record['topic']}[{record['partition']}]@{record['offset']}  ", "dim")
+    value = record["value"]
+    if "error" in record:
+        yield where + Text(f"cannot be decoded: {record['error']}  ", "bold red") + Text(str(value))
+    elif not isinstance(value, dict) or "operation" not in value:
+        shown = "(deleted)" if value is None else _json(value)
+        yield where + Text(f"{record['key']}  ", "bold") + Text(shown)
+    else:
+        operation = value["operation"]
+        key = " ".join(f"{name}={_short(part)}" for name, part in (value["key"] or {}).items())
+        yield (
+            where
+            + Text(f"{value['committed_at']}  ", "dim")
+            + Text(f"{operation:8} ", _COLOURS.get(operation, ""))
+            + Text(f"{value['table']} {key}", "bold")
+        )
+        yield from _difference(value["old"] or {}, value["new"] or {}, set(value["key"] or {}))
+
+
+def _difference(old: Mapping[str, Any], new: Mapping[str, Any], key: set[str]) -> Iterator[Text]:
+    for name in [*new, *(name for name in old if name not in new)]:
+        if name in key or old.get(name) == new.get(name):
+            continue
+        line = Text(f"  {'~' if name in old and name in new else '+' if name in new else '-'} {name}: ")
+        if name in old:
+            line += Text(_short(old[name]), "red")
+        if name in old and name in new:
+            line += Text(" → ")
+        if name in new:
+            line += Text(_short(new[name]), "green")
+        yield line
+
+
+def _short(value: Any) -> str:
+    unpacked = _unpacked(value)
+    return unpacked if isinstance(unpacked, str) else _json(unpacked)
+
+
+def _unpacked(value: Any) -> Any:
+    """Take the types off a DynamoDB value: a person reads ``12`` more easily than ``{"N": "12"}``."""
+    if isinstance(value, dict) and len(value) == 1 and value.keys() <= _KINDS:
+        kind, inner = next(iter(value.items()))
+        if kind == "M":
+            return {name: _unpacked(part) for name, part in inner.items()}
+        if kind == "L":
+            return [_unpacked(part) for part in inner]
+        return None if kind == "NULL" else inner
+    return value
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

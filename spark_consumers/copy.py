@@ -1,0 +1,138 @@
+"""The copy: for every source table a Delta table that holds its rows as they are now, each with its event token.
+
+The token beside each row decides what may replace it (``fold``). The stored tokens of a batch's keys are read, the
+rows are decided on the driver, and written in one MERGE, each only where what was read still stands. Rows may be
+large and never come to the driver: the MERGE takes them from the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from relay.change import Images, Operation, Snapshot
+from relay.config import Config, Copy
+from relay.token import EventToken
+from spark_consumers.change_log import others_of
+from spark_consumers.dead_letters import DeadLetters, refuse_unknown_schemas
+from spark_consumers.decode import Decoder, Layout, Status
+from spark_consumers.fold import Counts, by_item
+from spark_consumers.sinks import delta
+from spark_consumers.sinks.copy_table import CopyTable, Place
+
+_PLAIN = (Status.CHANGE, Status.TOMBSTONE)
+
+
+@dataclass(frozen=True, slots=True)
+class Slim:
+    """A change without its images. ``new``: where in the batch the new image is, None if there is none."""
+
+    key: tuple[str, ...]
+    place: Place
+    event_id: str
+    operation: Operation
+    new: Place | None
+    images: Images
+    token: EventToken | None
+    snapshot: Snapshot | None
+
+
+class CopyConsumer:
+    """Keeps the tables under ``copy.url`` up to date."""
+
+    name = "copy"
+    at_most = 20_000
+    interval = "2 seconds"
+    delta = True
+
+    def __init__(self, config: Config, copy: Copy) -> None:
+        self.topics = [config.topic(source.table_name) for source in config.sources]
+        self.location = copy.url
+        self._path = delta.spark_path(copy.url)
+        self._layouts: Sequence[Layout] = ()
+        self._tables: dict[tuple[str, str], CopyTable] = {}
+
+    def close(self) -> None:
+        pass
+
+    def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
+        self._layouts = decoder.layouts
+        return decoder.changes(records)
+
+    def apply(self, frame: DataFrame, letters: DeadLetters) -> dict[str, int]:
+        """Store what a batch changes; return counts. Raises ``UnknownSchemas``, and as the sinks do."""
+        frame = frame.persist()
+        try:
+            return self._apply(frame, letters)
+        finally:
+            frame.unpersist()
+
+    def _apply(self, frame: DataFrame, letters: DeadLetters) -> dict[str, int]:
+        rows = [orjson.loads(row[0]) for row in frame.select(_slim().alias("slim")).collect()]
+        strange = any(row["status"] not in _PLAIN for row in rows)
+        others = others_of(frame) if strange else []
+        refuse_unknown_schemas(others)
+        counts = Counts()
+        tables: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+        for row in rows:
+            if row["status"] == Status.CHANGE:
+                layout = self._layouts[row["layout"]]
+                tables.setdefault((layout.source, layout.table), []).append(row)
+        for name, of_table in tables.items():
+            table = self._table(name, self._layouts[of_table[0]["layout"]])
+            slims = [_read(row) for row in of_table]
+            keyed = [slim for slim in slims if slim.operation is not Operation.TRUNCATE]
+            table.apply(frame, by_item(keyed, lambda slim: slim.key, lambda slim: slim.place), counts)
+            # Last: every row that is younger than the truncation is protected by its token.
+            for slim in slims:
+                if slim.operation is Operation.TRUNCATE:
+                    table.truncate(frame, slim, counts)
+        return {
+            "rows": len(rows),
+            "applied": counts.applied,
+            "ignored": counts.ignored,
+            "unknown": counts.unknown,
+            "incomplete": counts.incomplete,
+            "dead_letters": letters.send(others),  # each a hole in the copy
+        }
+
+    def _table(self, name: tuple[str, str], layout: Layout) -> CopyTable:
+        if name not in self._tables:
+            source, table = name
+            self._tables[name] = CopyTable(f"{self._path}/{source}/{table}", layout)
+        return self._tables[name]
+
+
+def _slim() -> Any:
+    """Give what deciding needs of a change, as JSON."""
+    is_change = F.col("status") == Status.CHANGE
+    columns = ("layout", "partition", "offset", "key_texts", "event_id", "operation", "images", "token")
+    return F.to_json(
+        F.struct(
+            "status",
+            *(F.when(is_change, F.col(name)).alias(name) for name in columns),
+            F.when(F.col("new").isNotNull(), True).alias("new"),
+            "snapshot_id",
+            "snapshot_as_of",
+        )
+    )
+
+
+def _read(row: Mapping[str, Any]) -> Slim:
+    place = (row["partition"], row["offset"])
+    token, snapshot = row.get("token"), row.get("snapshot_id")
+    return Slim(
+        key=tuple(row.get("key_texts", ())),
+        place=place,
+        event_id=row["event_id"],
+        operation=Operation(row["operation"]),
+        new=place if row.get("new") else None,
+        images=Images(row["images"]),
+        token=None if token is None else EventToken.from_json(token),
+        snapshot=None if snapshot is None else Snapshot(snapshot, row["snapshot_as_of"]),
+    )

@@ -1,0 +1,147 @@
+"""What a change makes of a stored row, and what many changes make of it: plain functions, no Spark.
+
+The rule of the copy (seed 004, "Data Dump, Keeping It Up To Date"). A batch is folded with the rule that one change
+is stored by, from the state that really is stored, so a batch ends as its changes one by one would. A change of the
+rule goes through the properties in ``tests/spark_consumers/test_fold.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol, TypeVar
+
+from relay.change import Images, Operation, Snapshot
+from relay.token import EventToken, Order, compare
+
+KeyT = TypeVar("KeyT", bound=Hashable)
+T = TypeVar("T")
+
+
+class ChangeLike(Protocol):
+    """What the rule asks of a change; ``relay.change.Change`` has it."""
+
+    @property
+    def event_id(self) -> str: ...
+    @property
+    def operation(self) -> Operation: ...
+    @property
+    def new(self) -> Any: ...
+    @property
+    def images(self) -> Images: ...
+    @property
+    def token(self) -> EventToken | None: ...
+    @property
+    def snapshot(self) -> Snapshot | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One row of the copy, tombstones included.
+
+    ``item``: the row, opaque to the rule; None for a tombstone. ``incomplete``: the item is older than the token,
+    since the change came without the image it needs.
+    """
+
+    item: Any
+    token: EventToken | None
+    event_id: str
+    deleted: bool = False
+    incomplete: bool = False
+
+
+class Verdict(StrEnum):
+    APPLIED = "applied"
+    IGNORED = "ignored"
+    UNKNOWN = "unknown"  # stored, because no order was known (I5)
+
+
+@dataclass(slots=True)
+class Counts:
+    """``unknown`` and ``incomplete`` are among ``applied``."""
+
+    applied: int = 0
+    ignored: int = 0
+    unknown: int = 0
+    incomplete: int = 0
+
+
+def store(stored: Stored | None, change: ChangeLike) -> tuple[Stored | None, Verdict]:
+    """Return the row after ``change`` (``stored`` itself if it is ignored), and why.
+
+    Not for TRUNCATE, which has no key: `truncate`.
+    """
+    verdict = _verdict(stored, change)
+    if verdict is Verdict.IGNORED:
+        return stored, verdict
+    if change.operation is Operation.DELETE:
+        return Stored(None, change.token, change.event_id, deleted=True), verdict
+    if change.new is not None:
+        return Stored(change.new, change.token, change.event_id), verdict
+    # I8: what the row is now is not known, so the row that was is kept, and says so.
+    kept = stored.item if stored is not None else None
+    deleted = stored is None or stored.deleted
+    return Stored(kept, change.token, change.event_id, deleted=deleted, incomplete=True), verdict
+
+
+def _verdict(stored: Stored | None, change: ChangeLike) -> Verdict:
+    if stored is None:
+        return Verdict.APPLIED
+    if change.operation is Operation.READ:
+        newer = change.snapshot is not None and (
+            stored.token is None or stored.token.timestamp < change.snapshot.as_of
+        )
+        return Verdict.APPLIED if newer else Verdict.IGNORED
+    if stored.token is None:
+        return Verdict.APPLIED
+    order = compare(stored.token, change.token)
+    if order is Order.NEWER:
+        return Verdict.IGNORED
+    if order is Order.EQUAL and stored.event_id == change.event_id and not stored.incomplete:
+        # I7: a replay of the very change that is stored. It may be the stub of one that came whole since.
+        return Verdict.IGNORED
+    return Verdict.UNKNOWN if order is Order.UNKNOWN else Verdict.APPLIED
+
+
+def truncate(stored: Stored, change: ChangeLike) -> tuple[Stored, Verdict]:
+    """Return a row after its table was truncated.
+
+    A row that may be younger is kept: the truncation of one shard is no deletion in another. It says that it
+    may be wrong.
+    """
+    order = compare(stored.token, change.token) if stored.token is not None else Order.OLDER
+    if stored.deleted or order is Order.NEWER:
+        return stored, Verdict.IGNORED
+    if order is Order.UNKNOWN:
+        kept = Stored(stored.item, stored.token, stored.event_id, incomplete=True)
+        return kept, Verdict.IGNORED if kept == stored else Verdict.UNKNOWN
+    return Stored(None, change.token, change.event_id, deleted=True), Verdict.APPLIED
+
+
+def fold(stored: Stored | None, changes: Iterable[ChangeLike], counts: Counts) -> Stored | None:
+    """Apply the changes of one item, in their order (I2), and count what became of each."""
+    for change in changes:
+        after, verdict = store(stored, change)
+        tally(counts, verdict, after)
+        stored = after
+    return stored
+
+
+def tally(counts: Counts, verdict: Verdict, after: Stored | None) -> None:
+    if verdict is Verdict.IGNORED:
+        counts.ignored += 1
+        return
+    counts.applied += 1
+    counts.unknown += verdict is Verdict.UNKNOWN
+    counts.incomplete += after is not None and after.incomplete
+
+
+def by_item(rows: Iterable[T], key: Callable[[T], KeyT], place: Callable[[T], tuple[int, int]]) -> Mapping[KeyT, Sequence[T]]:
+    """Return the rows of each item in the order of (partition, offset), which is that of the source (I2)."""
+    items: dict[KeyT, list[T]] = {}
+    for row in rows:
+        items.setdefault(key(row), []).append(row)
+    for of_one in items.values():
+        of_one.sort(key=place)
+    return items

@@ -1,0 +1,132 @@
+"""The Spark session of a consumer: its own JVM on this machine, or the one that ``spark-submit`` made.
+
+Settings that cost or save start-up time and latency stand here, each with its reason. A session that somebody
+else made is used as it is: only settings of its SQL are changed, and only for the consumer.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from relay.errors import ConfigError, Unavailable
+from relay.local.jars import jars
+from relay.local.java import find_java
+
+DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
+
+# Bytes of one Avro string or bytes value. Without a limit, damaged bytes that read as a huge length end in an
+# OutOfMemoryError, which takes the JVM down instead of the record to the dead letters.
+_LONGEST_VALUE = 32 << 20
+
+_JAVA_OPTIONS = (
+    # On few cores the optimising compiler takes the CPU away from the first minutes' batches: with it a batch of
+    # the cache takes half as long again at p50, and twice as long at p95.
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    f"-Dorg.apache.avro.limits.string.maxLength={_LONGEST_VALUE}",
+    f"-Dorg.apache.avro.limits.bytes.maxLength={_LONGEST_VALUE}",
+    f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}",
+)
+
+_SQL = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    # Names of columns are those of the source, and DynamoDB tells Id from id.
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.shuffle.partitions": "2",
+    # Re-planning between stages costs more than it finds in batches of this size.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.streaming.numRecentProgressUpdates": "10",
+}
+
+# The default manager sets the permissions of each file by forking a process: 20 ms for each of two files a batch.
+_LOCAL_CHECKPOINT = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+    )
+}
+
+_DELTA_SQL = {
+    # A table's state is kept in so many partitions. The default of 50 makes the first MERGE take 12 s.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.databricks.delta.autoCompact.enabled": "true",
+    "spark.databricks.delta.autoCompact.minNumFiles": "30",
+}
+
+
+def open_session(name: str, *, delta: bool, keep_open: Sequence[int] = ()) -> SparkSession:
+    """Return a session called ``name``, able to read Kafka and Avro, and Delta if asked.
+
+    ``keep_open``: file descriptors that the JVM holds as long as it lives. Raises ``Unavailable`` without Java
+    or PySpark's jars, ``ConfigError`` if an existing session lacks what is needed.
+    """
+    given = _existing()
+    session = given.newSession() if given else SparkSession(_context(name, delta, keep_open))
+    for key, value in (_SQL | _LOCAL_CHECKPOINT | (_DELTA_SQL if delta else {})).items():
+        session.conf.set(key, value)
+    if delta and DELTA_EXTENSION not in str(session.conf.get("spark.sql.extensions", "")):
+        raise ConfigError(
+            "the Spark session that is there was made without Delta: submit with "
+            f"--conf spark.sql.extensions={DELTA_EXTENSION} "
+            f"--conf spark.sql.catalog.spark_catalog={DELTA_CATALOG}"
+        )
+    return session
+
+
+def _existing() -> SparkSession | None:
+    """Return the session of this process, or of the ``spark-submit`` it runs under."""
+    active = SparkSession.getActiveSession()
+    if active is None and "PYSPARK_GATEWAY_PORT" in os.environ:
+        active = SparkSession.builder.getOrCreate()
+    return active
+
+
+def _context(name: str, delta: bool, keep_open: Sequence[int]) -> SparkContext:
+    java = find_java()
+    home = find_spec("pyspark")
+    if home is None:
+        raise Unavailable("PySpark is not installed: pip install 'relay[spark]'")
+    # Spark's own start script looks nowhere else.
+    os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    conf = SparkConf(loadDefaults=False)
+    conf.setAll(_settings(name, delta).items())
+    options: dict[str, Any] = {
+        # Signals to our process group are for us: we drain, then end the JVM. If we are killed, it ends
+        # itself, since its standard input does.
+        "start_new_session": True,
+        "pass_fds": tuple(keep_open),
+    }
+    gateway = launch_gateway(conf, options)
+    return SparkContext(conf=conf, gateway=gateway)
+
+
+def _settings(name: str, delta: bool) -> dict[str, str]:
+    settings = {
+        "spark.app.name": name,
+        "spark.master": "local[*]",
+        "spark.jars": ",".join(map(str, jars("spark"))),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": " ".join(_JAVA_OPTIONS),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "relay-spark-warehouse"),
+    }
+    if delta:
+        settings |= {
+            "spark.sql.extensions": DELTA_EXTENSION,
+            "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
+        }
+    return settings

@@ -1,0 +1,268 @@
+"""One table of the copy in Delta: its columns, the states of some of its rows, and the guarded write.
+
+The columns are a contract with those who query the copy, shown in the README of the consumers. Add some at the end.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import islice
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
+
+from relay.errors import RelayError
+from relay.token import EventToken
+from spark_consumers.decode import Layout, Status
+from spark_consumers.fold import ChangeLike, Counts, Stored, fold, tally, truncate
+from spark_consumers.sinks import delta
+
+Place = tuple[int, int]
+"""Partition and offset: where in a batch a change and its image are."""
+
+Key = tuple[str, ...]
+"""The key columns as text; binary in base64."""
+
+_COLUMNS = {
+    "item": "STRING",
+    "_relay_token": "STRING",
+    "_relay_deleted": "BOOLEAN",
+    "_relay_event_id": "STRING",
+    "_relay_incomplete": "BOOLEAN",
+    "_relay_updated_at": "TIMESTAMP",
+}
+_STATE = ("_relay_token", "_relay_deleted", "_relay_event_id", "_relay_incomplete")
+_NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
+_ROUNDS = 20  # a row that changes under as many attempts in a row is no contention but a fault
+_TRUNCATED_AT_ONCE = 20_000  # rows decided and written in one go (I11)
+
+
+class Item(Enum):
+    """Stands in a row's state for the item that is in the table."""
+
+    AS_STORED = "as stored"
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    key: Key
+    read: Stored | None
+    row: Stored
+
+
+class CopyTable:
+    """The copy of one table, at ``path``. Made when first used."""
+
+    def __init__(self, path: str, layout: Layout) -> None:
+        self._table = delta.table(path)
+        self._binary = layout.binary_key
+        self._made = False
+        # A key column that is called like one of ours makes room.
+        self.key_columns = [f"key_{field.name}" if field.name in _COLUMNS else field.name for field in layout.key]
+        if len({name.lower() for name in self.key_columns}) < len(self.key_columns):
+            raise RelayError(
+                f"the key of {layout.source}/{layout.table} has columns that differ only in case "
+                f"({', '.join(self.key_columns)}): Delta cannot keep them"
+            )
+
+    def apply(self, batch: DataFrame, items: Mapping[Key, Sequence[ChangeLike]], counts: Counts) -> None:
+        """Apply the changes of some items, each item's in order."""
+        session = batch.sparkSession
+        left = items
+        for _ in range(_ROUNDS):
+            if not left:
+                return
+            stored = self._read(session, list(left))
+            round_counts = {key: Counts() for key in left}
+            writes = []
+            for key, changes in left.items():
+                read = stored.get(key)
+                row = fold(read, changes, round_counts[key])
+                if row is not None and not _same(row, read):
+                    writes.append(_Write(key, read, row))
+            lost = self._write(batch, writes)
+            for key, of_key in round_counts.items():
+                if key not in lost:
+                    _add(counts, of_key)
+            left = {key: left[key] for key in lost}
+        raise RelayError(f"{self._table}: a row changed under {_ROUNDS} attempts to write it: {next(iter(left))}")
+
+    def truncate(self, batch: DataFrame, change: ChangeLike, counts: Counts) -> None:
+        """Delete every row that is older than the truncation."""
+        session = batch.sparkSession
+        self._make(session)
+        rows = session.sql(f"SELECT * FROM {self._table} WHERE NOT _relay_deleted").toLocalIterator()
+        states = (self._state(row) for row in rows)
+        while part := list(islice(states, _TRUNCATED_AT_ONCE)):
+            self._truncate(batch, dict(part), change, counts)
+
+    def _truncate(self, batch: DataFrame, read: Mapping[Key, Stored], change: ChangeLike, counts: Counts) -> None:
+        for _ in range(_ROUNDS):
+            decided = {key: truncate(state, change) for key, state in read.items()}
+            writes = [_Write(key, read[key], row) for key, (row, _) in decided.items() if not _same(row, read[key])]
+            lost = self._write(batch, writes)
+            for key, (row, verdict) in decided.items():
+                if key not in lost:
+                    tally(counts, verdict, row)
+            if not lost:
+                return
+            read = self._read(batch.sparkSession, list(lost))
+        raise RelayError(f"{self._table}: a row changed under {_ROUNDS} attempts to truncate it")
+
+    # ------------------------------------------------------------------ reading
+
+    def _read(self, session: SparkSession, keys: Sequence[Key]) -> dict[Key, Stored]:
+        """Return the states of those of ``keys`` that are in the table."""
+        self._make(session)
+        self._keyed(session.createDataFrame(list(keys), self._key_schema())).createOrReplaceTempView("relay_keys")
+        columns = ", ".join(f"t.{delta.quoted(name)}" for name in (*self.key_columns, *_STATE))
+        rows = session.sql(
+            f"SELECT /*+ BROADCAST(s) */ {columns} FROM {self._table} t JOIN relay_keys s ON {self._same_key()}"
+        ).collect()
+        return dict(map(self._state, rows))
+
+    def _state(self, row: Row) -> tuple[Key, Stored]:
+        key = tuple(_text(row[name]) for name in self.key_columns)
+        token = row["_relay_token"]
+        return key, Stored(
+            Item.AS_STORED,
+            None if token is None else EventToken.from_json(token),
+            row["_relay_event_id"],
+            deleted=row["_relay_deleted"],
+            incomplete=row["_relay_incomplete"],
+        )
+
+    # ------------------------------------------------------------------ writing
+
+    def _write(self, batch: DataFrame, writes: Sequence[_Write]) -> set[Key]:
+        """Write each row where what was read still stands; return the keys of those where it does not."""
+        if not writes:
+            return set()
+        session = batch.sparkSession
+        decided = session.createDataFrame([self._decided(write) for write in writes], self._write_schema())
+        images = batch.where(F.col("status") == Status.CHANGE).select(
+            F.col("partition").alias("_partition"), F.col("offset").alias("_offset"), F.col("new").alias("_item")
+        )
+        self._keyed(decided).join(
+            images,
+            (F.col("item_partition") == F.col("_partition")) & (F.col("item_offset") == F.col("_offset")),
+            "left",
+        ).createOrReplaceTempView("relay_batch")
+        keys = [delta.quoted(name) for name in self.key_columns]
+        item = "CASE WHEN s.keep THEN t.item ELSE s._item END"
+        values = {
+            "_relay_token": "s.token",
+            "_relay_deleted": "s.deleted",
+            "_relay_event_id": "s.event_id",
+            "_relay_incomplete": "s.incomplete",
+            "_relay_updated_at": "current_timestamp()",
+        }
+        updates = ", ".join(f"t.{name} = {value}" for name, value in values.items())
+        written = delta.merged(
+            session,
+            f"""MERGE INTO {self._table} t USING relay_batch s ON {self._same_key()}
+            WHEN MATCHED AND s.existed AND t._relay_token <=> s.read_token
+                AND t._relay_event_id = s.read_event_id AND t._relay_deleted = s.read_deleted
+                AND t._relay_incomplete = s.read_incomplete
+            THEN UPDATE SET t.item = {item}, {updates}
+            WHEN NOT MATCHED AND NOT s.existed
+            THEN INSERT ({", ".join((*keys, "item", *values))})
+            VALUES ({", ".join((*(f"s.k{n}" for n in range(len(keys))), "s._item", *values.values()))})""",
+        )
+        if written == len(writes):
+            return set()
+        # Another driver was faster somewhere: what stands there now is not what was written.
+        stands = self._read(session, [write.key for write in writes])
+        return {write.key for write in writes if not _same(write.row, stands.get(write.key))}
+
+    def _decided(self, write: _Write) -> tuple[object, ...]:
+        row, read = write.row, write.read
+        place: tuple[int | None, int | None] = row.item if isinstance(row.item, tuple) else (None, None)
+        return (
+            *write.key,
+            *place,
+            row.item is Item.AS_STORED,
+            _json(row.token),
+            row.deleted,
+            row.event_id,
+            row.incomplete,
+            read is not None,
+            _json(read.token) if read else None,
+            read.event_id if read else None,
+            read.deleted if read else None,
+            read.incomplete if read else None,
+        )
+
+    # ------------------------------------------------------------------ columns
+
+    def _make(self, session: SparkSession) -> None:
+        if self._made:
+            return
+        kinds = ["BINARY" if binary else "STRING" for binary in self._binary]
+        keys = [f"{delta.quoted(name)} {kind}" for name, kind in zip(self.key_columns, kinds, strict=True)]
+        ours = [f"{name} {kind}" for name, kind in _COLUMNS.items()]
+        properties = {"delta.checkpointInterval": "50"}
+        if _NOT_IN_PARQUET & set("".join(self.key_columns)):
+            properties["delta.columnMapping.mode"] = "name"
+        listed = ", ".join(f"{delta.literal(key)} = {delta.literal(value)}" for key, value in properties.items())
+        session.sql(
+            f"CREATE TABLE IF NOT EXISTS {self._table} ({', '.join(keys + ours)}) USING DELTA TBLPROPERTIES ({listed})"
+        )
+        self._made = True
+
+    def _key_schema(self) -> StructType:
+        return StructType([StructField(f"k{n}", StringType(), False) for n in range(len(self.key_columns))])
+
+    def _write_schema(self) -> StructType:
+        text, flag = StringType(), BooleanType()
+        return StructType(
+            [
+                *self._key_schema(),
+                StructField("item_partition", IntegerType()),
+                StructField("item_offset", LongType()),
+                StructField("keep", flag),
+                StructField("token", text),
+                StructField("deleted", flag),
+                StructField("event_id", text),
+                StructField("incomplete", flag),
+                StructField("existed", flag),
+                StructField("read_token", text),
+                StructField("read_event_id", text),
+                StructField("read_deleted", flag),
+                StructField("read_incomplete", flag),
+            ]
+        )
+
+    def _keyed(self, frame: DataFrame) -> DataFrame:
+        """Turn the texts of key columns k0, k1, ... into what the table holds."""
+        for number, binary in enumerate(self._binary):
+            if binary:
+                frame = frame.withColumn(f"k{number}", F.unbase64(f"k{number}"))
+        return frame
+
+    def _same_key(self) -> str:
+        return " AND ".join(f"t.{delta.quoted(name)} = s.k{n}" for n, name in enumerate(self.key_columns))
+
+
+def _same(row: Stored, other: Stored | None) -> bool:
+    """Whether two states are of the same change, and so hold the same item."""
+    return other is not None and replace(row, item=None) == replace(other, item=None)
+
+
+def _add(counts: Counts, more: Counts) -> None:
+    counts.applied += more.applied
+    counts.ignored += more.ignored
+    counts.unknown += more.unknown
+    counts.incomplete += more.incomplete
+
+
+def _text(value: object) -> str:
+    return b64encode(value).decode() if isinstance(value, (bytes, bytearray)) else str(value)
+
+
+def _json(token: EventToken | None) -> str | None:
+    return None if token is None else token.to_json()

@@ -1,0 +1,103 @@
+"""Caches with one guard taken away: the tests of I6 are worth what they catch of these.
+
+Stores and rules that are wrong on purpose. A rule is replaced where it is used, for one test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from relay.cache.entry import UNPLACED, Entry, Loaded, State, decode, encode, judge
+from relay.cache.store import KEEP, READ, Store, Stored, Write, generation_key
+from relay.token import EventToken, Order
+
+_nonces = count()
+
+
+class BrokenStore:
+    """A store around another one; each kind breaks its writes in one way."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+
+    def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[Stored | None], str]:
+        return self.inner.read(keys, generation_key)
+
+    def compare_and_set(self, writes: Sequence[Write]) -> dict[str, bytes | None]:
+        return self.inner.compare_and_set([self.broken(write) for write in writes])
+
+    def generation(self, generation_key: str) -> str:
+        return self.inner.generation(generation_key)
+
+    def renew(self, generation_key: str) -> str:
+        return self.inner.renew(generation_key)
+
+    def broken(self, write: Write) -> Write:
+        return write
+
+
+class UnguardedFills(BrokenStore):
+    """Stores a value over whatever stands there, as a plain SET does."""
+
+    def broken(self, write: Write) -> Write:
+        if write.value is None:
+            return write
+        standing = self.inner.compare_and_set([Write(write.key, READ, None, None, KEEP)])
+        return write._replace(expected=standing[write.key])
+
+
+class LateGeneration(BrokenStore):
+    """Stores a value with the generation of when it is stored, not of before it was loaded."""
+
+    def broken(self, write: Write) -> Write:
+        if write.value is None or write.meta is None:
+            return write
+        generation = self.inner.generation(generation_key(write.key.partition(":")[0]))
+        return write._replace(meta=encode(replace(decode(write.meta), generation=generation), f"x{next(_nonces)}"))
+
+
+class NoLeases(BrokenStore):
+    """Fills where still nothing stands, or still the same tombstone, without having left a lease there."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.found: dict[bytes | None, bytes | None] = {}
+
+    def compare_and_set(self, writes: Sequence[Write]) -> dict[str, bytes | None]:
+        made = []
+        for write in writes:
+            if write.meta and decode(write.meta).state is State.LEASE:
+                self.found[write.meta] = write.expected
+            elif write.expected not in self.found:
+                made.append(write)
+            elif write.value is not None:
+                made.append(write._replace(expected=self.found[write.expected]))
+        return self.inner.compare_and_set(made)
+
+
+def stores_whatever_is_loaded(lease: Entry, loaded: Loaded, until: float = 0.0) -> Entry:
+    return Entry(State.VALUE, lease.generation, dict(loaded.tokens), until)
+
+
+def lease_without_floor(_: Entry | None, generation: str, until: float) -> Entry:
+    return Entry(State.LEASE, generation, {}, until)
+
+
+def floor_without_null_tokens(entry: Entry, _: str) -> dict[str, EventToken | None]:
+    return {shard: held for shard, held in entry.tokens.items() if held}
+
+
+def serves_any(entry: Entry, *_: Any) -> bool:
+    return entry.state is State.VALUE
+
+
+def forgets_components(_: Entry | None, token: EventToken | None, generation: str, order: Order) -> Entry:
+    return Entry(State.TOMBSTONE, generation, {token.shard if token else UNPLACED: token})
+
+
+def takes_unknown_for_older(entry: Entry | None, token: EventToken | None) -> Order:
+    order = judge(entry, token)
+    return Order.OLDER if order is Order.UNKNOWN else order

@@ -1,0 +1,90 @@
+"""Runs a function one outside call at a time, so that a test decides what happens between any two calls.
+
+The function is run again from its start for each step: calls made before return what they returned then, one
+new call is made, and the next one ends the run. So the code under test is plain code, in one thread, and
+abandoning it at any call is a crash. It has to be deterministic apart from the calls given to ``Steps``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from relay.cache.store import Store, Stored, Write
+from relay.errors import Unavailable
+
+T = TypeVar("T")
+
+
+class _Pause(BaseException):
+    """Ends a run at the first call that is not made yet."""
+
+
+@dataclass
+class Steps:
+    """What one run has seen so far. ``fault``: makes the next call fail "before" or "after" it is made."""
+
+    fault: str | None = None
+    _seen: list[tuple[Any, Exception | None]] = field(default_factory=list)
+    _next: int = 0
+    _made: bool = False
+
+    def run(self, body: Callable[[], T]) -> tuple[bool, T | None]:
+        """Advance by one call. Return whether the function came to its end, and what it returned."""
+        self._next, self._made = 0, False
+        try:
+            return True, body()
+        except _Pause:
+            return False, None
+
+    def call(self, make: Callable[[], T], *, steps: bool = True) -> T:
+        """Make a call, or return what it returned before. ``steps`` False: not one to stop at."""
+        if self._next == len(self._seen):
+            if steps and self._made:
+                raise _Pause
+            self._made = self._made or steps
+            self._seen.append(self._make(make, self.fault if steps else None))
+        result, error = self._seen[self._next]
+        self._next += 1
+        if error is not None:
+            raise error
+        return result  # type: ignore[no-any-return]
+
+    def _make(self, make: Callable[[], T], fault: str | None) -> tuple[T | None, Exception | None]:
+        if fault is None:
+            return make(), None
+        self.fault = None
+        if fault == "after":
+            make()
+        return None, Unavailable(f"no answer; the call was lost {fault} it was made")
+
+
+@dataclass
+class SteppedStore:
+    """A store, one step per call; a read is two, since a store need not read everything at one instant.
+
+    ``floors``: by key, the result of ``observe`` at the instant the key was last read.
+    """
+
+    inner: Store
+    steps: Steps
+    observe: Callable[[], Mapping[Any, Any]]
+    floors: dict[str, Mapping[Any, Any]] = field(default_factory=dict)
+
+    def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[Stored | None], str]:
+        found, floors = self.steps.call(lambda: (self._entries(keys, generation_key), self.observe()))
+        self.floors.update(dict.fromkeys(keys, floors))
+        return found, self.generation(generation_key)
+
+    def compare_and_set(self, writes: Sequence[Write]) -> dict[str, bytes | None]:
+        return self.steps.call(lambda: self.inner.compare_and_set(writes))
+
+    def generation(self, generation_key: str) -> str:
+        return self.steps.call(lambda: self.inner.generation(generation_key))
+
+    def renew(self, generation_key: str) -> str:
+        return self.steps.call(lambda: self.inner.renew(generation_key))
+
+    def _entries(self, keys: Sequence[str], generation_key: str) -> list[Stored | None]:
+        return self.inner.read(keys, generation_key)[0]

@@ -1,0 +1,313 @@
+"""A small world around a cache: rows that are written, a replica that lags, invalidators, readers, and faults.
+
+``World.do`` makes one move, chosen by three numbers, so that a list of such triples is one interleaving. After
+each the world checks I6: nothing is served that is older than an invalidation applied before.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from relay.cache import Cached, Invalidator, Loaded, MemoryStore, Outcome, Store, TokenCache, is_fresher
+from relay.cache.entry import Tokens, decode
+from relay.cache.store import entry_key, generation_key
+from relay.errors import Unavailable
+from relay.token import EventToken
+from tests.cache.steps import SteppedStore, Steps
+
+KEYS = ("user:1", "user:2")  # composite objects, each made of a row in each shard
+SHARDS = ("orders/stream/a", "orders/stream/b")
+TOMBSTONE_TTL, VALUE_TTL, LEASE_TTL = 3600.0, 60.0, 5.0
+
+Move = tuple[str, int, int]
+Row = tuple[str, str]
+Versions = Mapping[Row, int]
+"""By (cache key, shard): the position in the shard of a change to the key's row there; 0 for none."""
+
+
+class Backend(Protocol):
+    """A store, and what may befall it."""
+
+    @property
+    def store(self) -> Store: ...
+
+    def lose(self, key: str) -> None: ...
+
+
+@dataclass
+class InMemory:
+    store: MemoryStore
+
+    def lose(self, key: str) -> None:
+        self.store.lose(key)
+
+
+def token(shard: str, position: int) -> EventToken:
+    """Three changes share each second, so that time alone does not tell their order."""
+    return EventToken(1000 + position // 3, shard, f"DynamoDB/{position}")
+
+
+@dataclass
+class Actor:
+    """Somebody in the middle of a call: ``body`` is what it does, ``done`` what follows when it has."""
+
+    steps: Steps
+    body: Callable[[], Any]
+    done: Callable[[Any], None]
+
+
+class World:
+    """``replicas``: loaders read a replica that lags and give tokens, instead of reading consistently. A lost
+    tombstone then cannot hold a stale read back, so nothing is lost in such a world.
+    """
+
+    def __init__(
+        self,
+        backend: Callable[[Callable[[], float]], Backend],
+        *,
+        namespace: str = "shop",
+        replicas: bool = False,
+        around: Callable[[Store], Store] = lambda store: store,
+    ) -> None:
+        self.now = 1_000_000.0
+        self.backend = backend(lambda: self.now)
+        self.store = around(self.backend.store)
+        self.replicas = replicas
+        self.namespace = namespace
+        self.logs: dict[str, list[str]] = {shard: [] for shard in SHARDS}  # the key of each change
+        self.replica = dict.fromkeys(SHARDS, 0)
+        self.applied: dict[Row, int] = dict.fromkeys(itertools.product(KEYS, SHARDS), 0)
+        self.cursors = [dict.fromkeys(SHARDS, 0) for _ in range(2)]  # one relay consumer each
+        self.actors: dict[int, Actor] = {}
+        self.outcomes: list[Outcome] = []
+        self._nonces = map(str, itertools.count())
+
+    # -- moves ------------------------------------------------------------------------------------------
+
+    def do(self, move: Move) -> None:
+        kind, x, y = move
+        getattr(self, kind)(x, y)
+        self.check()
+
+    def write(self, x: int, y: int) -> None:
+        """Change a row."""
+        self.logs[SHARDS[x % 2]].append(KEYS[y % 2])
+
+    def change(self, x: int, y: int) -> None:
+        """Change a row, and let an invalidator finish what it does."""
+        self.write(y, y // 2)
+        self.finish(2 + x % 2, y)
+
+    def steps(self, x: int, y: int) -> None:
+        """Let somebody make a few calls."""
+        for _ in range(1 + y % 4):
+            self.step(x, y)
+            self.check()
+
+    def step(self, x: int, y: int) -> None:
+        """Let somebody make one call: readers are 0 and 1, invalidators 2 and 3."""
+        who = x % 4
+        if who not in self.actors:
+            self.actors[who] = self._reader(y) if who < 2 else self._invalidator(who - 2, y)
+        actor = self.actors[who]
+        try:
+            ended, result = actor.steps.run(actor.body)
+        except Unavailable:
+            del self.actors[who]  # gave up; an invalidator's cursor stays, so it does all of it again
+            return
+        if ended:
+            del self.actors[who]
+            actor.done(result)
+
+    def finish(self, x: int, y: int) -> None:
+        """Let somebody make all calls to the end of what it does."""
+        self.step(x, y)
+        while x % 4 in self.actors:
+            self.check()
+            self.step(x, y)
+
+    def crash(self, x: int, y: int) -> None:
+        """Somebody stops for good, in the middle of what it was doing."""
+        self.actors.pop(x % 4, None)
+
+    def fault(self, x: int, y: int) -> None:
+        """The next call of somebody, to the store or the database, gets no answer."""
+        if x % 4 in self.actors:
+            self.actors[x % 4].steps.fault = ("before", "after")[y % 2]
+
+    def rewind(self, x: int, y: int) -> None:
+        """An invalidator starts again from an old checkpoint: what follows is applied once more."""
+        cursor = self.cursors[x % 2]
+        self.actors.pop(2 + x % 2, None)
+        for shard in SHARDS:
+            cursor[shard] = max(0, cursor[shard] - 1 - y % 4)
+
+    def tick(self, x: int, y: int) -> None:
+        """Time passes: a lease, a value or a tombstone ends. Tombstones outlive replication lag."""
+        self.now += (1.0, LEASE_TTL, VALUE_TTL, 1.0 if self.replicas else TOMBSTONE_TTL)[y % 4]
+
+    def replicate(self, x: int, y: int) -> None:
+        """The replica catches up by a few changes of a shard."""
+        shard = SHARDS[x % 2]
+        self.replica[shard] = min(len(self.logs[shard]), self.replica[shard] + 1 + y % 4)
+
+    def bump(self, x: int, y: int) -> None:
+        """A new generation."""
+        Invalidator(self.store, self.namespace).bump("a test")
+
+    def evict(self, x: int, y: int) -> None:
+        if not self.replicas:
+            self.backend.lose(entry_key(self.namespace, KEYS[y % 2]))
+
+    def forget_generation(self, x: int, y: int) -> None:
+        if not self.replicas:
+            self.backend.lose(generation_key(self.namespace))
+
+    def flush(self, x: int, y: int) -> None:
+        if not self.replicas:
+            for key in KEYS:
+                self.backend.lose(entry_key(self.namespace, key))
+            self.backend.lose(generation_key(self.namespace))
+
+    def gap(self, x: int, y: int) -> None:
+        """All invalidations up to now are lost for good, and a new generation makes up for them."""
+        if not self.replicas:
+            lost = self.versions(self._current_positions())
+            for cursor in self.cursors:
+                cursor.update(self._current_positions())
+            self.bump(x, y)
+            self._mark(lost)
+
+    # -- actors -----------------------------------------------------------------------------------------
+
+    def _reader(self, y: int) -> Actor:
+        steps = Steps()
+        keys = (KEYS[:1], KEYS[1:], KEYS, KEYS[::-1])[y % 4]
+        store = SteppedStore(self.store, steps, lambda: dict(self.applied))
+        # Made with nonces of its own: they have to be the same in every run of the body.
+        cache = TokenCache(
+            store,
+            self.namespace,
+            tombstone_ttl=TOMBSTONE_TTL,
+            value_ttl=VALUE_TTL if y // 4 % 2 else None,
+            lease_ttl=LEASE_TTL,
+            lease_wait=0.01,
+            clock=lambda: steps.call(lambda: self.now, steps=False),
+            sleep=lambda _: steps.call(lambda: None),
+            nonce=lambda: steps.call(lambda: next(self._nonces), steps=False),
+        )
+        begun = dict(self.applied)
+        return Actor(
+            steps,
+            body=lambda: cache.get_many(keys, partial(self._load, steps)),
+            done=partial(self._served, begun, store.floors),
+        )
+
+    def _load(self, steps: Steps, wanted: Mapping[str, Tokens | None]) -> dict[str, Loaded]:
+        """Read the rows of each key, one shard after the other, so that writes come between."""
+        compare = dict(wanted)
+        unplaced = any(None in tokens.values() for tokens in compare.values() if tokens)
+        positions: dict[str, dict[str, int]] = {key: {} for key in compare}
+        tokens: dict[str, EventToken] = {}
+        at = self._positions if self.replicas and not unplaced else self._current_positions
+        for shard in SHARDS:
+            if self.replicas:
+                tokens[shard] = token(shard, steps.call(at)[shard])
+            # The rows are read after the token, and may be newer.
+            read_at = steps.call(at)[shard]
+            for key in compare:
+                positions[key][shard] = self.versions({shard: read_at})[key, shard]
+        fresher = {key: unplaced or not self.replicas or is_fresher(tokens, compare[key]) for key in compare}
+        return {key: Loaded(json.dumps(positions[key]).encode(), tokens, fresher[key]) for key in compare}
+
+    def _positions(self) -> dict[str, int]:
+        return dict(self.replica)
+
+    def _current_positions(self) -> dict[str, int]:
+        return {shard: len(log) for shard, log in self.logs.items()}
+
+    def _served(self, begun: Versions, floors: Mapping[str, Versions], results: dict[str, Cached]) -> None:
+        for key, cached in results.items():
+            self.outcomes.append(cached.outcome)
+            if cached.outcome is Outcome.HIT:
+                self._compare(key, cached.value, floors[entry_key(self.namespace, key)])
+            elif not self.replicas:
+                self._compare(key, cached.value, begun)
+
+    def _invalidator(self, number: int, y: int) -> Actor:
+        steps = Steps()
+        store = SteppedStore(self.store, steps, dict)
+        cursor = self.cursors[number]
+        # Changes of one shard or of both, and sometimes as one that came without its token.
+        taken = {shard: 1 + y // 4 % 3 for i, shard in enumerate(SHARDS) if y % 4 in (i, 2, 3)}
+        pairs: list[tuple[str, EventToken | None]] = []
+        to = dict(cursor)
+        for shard, count in taken.items():
+            to[shard] = min(len(self.logs[shard]), cursor[shard] + count)
+            for position in range(cursor[shard], to[shard]):
+                change = None if y % 16 == 15 else token(shard, position + 1)
+                pairs.append((self.logs[shard][position], change))
+        invalidator = Invalidator(store, self.namespace, tombstone_ttl=TOMBSTONE_TTL)
+        invalidator._mostly_cached = y % 2 == 1
+
+        def done(_: Any) -> None:
+            rows = self._changed(cursor, to)
+            cursor.update(to)
+            self._mark(rows)
+
+        return Actor(steps, body=lambda: invalidator.apply(pairs), done=done)
+
+    # -- what is true -----------------------------------------------------------------------------------
+
+    def versions(self, at: Mapping[str, int]) -> dict[Row, int]:
+        """Return the versions of all rows of the shards as of these positions."""
+        found = {(key, shard): 0 for key in KEYS for shard in at}
+        for shard, position in at.items():
+            for index, key in enumerate(self.logs[shard][:position], start=1):
+                found[key, shard] = index
+        return found
+
+    def _changed(self, since: Mapping[str, int], to: Mapping[str, int]) -> dict[Row, int]:
+        return {row: at for row, at in self.versions(to).items() if at > since[row[1]]}
+
+    def _mark(self, rows: Versions) -> None:
+        for row, at in rows.items():
+            self.applied[row] = max(self.applied[row], at)
+
+    def check(self) -> None:
+        """I6, as a reader would find it at this instant."""
+        entries, generation = self.store.read(
+            [entry_key(self.namespace, k) for k in KEYS], generation_key(self.namespace)
+        )
+        for key, stored in zip(KEYS, entries, strict=True):
+            if stored and decode(stored.meta).serves(generation, self.now):
+                self._compare(key, stored.value, self.applied)
+
+    def _compare(self, key: str, value: bytes | None, floor: Versions) -> None:
+        assert value is not None
+        for shard, at in json.loads(value).items():
+            assert at >= floor[key, shard], f"{key} served with {shard} as of {at}: older than {floor[key, shard]}"
+
+    # -- the end ----------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Let everybody finish and everything be applied; then the cache serves the truth, and serves it."""
+        for shard in SHARDS:
+            self.replica[shard] = len(self.logs[shard])
+        self.tick(0, 2)
+        for who in range(4):
+            while who in self.actors:
+                self.do(("step", who, 0))
+        for number in range(2):
+            while any(self.cursors[number][shard] < len(self.logs[shard]) for shard in SHARDS):
+                self.do(("finish", 2 + number, 10))
+        for _ in range(2):
+            self.outcomes.clear()
+            self.do(("finish", 0, 2))
+        assert self.outcomes == [Outcome.HIT, Outcome.HIT]
+        assert self.applied == self.versions(self._current_positions())

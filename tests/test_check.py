@@ -1,0 +1,223 @@
+"""``relay check``: everything in a config is looked at, and what is missing is said."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from relay import check
+from relay.avro.rows import KeyColumn
+from relay.cli import app
+from relay.config import Config
+from relay.dynamodb.describe import Description
+from relay.kafka import topics
+from relay.local.process import free_port
+
+
+def config(**others: Any) -> dict[str, Any]:
+    return {
+        "name": "shop",
+        "kafka": {"bootstrap_servers": f"127.0.0.1:{free_port()}", "partitions": 2},
+        "sources": [
+            {
+                "name": "orders",
+                "type": "dynamodb",
+                "table": "orders",
+                "region": "us-east-1",
+                "endpoint_url": f"http://127.0.0.1:{free_port()}",
+            }
+        ],
+        **others,
+    }
+
+
+def described(view_type: str) -> Description:
+    key = (KeyColumn("order_id", "S"),)
+    return Description("orders", "arn:table", "arn:stream", "label", view_type, key)
+
+
+def with_keys(*templates: str) -> Config:
+    cache = {"url": "redis://h", "namespace": "n", "keys": {"orders": list(templates)}}
+    return Config.model_validate(config(cache=cache))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., Result]:
+    def run(content: dict[str, Any], *options: str) -> Result:
+        file = tmp_path / "relay.yaml"
+        file.write_text(yaml.safe_dump(content))
+        return CliRunner().invoke(app, ["check", str(file), *options])
+
+    return run
+
+
+@pytest.mark.parametrize("view_type", ["KEYS_ONLY", "NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES"])
+def test_a_cache_key_of_key_columns_is_right_for_every_stream(view_type: str) -> None:
+    (found,) = check.templates(with_keys("order:{order_id}"), described(view_type))
+    assert (found.ok, found.detail) == (True, "every change of orders has it")
+
+
+@pytest.mark.parametrize(
+    ("view_type", "ok"),
+    [("KEYS_ONLY", False), ("NEW_IMAGE", False), ("OLD_IMAGE", False), ("NEW_AND_OLD_IMAGES", True)],
+)
+def test_a_cache_key_of_other_columns_needs_both_images(view_type: str, ok: bool) -> None:
+    """I6: without the old image, the entry under the value that was replaced would stay."""
+    fine, found = check.templates(with_keys("{order_id}", "user:{user_id}"), described(view_type))
+    assert fine.ok
+    assert found.ok is ok
+    assert "`user_id`" in found.detail
+    assert ok or "set the table's StreamViewType to NEW_AND_OLD_IMAGES" in found.detail
+
+
+def test_a_table_without_cache_keys_needs_nothing() -> None:
+    assert check.templates(Config.model_validate(config()), described("KEYS_ONLY")) == []
+
+
+def test_everything_missing_is_said_at_once_in_bounded_time(run: Callable[..., Result], tmp_path: Path) -> None:
+    registry, cache = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    content = config(
+        schema_registry={"url": f"http://me:hunter2@{registry}"},
+        cache={"url": f"redis://:hunter2@{cache}/0", "namespace": "n", "keys": {"orders": ["{order_id}"]}},
+        log={"path": "/proc/version/log"},
+        copy={"url": f"delta://{tmp_path}/copy"},
+    )
+    begun = time.monotonic()
+    result = run(content)
+    assert time.monotonic() - begun < 20
+    assert result.exit_code == 3
+    said = result.stdout.splitlines()
+    endpoint = content["sources"][0]["endpoint_url"]
+    for start, end in [
+        (f"✗ kafka {content['kafka']['bootstrap_servers']}: no Kafka broker answers at ", "Connection refused"),
+        (f"✗ source orders: DynamoDB in region us-east-1 at {endpoint} cannot be reached", ""),
+        (f"✗ schema registry http://***@{registry}: ", "Connection refused"),
+        (f"✗ cache redis://***@{cache}/0: Redis at ", "Connection refused."),
+        ("✗ log /proc/version/log: cannot write to /proc/version", ""),
+        (f"✓ copy delta://{tmp_path}/copy: will be created", ""),
+        ("✓ pyspark", ""),
+    ]:
+        (line,) = (line for line in said if line.startswith(start))
+        assert end in line
+    assert "hunter2" not in result.output
+
+
+def test_as_json_it_is_a_list_of_what_was_found(run: Callable[..., Result]) -> None:
+    result = run(config(kafka={"bootstrap_servers": "127.0.0.1:1", "producer": {"linger.mss": 1}}), "--json")
+    kafka, source = json.loads(result.stdout)
+    assert kafka == {
+        "check": "kafka 127.0.0.1:1",
+        "ok": False,
+        "detail": 'kafka.producer: No such configuration property: "linger.mss"',
+    }
+    assert (source["check"], source["ok"]) == ("source orders", False)
+    # A setting that cannot be right is a matter of the config, not of the services.
+    assert result.exit_code == 2
+
+
+def test_a_consumer_needs_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    quick = config(kafka={"bootstrap_servers": "127.0.0.1:1", "producer": {"linger.mss": 1}})
+    log = {"path": f"file://{tmp_path}/log"}
+    found = {finding.check: finding for finding in check.run(Config.model_validate(quick | {"log": log}))}
+    assert (found["java"].ok, found["java"].exit_code) == (False, 3)
+    assert "Java 17+ is needed" in found["java"].detail
+    assert "java" not in {finding.check for finding in check.run(Config.model_validate(quick))}
+
+
+@pytest.mark.services
+class TestOnServices:
+    def create(self, dynamodb: Any, table: str, view_type: str | None = "NEW_AND_OLD_IMAGES") -> None:
+        client = boto3.client("dynamodb", endpoint_url=dynamodb.endpoint_url, region_name="us-east-1")
+        stream: dict[str, Any] = {"StreamEnabled": True, "StreamViewType": view_type}
+        client.create_table(
+            TableName=table,
+            KeySchema=[{"AttributeName": "order_id", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "order_id", "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+            **({"StreamSpecification": stream} if view_type else {}),  # type: ignore[arg-type]
+        )
+        client.close()
+
+    def content(self, kafka: Any, dynamodb: Any, name: str, **others: Any) -> dict[str, Any]:
+        content = config(name=name, **others)
+        content["kafka"]["bootstrap_servers"] = kafka.bootstrap_servers
+        content["sources"][0] |= {"table": name, "endpoint_url": dynamodb.endpoint_url}
+        return content
+
+    def test_a_config_whose_services_are_all_there_passes(
+        self,
+        run: Callable[..., Result],
+        kafka: Any,
+        dynamodb: Any,
+        redis_server: Any,
+        schema_registry: Any,
+        unique: str,
+        tmp_path: Path,
+    ) -> None:
+        self.create(dynamodb, unique)
+        content = self.content(
+            kafka,
+            dynamodb,
+            unique,
+            schema_registry={"url": schema_registry.url},
+            cache={"url": redis_server.url, "namespace": "n", "keys": {unique: ["{order_id}", "{user_id}"]}},
+            log={"path": f"file://{tmp_path}/log"},
+        )
+        result = run(content)
+        assert result.exit_code == 0, result.output
+        assert result.stdout.splitlines()[:9] == [
+            f"✓ kafka {kafka.bootstrap_servers}: reachable",
+            f"✓ topic {unique}.{unique}: will be created with 2 partitions",
+            f"✓ topic {unique}.checkpoints: will be created with 64 partitions",
+            f"✓ topic {unique}.schemas: will be created with 1 partition",
+            f"✓ topic {unique}.gaps: will be created with 1 partition",
+            f"✓ topic {unique}.dead_letters: will be created with 1 partition",
+            f"✓ source orders: table {unique}, key order_id (S), stream of NEW_AND_OLD_IMAGES",
+            "✓ cache key {order_id}: every change of " + unique + " has it",
+            "✓ cache key {user_id}: items of " + unique + " without `user_id` invalidate nothing",
+        ]
+        assert f"✓ schema registry {schema_registry.url}: reachable\n" in result.stdout
+        assert f"✓ cache {redis_server.url}: reachable\n" in result.stdout
+        # Looking changes nothing.
+        relayed = Config.model_validate(content)
+        assert not any(found.exists for found in topics.survey(topics.connect(relayed), relayed, [unique]))
+
+    def test_topics_that_are_there_are_looked_at(
+        self, run: Callable[..., Result], kafka: Any, dynamodb: Any, unique: str
+    ) -> None:
+        self.create(dynamodb, unique)
+        content = self.content(kafka, dynamodb, unique)
+        relayed = Config.model_validate(content)
+        topics.ensure(topics.connect(relayed), relayed, [unique])
+        result = run(content)
+        assert result.exit_code == 0, result.output
+        assert f"✓ topic {unique}.{unique}: 2 partitions\n" in result.stdout
+        content["kafka"]["partitions"] = 3
+        result = run(content)
+        assert result.exit_code == 3
+        assert f"✗ topic {unique}.{unique}: the topic '{unique}.{unique}' has 2 partitions and needs 3" in result.stdout
+        assert f"✓ topic {unique}.checkpoints: 64 partitions" in result.stdout
+
+    @pytest.mark.parametrize(
+        ("exists", "said"), [(False, "there is no table '{}' in region us-east-1"), (True, "has no stream: enable it")]
+    )
+    def test_a_table_that_cannot_be_relayed_fails_the_check(
+        self, run: Callable[..., Result], kafka: Any, dynamodb: Any, unique: str, exists: bool, said: str
+    ) -> None:
+        if exists:
+            self.create(dynamodb, unique, view_type=None)
+        result = run(self.content(kafka, dynamodb, unique))
+        assert result.exit_code == 3
+        (line,) = (line for line in result.stdout.splitlines() if line.startswith("✗"))
+        assert line.startswith("✗ source orders: ")
+        assert said.format(unique) in line

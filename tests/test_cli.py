@@ -1,0 +1,301 @@
+"""The command line: what it prints, and with which exit code it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from relay.cli import app
+from relay.config import Config
+from relay.local.process import free_port
+
+OLDER = '{"timestamp":1,"shard":"s/l/1","position":"DynamoDB/99","origin":null}'
+NEWER = '{"timestamp":1,"shard":"s/l/1","position":"DynamoDB/100","origin":null}'
+ELSEWHERE = '{"timestamp":1,"shard":"s/l/2","position":"DynamoDB/1","origin":null}'
+
+
+def relay(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def errors(result: Result) -> list[str]:
+    """Return what the command said on stderr, which has to be messages only."""
+    lines = result.stderr.splitlines()
+    assert all(line.startswith("relay: error: ") for line in lines), result.stderr
+    return [line.removeprefix("relay: error: ") for line in lines]
+
+
+def content(**others: Any) -> dict[str, Any]:
+    return {
+        "name": "shop",
+        "kafka": {"bootstrap_servers": f"127.0.0.1:{free_port()}"},
+        "sources": [
+            {
+                "name": "orders",
+                "type": "dynamodb",
+                "table": "orders",
+                "region": "us-east-1",
+                "endpoint_url": f"http://127.0.0.1:{free_port()}",
+            }
+        ],
+        **others,
+    }
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Callable[..., Path]:
+    def write(text: str | None = None, **others: Any) -> Path:
+        path = tmp_path / "relay.yaml"
+        path.write_text(yaml.safe_dump(content(**others)) if text is None else text)
+        return path
+
+    return write
+
+
+COMMANDS = [
+    (),
+    ("run",),
+    ("check",),
+    ("tail",),
+    ("consume",),
+    ("token",),
+    ("token", "compare"),
+    ("services",),
+    ("services", "up"),
+    ("services", "down"),
+    ("services", "status"),
+    ("demo",),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_every_command_has_help(command: tuple[str, ...]) -> None:
+    result = relay(*command, "--help")
+    assert result.exit_code == 0
+    assert "Usage:" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "order"),
+    [
+        (OLDER, NEWER, "older"),
+        (NEWER, OLDER, "newer"),
+        (OLDER, OLDER, "equal"),
+        (OLDER, ELSEWHERE, "unknown"),
+        (OLDER, "null", "unknown"),
+    ],
+)
+def test_two_tokens_are_compared(a: str, b: str, order: str) -> None:
+    """I5."""
+    result = relay("token", "compare", a, b)
+    assert (result.exit_code, result.stdout) == (0, f"{order}\n")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"timestamp":1}', "1", ""])
+def test_what_is_no_token_is_refused_by_its_name(text: str) -> None:
+    result = relay("token", "compare", OLDER, text)
+    assert result.exit_code == 2
+    assert errors(result)[0].startswith("B is not a token: ")
+
+
+def test_comparing_tokens_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from relay.cli import app; "
+        "app(['token', 'compare', 'null', 'null'], standalone_mode=False); "
+        "print([m for m in ('boto3', 'confluent_kafka', 'pyspark', 'redis', 'yaml') if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "unknown\n[]\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("fly",),
+        ("run",),
+        ("run", "a.yaml", "--workers", "2"),
+        ("check",),
+        ("consume", "everything", "a.yaml"),
+        ("demo", "--source", "vitess"),
+        ("demo", "--seconds", "0"),
+        ("token", "compare", "null"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_arguments_exit_2(arguments: tuple[str, ...]) -> None:
+    result = relay(*arguments)
+    assert result.exit_code == 2
+    assert "Usage:" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [("run",), ("check",), ("tail",), ("consume", "cache"), ("consume", "log")], ids=" ".join
+)
+class TestBadFiles:
+    def test_a_missing_file_exits_2(self, command: tuple[str, ...], tmp_path: Path) -> None:
+        result = relay(*command, tmp_path / "none.yaml")
+        assert result.exit_code == 2
+        assert errors(result) == [f"{tmp_path}/none.yaml: there is no such file"]
+
+    def test_broken_yaml_exits_2_with_line_and_column(
+        self, command: tuple[str, ...], file: Callable[..., Path]
+    ) -> None:
+        path = file("name: shop\nkafka: [\n")
+        result = relay(*command, path)
+        assert result.exit_code == 2
+        (said,) = errors(result)
+        assert said.startswith(f"{path}:3:1: broken YAML: ")
+
+    def test_an_unknown_key_exits_2_and_names_the_nearest(
+        self, command: tuple[str, ...], file: Callable[..., Path]
+    ) -> None:
+        path = file(cahce={})
+        result = relay(*command, path)
+        assert result.exit_code == 2
+        assert errors(result) == [f"{path}:1:1: unknown key `cahce`; did you mean `cache`?"]
+
+    def test_what_comes_later_exits_2(self, command: tuple[str, ...], file: Callable[..., Path]) -> None:
+        path = file(http="127.0.0.1:9400")
+        result = relay(*command, path)
+        assert result.exit_code == 2
+        assert errors(result) == [f"{path}:1:1: `http` is not available in this version"]
+
+
+def test_consuming_needs_its_part_of_the_config(file: Callable[..., Path]) -> None:
+    path = file(log={"path": "file:///x"})
+    result = relay("consume", "copy", path)
+    assert result.exit_code == 2
+    assert errors(result) == [f"{path}: there is no `copy:` in it, so there is nothing to consume for"]
+
+
+@pytest.mark.parametrize("command", ["run", "tail"])
+def test_an_unreachable_broker_exits_3(command: str, file: Callable[..., Path]) -> None:
+    path = file()
+    address = yaml.safe_load(path.read_text())["kafka"]["bootstrap_servers"]
+    result = relay(command, path)
+    assert result.exit_code == 3
+    (said,) = errors(result)
+    assert said.startswith(f"no Kafka broker answers at {address}: ")
+
+
+def test_the_json_schema_is_printed_without_a_file() -> None:
+    result = relay("check", "--schema")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == Config.model_json_schema()
+
+
+def test_the_version_is_printed() -> None:
+    result = relay("--version")
+    assert (result.exit_code, result.stdout[:6]) == (0, "relay ")
+
+
+def test_a_missing_redis_exits_3_when_checked(file: Callable[..., Path]) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    cache = {"url": f"redis://{address}/0", "namespace": "n", "keys": {"orders": ["{order_id}"]}}
+    result = relay("check", file(cache=cache))
+    assert result.exit_code == 3
+    assert f"✗ cache redis://{address}/0: Redis at redis://{address}/0 does not answer" in result.stdout
+
+
+@pytest.mark.services
+class TestOnServices:
+    @pytest.fixture
+    def path(self, kafka: Any, dynamodb: Any, unique: str, tmp_path: Path) -> Path:
+        settings = content(name=unique)
+        settings["kafka"]["bootstrap_servers"] = kafka.bootstrap_servers
+        settings["sources"][0] |= {"endpoint_url": dynamodb.endpoint_url, "table": unique}
+        path = tmp_path / "relay.yaml"
+        path.write_text(yaml.safe_dump(settings))
+        return path
+
+    def create(self, dynamodb: Any, table: str, *, stream: bool) -> None:
+        client = boto3.client("dynamodb", endpoint_url=dynamodb.endpoint_url, region_name="us-east-1")
+        client.create_table(
+            TableName=table,
+            KeySchema=[{"AttributeName": "order_id", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "order_id", "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+            StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
+            if stream
+            else {"StreamEnabled": False},
+        )
+        client.close()
+
+    def start(self, path: Path, *arguments: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "relay.cli", "run", str(path), *arguments]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def test_a_wrong_table_exits_3_and_says_what_to_look_at(self, path: Path, unique: str) -> None:
+        result = relay("run", path)
+        assert result.exit_code == 3
+        (said,) = errors(result)
+        assert said.startswith(f"source orders: there is no table '{unique}' in region us-east-1 at http://")
+        assert said.endswith(": check `table`, `region` and `endpoint_url`")
+
+    def test_a_disabled_stream_exits_3_and_says_how_to_enable_it(self, path: Path, dynamodb: Any, unique: str) -> None:
+        self.create(dynamodb, unique, stream=False)
+        result = relay("run", path)
+        assert result.exit_code == 3
+        (said,) = errors(result)
+        assert f"--table-name {unique} --stream-specification StreamEnabled=true" in said
+
+    def test_caught_up_exits_0(self, path: Path, dynamodb: Any, unique: str) -> None:
+        self.create(dynamodb, unique, stream=True)
+        with self.start(path, "--until-caught-up") as process:
+            out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, err
+        assert out == ""
+
+    @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+    def test_a_stop_is_clean(
+        self, path: Path, kafka: Any, dynamodb: Any, unique: str, signum: signal.Signals, code: int
+    ) -> None:
+        self.create(dynamodb, unique, stream=True)
+        with self.start(path) as process:
+            # It is at work once it has written a plan.
+            deadline = time.monotonic() + 60
+            while not relay("tail", path, "checkpoints", "--from-beginning", "--exit-at-end").stdout:
+                assert time.monotonic() < deadline
+                assert process.poll() is None
+                time.sleep(0.2)
+            process.send_signal(signum)
+            _, err = process.communicate(timeout=60)
+        assert process.returncode == code, err
+        assert "Traceback" not in err
+
+
+@pytest.mark.services
+def test_services_come_up_are_seen_and_go_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELAY_STATE", str(tmp_path))
+    assert relay("services", "status", "--json").stdout == "[]\n"
+    up = relay("services", "up", "redis", "--json")
+    assert up.exit_code == 0, up.output
+    (service,) = json.loads(up.stdout)
+    assert (service["name"], service["running"]) == ("redis", True)
+    try:
+        assert json.loads(relay("services", "status", "--json").stdout) == [service]
+        assert f"redis     running  {service['address']}" in relay("services", "status").stdout
+        os.kill(service["pid"], 0)
+    finally:
+        down = relay("services", "down", "--json")
+    assert down.exit_code == 0, down.output
+    assert [(found["name"], found["running"]) for found in json.loads(down.stdout)] == [("redis", False)]
+
+
+def test_a_service_of_another_name_exits_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELAY_STATE", str(tmp_path))
+    result = relay("services", "up", "oracle")
+    assert result.exit_code == 2
+    assert errors(result) == ["no service is called 'oracle': there are kafka, dynamodb, redis, registry"]

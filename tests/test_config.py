@@ -1,0 +1,399 @@
+"""The configuration file: what it may say, and what is said about a wrong one."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from datetime import UTC, datetime
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+import yaml
+
+from relay.config import INTERNAL, Cache, Config, DynamoDBSource, load, redacted
+from relay.errors import ConfigError
+
+GOOD = """\
+    name: shop
+    kafka: {bootstrap_servers: "127.0.0.1:9092", partitions: 6, producer: {}}
+    schema_registry: {url: "http://127.0.0.1:8080/apis/ccompat/v7"}
+    topics: "{name}.{table}"
+    sources:
+      - name: orders
+        type: dynamodb
+        table: orders
+        region: us-east-1
+        endpoint_url: "http://127.0.0.1:8000"
+        start: trim_horizon
+        snapshot: none
+        key: hash
+        on_gap: fail
+    cache: {url: "redis://127.0.0.1:6379/0", namespace: shop, keys: {orders: ["order:{order_id}"]}, tombstone_ttl: 1h}
+    log: {path: "file:///var/lib/relay/log"}
+    copy: {url: "delta:///var/lib/relay/copy"}
+"""
+
+ARN = "arn:aws:dynamodb:eu-west-1:123456789012:table/orders/stream/2026-11-21T06:00:00.000"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "shop.yaml"
+
+
+def read(file: Path, text: str) -> Config:
+    file.write_text(dedent(text), encoding="utf-8")
+    return load(file)
+
+
+def refused(file: Path, text: str) -> list[str]:
+    """Return what is said about a file, without its name."""
+    with pytest.raises(ConfigError) as caught:
+        read(file, text)
+    assert caught.value.exit_code == 2
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith(f"{file}:") for line in lines)
+    return [line.removeprefix(f"{file}:") for line in lines]
+
+
+def change(old: str, new: str) -> str:
+    assert old in GOOD
+    return GOOD.replace(old, new)
+
+
+def two_sources(second: str) -> str:
+    return change("    cache:", f"      - {second}\n    cache:")
+
+
+def test_the_file_of_the_design_is_read(file: Path) -> None:
+    config = read(file, GOOD)
+    assert config.name == "shop"
+    assert config.kafka.client() == {"bootstrap.servers": "127.0.0.1:9092"}
+    assert config.schema_registry is not None
+    assert config.sources[0].table_name == "orders"
+    assert config.sources[0].key == "hash"
+    assert config.cache is not None
+    assert config.cache.tombstone_ttl == 3600
+    assert config.cache.keys == {"orders": ["order:{order_id}"]}
+    assert config.log is not None
+    assert config.copy_ is not None
+    assert config.copy_.url == "delta:///var/lib/relay/copy"
+    assert config.topic("orders") == "shop.orders"
+    assert [config.internal(kind) for kind in INTERNAL] == [f"shop.{kind}" for kind in INTERNAL]
+
+
+def test_what_is_left_out_has_its_default(file: Path) -> None:
+    config = read(
+        file,
+        """\
+        name: shop
+        kafka: {bootstrap_servers: "127.0.0.1:9092"}
+        sources: [{name: orders, type: dynamodb, table: orders}]
+        """,
+    )
+    source = config.sources[0]
+    assert config.kafka.partitions == 6
+    assert (source.start, source.snapshot, source.key, source.on_gap) == ("trim_horizon", "none", "hash", "fail")
+    assert (config.schema_registry, config.cache, config.log, config.copy_) == (None, None, None, None)
+
+
+def test_a_config_survives_being_sent_to_another_process(file: Path) -> None:
+    config = read(file, GOOD)
+    assert pickle.loads(pickle.dumps(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("name: shop\n", "name: shop\n    sorces: []\n", "2:1: unknown key `sorces`; did you mean `sources`?"),
+        ("region:", "regoin:", "9:5: unknown key `regoin` in `sources[0]`; did you mean `region`?"),
+        ("namespace: shop", "namspace: shop, namespace: shop",
+         "15:42: unknown key `namspace` in `cache`; did you mean `namespace`?"),
+        ("partitions: 6", "partitons: 6",
+         "2:46: unknown key `partitons` in `kafka`; did you mean `partitions`?"),
+        ("copy: {", "copy: {zzz: 1, ", "17:8: unknown key `zzz` in `copy`; known here: url"),
+        ("copy: {", "copy_: {", "17:1: unknown key `copy_`; did you mean `copy`?"),
+    ],
+)  # fmt: skip
+def test_an_unknown_key_is_an_error_that_names_the_nearest_known_one(file: Path, old: str, new: str, said: str) -> None:
+    assert refused(file, change(old, new)) == [said]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("name: shop\n", "name: 12\n",
+         "1:7: `name` has to be text (in quotes, if it looks like something else), not a number"),
+        ("partitions: 6", "partitions: many", "2:58: `kafka.partitions` has to be a whole number, not text"),
+        ("partitions: 6", "partitions: 6.5", "2:58: `kafka.partitions` has to be a whole number, not a number"),
+        ("partitions: 6", "partitions: yes",
+         "2:58: `kafka.partitions` has to be a whole number, not true or false"),
+        ("partitions: 6", "partitions: 0",
+         "2:58: `kafka.partitions`: Input should be greater than or equal to 1"),
+        ("producer: {}", "producer: []", "2:71: `kafka.producer` has to be a mapping of keys to values, not a list"),
+        ("producer: {}", "producer: {linger.ms: [5]}",
+         "2:83: `kafka.producer.linger.ms`: has to be text, a number, true or false"),
+        ('["order:{order_id}"]', '"order:{order_id}"',
+         "15:74: `cache.keys.orders` has to be a list, not text"),
+        ("key: hash", "key: hashed", "13:10: `sources[0].key` has to be 'hash' or 'item'"),
+        ("type: dynamodb", "type: postgres", "7:11: `sources[0].type` has to be 'dynamodb'"),
+        ('path: "file:///var/lib/relay/log"', "", "16:6: `log.path` is missing"),
+        ("tombstone_ttl: 1h", "tombstone_ttl: 1 hour",
+         "15:112: `cache.tombstone_ttl`: '1 hour' is not a duration such as 30s, 5m, 1h or 7d"),
+        ("tombstone_ttl: 1h", "tombstone_ttl: 3600",
+         "15:112: `cache.tombstone_ttl`: a duration needs its unit, such as 30s, 5m, 1h or 7d"),
+        ("tombstone_ttl: 1h", "tombstone_ttl: 0s",
+         "15:112: `cache.tombstone_ttl`: a duration has to be longer than nothing"),
+        ("start: trim_horizon", "start: -30", "11:12: `sources[0].start`: a start needs its unit, such as -30s"),
+        ("region: us-east-1", "region: us-east-1\n        stream_arn: nonsense",
+         "10:17: `sources[0].stream_arn`: is not the ARN of a stream: "
+         "arn:aws:dynamodb:REGION:ACCOUNT:table/NAME/stream/LABEL"),
+        ("table: orders\n", "table: or\n",
+         "8:12: `sources[0].table`: 'or' is not a table name: "
+         "3 to 255 letters, digits, dots, dashes, underscores"),
+        ('"127.0.0.1:9092"', '"127.0.0.1:9092, :"',
+         "2:28: `kafka.bootstrap_servers`: ' :' is not a broker such as 127.0.0.1:9092"),
+        ('"redis://127.0.0.1:6379/0"', '"redis://127.0.0.1:port"',
+         "15:14: `cache.url`: needs a host, and a port that is a number: redis://host:port"),
+        ('"redis://127.0.0.1:6379/0"', "localhost",
+         "15:14: `cache.url`: has to begin with redis:// or rediss:// or unix://"),
+        ("namespace: shop", "namespace: a b", "15:53: `cache.namespace`: has to be text without spaces and braces"),
+        ("name: shop\n", "name: my shop\n",
+         "1:7: `name`: 'my shop' may hold only letters a-z and A-Z, digits, dots, underscores and dashes"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_reported_at_its_place(file: Path, old: str, new: str, said: str) -> None:
+    assert refused(file, change(old, new)) == [said]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("name: shop\n", 'name: shop\n    http: "127.0.0.1:9400"\n', "2:1: `http` is not available in this version"),
+        ("snapshot: none", "snapshot: initial", "12:15: `snapshot: initial` is not available in this version"),
+        ("on_gap: fail", "on_gap: resnapshot", "14:13: `on_gap: resnapshot` is not available in this version"),
+        ("start: trim_horizon", "start: {token: path.json}",
+         "11:12: `start` with `token` is not available in this version"),
+        ("key: hash", "columns: {order_id: string}", "13:5: `columns` is not available in this version"),
+        ("redis://127.0.0.1:6379/0", "memcached://127.0.0.1:11211",
+         "15:14: a URL that begins with `memcached://` is not available in this version"),
+        ("delta:///var/lib/relay/copy", "postgresql://relay@127.0.0.1/copy",
+         "17:13: a URL that begins with `postgresql://` is not available in this version"),
+    ],
+)  # fmt: skip
+def test_what_comes_later_is_refused_and_never_ignored(file: Path, old: str, new: str, said: str) -> None:
+    assert refused(file, change(old, new)) == [said]
+
+
+@pytest.mark.parametrize("kind", ["vitess", "mysql"])
+def test_another_kind_of_source_is_refused_without_a_word_about_its_keys(file: Path, kind: str) -> None:
+    text = two_sources(f'{{name: b, type: {kind}, vtgate: "127.0.0.1:15991", keyspace: b, tables: [c]}}')
+    assert refused(file, text) == [f"15:21: `type: {kind}` is not available in this version"]
+
+
+def test_everything_wrong_is_said_at_once_in_the_order_of_the_file(file: Path) -> None:
+    said = refused(file, change("key: hash", "keyz: hash").replace("name: shop\n", "name: 1\n"))
+    assert [line.split(":")[0] for line in said] == ["1", "13"]
+
+
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        ("{name: orders, type: dynamodb, table: lines}",
+         "15:12: `sources[1].name`: another source is called 'orders' already"),
+        ("{name: again, type: dynamodb, table: orders, region: eu-west-1}",
+         "15:42: `sources[1].table`: the source 'orders' has the table 'orders' already, and both would go to "
+         "the topic 'shop.orders'"),
+        (f'{{name: again, type: dynamodb, stream_arn: "{ARN}"}}',
+         "15:47: `sources[1].stream_arn`: the source 'orders' has the table 'orders' already, and both would go "
+         "to the topic 'shop.orders'"),
+        ("{name: b, type: dynamodb}", "15:5: `sources[1]`: a source needs either `table` or `stream_arn`"),
+        (f'{{name: b, type: dynamodb, table: abc, stream_arn: "{ARN}"}}',
+         "15:5: `sources[1]`: a source needs either `table` or `stream_arn`"),
+        (f'{{name: b, type: dynamodb, region: us-east-1, stream_arn: "{ARN}"}}',
+         "15:39: `sources[1].region`: is us-east-1, but the stream is in eu-west-1"),
+        ("{name: b/c, type: dynamodb, table: abc}",
+         "15:12: `sources[1].name`: 'b/c' may hold only letters a-z and A-Z, digits, dots, underscores and dashes"),
+    ],
+)  # fmt: skip
+def test_two_sources_have_to_fit_together(file: Path, second: str, said: str) -> None:
+    assert refused(file, two_sources(second)) == [said]
+
+
+@pytest.mark.parametrize(
+    ("topics", "tables", "said"),
+    [
+        ("all", ["orders", "lines"], "`topics`: has to contain {table}, since there are several tables"),
+        ("{name}.{tabel}", ["orders"], "`topics`: {tabel} is not known in it: {name} and {table} are"),
+        ("{name}.{table", ["orders"],
+         "`topics`: the template '{name}.{table' has a '{' at position 8 without its partner or without a name "
+         "in it (a literal brace is written twice)"),
+        ("{table} x", ["orders"], "`topics`: 'orders x' is not a topic name that Kafka allows"),
+        ("{name}.{table}", ["checkpoints"],
+         "`topics`: the topic 'shop.checkpoints' of the table 'checkpoints' collides with the topic "
+         "'shop.checkpoints'"),
+        ("{name}.{table}", ["a.bc", "a_bc"],
+         "`topics`: the topic 'shop.a_bc' of the table 'a_bc' collides with the topic 'shop.a.bc'"),
+        ("{name}.{table}", ["x" * 245],
+         f"`name`: the topic 'shop.{'x' * 245}' is longer than the 249 characters Kafka allows"),
+    ],
+)  # fmt: skip
+def test_topics_have_to_be_legal_and_apart(file: Path, topics: str, tables: list[str], said: str) -> None:
+    sources = "".join(f"\n  - {{name: s{i}, type: dynamodb, table: {table}}}" for i, table in enumerate(tables))
+    text = f'name: shop\nkafka: {{bootstrap_servers: "b:1"}}\ntopics: "{topics}"\nsources:{sources}\n'
+    place = "1:7" if said.startswith("`name`") else "3:9"
+    assert refused(file, text) == [f"{place}: {said}"]
+
+
+def test_one_topic_without_the_table_is_enough_for_one_table(file: Path) -> None:
+    assert read(file, change("{name}.{table}", "all-{name}")).topic("orders") == "all-shop"
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ('{order: ["order:{order_id}"]}',
+         "15:73: `cache.keys.order`: no source has the table 'order'; did you mean 'orders'?"),
+        ('{xxx: ["order:{order_id}"]}', "15:71: `cache.keys.xxx`: no source has the table 'xxx'; there are: orders"),
+        ("{orders: []}", "15:74: `cache.keys.orders`: needs a template such as order:{order_id}"),
+        ('{orders: [""]}', "15:75: `cache.keys.orders[0]`: a template cannot be empty"),
+        ('{orders: ["a}"]}',
+         "15:75: `cache.keys.orders[0]`: the template 'a}' has a '}' at position 2 without its partner or "
+         "without a name in it (a literal brace is written twice)"),
+    ],
+)  # fmt: skip
+def test_cache_keys_are_templates_of_tables_that_are_relayed(file: Path, keys: str, said: str) -> None:
+    assert refused(file, change('{orders: ["order:{order_id}"]}', keys)) == [said]
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [
+        ("trim_horizon", None),
+        ("latest", 1_000_000.0),
+        ("-30s", 999_970.0),
+        ("-5m", 999_700.0),
+        ("-1h", 996_400.0),
+        ("-7d", 395_200.0),
+        ("2026-11-21T06:00:00Z", datetime(2026, 11, 21, 6, tzinfo=UTC).timestamp()),
+        ("2026-11-21T06:00:00+02:00", datetime(2026, 11, 21, 4, tzinfo=UTC).timestamp()),
+        ("2026-11-21 06:00:00", datetime(2026, 11, 21, 6, tzinfo=UTC).timestamp()),
+        ("2026-11-21", datetime(2026, 11, 21, tzinfo=UTC).timestamp()),
+    ],
+)
+def test_a_start_is_a_time_in_seconds_or_everything(file: Path, start: str, expected: float | None) -> None:
+    config = read(file, change("start: trim_horizon", f"start: {start}"))
+    assert config.sources[0].start == start
+    assert config.sources[0].start_since(1_000_000.0) == expected
+
+
+@pytest.mark.parametrize("start", ["yesterday", "-", "30s", "-30", "-1y", "2026-13-01", "current"])
+def test_anything_else_is_not_a_start(file: Path, start: str) -> None:
+    (said,) = refused(file, change("start: trim_horizon", f'start: "{start}"'))
+    assert said.startswith(f"11:12: `sources[0].start`: {start!r} is not a start: ")
+
+
+def test_a_stream_arn_stands_for_its_table_and_region(file: Path) -> None:
+    config = read(
+        file,
+        f"""\
+        name: shop
+        kafka: {{bootstrap_servers: "127.0.0.1:9092"}}
+        sources: [{{name: orders, type: dynamodb, stream_arn: "{ARN}"}}]
+        cache: {{url: "redis://h", namespace: n, keys: {{orders: ["{{id}}"]}}}}
+        """,
+    )
+    source = config.sources[0]
+    assert (source.table_name, source.region_name) == ("orders", "eu-west-1")
+
+
+@pytest.mark.parametrize(
+    ("producer", "key"),
+    [
+        ("{transactional.id: x}", "transactional.id"),
+        ("{enable.idempotence: false}", "enable.idempotence"),
+        ('{acks: "1"}', "acks"),
+        ("{partitioner: random}", "partitioner"),
+        ('{bootstrap.servers: "b:1"}', "bootstrap.servers"),
+    ],
+)
+def test_settings_that_would_break_exactly_once_or_order_are_refused(file: Path, producer: str, key: str) -> None:
+    """I2, I3."""
+    (said,) = refused(file, change("producer: {}", f"producer: {producer}"))
+    assert f"`kafka.producer.{key}`: cannot be set" in said
+
+
+def test_security_settings_hold_for_every_client_and_others_for_the_producer_only(file: Path) -> None:
+    producer = (
+        "{security.protocol: SASL_SSL, sasl.username: me, sasl.password: hunter2, ssl.ca.location: /ca, "
+        "acks: all, linger.ms: 5}"
+    )
+    config = read(file, change("producer: {}", f"producer: {producer}"))
+    assert config.kafka.client() == {
+        "bootstrap.servers": "127.0.0.1:9092",
+        "security.protocol": "SASL_SSL",
+        "sasl.username": "me",
+        "sasl.password": "hunter2",
+        "ssl.ca.location": "/ca",
+    }
+
+
+def test_secrets_are_never_shown(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "hunter2")
+    producer = "{sasl.password: '${SECRET}', ssl.key.password: '${SECRET}', ssl.key.pem: '${SECRET}', linger.ms: 5}"
+    text = (
+        change("producer: {}", f"producer: {producer}")
+        .replace("redis://", "redis://:${SECRET}@")
+        .replace("http://127.0.0.1:8080", "http://me:${SECRET}@127.0.0.1:8080")
+    )
+    config = read(file, text)
+    assert config.kafka.producer["sasl.password"] == "hunter2"
+    for shown in (repr(config), str(config), repr(config.kafka), repr(config.cache), f"{config.schema_registry}"):
+        assert "hunter2" not in shown
+    assert "linger.ms" in repr(config)
+    said = refused(file, text.replace("linger.ms: 5", "linger.ms: [5]").replace("hash", "'hunter3'"))
+    assert not any("hunter2" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://h:1/0", "redis://h:1/0"),
+        ("redis://:p@h:1/0", "redis://***@h:1/0"),
+        ("redis://u:p@x@h:1/0", "redis://***@h:1/0"),
+        ("https://token@h", "https://***@h"),
+        ("file:///a@b", "file:///a@b"),
+    ],
+)
+def test_a_url_is_shown_without_who_asks(url: str, shown: str) -> None:
+    assert redacted(url) == shown
+
+
+def test_a_config_built_in_python_meets_the_same_rules() -> None:
+    source: dict[str, Any] = {"name": "a", "type": "dynamodb", "table": "orders"}
+    with pytest.raises(ValueError, match="another source is called 'a' already"):
+        Config(
+            name="shop",
+            kafka={"bootstrap_servers": "b:1"},  # type: ignore[arg-type]
+            sources=[DynamoDBSource(**source), DynamoDBSource(**source | {"table": "lines"})],
+        )
+    assert Cache(url="redis://h", namespace="n", keys={"t": ["a"]}, tombstone_ttl=1.5).tombstone_ttl == 1.5
+
+
+def test_the_json_schema_names_the_keys_as_the_file_does(file: Path) -> None:
+    schema = Config.model_json_schema()
+    assert json.loads(json.dumps(schema)) == schema
+    assert set(schema["properties"]) == set(yaml.safe_load(dedent(GOOD)))
+    assert schema["required"] == ["name", "kafka", "sources"]
+    source = schema["$defs"]["DynamoDBSource"]
+    assert source["additionalProperties"] is False
+    assert set(source["properties"]) == {
+        "name", "type", "table", "stream_arn", "region", "endpoint_url", "start", "snapshot", "key", "on_gap",
+    }  # fmt: skip
+    assert schema["$defs"]["Cache"]["properties"]["tombstone_ttl"]["type"] == "string"
+    undescribed = {"snapshot", "type", "kafka", "sources"}
+    for part in (schema, *schema["$defs"].values()):
+        for key, rules in part["properties"].items():
+            assert rules.get("description") or key in undescribed

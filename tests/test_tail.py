@@ -1,0 +1,324 @@
+"""``relay tail``: every record of the topics, decoded where it can be and shown where it cannot."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import Message, Producer
+from typer.testing import CliRunner
+
+from relay.avro.encode import ChangeEncoder
+from relay.avro.framing import fingerprint, single_object_header
+from relay.avro.registry import TopicSchemas
+from relay.avro.rows import KeyColumn, TableSchema, change_schema
+from relay.change import Change, Images, Operation, Transaction
+from relay.cli import app
+from relay.config import Config, load
+from relay.errors import ConfigError, Unavailable
+from relay.kafka import topics
+from relay.tail import json_line, line, plain, resolve, tail
+from relay.token import EventToken
+
+TABLE = TableSchema("shop", "orders", (KeyColumn("order_id", "S"),), hash_columns=1, row=None)
+BINARY = TableSchema("shop", "orders", (KeyColumn("id", "B"), KeyColumn("line", "N")), hash_columns=1, row=None)
+TOKEN = EventToken(1_800_000_000, "shop/label/shard-1", "DynamoDB/100")
+
+
+class Known:
+    """The schemas of a few tables, known without a broker."""
+
+    def __init__(self, *tables: TableSchema) -> None:
+        schemas = [change_schema(table) for table in tables]
+        self._schemas = {single_object_header(fingerprint(schema)): schema for schema in schemas}
+
+    def lookup(self, header: bytes) -> Mapping[str, Any] | None:
+        return self._schemas.get(header)
+
+
+def change(number: int = 1, **others: Any) -> Change:
+    fields: dict[str, Any] = {
+        "event_id": f"event-{number}",
+        "operation": Operation.UPDATE,
+        "source": "shop",
+        "table": "orders",
+        "key": {"order_id": "o-1"},
+        "old": '{"order_id":{"S":"o-1"},"total":{"N":"10.50"},"note":{"S":"soon"}}',
+        "new": '{"order_id":{"S":"o-1"},"total":{"N":"12"},"lines":{"L":[{"M":{"n":{"N":"1"}}},{"NULL":true}]}}',
+        "images": Images.NEW_AND_OLD,
+        "token": TOKEN,
+        "committed_at": 1_800_000_000_000_000,
+        "relayed_at": 1_800_000_000_250_000,
+        "resume_timestamp": 1_799_999_999,
+        "transaction": Transaction("t-1", 1, True),
+        "attributes": {"event_version": "1.1"},
+    }
+    return Change(**fields | others)
+
+
+def encoder(table: TableSchema = TABLE) -> ChangeEncoder:
+    schema = change_schema(table)
+    return ChangeEncoder(schema, single_object_header(fingerprint(schema)))
+
+
+def message(value: bytes | None, key: bytes | None = b"o-1", topic: str = "shop.orders") -> Message[Any, Any]:
+    return Message(topic=topic, partition=3, offset=17, key=key, value=value)
+
+
+def config(name: str = "shop", bootstrap_servers: str = "127.0.0.1:1", *tables: str) -> Config:
+    return Config.model_validate(
+        {
+            "name": name,
+            "kafka": {"bootstrap_servers": bootstrap_servers, "partitions": 2},
+            "sources": [{"name": t, "type": "dynamodb", "table": t} for t in tables or ("orders",)],
+        }
+    )
+
+
+def test_a_change_is_shown_with_its_items_opened_and_its_times_in_utc() -> None:
+    shown = line(message(encoder().encode(change())), Known(TABLE))
+    assert list(shown) == ["topic", "partition", "offset", "key", "value"]
+    assert (shown["topic"], shown["partition"], shown["offset"], shown["key"]) == ("shop.orders", 3, 17, "o-1")
+    value = shown["value"]
+    assert value["old"]["total"] == {"N": "10.50"}
+    assert value["new"]["lines"] == {"L": [{"M": {"n": {"N": "1"}}}, {"NULL": True}]}
+    assert value["committed_at"] == "2027-01-15T08:00:00Z"
+    assert value["relayed_at"] == "2027-01-15T08:00:00.250000Z"
+    assert value["token"] == {
+        "timestamp": 1_800_000_000,
+        "shard": "shop/label/shard-1",
+        "position": "DynamoDB/100",
+        "origin": None,
+    }
+    assert json.loads(json_line(shown)) == shown
+
+
+def test_bytes_are_shown_in_base64_in_keys_too() -> None:
+    value = encoder(BINARY).encode(change(key={"id": b"\xff\x00", "line": "7"}, old=None, new=None))
+    shown = line(message(value, key=b"\xff\x00"), Known(BINARY))
+    assert shown["key"] == "/wA="
+    assert shown["value"]["key"] == {"id": "/wA=", "line": "7"}
+    assert (shown["value"]["old"], shown["value"]["new"]) == (None, None)
+
+
+def test_a_deleted_key_is_shown_as_null() -> None:
+    assert line(message(None, key=b"x"), Known(TABLE))["value"] is None
+    assert line(message(None, key=None), None)["key"] is None
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (b"hello", "framed neither"),
+        (b"", "framed neither"),
+        (b"\xc3\x01" + b"\x01" * 12, "no schema is known"),
+        (b"\x00\x00\x00\x00\x01abc", "no schema is known"),
+        (encoder().encode(change())[:-4], "damaged"),
+    ],
+)
+def test_a_value_that_cannot_be_decoded_is_shown_with_the_error(value: bytes, error: str) -> None:
+    """I8."""
+    shown = line(message(value), Known(TABLE))
+    assert plain(value) == shown["value"]
+    assert error in shown["error"]
+
+
+def test_the_relays_own_records_are_shown_as_the_json_they_are() -> None:
+    shown = line(message(b'{"state":"reading","updated_at":1.5}', key=b'["v1","shop"]'), None)
+    assert shown["value"] == {"state": "reading", "updated_at": 1.5}
+    assert shown["key"] == '["v1","shop"]'
+    broken = line(message(b"\xff"), None)
+    assert (broken["value"], broken["error"][:11]) == ("/w==", "is not JSON")
+
+
+def test_no_number_is_rounded_by_being_shown() -> None:
+    """I8."""
+    exact = Decimal("12345678901234567890123456789012345678")
+    assert plain({"d": exact, "i": 2**70, "f": 0.1}) == {"d": str(exact), "i": 2**70, "f": 0.1}
+    assert plain([float("nan"), float("-inf")]) == ["nan", "-inf"]
+    assert json.loads(json_line({"i": 2**70})) == {"i": 2**70}
+
+
+def test_times_of_any_zone_are_shown_in_utc() -> None:
+    time_there = datetime(2026, 11, 21, 8, tzinfo=timezone(timedelta(hours=2)))
+    assert plain((time_there,)) == ["2026-11-21T06:00:00Z"]
+    assert plain(datetime(2026, 11, 21, tzinfo=UTC)) == "2026-11-21T00:00:00Z"
+
+
+def test_topics_may_be_named_in_full_by_table_or_by_kind() -> None:
+    relayed = config("shop", "b:1", "orders", "lines")
+    assert resolve(relayed, []) == ["shop.orders", "shop.lines"]
+    assert resolve(relayed, ["lines", "shop.lines", "gaps", "shop.checkpoints"]) == [
+        "shop.lines",
+        "shop.gaps",
+        "shop.checkpoints",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("order", "did you mean 'orders'"), ("xyz", "there are: shop.orders, shop.checkpoints")]
+)
+def test_a_topic_that_is_not_the_relays_is_refused(name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"'{name}' is not a topic of this relay; {said}"):
+        resolve(config(), [name])
+
+
+@pytest.mark.services
+class TestOnABroker:
+    @pytest.fixture
+    def relayed(self, kafka: Any, unique: str) -> Config:
+        relayed = config(unique, kafka.bootstrap_servers)
+        topics.ensure(topics.connect(relayed), relayed, ["orders"])
+        return relayed
+
+    @pytest.fixture
+    def values(self, relayed: Config) -> Iterator[Callable[[int], bytes]]:
+        schemas = TopicSchemas(relayed.kafka.client(), relayed.internal("schemas"))
+        schema = change_schema(TABLE)
+        encode = ChangeEncoder(schema, schemas.register(relayed.topic("orders"), schema)).encode
+        yield lambda number: encode(change(number))
+        schemas.close()
+
+    @pytest.fixture
+    def producer(self, relayed: Config, unique: str) -> Producer:
+        producer = Producer({**relayed.kafka.client(), "transactional.id": unique, "linger.ms": 0})
+        producer.init_transactions(60)
+        return producer
+
+    @pytest.fixture
+    def file(self, relayed: Config, tmp_path: Path) -> Path:
+        file = tmp_path / "relay.yaml"
+        file.write_text(yaml.safe_dump(relayed.model_dump(by_alias=True, exclude_none=True)))
+        assert load(file) == relayed
+        return file
+
+    def publish(self, producer: Producer, topic: str, *values: bytes, commit: bool = True) -> None:
+        producer.begin_transaction()
+        for i, value in enumerate(values):
+            producer.produce(topic, key=b"o-1", value=value, partition=i % 2)
+        producer.flush(30)
+        if commit:
+            producer.commit_transaction(30)
+
+    def shown(self, relayed: Config, *names: str, from_beginning: bool = True) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        tail(relayed, names, found.append, flush=bool, from_beginning=from_beginning, exit_at_end=True)
+        return found
+
+    def ids(self, shown: list[dict[str, Any]]) -> list[str]:
+        return sorted(record["value"]["event_id"] for record in shown)
+
+    def test_an_empty_topic_ends_at_once(self, relayed: Config) -> None:
+        assert self.shown(relayed) == []
+
+    def test_it_ends_at_the_end_although_a_marker_stands_last(
+        self, relayed: Config, values: Callable[[int], bytes], producer: Producer
+    ) -> None:
+        self.publish(producer, relayed.topic("orders"), values(1), values(2), values(3))
+        self.publish(producer, relayed.topic("orders"), values(4), values(5))
+        assert self.ids(self.shown(relayed)) == [f"event-{n}" for n in range(1, 6)]
+
+    def test_only_what_is_committed_is_shown(
+        self, relayed: Config, values: Callable[[int], bytes], producer: Producer
+    ) -> None:
+        """I3: neither an aborted transaction nor one that is still open, which must not be waited for either."""
+        topic = relayed.topic("orders")
+        self.publish(producer, topic, values(1), commit=False)
+        producer.abort_transaction(30)
+        assert self.shown(relayed) == []
+        self.publish(producer, topic, values(2), values(3))
+        self.publish(producer, topic, values(4), commit=False)
+        begun = time.monotonic()
+        assert self.ids(self.shown(relayed)) == ["event-2", "event-3"]
+        assert time.monotonic() - begun < 10
+        producer.commit_transaction(30)
+        assert self.ids(self.shown(relayed)) == ["event-2", "event-3", "event-4"]
+
+    def test_without_a_beginning_it_starts_at_the_end(
+        self, relayed: Config, values: Callable[[int], bytes], producer: Producer
+    ) -> None:
+        self.publish(producer, relayed.topic("orders"), values(1))
+        assert self.shown(relayed, from_beginning=False) == []
+
+    def test_values_of_others_are_shown_among_the_changes(
+        self, relayed: Config, values: Callable[[int], bytes], producer: Producer
+    ) -> None:
+        self.publish(producer, relayed.topic("orders"), values(1), b"hello")
+        good, bad = sorted(self.shown(relayed), key=lambda record: "error" in record)
+        assert good["value"]["event_id"] == "event-1"
+        assert (bad["value"], "framed neither" in bad["error"]) == ("aGVsbG8=", True)
+
+    def test_the_relays_own_topics_are_shown_when_named(self, relayed: Config, values: Callable[[int], bytes]) -> None:
+        (schema,) = self.shown(relayed, "schemas")
+        assert schema["topic"] == relayed.internal("schemas")
+        assert schema["value"]["name"] == "Change"
+
+    def test_a_topic_that_is_not_there_yet_is_named(self, kafka: Any, unique: str) -> None:
+        with pytest.raises(Unavailable, match=f"there is no topic '{unique}.orders' at .*`relay run` creates it"):
+            self.shown(config(unique, kafka.bootstrap_servers))
+
+    def test_the_command_prints_one_json_object_a_line(
+        self, relayed: Config, file: Path, values: Callable[[int], bytes], producer: Producer
+    ) -> None:
+        self.publish(producer, relayed.topic("orders"), values(1), b"\xff")
+        result = CliRunner().invoke(app, ["tail", str(file), "--from-beginning", "--exit-at-end", "--json"])
+        assert result.exit_code == 0, result.output
+        records = [json.loads(text) for text in result.stdout.splitlines()]
+        assert {(r["partition"], r["offset"], r["key"]) for r in records} == {(0, 0, "o-1"), (1, 0, "o-1")}
+
+    def test_a_person_sees_what_changed(
+        self, relayed: Config, file: Path, values: Callable[[int], bytes], producer: Producer
+    ) -> None:
+        self.publish(producer, relayed.topic("orders"), values(1), b"\xff")
+        result = CliRunner().invoke(app, ["tail", str(file), "orders", "--from-beginning", "--exit-at-end"])
+        assert result.exit_code == 0, result.output
+        assert f"{relayed.name}.orders[0]@0  2027-01-15T08:00:00Z  UPDATE   orders order_id=o-1" in result.stdout
+        assert '  ~ total: 10.50 → 12\n  + lines: [{"n": "1"}, null]\n  - note: soon\n' in result.stdout
+        assert f"{relayed.name}.orders[1]@0  cannot be decoded" in result.stdout
+
+    def test_it_follows_what_arrives_until_it_is_interrupted(
+        self, relayed: Config, file: Path, values: Callable[[int], bytes], producer: Producer
+    ) -> None:
+        with self.command(file) as process:
+            assert process.stdout is not None
+            # The first may be published before the tail has found the ends.
+            for number in range(100):
+                self.publish(producer, relayed.topic("orders"), values(number))
+                os.set_blocking(process.stdout.fileno(), False)
+                if process.stdout.read(1):
+                    break
+                time.sleep(0.2)
+            else:
+                pytest.fail("nothing was shown")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 130
+            assert process.stderr is not None
+            assert process.stderr.read() == b""
+
+    def test_it_ends_quietly_when_its_reader_does(
+        self, relayed: Config, file: Path, values: Callable[[int], bytes], producer: Producer
+    ) -> None:
+        self.publish(producer, relayed.topic("orders"), *[values(number) for number in range(200)])
+        with self.command(file, "--from-beginning") as process:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            process.stdout.close()
+            self.publish(producer, relayed.topic("orders"), values(1))
+            assert process.wait(30) == 0
+            assert process.stderr is not None
+            assert process.stderr.read() == b""
+
+    def command(self, file: Path, *options: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "relay.cli", "tail", str(file), "--json", *options]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
