@@ -273,7 +273,8 @@ def run(
 ) -> None:
     """Relay what ``config`` says, until SIGTERM (returns) or SIGINT (raises ``KeyboardInterrupt``).
 
-    ``settings``: of the Kafka clients, those of the config unless given. Raises ``RelayError``. Call it from the main thread, for the signals' sake.
+    ``settings``: of the Kafka clients, those of the config unless given. Raises ``RelayError``.
+    Call it from the main thread, for the signals' sake.
     """
     with _Signals() as signals:
         sources = [DynamoDBSource(source) for source in config.sources]

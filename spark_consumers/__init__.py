@@ -1,0 +1,56 @@
+"""The Spark consumers: changes on Kafka to an honest cache, a change log, and a copy of the tables.
+
+``run`` is all that others need; ``relay consume`` calls it. PySpark is imported only when it runs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from relay.errors import ConfigError, Unavailable
+
+if TYPE_CHECKING:
+    from relay.config import Config
+    from spark_consumers.runner import Consumer
+
+__all__ = ["run"]
+
+
+def run(
+    kind: Literal["cache", "log", "copy"],
+    config: Config,
+    *,
+    until_caught_up: bool = False,
+    start: str | None = None,
+    checkpoint: Path | None = None,
+) -> None:
+    """Run one consumer until SIGTERM (returns) or SIGINT (raises ``KeyboardInterrupt``).
+
+    ``until_caught_up``: return once everything is applied that was on Kafka at the start. ``start``: where a new
+    checkpoint begins: earliest (the default), latest, committed, an ISO time, or offsets as JSON. ``checkpoint``: the
+    folder in which the consumer remembers how far it is. Raises ``RelayError``; call it from the main thread.
+    """
+    try:
+        from spark_consumers import runner
+    except ModuleNotFoundError as error:
+        if error.name not in ("pyspark", "py4j"):
+            raise
+        raise Unavailable("PySpark is not installed: pip install 'relay[spark]'") from error
+    runner.run(_consumer(kind, config), config, until_caught_up=until_caught_up, start=start, checkpoint=checkpoint)
+
+
+def _consumer(kind: str, config: Config) -> Consumer:
+    if kind == "cache" and config.cache is not None:
+        from spark_consumers.invalidate import CacheConsumer
+
+        return CacheConsumer(config, config.cache)
+    if kind == "log" and config.log is not None:
+        from spark_consumers.change_log import LogConsumer
+
+        return LogConsumer(config, config.log)
+    if kind == "copy" and config.copy_ is not None:
+        from spark_consumers.copy import CopyConsumer
+
+        return CopyConsumer(config, config.copy_)
+    raise ConfigError(f"there is no `{kind}:` in the config, so there is nothing to consume for")

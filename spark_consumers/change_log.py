@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 from relay.config import Config, Log
 from spark_consumers.dead_letters import DeadLetters, Record, refuse_unknown_schemas
 from spark_consumers.decode import Decoder, Status
+from spark_consumers.locks import Lock
 from spark_consumers.sinks import delta
 
 _COLUMNS = {
@@ -61,12 +62,15 @@ class LogConsumer:
 
     def __init__(self, config: Config, log: Log) -> None:
         self.topics = [config.topic(source.table_name) for source in config.sources]
-        self.location = log.path
+        self._location = log.path
         self._path = delta.spark_path(log.path)
         self._made = False
 
+    def lock(self) -> Lock | None:
+        return delta.lock(self._location)
+
     def close(self) -> None:
-        pass
+        """Nothing is kept open."""
 
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
         return decoder.changes(records)

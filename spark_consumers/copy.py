@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -22,6 +23,7 @@ from spark_consumers.change_log import others_of
 from spark_consumers.dead_letters import DeadLetters, refuse_unknown_schemas
 from spark_consumers.decode import Decoder, Layout, Status
 from spark_consumers.fold import Counts, by_item
+from spark_consumers.locks import Lock
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.copy_table import CopyTable, Place
 
@@ -52,13 +54,16 @@ class CopyConsumer:
 
     def __init__(self, config: Config, copy: Copy) -> None:
         self.topics = [config.topic(source.table_name) for source in config.sources]
-        self.location = copy.url
+        self._location = copy.url
         self._path = delta.spark_path(copy.url)
         self._layouts: Sequence[Layout] = ()
         self._tables: dict[tuple[str, str], CopyTable] = {}
 
+    def lock(self) -> Lock | None:
+        return delta.lock(self._location)
+
     def close(self) -> None:
-        pass
+        """Nothing is kept open."""
 
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
         self._layouts = decoder.layouts
@@ -87,7 +92,8 @@ class CopyConsumer:
             table = self._table(name, self._layouts[of_table[0]["layout"]])
             slims = [_read(row) for row in of_table]
             keyed = [slim for slim in slims if slim.operation is not Operation.TRUNCATE]
-            table.apply(frame, by_item(keyed, lambda slim: slim.key, lambda slim: slim.place), counts)
+            items = by_item(keyed, attrgetter("key"), attrgetter("place"))
+            table.apply(frame, items, counts)
             # Last: every row that is younger than the truncation is protected by its token.
             for slim in slims:
                 if slim.operation is Operation.TRUNCATE:

@@ -103,23 +103,26 @@ class DeadLetters:
 
     def _send(self, record: Record) -> None:
         key = f"{record.topic}/{record.partition}/{record.offset}/{self._consumer}".encode()
-        headers = [("reason", _REASONS[record.status].encode()), ("consumer", self._consumer.encode())]
         size = LARGEST_MESSAGE - _ROOM
         parts = [record.value[at : at + size] for at in range(0, len(record.value), size)] or [b""]
         for number, part in enumerate(parts, 1):
-            chunk = [("chunk", f"{number}/{len(parts)}".encode())] if len(parts) > 1 else []
-            try:
-                self._producer.produce(
-                    self._topic, value=part, key=key, headers=headers + chunk, on_delivery=self._delivered
-                )
-            except BufferError:
-                self._producer.flush(_PATIENCE)
-                self._producer.produce(
-                    self._topic, value=part, key=key, headers=headers + chunk, on_delivery=self._delivered
-                )
-            except KafkaException as error:
-                raise Unavailable(f"dead letters cannot be written to {self._topic}: {error}") from error
-            self._producer.poll(0)
+            headers: dict[str, str | bytes | None] = {"reason": _REASONS[record.status], "consumer": self._consumer}
+            if len(parts) > 1:
+                headers["chunk"] = f"{number}/{len(parts)}"
+            while not self._produced(key, part, headers):
+                self._producer.poll(1.0)  # the queue is full (I11)
+
+    def _produced(self, key: bytes, value: bytes, headers: dict[str, str | bytes | None]) -> bool:
+        try:
+            self._producer.produce(
+                self._topic, value=value, key=key, headers=headers, partition=0, on_delivery=self._delivered
+            )
+        except BufferError:
+            return False
+        except KafkaException as error:
+            raise Unavailable(f"dead letters cannot be written to {self._topic}: {error.args[0].str()}") from error
+        self._producer.poll(0)
+        return True
 
     def _delivered(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:

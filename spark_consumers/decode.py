@@ -65,9 +65,7 @@ class Layout:
         types = {field["name"]: field["type"] for field in schema["fields"]}
         key, row = types["key"][1], types["old"][1]
         _, source, table = key["namespace"].split(".")
-        return cls(
-            unescape(source), unescape(table), _fields(key), None if row == "string" else _fields(row)
-        )
+        return cls(unescape(source), unescape(table), _fields(key), None if row == "string" else _fields(row))
 
     @property
     def binary_key(self) -> tuple[bool, ...]:
@@ -101,7 +99,10 @@ class Decoder:
         """Return status, topic, partition, offset, value (of what is no change) and all columns of a change."""
         kept = tuple(field["name"] for field in next(iter(self.schemas.values()))["fields"]) if self.schemas else ()
         decoded = self._decoded(records, kept)
-        change = self._by_schema([_change(F.col(f"d{n}"), n, layout) for n, layout in enumerate(self.layouts)])
+        change = self._by_schema(
+            [_change(F.col(f"d{n}"), n, layout) for n, layout in enumerate(self.layouts)],
+            f"struct<{','.join(f'`{name}`:{kind}' for name, kind in _COLUMNS.items())}>",
+        )
         whole = decoded.select("status", "topic", "partition", "offset", "value", change.alias("c"))
         return whole.select(
             "status",
@@ -127,7 +128,8 @@ class Decoder:
             [
                 _touched(F.col(f"d{n}"), n, layout, columns.get(layout.table, ()))
                 for n, layout in enumerate(self.layouts)
-            ]
+            ],
+            _TOUCHED,
         )
         is_change = F.col("status") == Status.CHANGE
         place = F.when(~is_change, F.struct("status", "topic", "partition", "offset", "value"))
@@ -174,13 +176,13 @@ class Decoder:
             .when(F.col("value").isNull(), Status.TOMBSTONE)
             .when(F.col("header").isNull(), Status.FRAMING)
             .when(~F.col("header").isin(*self.schemas) if self.schemas else F.lit(True), Status.SCHEMA)
-            .when(F.coalesce(self._by_schema(whole), F.lit(False)), Status.CHANGE)
+            .when(F.coalesce(self._by_schema(whole, "boolean"), F.lit(False)), Status.CHANGE)
             .otherwise(Status.DAMAGED)
         )
 
-    def _by_schema(self, branches: Sequence[Column]) -> Column:
-        """Return the branch of the schema that the header names."""
-        chosen = F.lit(None)
+    def _by_schema(self, branches: Sequence[Column], kind: str) -> Column:
+        """Return the branch of the schema that the header names; null, of the type ``kind``, for none."""
+        chosen = F.lit(None).cast(kind)
         for header, branch in zip(self.schemas, branches, strict=True):
             chosen = F.when(F.col("header") == F.lit(header), branch).otherwise(chosen)
         return chosen
@@ -223,11 +225,38 @@ def _change(d: Column, number: int, layout: Layout) -> Column:
     return F.struct(*(columns[name].alias(name) for name in _COLUMNS))
 
 
-_COLUMNS = (
-    "layout event_id operation source table key key_texts old new images token token_timestamp token_shard token_position "
-    "snapshot_id snapshot_as_of transaction_id transaction_order transaction_last keyspace_id resume_timestamp "
-    "committed_at relayed_at attributes"
-).split()
+_COLUMNS = {
+    "layout": "int",
+    "event_id": "string",
+    "operation": "string",
+    "source": "string",
+    "table": "string",
+    "key": "string",
+    "key_texts": "array<string>",
+    "old": "string",
+    "new": "string",
+    "images": "string",
+    "token": "string",
+    "token_timestamp": "bigint",
+    "token_shard": "string",
+    "token_position": "string",
+    "snapshot_id": "string",
+    "snapshot_as_of": "bigint",
+    "transaction_id": "string",
+    "transaction_order": "int",
+    "transaction_last": "boolean",
+    "keyspace_id": "binary",
+    "resume_timestamp": "bigint",
+    "committed_at": "timestamp",
+    "relayed_at": "timestamp",
+    "attributes": "map<string,string>",
+}
+
+
+_PLACE = "struct<`timestamp`:bigint,shard:string,position:string%s>"
+_TOUCHED = (
+    f"struct<i:int,op:string,key:array<string>,old:string,new:string,token:{_PLACE % (',origin:' + _PLACE % '')}>"
+)
 
 
 def _touched(d: Column, number: int, layout: Layout, columns: Sequence[str]) -> Column:

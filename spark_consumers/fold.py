@@ -89,9 +89,7 @@ def _verdict(stored: Stored | None, change: ChangeLike) -> Verdict:
     if stored is None:
         return Verdict.APPLIED
     if change.operation is Operation.READ:
-        newer = change.snapshot is not None and (
-            stored.token is None or stored.token.timestamp < change.snapshot.as_of
-        )
+        newer = change.snapshot is not None and (stored.token is None or stored.token.timestamp < change.snapshot.as_of)
         return Verdict.APPLIED if newer else Verdict.IGNORED
     if stored.token is None:
         return Verdict.APPLIED
@@ -137,7 +135,9 @@ def tally(counts: Counts, verdict: Verdict, after: Stored | None) -> None:
     counts.incomplete += after is not None and after.incomplete
 
 
-def by_item(rows: Iterable[T], key: Callable[[T], KeyT], place: Callable[[T], tuple[int, int]]) -> Mapping[KeyT, Sequence[T]]:
+def by_item(
+    rows: Iterable[T], key: Callable[[T], KeyT], place: Callable[[T], tuple[int, int]]
+) -> Mapping[KeyT, Sequence[T]]:
     """Return the rows of each item in the order of (partition, offset), which is that of the source (I2)."""
     items: dict[KeyT, list[T]] = {}
     for row in rows:

@@ -42,6 +42,9 @@ class CacheConsumer:
         self._store = RedisStore(cache.url)
         self._invalidator = Invalidator(self._store, cache.namespace, tombstone_ttl=cache.tombstone_ttl)
 
+    def lock(self) -> None:
+        """Any number may invalidate one cache."""
+
     def close(self) -> None:
         self._store.close()
 

@@ -150,7 +150,9 @@ def _given(text: str, partitions: Sequence[TopicPartition]) -> Offsets:
         if partition not in wanted.get(topic, {}):
             raise ConfigError(f"--from: {topic}[{partition}] is no partition that this consumer reads")
         if type(offset) is not int or offset < EARLIEST:
-            raise ConfigError(f"--from: the offset {offset!r} of {topic}[{partition}] is no offset (-2: beginning, -1: end)")
+            raise ConfigError(
+                f"--from: the offset {offset!r} of {topic}[{partition}] is no offset (-2: beginning, -1: end)"
+            )
         wanted[topic][partition] = offset
     return wanted
 
@@ -166,8 +168,10 @@ class Checkpoint:
     def exists(self) -> bool:
         return (self.folder / _START).exists()
 
-    def start(self) -> str:
-        return (self.folder / _START).read_text()
+    def start(self) -> Offsets:
+        """Return where the consumer began."""
+        offsets: Offsets = json.loads((self.folder / _START).read_text())
+        return offsets
 
     def begin(self, start: Offsets) -> None:
         """Write down, durably, where the consumer begins."""

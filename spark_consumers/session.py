@@ -100,14 +100,14 @@ def _context(name: str, delta: bool, keep_open: Sequence[int]) -> SparkContext:
     os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     conf = SparkConf(loadDefaults=False)
-    conf.setAll(_settings(name, delta).items())
+    conf.setAll(list(_settings(name, delta).items()))
     options: dict[str, Any] = {
         # Signals to our process group are for us: we drain, then end the JVM. If we are killed, it ends
         # itself, since its standard input does.
         "start_new_session": True,
         "pass_fds": tuple(keep_open),
     }
-    gateway = launch_gateway(conf, options)
+    gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
     return SparkContext(conf=conf, gateway=gateway)
 
 

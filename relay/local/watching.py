@@ -80,6 +80,8 @@ class BatchLog:
         self.topic = topic
         self.rows = 0
         self.batches = 0
+        # When each batch was applied, and its rows.
+        self.times: list[tuple[float, int]] = []
         self.ends: dict[int, int] = {}
         self._read = 0
         # Per partition: end offsets and the times they were reached, both rising.
@@ -113,6 +115,7 @@ class BatchLog:
             return
         self.batches += 1
         self.rows += line["rows"]
+        self.times.append((line["applied_at"], line["rows"]))
         for partition, end in line["end_offsets"].get(self.topic, {}).items():
             number = int(partition)
             if end > self.ends.get(number, 0):

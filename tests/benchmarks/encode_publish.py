@@ -7,7 +7,6 @@ the group, commit. The yardstick is an idempotent producer without transactions,
 from __future__ import annotations
 
 import os
-import random
 import secrets
 import time
 from typing import Any
@@ -16,27 +15,23 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from relay.avro.registry import TopicSchemas
-from relay.avro.rows import KeyColumn, TableSchema
-from relay.change import Change, Images, Operation, event_id
-from relay.dynamodb.values import image_json
+from relay.change import Change
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.outbox import Outbox
 from relay.kafka.publisher import Publisher
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.kafka.transaction import Transaction
-from relay.lineage import Checkpoint, ShardState, Stream
+from relay.lineage import Checkpoint, ShardState
 from relay.local.kafka import KafkaBroker
-from relay.token import EventToken
 from relay.worker import LARGEST_TRANSACTION, LONGEST_TRANSACTION
+from tests.benchmarks.changes import STREAM, TABLE, Message, change, finished
 from tests.benchmarks.harness import Benchmark, count_committed, in_turn, median, pin
 
 CHANGES = 60_000
 PAGE = 1000
 ROUNDS = 4
 PARTITIONS = 6
-TABLE = TableSchema("orders", "orders", (KeyColumn("customer", "S"), KeyColumn("order_id", "N")), 1)
-STREAM = Stream("orders", "2026-01-01T00:00:00.000")
 SETTINGS: dict[str, Any] = {
     "linger.ms": 5,
     "compression.type": "lz4",
@@ -63,9 +58,9 @@ def _run(client: dict[str, Any]) -> Benchmark:
     admin = AdminClient(client)
     for made in admin.create_topics(requests).values():
         made.result(30)
-    changes = [_change(number) for number in range(CHANGES)]
+    changes = [change(number) for number in range(CHANGES)]
     outbox = Outbox(TABLE, topics["ours"], PARTITIONS, "hash", TopicSchemas(client, topics["schemas"]))
-    messages = _finished(outbox, changes)
+    messages = finished(outbox, changes)
 
     view = CheckpointView(client, topics["checkpoints"])
     group = Assignment(client, f"{name}.relay", view, transaction_timeout=10.0)
@@ -79,8 +74,8 @@ def _run(client: dict[str, Any]) -> Benchmark:
         for at in range(0, CHANGES, PAGE):
             page = changes[at : at + PAGE]
             transaction.begin()
-            for change in page:
-                transaction.size += outbox.send(transaction.publisher, change, 1_700_000_000)
+            for one in page:
+                transaction.size += outbox.send(transaction.publisher, one, 1_700_000_000)
             transaction.record(STREAM.checkpoint_key("shard"), _checkpoint(page[-1]))
             if transaction.age >= LONGEST_TRANSACTION or transaction.size >= LARGEST_TRANSACTION:
                 transaction.commit()
@@ -115,62 +110,12 @@ def _run(client: dict[str, Any]) -> Benchmark:
     )
 
 
-def _change(number: int) -> Change:
-    chance = random.Random(number)
-    key = {"customer": f"customer-{number % 5000:05}", "order_id": str(number)}
-    images = [
-        image_json(
-            {
-                "customer": {"S": key["customer"]},
-                "order_id": {"N": key["order_id"]},
-                "version": {"N": str(version)},
-                "total": {"N": f"{chance.randint(1, 10**9)}.25"},
-                "payload": {"S": "".join(chance.choices("abcdefghijklmnopqrstuvwxyz ", k=200))},
-                "tags": {"SS": ["red", "green", "blue"]},
-            }
-        )
-        for version in (1, 2)
-    ]
-    shard = STREAM.qualified("shardId-00000001700000000000-0123abcd")
-    position = f"DynamoDB/{10**20 + number}"
-    return Change(
-        event_id=event_id(shard, position, "orders", key["customer"].encode(), 0),
-        operation=Operation.UPDATE,
-        source="orders",
-        table="orders",
-        key=key,
-        old=images[0],
-        new=images[1],
-        images=Images.NEW_AND_OLD,
-        token=EventToken(1_700_000_000 + number // 1000, shard, position),
-        committed_at=1_700_000_000_000_000,
-        attributes={"event_version": "1.1"},
-    )
-
-
 def _checkpoint(last: Change) -> bytes:
     position = {"type": "after_sequence", "sequence": "1"}
     return Checkpoint(ShardState.READING, position, last.token, updated_at=time.time()).to_json()
 
 
-class _Kept:
-    """Stands where a publisher does, and keeps what it is given to send."""
-
-    def __init__(self) -> None:
-        self.messages: list[tuple[bytes, bytes, int, list[Any]]] = []
-
-    def send(self, topic: str, value: bytes, key: bytes, partition: int, headers: list[Any]) -> None:
-        self.messages.append((value, key, partition, headers))
-
-
-def _finished(outbox: Outbox, changes: list[Change]) -> list[tuple[bytes, bytes, int, list[Any]]]:
-    kept = _Kept()
-    for change in changes:
-        outbox.send(kept, change, 1_700_000_000)  # type: ignore[arg-type]
-    return kept.messages
-
-
-def _bare(producer: Producer, topic: str, messages: list[tuple[bytes, bytes, int, list[Any]]]) -> float:
+def _bare(producer: Producer, topic: str, messages: list[Message]) -> float:
     begun = time.perf_counter()
     produce = producer.produce
     for value, key, partition, headers in messages:

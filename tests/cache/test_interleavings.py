@@ -94,9 +94,7 @@ def in_redis(redis_server: Any) -> Iterator[InRedis]:
 def test_redis_is_never_served_stale(in_redis: InRedis, unique: str, moves: list[Move], replicas: bool) -> None:
     """I6, on a real server."""
     world = World(lambda _: in_redis, namespace=unique, replicas=replicas)
-    world.replicas = False  # to begin with nothing, whatever the last interleaving left
-    world.flush(0, 0)
-    world.replicas = replicas
+    world.clear()  # of what the last interleaving left
     play(world, moves)
 
 

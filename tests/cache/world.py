@@ -87,6 +87,12 @@ class World:
         self.outcomes: list[Outcome] = []
         self._nonces = map(str, itertools.count())
 
+    def clear(self) -> None:
+        """The store loses everything of this cache."""
+        for key in KEYS:
+            self.backend.lose(entry_key(self.namespace, key))
+        self.backend.lose(generation_key(self.namespace))
+
     # -- moves ------------------------------------------------------------------------------------------
 
     def do(self, move: Move) -> None:
@@ -170,9 +176,7 @@ class World:
 
     def flush(self, x: int, y: int) -> None:
         if not self.replicas:
-            for key in KEYS:
-                self.backend.lose(entry_key(self.namespace, key))
-            self.backend.lose(generation_key(self.namespace))
+            self.clear()
 
     def gap(self, x: int, y: int) -> None:
         """All invalidations up to now are lost for good, and a new generation makes up for them."""

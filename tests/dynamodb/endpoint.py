@@ -139,7 +139,7 @@ class ScriptedStream:
             self.before(operation)
             return getattr(self, f"_{operation}")(request)  # type: ignore[no-any-return]
 
-    def _DescribeTable(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: N802 - the protocol's name
+    def _DescribeTable(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["TableName"] != TABLE:
             raise Refused("ResourceNotFoundException")
         return {
@@ -155,7 +155,7 @@ class ScriptedStream:
             }
         }
 
-    def _DescribeStream(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+    def _DescribeStream(self, request: dict[str, Any]) -> dict[str, Any]:
         shards = sorted((s for s in self.shards.values() if s.listed), key=lambda s: s.id)
         after = request.get("ExclusiveStartShardId", "")
         rest = [s for s in shards if s.id > after]
@@ -180,7 +180,7 @@ class ScriptedStream:
             description["LastEvaluatedShardId"] = page[-1].id
         return {"StreamDescription": description}
 
-    def _GetShardIterator(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+    def _GetShardIterator(self, request: dict[str, Any]) -> dict[str, Any]:
         shard = self._shard(request["ShardId"])
         at = shard.trimmed
         if request["ShardIteratorType"] == "LATEST":
@@ -194,7 +194,7 @@ class ScriptedStream:
                 raise Refused("TrimmedDataAccessException")
         return {"ShardIterator": self._iterator(shard, at)}
 
-    def _GetRecords(self, request: dict[str, Any]) -> dict[str, Any]:  # noqa: N802
+    def _GetRecords(self, request: dict[str, Any]) -> dict[str, Any]:
         name, at, epoch = request["ShardIterator"].rsplit("|", 2)
         if int(epoch) < self._epoch:
             raise Refused("ExpiredIteratorException")

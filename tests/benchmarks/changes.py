@@ -1,0 +1,72 @@
+"""Changes to measure with: made once, the same in every run."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from relay.avro.rows import KeyColumn, TableSchema
+from relay.change import Change, Images, Operation, event_id
+from relay.dynamodb.values import image_json
+from relay.kafka.outbox import Outbox
+from relay.lineage import Stream
+from relay.token import EventToken
+
+TABLE = TableSchema("orders", "orders", (KeyColumn("customer", "S"), KeyColumn("order_id", "N")), 1)
+STREAM = Stream("orders", "2026-01-01T00:00:00.000")
+
+Message = tuple[bytes, bytes, int, list[Any]]
+"""Value, key, partition, headers."""
+
+
+def change(number: int) -> Change:
+    """Return the update of an item of its own, with two images of about 400 bytes."""
+    chance = random.Random(number)
+    key = {"customer": f"customer-{number % 5000:05}", "order_id": str(number)}
+    images = [
+        image_json(
+            {
+                "customer": {"S": key["customer"]},
+                "order_id": {"N": key["order_id"]},
+                "version": {"N": str(version)},
+                "total": {"N": f"{chance.randint(1, 10**9)}.25"},
+                "payload": {"S": "".join(chance.choices("abcdefghijklmnopqrstuvwxyz ", k=200))},
+                "tags": {"SS": ["red", "green", "blue"]},
+            }
+        )
+        for version in (1, 2)
+    ]
+    shard = STREAM.qualified("shardId-00000001700000000000-0123abcd")
+    position = f"DynamoDB/{10**20 + number}"
+    return Change(
+        event_id=event_id(shard, position, "orders", key["customer"].encode(), 0),
+        operation=Operation.UPDATE,
+        source="orders",
+        table="orders",
+        key=key,
+        old=images[0],
+        new=images[1],
+        images=Images.NEW_AND_OLD,
+        token=EventToken(1_700_000_000 + number // 1000, shard, position),
+        committed_at=1_700_000_000_000_000,
+        attributes={"event_version": "1.1"},
+    )
+
+
+class _Kept:
+    """Stands where a publisher does, and keeps what it is given to send."""
+
+    def __init__(self) -> None:
+        self.messages: list[Message] = []
+
+    def send(self, topic: str, value: bytes, key: bytes, partition: int, headers: list[Any]) -> None:
+        self.messages.append((value, key, partition, headers))
+
+
+def finished(outbox: Outbox, changes: Sequence[Change]) -> list[Message]:
+    """Return what ``outbox`` would send."""
+    kept = _Kept()
+    for one in changes:
+        outbox.send(kept, one, 1_700_000_000)  # type: ignore[arg-type]
+    return kept.messages

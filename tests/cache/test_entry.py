@@ -1,0 +1,360 @@
+from __future__ import annotations
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.cache.entry import (
+    MAX_COMPONENTS,
+    UNPLACED,
+    UNREADABLE,
+    Entry,
+    Loaded,
+    State,
+    Tokens,
+    decode,
+    encode,
+    filled,
+    fold,
+    invalidated,
+    is_fresher,
+    judge,
+    leased,
+    released,
+)
+from relay.token import EventToken, Order, OriginToken
+
+G = "generation"
+PARENT, LEFT, RIGHT = "shop/commerce/-", "shop/commerce/-80", "shop/commerce/80-"
+UUID = "8ad8d8b4-0000-11ee-b7b9-0242ac120002"
+
+
+def dynamo(sequence: int, shard: str = "orders/stream/1", timestamp: int = 100) -> EventToken:
+    return EventToken(timestamp, shard, f"DynamoDB/{sequence}")
+
+
+def mysql(last: int, shard: str, timestamp: int = 100) -> EventToken:
+    return EventToken(timestamp, shard, f"MySQL56/{UUID}:1-{last}")
+
+
+def value(*tokens: EventToken) -> Entry:
+    return Entry(State.VALUE, G, {token.shard: token for token in tokens})
+
+
+def tombstone(tokens: Tokens) -> Entry:
+    return Entry(State.TOMBSTONE, G, tokens)
+
+
+def by_shard(*tokens: EventToken) -> dict[str, EventToken]:
+    return {token.shard: token for token in tokens}
+
+
+# -- invalidations ------------------------------------------------------------------------------------------
+
+
+def test_no_entry_becomes_a_tombstone_with_the_token() -> None:
+    """Seed 004: so that no older value is put there."""
+    assert invalidated(None, dynamo(5), G) == tombstone(by_shard(dynamo(5)))
+
+
+@pytest.mark.parametrize("state", list(State))
+@pytest.mark.parametrize(
+    ("held", "token", "order"),
+    [
+        (dynamo(4), dynamo(5), Order.NEWER),
+        (dynamo(5), dynamo(5), Order.EQUAL),
+        (dynamo(6), dynamo(5), Order.OLDER),
+        (dynamo(9), dynamo(10), Order.NEWER),  # numbers, not text
+        (dynamo(10**38), dynamo(10**38 + 1), Order.NEWER),  # past what a double tells apart
+        (dynamo(10**38 + 1), dynamo(10**38), Order.OLDER),
+        (dynamo(5, timestamp=200), dynamo(6, timestamp=100), Order.NEWER),  # positions before times
+        (mysql(57, LEFT), mysql(58, LEFT), Order.NEWER),
+        (mysql(57, LEFT), mysql(57, LEFT), Order.EQUAL),
+        (dynamo(5, timestamp=0), dynamo(6), Order.UNKNOWN),
+        (EventToken(100, LEFT, "MariaDB/0-1-7"), EventToken(100, LEFT, "MariaDB/0-2-7"), Order.UNKNOWN),
+    ],
+)
+def test_only_what_is_known_to_be_included_is_discarded(
+    state: State, held: EventToken, token: EventToken, order: Order
+) -> None:
+    """I5: equal and older are discarded, newer and unknown invalidate, whatever the entry is."""
+    entry = Entry(state, G, by_shard(held))
+    assert judge(entry, token) is order
+    written = invalidated(entry, token, G)
+    if order in (Order.EQUAL, Order.OLDER):
+        assert written is None
+    else:
+        assert written is not None
+        assert written.state is State.TOMBSTONE
+        assert written.tokens[token.shard] == token
+
+
+def test_a_component_of_unknown_order_also_leaves_the_unplaced_mark() -> None:
+    """I6: the token kept may be the older one, so reaching it proves nothing."""
+    held, token = EventToken(100, LEFT, "MariaDB/0-1-7"), EventToken(100, LEFT, "MariaDB/0-2-7")
+    written = invalidated(tombstone(by_shard(held)), token, G)
+    assert written == tombstone({LEFT: token, UNPLACED: None})
+    assert not is_fresher(by_shard(EventToken(200, LEFT, "MariaDB/0-2-8")), written.tokens)
+
+
+def test_a_missing_component_is_unknown_and_the_others_stay() -> None:
+    """I6: else a fill could pass below an invalidation of another shard."""
+    entry = value(mysql(57, LEFT), mysql(12, RIGHT))
+    written = invalidated(entry, mysql(3, "shop/commerce/c0-"), G)
+    assert judge(entry, mysql(3, "shop/commerce/c0-")) is Order.UNKNOWN
+    assert written == tombstone(by_shard(mysql(57, LEFT), mysql(12, RIGHT), mysql(3, "shop/commerce/c0-")))
+
+
+def test_after_a_split_changes_of_the_child_shards_invalidate_whatever_their_time() -> None:
+    """I5: components are compared with their own shard only."""
+    entry = value(mysql(57, PARENT, timestamp=500))
+    for child in (LEFT, RIGHT):
+        written = invalidated(entry, mysql(1, child, timestamp=100), G)
+        assert written is not None
+        assert set(written.tokens) == {PARENT, child}
+    late = invalidated(value(mysql(1, LEFT, timestamp=500)), mysql(57, PARENT, timestamp=100), G)
+    assert late is not None
+
+
+def test_two_shards_of_dynamodb_never_discard_for_each_other() -> None:
+    entry = value(dynamo(10**30, "orders/stream/1", timestamp=900))
+    assert invalidated(entry, dynamo(1, "orders/stream/2"), G) is not None
+
+
+@pytest.mark.parametrize("entry", [None, value(), value(dynamo(9)), tombstone({UNPLACED: None}), UNREADABLE])
+def test_a_null_token_always_invalidates_and_is_remembered(entry: Entry | None) -> None:
+    """I5."""
+    written = invalidated(entry, None, G)
+    assert written is not None
+    assert written.tokens[UNPLACED] is None
+    assert set(entry.tokens if entry else ()) <= set(written.tokens)
+
+
+def test_a_token_without_a_shard_counts_as_null() -> None:
+    nowhere = EventToken(100, "", "DynamoDB/5")
+    assert invalidated(None, nowhere, G) == tombstone({UNPLACED: None})
+    assert invalidated(tombstone({UNPLACED: None}), nowhere, G) == tombstone({UNPLACED: None})
+
+
+def test_a_value_read_without_a_token_is_cleared_by_any_invalidation() -> None:
+    """A consistent read leaves no component: an invalidation that looks old may still be of after it."""
+    lease = leased(tombstone(by_shard(dynamo(50, timestamp=900))), G, 10.0)
+    entry = filled(lease, Loaded(b"x", {}, fresher=True))
+    assert entry == value()
+    for token in (dynamo(1, timestamp=1), dynamo(50, timestamp=900), mysql(1, LEFT), None):
+        assert invalidated(entry, token, G) is not None
+
+
+def test_a_lease_over_nothing_is_replaced_by_any_invalidation() -> None:
+    """I6: its fill finds it gone."""
+    written = invalidated(leased(None, G, 10.0), dynamo(1), G)
+    assert written == tombstone(by_shard(dynamo(1)))
+
+
+def test_a_lease_over_a_tombstone_discards_what_the_tombstone_would() -> None:
+    """Its fill has to be fresher than that anyway."""
+    lease = leased(tombstone(by_shard(dynamo(5))), G, 10.0)
+    assert invalidated(lease, dynamo(5), G) is None
+    assert invalidated(lease, dynamo(6), G) == tombstone(by_shard(dynamo(6)))
+
+
+def test_components_are_bounded_and_the_oldest_leaves_its_mark() -> None:
+    """I6, I11: comparing with a dropped one is unknown, for invalidations and for fills."""
+    entry: Entry | None = None
+    shards = [f"orders/stream/{number}" for number in range(MAX_COMPONENTS + 2)]
+    for shard in shards:
+        entry = invalidated(entry, dynamo(5, shard), G)
+    assert entry is not None
+    assert set(entry.tokens) == {*shards[2:], UNPLACED}
+    assert invalidated(entry, dynamo(4, shards[0]), G) is not None
+    everything = {shard: dynamo(9, shard) for shard in shards}
+    assert not is_fresher(everything, entry.tokens)
+    kept = filled(leased(None, G, 1.0), Loaded(b"x", everything, fresher=True))
+    assert kept is not None
+    assert len(kept.tokens) == MAX_COMPONENTS + 1
+    assert kept.tokens[UNPLACED] is None
+
+
+def test_an_entry_of_another_generation_hands_on_that_invalidations_were_lost() -> None:
+    """I9: what lies between two generations is not in its tokens."""
+    old = Entry(State.VALUE, "older", by_shard(dynamo(5)))
+    expected = {**by_shard(dynamo(6)), UNPLACED: None}
+    written = invalidated(old, dynamo(6), G)
+    assert written is not None
+    assert written.tokens == expected
+    assert leased(old, G, 10.0).tokens == {**by_shard(dynamo(5)), UNPLACED: None}
+
+
+_EVENTS = st.lists(
+    st.builds(dynamo, st.integers(1, 9), st.sampled_from(["orders/stream/1", "orders/stream/2"]), st.just(100)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(_EVENTS, st.data())
+def test_any_order_and_any_repetition_ends_in_the_same_tombstone(events: list[EventToken], data: st.DataObject) -> None:
+    """Invalidations commute, so replays and several consumers do no harm."""
+    again = data.draw(st.permutations(events + data.draw(st.lists(st.sampled_from(events)))))
+    one, other = fold(None, events, G).entry, fold(None, again, G).entry
+    assert one is not None
+    assert one == other
+
+
+@given(_EVENTS)
+def test_folding_equals_writing_one_after_the_other(events: list[EventToken]) -> None:
+    entry, discarded = None, 0
+    for token in events:
+        written = invalidated(entry, token, G)
+        entry, discarded = written or entry, discarded + (written is None)
+    folded = fold(None, events, G)
+    assert folded.entry == entry
+    assert (folded.applied, folded.discarded) == (len(events) - discarded, discarded)
+
+
+def test_folding_only_what_is_included_leaves_the_entry_alone() -> None:
+    folded = fold(value(dynamo(5)), [dynamo(4), dynamo(5)], G)
+    assert folded == (None, 0, 2, 0)
+    assert fold(value(), [dynamo(4), dynamo(3), None], G)[1:] == (2, 1, 2)
+
+
+# -- fills --------------------------------------------------------------------------------------------------
+
+
+def test_a_value_holds_exactly_the_tokens_it_was_read_with() -> None:
+    lease = leased(tombstone(by_shard(mysql(5, LEFT), mysql(7, PARENT))), G, 10.0)
+    entry = filled(lease, Loaded(b"x", {"any name": mysql(9, LEFT)}, fresher=True), until=70.0)
+    assert entry == Entry(State.VALUE, G, by_shard(mysql(9, LEFT)), 70.0)
+
+
+def test_what_is_not_fresher_than_a_tombstone_is_not_stored() -> None:
+    """Seed 004, "Cache Invalidation", third case."""
+    lease = leased(tombstone(by_shard(mysql(5, LEFT))), G, 10.0)
+    assert filled(lease, Loaded(b"x", by_shard(mysql(9, LEFT)), fresher=False)) is None
+    assert released(lease) == tombstone(by_shard(mysql(5, LEFT)))
+
+
+def test_a_loader_is_not_believed_against_its_own_token() -> None:
+    """I6."""
+    lease = leased(tombstone(by_shard(mysql(5, LEFT))), G, 10.0)
+    assert filled(lease, Loaded(b"x", by_shard(mysql(4, LEFT)), fresher=True)) is None
+
+
+def test_where_nothing_stood_any_read_is_stored_and_a_released_lease_leaves_nothing() -> None:
+    lease = leased(None, G, 10.0)
+    assert filled(lease, Loaded(None, {}, fresher=False)) == value()
+    assert released(lease) is None
+
+
+@pytest.mark.parametrize(
+    ("tokens", "held", "fresher"),
+    [
+        ([], None, True),
+        ([], {}, True),
+        ([mysql(5, LEFT)], by_shard(mysql(5, LEFT)), True),  # the token is from before the read
+        ([mysql(6, LEFT)], by_shard(mysql(5, LEFT)), True),
+        ([mysql(4, LEFT)], by_shard(mysql(5, LEFT)), False),
+        ([mysql(6, LEFT), mysql(1, RIGHT)], by_shard(mysql(5, LEFT), mysql(2, RIGHT)), False),
+        ([mysql(6, LEFT), mysql(2, RIGHT)], by_shard(mysql(5, LEFT), mysql(2, RIGHT)), True),
+        # Split since: the shards read have to be past it, by time or by where they come from.
+        ([mysql(1, LEFT, 101), mysql(1, RIGHT, 101)], by_shard(mysql(9, PARENT, 100)), True),
+        ([mysql(1, LEFT, 101), mysql(1, RIGHT, 100)], by_shard(mysql(9, PARENT, 100)), False),
+        ([], by_shard(mysql(5, LEFT)), False),
+        ([dynamo(9, timestamp=900)], by_shard(mysql(5, LEFT)), False),  # times of another source say nothing
+        ([mysql(9, LEFT)], {UNPLACED: None}, False),
+    ],
+)
+def test_a_read_is_fresher_only_if_every_component_is_reached(
+    tokens: list[EventToken], held: Tokens | None, fresher: bool
+) -> None:
+    """I5, I6."""
+    assert is_fresher(by_shard(*tokens), held) is fresher
+
+
+def test_a_replayed_origin_decides_where_the_times_do_not() -> None:
+    child = EventToken(100, LEFT, f"MySQL56/{UUID}:1-3", OriginToken(100, PARENT, f"MySQL56/{UUID}:1-9"))
+    assert is_fresher(by_shard(child), by_shard(mysql(9, PARENT)))
+    assert not is_fresher(by_shard(child), by_shard(mysql(10, PARENT)))
+
+
+def test_a_value_is_served_in_its_generation_and_time_only() -> None:
+    entry = Entry(State.VALUE, G, {}, until=50.0)
+    assert entry.serves(G, 49.0)
+    assert not entry.serves(G, 50.0)
+    assert not entry.serves("newer", 49.0)
+    assert not tombstone({}).serves(G, 1.0)
+    assert value().serves(G, 1e12)
+
+
+def test_a_lease_counts_while_its_fill_could_be_served() -> None:
+    lease = leased(None, G, 50.0)
+    assert lease.leased(G, 49.0)
+    assert not lease.leased(G, 50.0)
+    assert not lease.leased("newer", 49.0)
+
+
+# -- the JSON -----------------------------------------------------------------------------------------------
+
+_TOKENS = st.builds(
+    EventToken,
+    st.integers(0, 2**40),
+    st.text(min_size=1, max_size=20),
+    st.text(max_size=20),
+    st.none() | st.builds(OriginToken, st.integers(0, 2**40), st.text(max_size=9), st.text(max_size=9)),
+)
+_ENTRIES = st.builds(
+    Entry,
+    st.sampled_from(list(State)),
+    st.text(max_size=20),
+    st.lists(_TOKENS, max_size=4).flatmap(
+        lambda tokens: st.sampled_from([by_shard(*tokens), {**by_shard(*tokens), UNPLACED: None}])
+    ),
+    st.floats(0, 1e12),
+)
+
+
+@given(_ENTRIES)
+def test_an_entry_reads_back_as_it_was_written(entry: Entry) -> None:
+    assert decode(encode(entry, "nonce")) == entry
+
+
+def test_the_json_is_what_other_processes_expect() -> None:
+    entry = Entry(State.LEASE, G, {UNPLACED: None, **by_shard(dynamo(5))}, 1.5)
+    assert encode(entry, "abc") == (
+        b'{"n":"abc","s":"lease","g":"generation","t":{"":null,"orders/stream/1":{"timestamp":100,'
+        b'"shard":"orders/stream/1","position":"DynamoDB/5","origin":null}},"u":1.5}'
+    )
+
+
+def test_two_writes_of_one_entry_differ() -> None:
+    """Else a compare-and-set could take a later, equal entry for the one it read."""
+    assert encode(value(), "1") != encode(value(), "2")
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+)
+_DAMAGED = st.fixed_dictionaries(
+    {"s": _JSON | st.just("value"), "g": _JSON, "t": _JSON | st.dictionaries(st.just(LEFT), _JSON)},
+    optional={"u": _JSON, "n": _JSON},
+).map(orjson.dumps)
+
+
+@given(st.binary(max_size=40) | _JSON.map(orjson.dumps) | _DAMAGED)
+def test_no_bytes_stop_a_reader_or_an_invalidator(meta: bytes) -> None:
+    """What is no entry is not served, and every invalidation is written over it."""
+    entry = decode(meta)
+    if entry is UNREADABLE:
+        assert not entry.serves("", 0.0)
+        assert invalidated(entry, dynamo(1), "") is not None
+    else:
+        assert decode(encode(entry, "n")) == entry
+
+
+@pytest.mark.parametrize("damage", [{"timestamp": "1"}, {"position": 5}, {"shard": RIGHT}, {"origin": 3}])
+def test_a_damaged_token_makes_the_entry_unreadable(damage: dict[str, object]) -> None:
+    fields = orjson.loads(encode(value(mysql(5, LEFT)), "n"))
+    fields["t"][LEFT] |= damage
+    assert decode(orjson.dumps(fields)) is UNREADABLE

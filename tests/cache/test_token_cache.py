@@ -1,0 +1,407 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from relay.cache import (
+    Cached,
+    Invalidator,
+    Loaded,
+    MemoryStore,
+    Outcome,
+    Stored,
+    TokenCache,
+    Write,
+    entry_key,
+    generation_key,
+    is_fresher,
+)
+from relay.cache.entry import Tokens, decode
+from relay.errors import Unavailable
+from relay.token import EventToken
+
+SHARD = "orders/stream/1"
+
+
+def token(sequence: int, shard: str = SHARD) -> EventToken:
+    return EventToken(100, shard, f"DynamoDB/{sequence}")
+
+
+@dataclass
+class Source:
+    """A loader that remembers what it was asked. ``meanwhile`` happens after its read, before it returns."""
+
+    value: bytes | None = b"one"
+    tokens: Mapping[str, EventToken] = field(default_factory=dict)
+    fresher: bool | None = True  # None: by its tokens
+    meanwhile: Callable[[], object] = lambda: None
+    asked: list[tuple[str, Tokens | None]] = field(default_factory=list)
+
+    def load(self, key: str, compare: Tokens | None) -> Loaded:
+        self.asked.append((key, compare))
+        fresher = is_fresher(self.tokens, compare) if self.fresher is None else self.fresher
+        loaded = Loaded(self.value, self.tokens, fresher)
+        self.meanwhile()
+        return loaded
+
+    def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, Loaded]:
+        return {key: self.load(key, compare) for key, compare in wanted.items()}
+
+
+class Cache(TokenCache):
+    """A cache on a store in memory, both on one clock that moves when it sleeps."""
+
+    def __init__(self, value_ttl: float | None = None) -> None:
+        self.now = 1000.0
+        self.memory = MemoryStore(lambda: self.now)
+        self.slept: list[Callable[[], object]] = []  # what happens during the next sleeps
+        super().__init__(
+            self.memory,
+            "shop",
+            tombstone_ttl=600.0,
+            value_ttl=value_ttl,
+            clock=lambda: self.now,
+            sleep=self._doze,
+        )
+        self.invalidator = Invalidator(self.memory, "shop", tombstone_ttl=600.0)
+
+    def _doze(self, seconds: float) -> None:
+        self.now += seconds
+        if self.slept:
+            self.slept.pop(0)()
+
+    def invalidate(self, sequence: int | None = 5, key: str = "k") -> None:
+        self.invalidator.apply([(key, None if sequence is None else token(sequence))])
+
+    def evict(self, key: str = "k") -> None:
+        self.memory.lose(entry_key("shop", key))
+
+
+@pytest.fixture
+def cache() -> Cache:
+    return Cache()
+
+
+def hit(value: bytes | None) -> Cached:
+    return Cached(value, Outcome.HIT)
+
+
+# -- the three cases of seed 004 ----------------------------------------------------------------------------
+
+
+def test_no_entry_is_loaded_with_nothing_to_compare_and_stored(cache: Cache) -> None:
+    source = Source()
+    assert cache.get_or_load("k", source.load) == Cached(b"one", Outcome.FILLED)
+    assert source.asked == [("k", None)]
+
+
+def test_an_entry_with_a_value_is_just_used(cache: Cache) -> None:
+    source = Source()
+    cache.get_or_load("k", source.load)
+    assert cache.get_or_load("k", source.load) == hit(b"one")
+    assert len(source.asked) == 1
+
+
+def test_a_token_without_value_goes_with_the_query_and_a_fresher_read_is_stored(cache: Cache) -> None:
+    cache.invalidate(5)
+    source = Source(tokens={SHARD: token(6)}, fresher=None)
+    assert cache.get_or_load("k", source.load) == Cached(b"one", Outcome.FILLED)
+    assert source.asked == [("k", {SHARD: token(5)})]
+    assert cache.get_or_load("k", source.load) == hit(b"one")
+
+
+def test_a_read_that_is_not_fresher_is_returned_and_not_stored(cache: Cache) -> None:
+    cache.invalidate(5)
+    lagging = Source(value=b"old", tokens={SHARD: token(4)}, fresher=None)
+    for _ in range(2):  # the lease is given back, so nobody waits for it
+        assert cache.get_or_load("k", lagging.load) == Cached(b"old", Outcome.DROPPED)
+    caught_up = Source(value=b"new", tokens={SHARD: token(5)}, fresher=None)
+    assert cache.get_or_load("k", caught_up.load) == Cached(b"new", Outcome.FILLED)
+
+
+# -- fills that are too late --------------------------------------------------------------------------------
+
+
+def test_an_invalidation_during_the_load_drops_the_fill(cache: Cache) -> None:
+    """I6: the caller has its value, and nobody else gets it."""
+    source = Source(meanwhile=cache.invalidate)
+    assert cache.get_or_load("k", source.load) == Cached(b"one", Outcome.DROPPED)
+    assert cache.get_or_load("k", Source(value=b"two").load) == Cached(b"two", Outcome.FILLED)
+
+
+def test_an_invalidation_during_a_load_over_a_tombstone_drops_the_fill(cache: Cache) -> None:
+    """I6."""
+    cache.invalidate(5)
+    source = Source(meanwhile=lambda: cache.invalidate(6))
+    assert cache.get_or_load("k", source.load).outcome is Outcome.DROPPED
+
+
+def test_a_replayed_invalidation_during_a_load_does_not_disturb_it(cache: Cache) -> None:
+    cache.invalidate(5)
+    source = Source(meanwhile=lambda: cache.invalidate(5))
+    assert cache.get_or_load("k", source.load).outcome is Outcome.FILLED
+
+
+def test_a_tombstone_that_is_evicted_before_the_fill_still_drops_it(cache: Cache) -> None:
+    """I6: the fill looks for its lease, not for nothing."""
+
+    def meanwhile() -> None:
+        cache.invalidate()
+        cache.evict()
+
+    assert cache.get_or_load("k", Source(meanwhile=meanwhile).load).outcome is Outcome.DROPPED
+
+
+def test_losing_all_memory_during_the_load_drops_the_fill(cache: Cache) -> None:
+    """I6."""
+    assert cache.get_or_load("k", Source(meanwhile=cache.memory.lose_all).load).outcome is Outcome.DROPPED
+
+
+def test_a_value_loaded_across_a_new_generation_is_never_served(cache: Cache) -> None:
+    """I6, I9: its load began before the gap was known."""
+    source = Source(meanwhile=lambda: cache.invalidator.bump("a gap"))
+    cache.get_or_load("k", source.load)
+    assert cache.get_or_load("k", Source(value=b"two").load) == Cached(b"two", Outcome.FILLED)
+
+
+def test_a_lost_generation_ends_every_value(cache: Cache) -> None:
+    """I6, I9: who loses one entry may have lost another."""
+    cache.get_or_load("k", Source().load)
+    cache.memory.lose(generation_key("shop"))
+    assert cache.get_or_load("k", Source(value=b"two").load) == Cached(b"two", Outcome.FILLED)
+
+
+def test_after_a_new_generation_a_read_with_tokens_has_to_prove_more_than_it_can(cache: Cache) -> None:
+    """I5, I9: which invalidations were lost is not known, so no token reaches them."""
+    cache.get_or_load("k", Source(tokens={SHARD: token(5)}).load)
+    cache.invalidator.bump("a gap")
+    replica = Source(tokens={SHARD: token(9)}, fresher=None)
+    assert cache.get_or_load("k", replica.load).outcome is Outcome.DROPPED
+    assert replica.asked == [("k", {SHARD: token(5), "": None})]
+
+
+# -- leases -------------------------------------------------------------------------------------------------
+
+
+def test_a_reader_waits_for_the_value_another_is_loading(cache: Cache) -> None:
+    other = Source(value=b"not asked")
+    seen: list[Cached] = []
+
+    def second_reader() -> None:
+        cache.slept = []
+        reader = TokenCache(cache.memory, "shop", clock=lambda: cache.now, sleep=first_finishes)
+        seen.append(reader.get_or_load("k", other.load))
+
+    def first_finishes(_: float) -> None:
+        stored = cache.memory.read([entry_key("shop", "k")], generation_key("shop"))[0][0]
+        assert stored is not None
+        value = stored.meta.replace(b'"lease"', b'"value"').replace(b'"n":"', b'"n":"x')
+        cache.memory.compare_and_set([Write(entry_key("shop", "k"), stored.meta, value, b"one", 600.0)])
+
+    cache.get_or_load("k", Source(meanwhile=second_reader).load)
+    assert seen == [hit(b"one")]
+    assert other.asked == []
+
+
+def test_a_reader_does_not_wait_long_and_does_not_store(cache: Cache) -> None:
+    other = Source(value=b"mine")
+    seen: list[Cached] = []
+    source = Source(meanwhile=lambda: seen.append(cache.get_or_load("k", other.load)))
+    assert cache.get_or_load("k", source.load).outcome is Outcome.FILLED
+    assert seen == [Cached(b"mine", Outcome.MISS)]
+    assert cache.now == pytest.approx(1000.0, abs=0.2)
+    assert cache.get_or_load("k", other.load) == hit(b"one")
+
+
+def test_a_lease_that_took_too_long_is_taken_over_and_its_fill_dropped(cache: Cache) -> None:
+    """I6: one of the two is stored, and not the one that began first."""
+
+    def too_long() -> None:
+        cache.now += cache.lease_ttl
+        assert cache.get_or_load("k", Source(value=b"two").load).outcome is Outcome.FILLED
+
+    assert cache.get_or_load("k", Source(meanwhile=too_long).load).outcome is Outcome.DROPPED
+    assert cache.get_or_load("k", Source().load) == hit(b"two")
+
+
+def test_a_lease_over_a_tombstone_outlives_its_holder_as_a_tombstone(cache: Cache) -> None:
+    """I6: a reader that died must not take the invalidation with it."""
+    cache.invalidate(5)
+
+    def dies() -> None:
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        cache.get_or_load("k", Source(meanwhile=dies).load)
+    cache.now += cache.lease_ttl
+    lagging = Source(value=b"old", tokens={SHARD: token(4)}, fresher=None)
+    assert cache.get_or_load("k", lagging.load).outcome is Outcome.DROPPED
+    assert lagging.asked == [("k", {SHARD: token(5)})]
+
+
+def test_a_lease_does_not_prolong_the_tombstone_it_was_taken_over(cache: Cache) -> None:
+    """Else a key read often, from copies that cannot prove to be fresher, would never be cached again."""
+    cache.invalidate(None)
+    unproven = Source(fresher=False)
+    for _ in range(3):
+        cache.now += 250.0
+        outcome = cache.get_or_load("k", unproven.load).outcome
+    assert outcome is Outcome.FILLED
+    assert [compare for _, compare in unproven.asked] == [{"": None}, {"": None}, None]
+
+
+@pytest.mark.parametrize("tombstone", [False, True])
+def test_a_load_that_fails_gives_its_lease_back(cache: Cache, tombstone: bool) -> None:
+    if tombstone:
+        cache.invalidate(5)
+
+    def fails() -> None:
+        raise TimeoutError("the database")
+
+    with pytest.raises(TimeoutError, match="the database"):
+        cache.get_or_load("k", Source(meanwhile=fails).load)
+    source = Source()
+    assert cache.get_or_load("k", source.load).outcome is Outcome.FILLED
+    assert source.asked == [("k", {SHARD: token(5)} if tombstone else None)]
+    assert cache.now == 1000.0
+
+
+def test_a_new_generation_does_not_wait_for_leases_of_the_old(cache: Cache) -> None:
+    def bumped() -> None:
+        cache.invalidator.bump("a gap")
+        assert cache.get_or_load("k", Source(value=b"two").load).outcome is Outcome.FILLED
+
+    assert cache.get_or_load("k", Source(meanwhile=bumped).load).outcome is Outcome.DROPPED
+
+
+# -- negative entries, times, batches -----------------------------------------------------------------------
+
+
+def test_a_missing_item_is_cached_until_it_is_inserted(cache: Cache) -> None:
+    """A negative entry is invalidated like any other."""
+    nothing = Source(value=None)
+    assert cache.get_or_load("k", nothing.load) == Cached(None, Outcome.FILLED)
+    assert cache.get_or_load("k", nothing.load) == hit(None)
+    cache.invalidate()
+    assert cache.get_or_load("k", Source().load) == Cached(b"one", Outcome.FILLED)
+
+
+def test_an_empty_value_is_a_value(cache: Cache) -> None:
+    cache.get_or_load("k", Source(value=b"").load)
+    assert cache.get_or_load("k", Source().load) == hit(b"")
+
+
+def test_a_value_ends_but_what_it_was_read_with_still_holds_older_reads_back() -> None:
+    """I6: the value's tokens last as long as a tombstone."""
+    cache = Cache(value_ttl=60.0)
+    cache.invalidate(5)
+    cache.get_or_load("k", Source(tokens={SHARD: token(6)}).load)
+    cache.now += 59.0
+    assert cache.get_or_load("k", Source().load) == hit(b"one")
+    cache.now += 1.0
+    lagging = Source(tokens={SHARD: token(4)}, fresher=None)
+    assert cache.get_or_load("k", lagging.load).outcome is Outcome.DROPPED
+    assert lagging.asked == [("k", {SHARD: token(6)})]
+
+
+def test_several_keys_are_loaded_at_once_and_each_once(cache: Cache) -> None:
+    cache.get_or_load("hit", Source(value=b"cached").load)
+    cache.invalidate(5, key="tombstone")
+    source = Source()
+    calls: list[Sequence[str]] = []
+
+    def load_many(wanted: Mapping[str, Tokens | None]) -> Mapping[str, Loaded]:
+        calls.append(list(wanted))
+        return source.load_many(wanted)
+
+    assert cache.get_many(["a", "hit", "tombstone", "a"], load_many) == {
+        "a": Cached(b"one", Outcome.FILLED),
+        "hit": hit(b"cached"),
+        "tombstone": Cached(b"one", Outcome.FILLED),
+    }
+    assert calls == [["a", "tombstone"]]
+    assert dict(source.asked) == {"a": None, "tombstone": {SHARD: token(5)}}
+    assert cache.get_many([], load_many) == {}
+
+
+def test_keys_that_others_load_are_waited_for_after_ones_own_are_stored(cache: Cache) -> None:
+    source = Source()
+    seen: list[dict[str, Cached]] = []
+    outer = Source(meanwhile=lambda: seen.append(cache.get_many(["theirs", "mine"], source.load_many)))
+    cache.get_or_load("theirs", outer.load)
+    assert seen == [{"mine": Cached(b"one", Outcome.FILLED), "theirs": Cached(b"one", Outcome.MISS)}]
+    assert [key for key, _ in source.asked] == ["mine", "theirs"]
+
+
+def test_a_loader_that_leaves_a_key_out_is_told(cache: Cache) -> None:
+    with pytest.raises(KeyError, match="k"):
+        cache.get_many(["k"], lambda wanted: {})
+
+
+def test_the_counters_tell_what_became_of_each_key(cache: Cache) -> None:
+    cache.get_many(["a", "b"], Source().load_many)
+    cache.get_or_load("a", Source().load)
+    cache.get_or_load("c", Source(meanwhile=lambda: cache.invalidate(key="c")).load)
+    assert (cache.hits, cache.filled, cache.dropped, cache.misses, cache.unreachable) == (1, 2, 1, 0, 0)
+
+
+# -- a store that fails -------------------------------------------------------------------------------------
+
+
+class Failing(MemoryStore):
+    """A store that is not reached from its n-th call on. ``made``: whether the failing calls are made."""
+
+    def __init__(self, calls: int, made: bool = False) -> None:
+        super().__init__()
+        self.calls = calls
+        self.made = made
+
+    def _call(self) -> None:
+        self.calls -= 1
+        if self.calls < 0:
+            raise Unavailable("Redis at redis://127.0.0.1:6379/0: refused")
+
+    def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[Stored | None], str]:
+        self._call()
+        return super().read(keys, generation_key)
+
+    def compare_and_set(self, writes: Sequence[Write]) -> dict[str, bytes | None]:
+        lost = super().compare_and_set(writes) if self.made else {}
+        self._call()
+        return lost if self.made else super().compare_and_set(writes)
+
+
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize(("calls", "outcome"), [(0, Outcome.MISS), (1, Outcome.MISS), (2, Outcome.DROPPED)])
+def test_a_store_that_fails_does_not_fail_its_reader(
+    caplog: pytest.LogCaptureFixture, calls: int, outcome: Outcome, made: bool
+) -> None:
+    """An outage of the cache is slow, not wrong."""
+    cache = TokenCache(Failing(calls, made), "shop", sleep=lambda _: None)
+    with caplog.at_level(logging.WARNING):
+        assert cache.get_or_load("k", Source().load) == Cached(b"one", outcome)
+        assert cache.get_or_load("k", Source().load) == Cached(b"one", Outcome.MISS)
+    assert cache.unreachable >= 2
+    assert len(caplog.messages) == 1
+
+
+def test_a_loader_that_is_unavailable_is_not_taken_for_the_store(cache: Cache) -> None:
+    def unavailable() -> None:
+        raise Unavailable("the table")
+
+    with pytest.raises(Unavailable, match="the table"):
+        cache.get_or_load("k", Source(meanwhile=unavailable).load)
+    assert cache.unreachable == 0
+
+
+def test_bytes_that_are_no_entry_are_replaced_by_a_consistent_read(cache: Cache) -> None:
+    name = entry_key("shop", "k")
+    cache.memory.compare_and_set([Write(name, None, b"\xff not ours", b"junk", 600.0)])
+    assert cache.get_or_load("k", Source(fresher=False).load).outcome is Outcome.DROPPED
+    assert cache.get_or_load("k", Source().load).outcome is Outcome.FILLED
+    stored = cache.memory.read([name], generation_key("shop"))[0][0]
+    assert stored is not None
+    assert decode(stored.meta).tokens == {}
