@@ -32,7 +32,7 @@ from spark_consumers.dead_letters import DeadLetters, UnknownSchemas
 from spark_consumers.decode import Decoder
 from spark_consumers.locks import Lock
 from spark_consumers.offsets import EARLIEST, Checkpoint, Offsets, Positions
-from spark_consumers.session import open_session
+from spark_consumers.session import close_session, open_session
 
 _WAITS = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds between attempts at one batch
 _DRAIN = 60.0  # seconds for the batch under way when told to stop
@@ -132,6 +132,7 @@ class _Runner:
         session = open_session(
             f"relay {self.consumer.name}", delta=self.consumer.delta, keep_open=[lock.descriptor for lock in locks]
         )
+        self.stack.callback(close_session, session)
         self._say("started", topics=list(self.consumer.topics), checkpoint=str(self.point.folder))
         while not self.stopping and not self._query(session, starting):
             pass
@@ -261,7 +262,10 @@ class _Runner:
 
 def _first_line(error: BaseException) -> str:
     """Return the gist of an error: Spark's go on for pages."""
-    text = str(error).strip() or type(error).__name__
+    try:
+        text = str(error).strip() or type(error).__name__
+    except Exception:  # PySpark asks the JVM for the text, which may be gone
+        text = type(error).__name__
     return text.splitlines()[0][:500]
 
 

@@ -7,6 +7,7 @@ else made is used as it is: only settings of its SQL are changed, and only for t
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -27,6 +28,11 @@ DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 # Bytes of one Avro string or bytes value. Without a limit, damaged bytes that read as a huge length end in an
 # OutOfMemoryError, which takes the JVM down instead of the record to the dead letters.
 _LONGEST_VALUE = 32 << 20
+
+_EXIT = 15.0  # seconds for the JVM to end
+
+# The JVMs that were started here, by the session that was made for the first who asked.
+_started: dict[SparkSession, Any] = {}
 
 _JAVA_OPTIONS = (
     # On few cores the optimising compiler takes the CPU away from the first minutes' batches: with it a batch of
@@ -71,7 +77,7 @@ def open_session(name: str, *, delta: bool, keep_open: Sequence[int] = ()) -> Sp
     or PySpark's jars, ``ConfigError`` if an existing session lacks what is needed.
     """
     given = _existing()
-    session = given.newSession() if given else SparkSession(_context(name, delta, keep_open))
+    session = given.newSession() if given else _new(name, delta, keep_open)
     for key, value in (_SQL | _LOCAL_CHECKPOINT | (_DELTA_SQL if delta else {})).items():
         session.conf.set(key, value)
     if delta and DELTA_EXTENSION not in str(session.conf.get("spark.sql.extensions", "")):
@@ -83,6 +89,23 @@ def open_session(name: str, *, delta: bool, keep_open: Sequence[int] = ()) -> Sp
     return session
 
 
+def close_session(session: SparkSession) -> None:
+    """End the JVM of a session that ``open_session`` started one for; leave any other session alone."""
+    gateway = _started.pop(session, None)
+    if gateway is None:
+        return
+    session.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    try:
+        gateway.proc.wait(_EXIT)
+    except subprocess.TimeoutExpired:
+        gateway.proc.kill()
+        gateway.proc.wait()
+    # PySpark would go on talking to it.
+    SparkContext._gateway = SparkContext._jvm = None
+
+
 def _existing() -> SparkSession | None:
     """Return the session of this process, or of the ``spark-submit`` it runs under."""
     active = SparkSession.getActiveSession()
@@ -91,7 +114,7 @@ def _existing() -> SparkSession | None:
     return active
 
 
-def _context(name: str, delta: bool, keep_open: Sequence[int]) -> SparkContext:
+def _new(name: str, delta: bool, keep_open: Sequence[int]) -> SparkSession:
     java = find_java()
     home = find_spec("pyspark")
     if home is None:
@@ -108,7 +131,9 @@ def _context(name: str, delta: bool, keep_open: Sequence[int]) -> SparkContext:
         "pass_fds": tuple(keep_open),
     }
     gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
-    return SparkContext(conf=conf, gateway=gateway)
+    session = SparkSession(SparkContext(conf=conf, gateway=gateway))
+    _started[session] = gateway
+    return session
 
 
 def _settings(name: str, delta: bool) -> dict[str, str]:

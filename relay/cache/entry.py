@@ -56,9 +56,13 @@ class Entry:
         live = not self.until or now < self.until
         return self.state is State.VALUE and self.generation == generation and live  # I6, I9
 
-    def leased(self, generation: str, now: float) -> bool:
-        """Whether somebody is filling it, with a result that would be served."""
-        return self.state is State.LEASE and self.generation == generation and now < self.until
+    def leased(self, generation: str, now: float, longest: float) -> bool:
+        """Whether somebody is filling it, with a result that would be served.
+
+        A lease with more than ``longest`` seconds to go was given by a clock that is far ahead: not waited for.
+        """
+        live = now < self.until <= now + longest
+        return self.state is State.LEASE and self.generation == generation and live
 
 
 UNREADABLE = Entry(State.TOMBSTONE, "", {UNPLACED: None})
@@ -215,9 +219,11 @@ def decode(meta: bytes) -> Entry:
     """Return the entry of the JSON; ``UNREADABLE`` for anything else, so that no byte can stop a reader."""
     try:
         fields = orjson.loads(meta)
-        tokens = {shard: _token(token) for shard, token in fields["t"].items()}
-        if any(shard != (token.shard if token else UNPLACED) for shard, token in tokens.items()):
-            return UNREADABLE
+        tokens: dict[str, EventToken | None] = {}
+        for shard, raw in fields["t"].items():
+            token = tokens[shard] = _token(raw)
+            if shard != _component(token):
+                return UNREADABLE
         return Entry(State(fields["s"]), str(fields["g"]), tokens, float(fields.get("u", 0.0)))
     except (ValueError, TypeError, KeyError, AttributeError):
         return UNREADABLE

@@ -63,7 +63,9 @@ class DynamoDBLoader:
         """Load many keys, for ``get_many``. Raises botocore's errors, ``Unavailable`` when throttled long."""
         primary_keys = {key: dict(self.primary_key(key)) for key in wanted}
         # One ask for each primary key: DynamoDB refuses a batch that names one twice.
-        distinct = {_identity(primary_key): primary_key for primary_key in primary_keys.values()}
+        distinct: dict[_Identity, dict[str, Any]] = {}
+        for primary_key in primary_keys.values():
+            distinct.setdefault(_identity(primary_key), primary_key)
         todo = list(distinct.values())
         found: dict[_Identity, Mapping[str, Any]] = {}
         for start in range(0, len(todo), _BATCH):

@@ -27,6 +27,7 @@ Load = Callable[[str, Tokens | None], Loaded]
 LoadMany = Callable[[Mapping[str, Tokens | None]], Mapping[str, Loaded]]
 """Loads the keys of the mapping, each to be compared with its value; returns all of them."""
 
+_CLOCK_SLACK = 2  # lease times: clocks and settings of other processes may differ by one
 _FIRST_PAUSE = 0.005  # seconds before a key somebody else fills is looked at again; doubles
 
 
@@ -112,6 +113,7 @@ class TokenCache:
             pending = self._serve(pending, load_many, results)
             if not pending or waited >= self.lease_wait:
                 break
+            pause = min(pause, self.lease_wait - waited)
             self._sleep(pause)
             waited, pause = waited + pause, pause * 2
         self._load_only(pending, load_many, results)
@@ -137,7 +139,7 @@ class TokenCache:
             entry = decode(stored.meta) if stored else None
             if stored and entry and entry.serves(generation, now):
                 results[key] = Cached(stored.value, Outcome.HIT)
-            elif entry and entry.leased(generation, now):
+            elif entry and entry.leased(generation, now, _CLOCK_SLACK * self.lease_ttl):
                 busy.append(key)
             else:
                 lease = leased(entry, generation, now + self.lease_ttl)

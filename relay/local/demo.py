@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -43,6 +43,7 @@ TABLE = "orders"
 _READERS = 2
 _START_TIMEOUT = 180.0
 _DRAIN_TIMEOUT = 120.0
+_END_TIMEOUT = 10.0
 _CREDENTIALS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
@@ -52,7 +53,11 @@ def run(source: str, seconds: int) -> None:
     find_java()
     with _interruptible(), ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="relay-demo-")))
-        os.environ.update(_CREDENTIALS)
+        stack.callback(_await_end_of, folder)
+        # Whatever a part leaves lying about goes with the folder.
+        os.environ.update({**_CREDENTIALS, "TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder)})
+        tempfile.tempdir = str(folder)
+        stack.callback(setattr, tempfile, "tempdir", None)
         _Demo(folder, stack, console, seconds).run()
 
 
@@ -201,6 +206,30 @@ def _config(folder: Path, kafka: KafkaBroker, dynamodb: DynamoDBLocal, redis: Re
         "log": {"path": f"file://{folder}/log"},
         "copy": {"url": f"delta://{folder}/copy"},
     }
+
+
+def _await_end_of(folder: Path) -> None:
+    """Wait until nothing runs that was started for ``folder``: a Spark's JVM outlives its driver by a moment."""
+    mark = f"RELAY_STATE={folder}/".encode()
+    deadline = time.monotonic() + _END_TIMEOUT
+    while running := [pid for pid in _processes() if mark in _environment(pid)]:
+        if time.monotonic() > deadline:
+            for pid in running:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+
+
+def _processes() -> list[int]:
+    proc = Path("/proc")
+    return [int(entry.name) for entry in proc.iterdir() if entry.name.isdigit()] if proc.exists() else []
+
+
+def _environment(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""  # it has ended, or is somebody else's
 
 
 @contextmanager

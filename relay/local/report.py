@@ -89,7 +89,7 @@ def compare(
     reads: Sequence[Read],
 ) -> Result:
     """Compare topic, cache, log and copy with what the writers did."""
-    from relay.local.tables import read_copy, read_log
+    from relay.local.tables import read_copy, read_log, spark
 
     result = Result()
     table = config.sources[0].table_name
@@ -99,7 +99,8 @@ def compare(
         by_item[event.item].append(event)
     final = truth.final_versions(history)
     cached = _cached(config, history.keys())
-    copied, logged = read_copy(config, table), read_log(config)
+    with spark() as session:
+        copied, logged = read_copy(session, config, table), read_log(session, config)
 
     result.checks = {
         "every change on the topic exactly once, in order per item, one partition per hash key": truth.check_topic(
@@ -127,7 +128,7 @@ def compare(
         "of them from the cache": sum(read.hit for read in reads),
         "values in the cache at the end": len(cached),
     }
-    written = _acknowledged(history, by_item)
+    written = acknowledged(history, by_item)
     result.latencies = {
         "commit → topic": _latencies(written, events, lambda event: watch.arrived.get(event.event_id)),
         "commit → invalidated": _latencies(written, events, batches["cache"].applied_at),
@@ -158,7 +159,7 @@ def _latencies(
     return [(end - begin) * 1000 for begin, end in times if begin is not None and end is not None]
 
 
-def _acknowledged(history: Mapping[Item, Sequence[Write]], by_item: Mapping[Item, Sequence[Event]]) -> dict[str, float]:
+def acknowledged(history: Mapping[Item, Sequence[Write]], by_item: Mapping[Item, Sequence[Event]]) -> dict[str, float]:
     """Return when the write of each change was acknowledged. The warm-up is left out: nothing ran yet."""
     return {
         event.event_id: write.acknowledged

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import orjson
@@ -13,24 +15,35 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def read_copy(config: Config, table: str) -> dict[Item, int]:
+def read_copy(session: SparkSession, config: Config, table: str) -> dict[Item, int]:
     """Return the version of every living row of the copy."""
     assert config.copy_ is not None
     path = f"{config.copy_.url.removeprefix('delta://')}/{config.sources[0].name}/{table}"
-    rows = _spark().read.format("delta").load(path).where("not _relay_deleted")
+    rows = session.read.format("delta").load(path).where("not _relay_deleted")
     return {
         (row[HASH_KEY], row[RANGE_KEY]): int(orjson.loads(row["item"])["version"]["N"])
         for row in rows.select(HASH_KEY, RANGE_KEY, "item").collect()
     }
 
 
-def read_log(config: Config) -> list[str]:
+def read_log(session: SparkSession, config: Config) -> list[str]:
     """Return the event id of every row of the log."""
     assert config.log is not None
-    return [row[0] for row in _spark().read.format("delta").load(config.log.path).select("event_id").collect()]
+    return [row[0] for row in session.read.format("delta").load(config.log.path).select("event_id").collect()]
 
 
-def _spark() -> SparkSession:
+@contextmanager
+def spark() -> Iterator[SparkSession]:
+    """A session of this process's own, its JVM gone at the end."""
     from spark_consumers.session import open_session
 
-    return open_session("relay demo", delta=True)
+    session = open_session("relay demo", delta=True)
+    gateway = session.sparkContext._gateway
+    try:
+        yield session
+    finally:
+        session.stop()
+        if gateway is not None:
+            gateway.shutdown()
+            gateway.proc.stdin.close()
+            gateway.proc.wait(30)

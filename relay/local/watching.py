@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import orjson
 from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -88,10 +88,10 @@ class BatchLog:
         self._offsets: dict[int, list[int]] = defaultdict(list)
         self._times: dict[int, list[float]] = defaultdict(list)
 
-    def refresh(self) -> None:
+    def refresh(self) -> Self:
         """Read the lines that have been added."""
         if not self.path.exists():
-            return
+            return self
         with self.path.open("rb") as log:
             log.seek(self._read)
             new = log.read()
@@ -100,6 +100,7 @@ class BatchLog:
         for line in complete.splitlines():
             if line.startswith(b"{") and b'"batch"' in line:
                 self._take(orjson.loads(line))
+        return self
 
     def applied_at(self, change: Event) -> float | None:
         """Return when ``change`` had been applied, None if it has not been."""

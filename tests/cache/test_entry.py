@@ -289,9 +289,10 @@ def test_a_value_is_served_in_its_generation_and_time_only() -> None:
 
 def test_a_lease_counts_while_its_fill_could_be_served() -> None:
     lease = leased(None, G, 50.0)
-    assert lease.leased(G, 49.0)
-    assert not lease.leased(G, 50.0)
-    assert not lease.leased("newer", 49.0)
+    assert lease.leased(G, 49.0, 10.0)
+    assert not lease.leased(G, 50.0, 10.0)
+    assert not lease.leased("newer", 49.0, 10.0)
+    assert not lease.leased(G, 39.0, 10.0)  # given by a clock that is ahead
 
 
 # -- the JSON -----------------------------------------------------------------------------------------------

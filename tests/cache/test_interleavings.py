@@ -47,21 +47,21 @@ def play(world: World, moves: Sequence[Move]) -> None:
     world.settle()
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(MOVES)
 def test_consistent_reads_are_never_served_stale(moves: list[Move]) -> None:
     """I6, in every interleaving of read, write, invalidate, fill, eviction, crash and replay."""
     play(World(in_memory), moves)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(MOVES)
 def test_reads_of_a_lagging_replica_are_never_served_stale(moves: list[Move]) -> None:
     """I6, where only tokens tell how fresh a read is."""
     play(World(in_memory, replicas=True), moves)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(MOVES)
 def test_components_that_make_room_reopen_nothing(moves: list[Move]) -> None:
     """I6, with entries that hold one component where there are two shards."""

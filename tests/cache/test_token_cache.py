@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -12,43 +10,13 @@ from relay.cache import (
     Loaded,
     MemoryStore,
     Outcome,
-    Stored,
     TokenCache,
     Write,
     entry_key,
     generation_key,
-    is_fresher,
 )
 from relay.cache.entry import Tokens, decode
-from relay.errors import Unavailable
-from relay.token import EventToken
-
-SHARD = "orders/stream/1"
-
-
-def token(sequence: int, shard: str = SHARD) -> EventToken:
-    return EventToken(100, shard, f"DynamoDB/{sequence}")
-
-
-@dataclass
-class Source:
-    """A loader that remembers what it was asked. ``meanwhile`` happens after its read, before it returns."""
-
-    value: bytes | None = b"one"
-    tokens: Mapping[str, EventToken] = field(default_factory=dict)
-    fresher: bool | None = True  # None: by its tokens
-    meanwhile: Callable[[], object] = lambda: None
-    asked: list[tuple[str, Tokens | None]] = field(default_factory=list)
-
-    def load(self, key: str, compare: Tokens | None) -> Loaded:
-        self.asked.append((key, compare))
-        fresher = is_fresher(self.tokens, compare) if self.fresher is None else self.fresher
-        loaded = Loaded(self.value, self.tokens, fresher)
-        self.meanwhile()
-        return loaded
-
-    def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, Loaded]:
-        return {key: self.load(key, compare) for key, compare in wanted.items()}
+from tests.cache.sources import SHARD, Source, token
 
 
 class Cache(TokenCache):
@@ -212,7 +180,7 @@ def test_a_reader_does_not_wait_long_and_does_not_store(cache: Cache) -> None:
     source = Source(meanwhile=lambda: seen.append(cache.get_or_load("k", other.load)))
     assert cache.get_or_load("k", source.load).outcome is Outcome.FILLED
     assert seen == [Cached(b"mine", Outcome.MISS)]
-    assert cache.now == pytest.approx(1000.0, abs=0.2)
+    assert cache.now == pytest.approx(1000.0 + cache.lease_wait)
     assert cache.get_or_load("k", other.load) == hit(b"one")
 
 
@@ -225,6 +193,14 @@ def test_a_lease_that_took_too_long_is_taken_over_and_its_fill_dropped(cache: Ca
 
     assert cache.get_or_load("k", Source(meanwhile=too_long).load).outcome is Outcome.DROPPED
     assert cache.get_or_load("k", Source().load) == hit(b"two")
+
+
+def test_a_lease_from_a_clock_far_ahead_holds_nobody_up(cache: Cache) -> None:
+    def behind() -> None:
+        cache.now -= 3600.0
+        assert cache.get_or_load("k", Source(value=b"two").load).outcome is Outcome.FILLED
+
+    assert cache.get_or_load("k", Source(meanwhile=behind).load).outcome is Outcome.DROPPED
 
 
 def test_a_lease_over_a_tombstone_outlives_its_holder_as_a_tombstone(cache: Cache) -> None:
@@ -346,55 +322,6 @@ def test_the_counters_tell_what_became_of_each_key(cache: Cache) -> None:
     cache.get_or_load("a", Source().load)
     cache.get_or_load("c", Source(meanwhile=lambda: cache.invalidate(key="c")).load)
     assert (cache.hits, cache.filled, cache.dropped, cache.misses, cache.unreachable) == (1, 2, 1, 0, 0)
-
-
-# -- a store that fails -------------------------------------------------------------------------------------
-
-
-class Failing(MemoryStore):
-    """A store that is not reached from its n-th call on. ``made``: whether the failing calls are made."""
-
-    def __init__(self, calls: int, made: bool = False) -> None:
-        super().__init__()
-        self.calls = calls
-        self.made = made
-
-    def _call(self) -> None:
-        self.calls -= 1
-        if self.calls < 0:
-            raise Unavailable("Redis at redis://127.0.0.1:6379/0: refused")
-
-    def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[Stored | None], str]:
-        self._call()
-        return super().read(keys, generation_key)
-
-    def compare_and_set(self, writes: Sequence[Write]) -> dict[str, bytes | None]:
-        lost = super().compare_and_set(writes) if self.made else {}
-        self._call()
-        return lost if self.made else super().compare_and_set(writes)
-
-
-@pytest.mark.parametrize("made", [False, True])
-@pytest.mark.parametrize(("calls", "outcome"), [(0, Outcome.MISS), (1, Outcome.MISS), (2, Outcome.DROPPED)])
-def test_a_store_that_fails_does_not_fail_its_reader(
-    caplog: pytest.LogCaptureFixture, calls: int, outcome: Outcome, made: bool
-) -> None:
-    """An outage of the cache is slow, not wrong."""
-    cache = TokenCache(Failing(calls, made), "shop", sleep=lambda _: None)
-    with caplog.at_level(logging.WARNING):
-        assert cache.get_or_load("k", Source().load) == Cached(b"one", outcome)
-        assert cache.get_or_load("k", Source().load) == Cached(b"one", Outcome.MISS)
-    assert cache.unreachable >= 2
-    assert len(caplog.messages) == 1
-
-
-def test_a_loader_that_is_unavailable_is_not_taken_for_the_store(cache: Cache) -> None:
-    def unavailable() -> None:
-        raise Unavailable("the table")
-
-    with pytest.raises(Unavailable, match="the table"):
-        cache.get_or_load("k", Source(meanwhile=unavailable).load)
-    assert cache.unreachable == 0
 
 
 def test_bytes_that_are_no_entry_are_replaced_by_a_consistent_read(cache: Cache) -> None:

@@ -1,0 +1,63 @@
+"""A foreachBatch that does nothing, in a Spark as it comes: what micro-batches cost by themselves. CONFIG CHECKPOINT.
+
+``--tuned`` takes the consumers' own session and Kafka settings instead.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from relay.config import Config, load
+from relay.local.jars import jars
+from spark_consumers import kafka_source
+from spark_consumers.offsets import Checkpoint
+from spark_consumers.session import open_session
+
+
+def _stock() -> SparkSession:
+    builder = SparkSession.builder.appName("no-op").master("local[*]")
+    settings = {
+        "spark.jars": ",".join(map(str, jars("spark"))),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+    }
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def _stock_stream(session: SparkSession, config: Config, topic: str) -> DataFrame:
+    options = {
+        "kafka.bootstrap.servers": config.kafka.bootstrap_servers,
+        "kafka.isolation.level": "read_committed",
+        "subscribe": topic,
+        "startingOffsets": "earliest",
+    }
+    return session.readStream.format("kafka").options(**options).load()
+
+
+def main(path: str, checkpoint: str, *flags: str) -> None:
+    config = load(Path(path))
+    topic = config.topic(config.sources[0].table_name)
+    point = Checkpoint(Path(checkpoint))
+    if "--tuned" in flags:
+        stream = kafka_source.read(open_session("no-op", delta=False), config, [topic], "earliest", 50_000)
+    else:
+        stream = _stock_stream(_stock(), config, topic)
+
+    def batch(frame: DataFrame, number: int) -> None:
+        line = {"event": "batch", "rows": 0, "applied_at": time.time(), "end_offsets": point.end_offsets(number)}
+        print(json.dumps(line), flush=True)
+
+    stream.writeStream.foreachBatch(batch).option("checkpointLocation", point.spark.as_uri()).start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,36 @@
+"""A source for caches: it returns what the test says, remembers what it was asked, and lets things happen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from relay.cache import Loaded, Tokens, is_fresher
+from relay.token import EventToken
+
+SHARD = "orders/stream/1"
+
+
+def token(sequence: int, shard: str = SHARD) -> EventToken:
+    return EventToken(100, shard, f"DynamoDB/{sequence}")
+
+
+@dataclass
+class Source:
+    """A loader that remembers what it was asked. ``meanwhile`` happens after its read, before it returns."""
+
+    value: bytes | None = b"one"
+    tokens: Mapping[str, EventToken] = field(default_factory=dict)
+    fresher: bool | None = True  # None: by its tokens
+    meanwhile: Callable[[], object] = lambda: None
+    asked: list[tuple[str, Tokens | None]] = field(default_factory=list)
+
+    def load(self, key: str, compare: Tokens | None) -> Loaded:
+        self.asked.append((key, compare))
+        fresher = is_fresher(self.tokens, compare) if self.fresher is None else self.fresher
+        loaded = Loaded(self.value, self.tokens, fresher)
+        self.meanwhile()
+        return loaded
+
+    def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, Loaded]:
+        return {key: self.load(key, compare) for key, compare in wanted.items()}

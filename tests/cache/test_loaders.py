@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import boto3
+import orjson
+import pytest
+from botocore.exceptions import ClientError
+from botocore.stub import Stubber
+
+from relay.cache import DynamoDBLoader, Invalidator, MemoryStore, Outcome, TokenCache
+from relay.errors import Unavailable
+
+if TYPE_CHECKING:
+    from types_boto3_dynamodb.client import DynamoDBClient
+
+
+def primary_key(key: str) -> Mapping[str, Any]:
+    """``order:<customer>:<number>``."""
+    _, customer, number = key.split(":")
+    return {"customer": {"S": customer}, "number": {"N": number}}
+
+
+def item(customer: str, number: str, **more: Any) -> dict[str, Any]:
+    return {"customer": {"S": customer}, "number": {"N": number}, **more}
+
+
+@pytest.fixture
+def client() -> DynamoDBClient:
+    return boto3.client("dynamodb", region_name="us-east-1")
+
+
+@pytest.fixture
+def stub(client: DynamoDBClient) -> Iterator[Stubber]:
+    with Stubber(client) as stub:
+        yield stub
+        stub.assert_no_pending_responses()
+
+
+def batch(keys: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"RequestItems": {"orders": {"Keys": keys, "ConsistentRead": True}}}
+
+
+def answer(items: list[dict[str, Any]], unprocessed: list[dict[str, Any]] | None = None) -> dict[str, Any]:
+    left = {"orders": {"Keys": unprocessed, "ConsistentRead": True}} if unprocessed else {}
+    return {"Responses": {"orders": items}, "UnprocessedKeys": left}
+
+
+def test_one_key_is_read_consistently_and_is_always_fresher(client: DynamoDBClient, stub: Stubber) -> None:
+    """I6: what lets a fill replace a tombstone."""
+    expected = {"TableName": "orders", "Key": primary_key("order:ann:7"), "ConsistentRead": True}
+    stub.add_response("get_item", {"Item": item("ann", "7", total={"N": "1.50"})}, expected)
+    loaded = DynamoDBLoader(client, "orders", primary_key).load("order:ann:7", None)
+    assert loaded.value == b'{"customer":{"S":"ann"},"number":{"N":"7"},"total":{"N":"1.50"}}'
+    assert loaded.tokens == {}
+    assert loaded.fresher
+
+
+def test_an_item_that_is_not_there_is_a_value_of_none(client: DynamoDBClient, stub: Stubber) -> None:
+    stub.add_response("get_item", {})
+    assert DynamoDBLoader(client, "orders", primary_key).load("order:ann:7", None).value is None
+
+
+def test_keys_are_loaded_by_the_hundred_and_each_once(client: DynamoDBClient, stub: Stubber) -> None:
+    keys = [f"order:ann:{number}" for number in range(150)]
+    asked = [dict(primary_key(key)) for key in keys]
+    stub.add_response("batch_get_item", answer([item("ann", "0"), item("ann", "99")]), batch(asked[:100]))
+    stub.add_response("batch_get_item", answer([item("ann", "149")]), batch(asked[100:]))
+    # The same number written otherwise is the same item, and DynamoDB refuses to be asked for it twice.
+    wanted = dict.fromkeys([*keys, "order:ann:1.490E+2"])
+    loaded = DynamoDBLoader(client, "orders", primary_key).load_many(wanted)
+    found = [key for key, value in loaded.items() if value.value is not None]
+    assert list(loaded) == list(wanted)
+    assert found == ["order:ann:0", "order:ann:99", "order:ann:149", "order:ann:1.490E+2"]
+    assert all(value.fresher and not value.tokens for value in loaded.values())
+
+
+def test_an_item_is_told_from_others_by_attribute_and_type(client: DynamoDBClient, stub: Stubber) -> None:
+    def typed(key: str) -> Mapping[str, Any]:
+        kind, value = key.split(":")
+        return {"id": {kind: value.encode() if kind == "B" else value}}
+
+    items: list[dict[str, Any]] = [{"id": {"N": "1"}, "is": {"S": "N"}}, {"id": {"B": b"1"}, "is": {"S": "B"}}]
+    stub.add_response("batch_get_item", answer(items))
+    loaded = DynamoDBLoader(client, "orders", typed).load_many(dict.fromkeys(["S:1", "N:1.0", "B:1"]))
+    assert loaded["S:1"].value is None
+    assert [orjson.loads(loaded[key].value or b"")["is"] for key in ("N:1.0", "B:1")] == [{"S": "N"}, {"S": "B"}]
+
+
+def test_what_is_left_unprocessed_is_asked_again_after_a_pause(client: DynamoDBClient, stub: Stubber) -> None:
+    keys = ["order:ann:1", "order:ann:2"]
+    asked = [dict(primary_key(key)) for key in keys]
+    stub.add_response("batch_get_item", answer([item("ann", "1")], asked[1:]), batch(asked))
+    stub.add_response("batch_get_item", answer([], asked[1:]), batch(asked[1:]))
+    stub.add_response("batch_get_item", answer([item("ann", "2")]), batch(asked[1:]))
+    pauses: list[float] = []
+    loader = DynamoDBLoader(client, "orders", primary_key, sleep=pauses.append)
+    assert all(loaded.value for loaded in loader.load_many(dict.fromkeys(keys)).values())
+    assert len(pauses) == 2
+
+
+def test_a_table_that_only_throttles_is_unavailable(client: DynamoDBClient, stub: Stubber) -> None:
+    """I8: a key that could not be asked is not a missing item."""
+    asked = [dict(primary_key("order:ann:1"))]
+    for _ in range(10):
+        stub.add_response("batch_get_item", answer([], asked))
+    loader = DynamoDBLoader(client, "orders", primary_key, sleep=lambda _: None)
+    with pytest.raises(Unavailable, match=r"orders.*1 keys"):
+        loader.load_many({"order:ann:1": None})
+
+
+def test_errors_of_the_table_reach_the_caller(client: DynamoDBClient, stub: Stubber) -> None:
+    stub.add_client_error("get_item", "ResourceNotFoundException")
+    with pytest.raises(ClientError):
+        DynamoDBLoader(client, "orders", primary_key).load("order:ann:1", None)
+
+
+@pytest.mark.services
+def test_a_cache_over_a_real_table(dynamodb: Any, unique: str) -> None:
+    client = boto3.client("dynamodb", region_name="us-east-1", endpoint_url=dynamodb.endpoint_url)
+    client.create_table(
+        TableName=unique,
+        AttributeDefinitions=[
+            {"AttributeName": "customer", "AttributeType": "S"},
+            {"AttributeName": "number", "AttributeType": "N"},
+        ],
+        KeySchema=[
+            {"AttributeName": "customer", "KeyType": "HASH"},
+            {"AttributeName": "number", "KeyType": "RANGE"},
+        ],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    store = MemoryStore()
+    cache, invalidator = TokenCache(store, "shop"), Invalidator(store, "shop")
+    loader = DynamoDBLoader(client, unique, primary_key)
+    assert cache.get_or_load("order:ann:1", loader.load).value is None
+    client.put_item(TableName=unique, Item=item("ann", "1", note={"B": b"\xff"}))
+    assert cache.get_or_load("order:ann:1", loader.load).outcome is Outcome.HIT
+    invalidator.apply([("order:ann:1", None)])
+    expected = b'{"note":{"B":"/w=="},"number":{"N":"1"},"customer":{"S":"ann"}}'
+    several = cache.get_many(["order:ann:1", "order:ann:2"], loader.load_many)
+    assert several["order:ann:2"].value is None
+    assert orjson.loads(several["order:ann:1"].value or b"") == orjson.loads(expected)
+    client.delete_table(TableName=unique)

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import pytest
+
+from relay.cache import Cached, MemoryStore, Outcome, Stored, TokenCache, Write
+from relay.errors import Unavailable
+from tests.cache.sources import Source
+
+
+class Failing(MemoryStore):
+    """A store that is not reached from its n-th call on. ``made``: whether the failing calls are made."""
+
+    def __init__(self, calls: int, made: bool = False) -> None:
+        super().__init__()
+        self.calls = calls
+        self.made = made
+
+    def _call(self) -> None:
+        self.calls -= 1
+        if self.calls < 0:
+            raise Unavailable("Redis at redis://127.0.0.1:6379/0: refused")
+
+    def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[Stored | None], str]:
+        self._call()
+        return super().read(keys, generation_key)
+
+    def compare_and_set(self, writes: Sequence[Write]) -> dict[str, bytes | None]:
+        lost = super().compare_and_set(writes) if self.made else {}
+        self._call()
+        return lost if self.made else super().compare_and_set(writes)
+
+
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize(("calls", "outcome"), [(0, Outcome.MISS), (1, Outcome.MISS), (2, Outcome.DROPPED)])
+def test_a_store_that_fails_does_not_fail_its_reader(
+    caplog: pytest.LogCaptureFixture, calls: int, outcome: Outcome, made: bool
+) -> None:
+    """An outage of the cache is slow, not wrong."""
+    cache = TokenCache(Failing(calls, made), "shop", sleep=lambda _: None)
+    with caplog.at_level(logging.WARNING):
+        assert cache.get_or_load("k", Source().load) == Cached(b"one", outcome)
+        assert cache.get_or_load("k", Source().load) == Cached(b"one", Outcome.MISS)
+    assert cache.unreachable >= 2
+    assert len(caplog.messages) == 1
+
+
+def test_a_loader_that_is_unavailable_is_not_taken_for_the_store() -> None:
+    cache = TokenCache(MemoryStore(), "shop")
+
+    def unavailable() -> None:
+        raise Unavailable("the table")
+
+    with pytest.raises(Unavailable, match="the table"):
+        cache.get_or_load("k", Source(meanwhile=unavailable).load)
+    assert cache.unreachable == 0

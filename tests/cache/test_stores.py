@@ -1,0 +1,157 @@
+"""What every store has to do, on each of them: the in-memory one is trusted by users' tests because of this."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from relay.cache import MemoryStore, RedisStore, Store, Stored, Write, entry_key, generation_key
+from relay.cache.store import FOREVER, KEEP, READ
+
+
+@pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.services)])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    if request.param == "memory":
+        yield MemoryStore()
+        return
+    server: Any = request.getfixturevalue("redis_server")
+    with RedisStore(server.url) as redis_store:
+        yield redis_store
+
+
+@pytest.fixture
+def namespace() -> str:
+    return f"t{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def key(namespace: str) -> str:
+    return entry_key(namespace, "k:é")
+
+
+def write(store: Store, key: str, expected: bytes | None, meta: bytes | None, **more: Any) -> bool:
+    made = Write(key, expected, meta, more.get("value"), more.get("ttl", 60.0))
+    return key not in store.compare_and_set([made])
+
+
+def read(store: Store, key: str) -> Stored | None:
+    return store.read([key], generation_key("t"))[0][0]
+
+
+def test_a_write_needs_what_it_expects(store: Store, key: str) -> None:
+    assert read(store, key) is None
+    assert write(store, key, None, b"one")
+    assert not write(store, key, None, b"two")
+    assert not write(store, key, b"other", b"two")
+    assert read(store, key) == Stored(b"one", None)
+    assert write(store, key, b"one", b"two", value=b"v")
+    assert read(store, key) == Stored(b"two", b"v")
+
+
+def test_a_write_that_is_refused_tells_what_stands_there(store: Store, namespace: str) -> None:
+    keys = [entry_key(namespace, name) for name in "abcd"]
+    store.compare_and_set([Write(name, None, b"meta of " + name.encode(), b"v", 60.0) for name in keys[:2]])
+    lost = store.compare_and_set([Write(name, b"x", b"y", None, 60.0) for name in keys])
+    assert lost == {
+        keys[0]: b"meta of " + keys[0].encode(),
+        keys[1]: b"meta of " + keys[1].encode(),
+        keys[2]: None,
+        keys[3]: None,
+    }
+
+
+def test_a_write_without_a_value_leaves_none(store: Store, key: str) -> None:
+    """Else a tombstone would still hold what it invalidates."""
+    write(store, key, None, b"one", value=b"old")
+    assert write(store, key, b"one", b"two")
+    assert read(store, key) == Stored(b"two", None)
+
+
+@pytest.mark.parametrize("value", [b"", b"\x00\r\n\xff", b"x" * 3_000_000])
+def test_values_are_bytes_of_any_kind_and_size(store: Store, key: str, value: bytes) -> None:
+    assert write(store, key, None, b"one", value=value)
+    assert read(store, key) == Stored(b"one", value)
+
+
+def test_deleting_is_a_write_of_nothing(store: Store, key: str) -> None:
+    write(store, key, None, b"one", value=b"v")
+    assert not write(store, key, b"other", None)
+    assert write(store, key, b"one", None)
+    assert read(store, key) is None
+    assert write(store, key, None, None)
+
+
+def test_expecting_what_never_stands_only_reads(store: Store, key: str) -> None:
+    assert store.compare_and_set([Write(key, READ, None, None, KEEP)]) == {key: None}
+    write(store, key, None, b"one", value=b"v")
+    assert store.compare_and_set([Write(key, READ, None, None, KEEP)]) == {key: b"one"}
+    assert read(store, key) == Stored(b"one", b"v")
+
+
+def test_many_writes_of_all_kinds_in_one_call_do_not_mix(store: Store, namespace: str) -> None:
+    ttls = [KEEP, FOREVER, 60.0, 7.5]
+    writes = [
+        Write(
+            entry_key(namespace, str(n)),
+            None,
+            b"meta %d" % n,
+            None if n % 3 else b"value %d" % n,
+            ttls[n % 4],
+        )
+        for n in range(10_000)
+    ]
+    keys = [made.key for made in writes]
+    assert store.compare_and_set(writes) == {}
+    assert store.compare_and_set(writes) == {made.key: made.meta for made in writes}
+    found, _ = store.read(keys, generation_key(namespace))
+    assert found == [Stored(made.meta or b"", made.value) for made in writes]
+    store.compare_and_set([Write(made.key, made.meta, None, None, KEEP) for made in writes])
+    assert store.read(keys, generation_key(namespace))[0] == [None] * len(keys)
+
+
+def test_nothing_asked_is_nothing_done(store: Store, namespace: str) -> None:
+    assert store.compare_and_set([]) == {}
+    generation = store.generation(generation_key(namespace))
+    assert store.read([], generation_key(namespace)) == ([], generation)
+
+
+def test_a_generation_lasts_until_it_is_renewed(store: Store, namespace: str) -> None:
+    name = generation_key(namespace)
+    first = store.generation(name)
+    assert store.generation(name) == first
+    assert store.read(["no such key"], name) == ([None], first)
+    second = store.renew(name)
+    assert second != first
+    assert store.generation(name) == second
+
+
+def test_a_generation_that_is_missing_is_begun_by_whoever_asks(store: Store, namespace: str) -> None:
+    begun = store.read([], generation_key(namespace))[1]
+    assert store.generation(generation_key(namespace)) == begun
+    assert store.generation(generation_key(namespace + "2")) != begun
+    assert store.renew(generation_key(namespace + "3")) == store.generation(generation_key(namespace + "3"))
+
+
+def test_no_cache_key_names_the_generation(store: Store, namespace: str) -> None:
+    """A row chooses its cache key: it must not reach the generation."""
+    generation = store.generation(generation_key(namespace))
+    for key in ("{generation}", "", ":{generation}"):
+        write(store, entry_key(namespace, key), None, b"x")
+    assert store.generation(generation_key(namespace)) == generation
+
+
+def test_entries_in_memory_end_as_their_time_to_live_says() -> None:
+    now = 0.0
+    store = MemoryStore(lambda: now)
+    for ttl in (FOREVER, 10.0):
+        write(store, str(ttl), None, b"one", ttl=ttl)
+        write(store, str(ttl), b"one", b"two", ttl=KEEP)
+    now = 9.0
+    assert read(store, "10.0")
+    now = 10.0
+    assert read(store, "10.0") is None
+    assert read(store, str(FOREVER))
+    assert "1 entries" in repr(store)

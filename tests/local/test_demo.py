@@ -1,0 +1,65 @@
+"""The demo as a user runs it: it holds its own checks, and leaves nothing running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.faults.harness import wait_until
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]
+
+
+def start(folder: Path, mark: str, seconds: int) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "RELAY_TEST_MARK": mark, "TMPDIR": str(folder)}
+    command = [sys.executable, "-m", "relay.cli", "demo", "--seconds", str(seconds)]
+    with (folder / "demo.log").open("wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+
+
+def marked(mark: str) -> list[str]:
+    """Return the command lines of all processes that descend from the demo."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"RELAY_TEST_MARK={mark}\0".encode() in (process / "environ").read_bytes():
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue  # it has ended
+    return found
+
+
+def test_the_demo_holds_every_check_and_leaves_nothing_behind(tmp_path: Path, unique: str) -> None:
+    """I1, I2, I3, I6, I7"""
+    demo = start(tmp_path, unique, seconds=8)
+    code = demo.wait(300)
+    text = (tmp_path / "demo.log").read_text()
+    assert code == 0, text
+    assert "commit → invalidated" in text
+    assert "NO," not in text
+    assert marked(unique) == []
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("relay-")] == []
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_demo_that_is_stopped_half_way_leaves_nothing_running(
+    tmp_path: Path, unique: str, signum: signal.Signals, code: int
+) -> None:
+    demo = start(tmp_path, unique, seconds=60)
+    wait_until(lambda: any("consume" in command for command in marked(unique)) or None, 120)
+    demo.send_signal(signum)
+    assert demo.wait(60) == code, (tmp_path / "demo.log").read_text()
+    wait_until(lambda: not marked(unique) or None, 10)
+
+
+def test_a_killed_demo_takes_everything_with_it(tmp_path: Path, unique: str) -> None:
+    demo = start(tmp_path, unique, seconds=60)
+    wait_until(lambda: any("consume" in command for command in marked(unique)) or None, 120)
+    demo.kill()
+    demo.wait()
+    wait_until(lambda: not marked(unique) or None, 30)
