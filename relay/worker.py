@@ -11,7 +11,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from types import FrameType
 from typing import Any, Self
 
@@ -282,14 +282,14 @@ def run(
         for source in sources:
             source.connect()
         topics.ensure(admin, config, [table.table for source in sources for table in source.tables()])
-        schemas = open_schemas(config)
-        outboxes = {
-            (source.name, table.table): Outbox(
-                table, config.topic(table.table), config.kafka.partitions, source.config.key, schemas
-            )
-            for source in sources
-            for table in source.tables()
-        }
+        with closing(open_schemas(config)) as schemas:
+            outboxes = {
+                (source.name, table.table): Outbox(
+                    table, config.topic(table.table), config.kafka.partitions, source.config.key, schemas
+                )
+                for source in sources
+                for table in source.tables()
+            }
         worker = Worker(
             settings or Settings.of(config), sources, outboxes, until_caught_up=until_caught_up, probe=probe
         )

@@ -75,7 +75,7 @@ class LogConsumer:
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
         return decoder.changes(records)
 
-    def apply(self, frame: DataFrame, letters: DeadLetters) -> dict[str, int]:
+    def apply(self, frame: DataFrame, letters: DeadLetters, expected: int) -> dict[str, int]:
         """Append the changes of a batch that are not in the log; return counts. Raises as the sinks do."""
         frame = frame.withColumn("day", F.to_date("committed_at")).persist()
         try:

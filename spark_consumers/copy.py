@@ -69,7 +69,7 @@ class CopyConsumer:
         self._layouts = decoder.layouts
         return decoder.changes(records)
 
-    def apply(self, frame: DataFrame, letters: DeadLetters) -> dict[str, int]:
+    def apply(self, frame: DataFrame, letters: DeadLetters, expected: int) -> dict[str, int]:
         """Store what a batch changes; return counts. Raises ``UnknownSchemas``, and as the sinks do."""
         frame = frame.persist()
         try:

@@ -1,101 +1,124 @@
 """The cache consumer: the batches of changes become invalidations in Redis.
 
-One Spark action a batch: each record comes to the driver as one small JSON text, and everything else is done here.
-What a change touches is decided in ``cache_keys``, what becomes of an entry in ``relay.cache``.
+One Spark action a batch: of each record one small JSON text. What few records bring is applied by the driver, with
+no process in between; many are applied where they were decoded, all partitions at once. What a change touches is
+decided in ``cache_keys``, what becomes of an entry in ``relay.cache``.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from itertools import islice
 from typing import Any
 
 import orjson
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 
-from relay.cache import Invalidator, RedisStore
+from relay.cache import Counts, Invalidator, RedisStore
 from relay.change import Operation
 from relay.config import Cache, Config
+from relay.errors import RelayError
 from relay.token import EventToken, OriginToken
 from spark_consumers.cache_keys import Templates, Touched, invalidations
 from spark_consumers.dead_letters import DeadLetters, Record, refuse_unknown_schemas
 from spark_consumers.decode import BROKEN, Decoder, Layout, Status
 
 _OPERATIONS = {operation.value: operation for operation in Operation}
+# Records from which on the detour over Spark's Python workers pays.
+_MANY = 10_000
+_AT_ONCE = 8192  # records on their way into Redis (I11)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What applying needs to know; sent to Spark's workers."""
+
+    cache: Cache
+    layouts: Sequence[Layout]
+
+
+@dataclass
+class Outcome:
+    """What became of some records. ``others``: those that are no changes, tombstones left out."""
+
+    rows: int = 0
+    counts: Counts = field(default_factory=Counts)
+    bumps: list[str] = field(default_factory=list)
+    others: list[Record] = field(default_factory=list)
+    failure: RelayError | None = None
+
+    def add(self, more: Outcome) -> None:
+        self.rows += more.rows
+        self.bumps += more.bumps
+        self.others += more.others
+        self.failure = self.failure or more.failure
+        self.counts.applied += more.counts.applied
+        self.counts.discarded += more.counts.discarded
+        self.counts.unknown += more.counts.unknown
+        self.counts.retried += more.counts.retried
 
 
 class CacheConsumer:
     """Keeps one cache namespace honest."""
 
     name = "cache"
-    at_most = 50_000  # records a batch: some 20 MB on the driver (I11)
+    at_most = 50_000
     interval = None
     delta = False
 
     def __init__(self, config: Config, cache: Cache) -> None:
+        self._cache = cache
         self._templates = Templates(cache)
         self._sources = {source.name for source in config.sources}
-        self._gaps = config.internal("gaps")
         # The gaps are part of the stream, so that its checkpoint covers them: none is missed in a restart (I9).
-        self.topics = [*map(config.topic, cache.keys), self._gaps]
-        self._layouts: Sequence[Layout] = ()
-        self._store = RedisStore(cache.url)
-        self._invalidator = Invalidator(self._store, cache.namespace, tombstone_ttl=cache.tombstone_ttl)
+        self.topics = [*map(config.topic, cache.keys), config.internal("gaps")]
+        self._plan = Plan(cache, ())
 
     def lock(self) -> None:
         """Any number may invalidate one cache."""
 
     def close(self) -> None:
-        self._store.close()
+        """The connection is shared with whoever invalidates this cache next in this process."""
 
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
-        self._layouts = decoder.layouts
+        self._plan = Plan(self._cache, decoder.layouts)
         beyond = {
             layout.table: sorted(self._templates.columns(layout.table) - {field.name for field in layout.key})
             for layout in decoder.layouts
         }
         return decoder.touched(records, beyond)
 
-    def apply(self, frame: DataFrame, letters: DeadLetters) -> dict[str, int]:
+    def apply(self, frame: DataFrame, letters: DeadLetters, expected: int) -> dict[str, int]:
         """Invalidate what a batch touches; return counts. Raises ``Unavailable``, ``UnknownSchemas``."""
-        documents = [orjson.loads(row[0]) for row in frame.collect()]
-        others = [_record(document["x"]) for document in documents if "x" in document]
-        refuse_unknown_schemas(others)
-        found = invalidations(self._touched(documents), self._templates)
-        dead = letters.send(others)
+        outcome = Outcome()
+        if expected < _MANY:
+            outcome.add(_apply(self._plan, frame.collect()))
+        else:
+            work: Callable[[Iterable[Row]], list[Outcome]] = partial(_apply_there, self._plan)
+            for part in frame.rdd.mapPartitions(work).collect():
+                outcome.add(part)
+        if outcome.failure is not None:
+            raise outcome.failure
+        refuse_unknown_schemas(outcome.others)
+        dead = letters.send(outcome.others)
         if dead:
-            found.bumps.append(f"{dead} records could not be read")
-        found.bumps += self._gap_bumps(others)
-        if found.bumps:
-            more = f", and {len(found.bumps) - 1} more" if len(found.bumps) > 1 else ""
-            self._invalidator.bump(f"{found.bumps[0]}{more}")
-        counts = self._invalidator.apply(found.pairs)
+            outcome.bumps.append(f"records that could not be read: {dead}")
+        outcome.bumps += self._gap_bumps(outcome.others)
+        if outcome.bumps:
+            more = f", and {len(outcome.bumps) - 1} more" if len(outcome.bumps) > 1 else ""
+            _invalidator(self._cache).bump(f"{outcome.bumps[0]}{more}")
         return {
-            "rows": len(documents),
-            "applied": counts.applied,
-            "discarded": counts.discarded,
-            "unknown": counts.unknown,
-            "retried": counts.retried,
-            "bumps": len(found.bumps),
+            "rows": outcome.rows,
+            "applied": outcome.counts.applied,
+            "discarded": outcome.counts.discarded,
+            "unknown": outcome.counts.unknown,
+            "retried": outcome.counts.retried,
+            "bumps": len(outcome.bumps),
             "dead_letters": dead,
         }
-
-    def _touched(self, documents: Iterable[Mapping[str, Any]]) -> Iterator[Touched]:
-        layouts = [(layout, [field.name for field in layout.key]) for layout in self._layouts]
-        for document in documents:
-            change = document.get("c")
-            if change is None:
-                continue
-            layout, names = layouts[change["i"]]
-            key = change.get("key")
-            yield Touched(
-                _OPERATIONS[change["op"]],
-                layout.table,
-                None if key is None else dict(zip(names, key, strict=True)),
-                _image(change.get("old"), layout),
-                _image(change.get("new"), layout),
-                _token(change.get("token")),
-            )
 
     def _gap_bumps(self, records: Iterable[Record]) -> list[str]:
         """Return why the gaps among ``records`` concern this cache (I9)."""
@@ -114,6 +137,58 @@ class CacheConsumer:
         return bumps
 
 
+def _invalidator(cache: Cache) -> Invalidator:
+    return _shared_invalidator(cache.url, cache.namespace, cache.tombstone_ttl)
+
+
+@cache
+def _shared_invalidator(url: str, namespace: str, tombstone_ttl: float) -> Invalidator:
+    """Return this process's connection to the cache. Spark's workers live on and use it again."""
+    return Invalidator(RedisStore(url), namespace, tombstone_ttl=tombstone_ttl)
+
+
+def _apply_there(plan: Plan, rows: Iterable[Row]) -> list[Outcome]:
+    """Apply the records of one partition in a worker, whose exceptions would arrive as text only."""
+    try:
+        return [_apply(plan, rows)]
+    except RelayError as failure:
+        return [Outcome(failure=failure)]
+
+
+def _apply(plan: Plan, rows: Iterable[Row]) -> Outcome:
+    """Invalidate what some records touch. Each row is one document of ``Decoder.touched``."""
+    templates = Templates(plan.cache)
+    names = [(layout, [field.name for field in layout.key]) for layout in plan.layouts]
+    invalidator = _invalidator(plan.cache)
+    outcome = Outcome()
+    documents = (orjson.loads(row[0]) for row in rows)
+    while part := list(islice(documents, _AT_ONCE)):
+        others = [_record(document["x"]) for document in part if "x" in document]
+        found = invalidations(_touched(part, names), templates)
+        counts = invalidator.apply(found.pairs)
+        outcome.add(Outcome(len(part), counts, found.bumps, [r for r in others if r.status != Status.TOMBSTONE]))
+    return outcome
+
+
+def _touched(
+    documents: Iterable[Mapping[str, Any]], layouts: Sequence[tuple[Layout, Sequence[str]]]
+) -> Iterator[Touched]:
+    for document in documents:
+        change = document.get("c")
+        if change is None:
+            continue
+        layout, names = layouts[change["i"]]
+        key, old, new = change.get("key"), change.get("old"), change.get("new")
+        yield Touched(
+            _OPERATIONS[change["op"]],
+            layout.table,
+            None if key is None else dict(zip(names, key, strict=True)),
+            None if old is None else _image(old, layout),
+            None if new is None else _image(new, layout),
+            _token(change.get("token")),
+        )
+
+
 def _record(fields: Mapping[str, Any]) -> Record:
     return Record(
         Status(fields["status"]),
@@ -124,9 +199,7 @@ def _record(fields: Mapping[str, Any]) -> Record:
     )
 
 
-def _image(text: str | None, layout: Layout) -> Mapping[str, Any] | None:
-    if text is None:
-        return None
+def _image(text: str, layout: Layout) -> Mapping[str, Any] | None:
     columns: dict[str, Any] = orjson.loads(text)
     if layout.row is not None:
         return columns

@@ -33,6 +33,15 @@ def group(config: Config, consumer: str) -> str:
     return f"{config.name}.{consumer}"
 
 
+def distance(begin: Offsets, end: Offsets) -> int:
+    """Return how many records there are at most from ``begin`` to ``end``."""
+    return sum(
+        offset - max(0, begin.get(topic, {}).get(partition, 0))
+        for topic, partitions in end.items()
+        for partition, offset in partitions.items()
+    )
+
+
 class Positions:
     """The offsets of a consumer's topics, and its Kafka group."""
 
@@ -184,7 +193,12 @@ class Checkpoint:
         draft.replace(self.folder / _START)
 
     def end_offsets(self, batch: int) -> Offsets:
-        """Return up to where batch ``batch`` reads. Spark writes that down before it runs the batch."""
+        """Return up to where batch ``batch`` reads. Spark writes that down before it runs the batch.
+
+        Before the first one: where the consumer began.
+        """
+        if batch < 0:
+            return self.start()
         path = self.spark / "offsets" / str(batch)
         try:
             # A version, Spark's settings, and a line for each source.

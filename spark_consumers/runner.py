@@ -31,12 +31,13 @@ from spark_consumers import kafka_source
 from spark_consumers.dead_letters import DeadLetters, UnknownSchemas
 from spark_consumers.decode import Decoder
 from spark_consumers.locks import Lock
-from spark_consumers.offsets import EARLIEST, Checkpoint, Offsets, Positions
+from spark_consumers.offsets import EARLIEST, Checkpoint, Offsets, Positions, distance
 from spark_consumers.session import close_session, open_session
 
 _WAITS = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds between attempts at one batch
 _DRAIN = 60.0  # seconds for the batch under way when told to stop
 _POLL = 0.1
+_GIST = 500  # characters of an error's gist
 
 
 class Consumer(Protocol):
@@ -63,8 +64,11 @@ class Consumer(Protocol):
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
         """Return what the consumer wants to know of each record."""
 
-    def apply(self, frame: DataFrame, letters: DeadLetters) -> dict[str, int]:
-        """Apply one batch; return its counts, ``rows`` among them. May be given the same batch again."""
+    def apply(self, frame: DataFrame, letters: DeadLetters, expected: int) -> dict[str, int]:
+        """Apply one batch of at most ``expected`` records; return its counts, ``rows`` among them.
+
+        May be given the same batch again.
+        """
 
     def close(self) -> None: ...
 
@@ -196,9 +200,10 @@ class _Runner:
                 if self.stopping:
                     # Between two batches, the only place to stop: the one before is in the checkpoint by now.
                     raise Stopped
-                counts = self.consumer.apply(frame, self.letters)
+                before, end = self.point.end_offsets(number - 1), self.point.end_offsets(number)
+                counts = self.consumer.apply(frame, self.letters, distance(before, end))
                 applied_at = time.time()
-                self._end = self.point.end_offsets(number)
+                self._end = end
                 self.positions.commit(self._end)
                 self._say("batch", batch=number, **counts, applied_at=applied_at, end_offsets=self._end)
                 self._attempts = 0
@@ -228,7 +233,7 @@ class _Runner:
         if isinstance(failure, Stopped) or self.stopping:
             return
         if isinstance(error, (Py4JNetworkError, OSError)):
-            raise RelayError(f"Spark's JVM ended: {_first_line(error)}") from error
+            raise RelayError(f"Spark's JVM ended: {_gist(error)}") from error
         if isinstance(failure, UnknownSchemas) and all(map(self._learn, failure.headers)):
             return
         if isinstance(failure, ConfigError):
@@ -236,10 +241,10 @@ class _Runner:
         if self._attempts == len(_WAITS):
             if isinstance(failure, RelayError):
                 raise failure
-            raise RelayError(f"{self.consumer.name}: {_first_line(failure or error)}") from error
+            raise RelayError(f"{self.consumer.name}: {_gist(failure or error)}") from error
         wait = _WAITS[self._attempts]
         self._attempts += 1
-        self._say("retry", attempt=self._attempts, wait=wait, error=_first_line(failure or error))
+        self._say("retry", attempt=self._attempts, wait=wait, error=_gist(failure or error))
         self._sleep(wait)
 
     def _learn(self, header: bytes) -> bool:
@@ -260,13 +265,20 @@ class _Runner:
         sys.stderr.flush()
 
 
-def _first_line(error: BaseException) -> str:
-    """Return the gist of an error: Spark's go on for pages."""
+def _gist(error: BaseException) -> str:
+    """Return one line of an error: Spark's go on for pages, with what happened at the end of them."""
     try:
-        text = str(error).strip() or type(error).__name__
-    except Exception:  # PySpark asks the JVM for the text, which may be gone
-        text = type(error).__name__
-    return text.splitlines()[0][:500]
+        lines = str(error).strip().splitlines()
+    except Exception:  # PySpark asks the JVM for the text, and the JVM may be gone
+        lines = []
+    if not lines:
+        return type(error).__name__
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    if causes:
+        return causes[-1][:_GIST]
+    if len(lines) > 1 and isinstance(error, Py4JError):
+        return lines[1].lstrip(": ")[:_GIST]
+    return lines[0][:_GIST]
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -122,6 +123,7 @@ def _new(name: str, delta: bool, keep_open: Sequence[int]) -> SparkSession:
     # Spark's own start script looks nowhere else.
     os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else whatever python3 is on the PATH
     conf = SparkConf(loadDefaults=False)
     conf.setAll(list(_settings(name, delta).items()))
     options: dict[str, Any] = {

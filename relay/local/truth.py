@@ -28,6 +28,7 @@ class Event:
     offset: int
     event_id: str
     old_version: int | None
+    position: str
 
 
 def read_topic(client: Mapping[str, Any], topic: str, schemas: Any) -> list[Event]:
@@ -81,6 +82,7 @@ def event(partition: int, offset: int, change: Mapping[str, Any]) -> Event:
         offset=offset,
         event_id=change["event_id"],
         old_version=_version(change["old"]),
+        position=change["token"]["position"],
     )
 
 

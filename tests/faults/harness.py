@@ -123,9 +123,12 @@ class Relay:
         self._process.kill()
         self._process.wait()
 
-    def terminate(self, timeout: float = 30.0) -> int:
-        self._process.send_signal(signal.SIGTERM)
+    def stop(self, signum: signal.Signals, timeout: float = 30.0) -> int:
+        self._process.send_signal(signum)
         return self._process.wait(timeout)
+
+    def terminate(self) -> int:
+        return self.stop(signal.SIGTERM)
 
     def wait(self, timeout: float) -> int:
         return self._process.wait(timeout)

@@ -1,0 +1,94 @@
+"""Consumers killed in mid-stream and started again: nothing lost, nothing doubled (I6, I7)."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from relay.cache import RedisStore, State, entry_key, generation_key
+from relay.cache.entry import decode
+from relay.local.tables import read_copy, read_log, spark
+from relay.local.truth import check_versions, final_versions
+from relay.local.watching import BatchLog
+from relay.local.workload import CACHE_KEY, cache_key
+from tests.faults.harness import Relay, Scene, wait_until
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(500)]
+
+CONSUMERS = ("cache", "log", "copy")
+
+
+@pytest.fixture
+def scene(tmp_path: Path, kafka: Any, dynamodb: Any, redis_server: Any, unique: str) -> Iterator[Scene]:
+    scene = Scene(tmp_path, unique, kafka.bootstrap_servers, dynamodb.endpoint_url)
+    raw = yaml.safe_load(scene.path.read_text())
+    raw["cache"] = {"url": redis_server.url, "namespace": unique, "keys": {scene.table: [CACHE_KEY]}}
+    raw["log"] = {"path": f"file://{tmp_path}/log"}
+    raw["copy"] = {"url": f"delta://{tmp_path}/copy"}
+    scene.path.write_text(yaml.safe_dump(raw))
+    yield scene
+    scene.close()
+
+
+class Life:
+    """One start of one consumer."""
+
+    def __init__(self, scene: Scene, consumer: str, number: int, *arguments: str) -> None:
+        self.log = scene.folder / f"{consumer}-{number}.log"
+        checkpoint = str(scene.folder / "checkpoints" / consumer)
+        command = ["-m", "relay.cli", "consume", consumer, str(scene.path), "--checkpoint", checkpoint, *arguments]
+        self.process = Relay([sys.executable, *command], self.log)
+        scene.processes.append(self.process)
+        self._batches = BatchLog(self.log, scene.config.topic(scene.table))
+
+    def wait_for_rows(self) -> None:
+        def rows() -> bool | None:
+            assert self.process.is_running, self.process.log()
+            return self._batches.refresh().rows > 0 or None
+
+        wait_until(rows, 120)
+
+
+def test_consumers_killed_in_mid_stream_lose_and_double_nothing(scene: Scene, redis_server: Any, unique: str) -> None:
+    """I7: kill -9 each consumer twice while changes come, then let it finish; compare with the writers' record."""
+    workload = scene.workload(pause=0.05)
+    workload.start()
+    relay = scene.relay()
+    scene.wait_for_more(0)
+    for number in range(2):
+        lives = [Life(scene, consumer, number) for consumer in CONSUMERS]
+        for life in lives:
+            life.wait_for_rows()
+            life.process.kill()
+    history = workload.stop()
+    assert relay.terminate() == 0, relay.log()
+    assert scene.finish(history) == []
+    for consumer in CONSUMERS:
+        last = Life(scene, consumer, 9, "--until-caught-up")
+        assert last.process.wait(180) == 0, last.process.log()
+
+    events = scene.events()
+    with spark() as session:
+        copied, logged = read_copy(session, scene.config, scene.table), read_log(session, scene.config)
+    assert check_versions("copy", final_versions(history), copied) == []
+    assert Counter(logged) == Counter(event.event_id for event in events)
+
+    # Each item's entry keeps out everything up to its last change.
+    last_change = {event.item: event for event in sorted(events, key=lambda e: (e.partition, e.offset))}
+    items = sorted(last_change)
+    names = [entry_key(unique, cache_key(item)) for item in items]
+    store = RedisStore(redis_server.url)
+    found, _ = store.read(names, generation_key(unique))
+    store.close()
+    for item, stored in zip(items, found, strict=True):
+        entry = decode(stored.meta) if stored else None
+        assert entry is not None, item
+        assert entry.state is State.TOMBSTONE
+        positions = [token.position for token in entry.tokens.values() if token]
+        assert positions == [last_change[item].position], item

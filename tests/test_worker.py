@@ -1,0 +1,148 @@
+"""``relay run`` against real services: what reaches the topic, how it is keyed and framed, how it stops."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka import Consumer, TopicPartition
+
+from relay.avro.registry import open_schemas
+from relay.kafka.checkpoints import CheckpointView
+from relay.kafka.keys import partition
+from relay.local.truth import read_changes
+from tests.faults.harness import Scene, wait_until
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def scene(tmp_path: Path, kafka: Any, dynamodb: Any, unique: str) -> Iterator[Scene]:
+    scene = Scene(tmp_path, unique, kafka.bootstrap_servers, dynamodb.endpoint_url)
+    yield scene
+    scene.close()
+
+
+def configure(scene: Scene, source: dict[str, Any] | None = None, **more: Any) -> None:
+    raw = yaml.safe_load(scene.path.read_text())
+    raw["sources"][0] |= source or {}
+    scene.path.write_text(yaml.safe_dump(raw | more))
+
+
+def relay_all(scene: Scene) -> None:
+    relay = scene.relay("--until-caught-up")
+    assert relay.wait(90) == 0, relay.log()
+
+
+def put(scene: Scene, customer: str, order: int, **attributes: Any) -> None:
+    item = {"customer": {"S": customer}, "order_id": {"N": str(order)}, "version": {"N": "1"}, **attributes}
+    scene.client.put_item(TableName=scene.table, Item=item)
+
+
+def changes(scene: Scene) -> list[dict[str, Any]]:
+    config = scene.config
+    with closing(open_schemas(config)) as schemas:
+        return [found[2] for found in read_changes(config.kafka.client(), config.topic(scene.table), schemas)]
+
+
+def raw_records(scene: Scene) -> list[tuple[int, bytes, bytes]]:
+    """Return partition, key and value of every record of the topic."""
+    config = scene.config
+    topic = config.topic(scene.table)
+    count = len(changes(scene))
+    consumer = Consumer({**config.kafka.client(), "group.id": f"{topic}.raw", "isolation.level": "read_committed"})
+    consumer.assign([TopicPartition(topic, p, 0) for p in range(config.kafka.partitions)])
+    records: list[tuple[int, bytes, bytes]] = []
+    while len(records) < count:
+        message = consumer.poll(10.0)
+        assert message is not None
+        assert message.error() is None
+        records.append((message.partition() or 0, message.key() or b"", message.value() or b""))
+    consumer.close()
+    return records
+
+
+def test_a_change_is_keyed_by_its_hash_key_and_framed_as_single_object_avro(scene: Scene) -> None:
+    """I2"""
+    put(scene, "ada", 7)
+    relay_all(scene)
+    [(where, key, value)] = raw_records(scene)
+    assert key == b"ada"
+    assert where == partition(b"ada", scene.config.kafka.partitions)
+    assert value[:2] == b"\xc3\x01"
+
+
+def test_keyed_by_item_a_change_stays_in_the_partition_of_its_hash_key(scene: Scene) -> None:
+    """I2"""
+    configure(scene, {"key": "item"})
+    for order in range(5):
+        put(scene, "ada", order)
+    relay_all(scene)
+    records = raw_records(scene)
+    assert {where for where, _, _ in records} == {partition(b"ada", scene.config.kafka.partitions)}
+    assert [key for _, key, _ in records] == [
+        b'{"customer":{"S":"ada"},"order_id":{"N":"%d"}}' % order for order in range(5)
+    ]
+
+
+def test_with_a_registry_values_carry_its_schema_id(scene: Scene, schema_registry: Any) -> None:
+    configure(scene, schema_registry={"url": schema_registry.url})
+    put(scene, "ada", 7)
+    relay_all(scene)
+    [(_, _, value)] = raw_records(scene)
+    assert value[:1] == b"\x00"
+    [change] = changes(scene)
+    assert change["key"] == {"customer": "ada", "order_id": "7"}
+
+
+def test_what_an_item_holds_arrives_exactly(scene: Scene) -> None:
+    """I8"""
+    number = "1234567890123456789012345678901234567.8"
+    put(scene, "ada", 7, exact={"N": number}, raw={"B": b"\x00\xff"}, tags={"NS": ["1", "2"]}, no={"NULL": True})
+    relay_all(scene)
+    [change] = changes(scene)
+    assert f'"exact":{{"N":"{number}"}}' in change["new"]
+    assert '"raw":{"B":"AP8="}' in change["new"]
+    assert '"no":{"NULL":true}' in change["new"]
+
+
+def test_a_second_run_publishes_nothing_again(scene: Scene) -> None:
+    """I3"""
+    put(scene, "ada", 7)
+    relay_all(scene)
+    put(scene, "ada", 8)
+    relay_all(scene)
+    assert [event.item[1] for event in scene.events()] == ["7", "8"]
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_stopped_relay_has_finished_its_transaction(scene: Scene, signum: signal.Signals, code: int) -> None:
+    put(scene, "ada", 7)
+    relay = scene.relay()
+    scene.wait_for_more(0)
+    assert relay.stop(signum) == code, relay.log()
+    put(scene, "ada", 8)
+    relay_all(scene)
+    assert [event.item[1] for event in scene.events()] == ["7", "8"]
+
+
+def test_an_idle_shard_writes_down_how_far_it_has_come(scene: Scene) -> None:
+    """I10: progress is seen although nothing changes."""
+    relay = scene.relay()
+    config = scene.config
+
+    def progress() -> float | None:
+        view = CheckpointView(config.kafka.client(), config.internal("checkpoints"))
+        view.read_to_end(range(64), 20)
+        found = [c.progress for shards in view.checkpoints.values() for c in shards.values()]
+        view.close()
+        return found[0] if found and found[0] else None
+
+    wait_until(lambda: "reading shard" in relay.log() or None, 60)
+    first = wait_until(progress, 60)
+    assert wait_until(lambda: later if (later := progress() or 0) > first else None, 60) > first
