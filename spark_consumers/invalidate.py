@@ -7,8 +7,10 @@ decided in ``cache_keys``, what becomes of an entry in ``relay.cache``.
 
 from __future__ import annotations
 
+import gc
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import islice
@@ -157,6 +159,11 @@ def _apply_there(plan: Plan, rows: Iterable[Row]) -> list[Outcome]:
 
 def _apply(plan: Plan, rows: Iterable[Row]) -> Outcome:
     """Invalidate what some records touch. Each row is one document of ``Decoder.touched``."""
+    with _no_collector():
+        return _applied(plan, rows)
+
+
+def _applied(plan: Plan, rows: Iterable[Row]) -> Outcome:
     templates = Templates(plan.cache)
     names = [(layout, [field.name for field in layout.key]) for layout in plan.layouts]
     invalidator = _invalidator(plan.cache)
@@ -168,6 +175,18 @@ def _apply(plan: Plan, rows: Iterable[Row]) -> Outcome:
         counts = invalidator.apply(found.pairs)
         outcome.add(Outcome(len(part), counts, found.bumps, [r for r in others if r.status != Status.TOMBSTONE]))
     return outcome
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """Keep Python's cyclic collector out: nothing here has cycles, and it would take half of the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _touched(

@@ -65,7 +65,8 @@ def run() -> Benchmark:
         note=(
             f"{commits.written / SECONDS:.0f} changes/s; commit to topic p50 {percentile(commits.to_topic, 50):.0f}, "
             f"p99 {percentile(commits.to_topic, 99):.0f}; commit to invalidated p99 "
-            f"{percentile(commits.from_commit, 99):.0f}; topic to invalidated p50 {percentile(commits.to_batch, 50):.0f}; "
+            f"{percentile(commits.from_commit, 99):.0f}; topic to invalidated p50 "
+            f"{percentile(commits.to_batch, 50):.0f}; "
             f"no-op under the consumers' settings p50 {tuned:.0f}"
         ),
     )

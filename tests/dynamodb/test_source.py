@@ -42,7 +42,7 @@ def reader(
 
 
 def versions(*pages: Page) -> list[int]:
-    return [int(orjson.loads(change.new)["version"]["N"]) for page in pages for change in page.changes]
+    return [int(orjson.loads(change.new or "")["version"]["N"]) for page in pages for change in page.changes]
 
 
 def test_a_listing_goes_on_over_pages_and_keeps_parents(source: DynamoDBSource, stream: ScriptedStream) -> None:

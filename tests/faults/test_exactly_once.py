@@ -48,7 +48,6 @@ def test_ten_kills_in_mid_stream_lose_and_double_nothing(scene: Scene) -> None:
         ("after_send_offsets", 0.0),
         ("before_commit", 2.0),
         ("after_commit", 0.0),
-        ("after_commit", 2.0),
     ],
 )
 def test_a_worker_paused_in_its_commit_and_woken_after_another_took_over_doubles_nothing(

@@ -1,0 +1,76 @@
+"""Spark reads the golden values as they are meant, all schemas in one batch, and refuses everything else (I8)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from relay.avro.framing import split
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
+
+GOLDEN = orjson.loads((Path(__file__).parents[2] / "schemas" / "golden" / "values.json").read_bytes())
+
+READ = """
+import json, sys
+from relay.avro.registry import open_schemas
+from spark_consumers.decode import Decoder
+from spark_consumers.session import open_session
+given = json.load(sys.stdin)
+schemas = {bytes.fromhex(header): schema for header, schema in given["schemas"]}
+session = open_session("golden", delta=False)
+rows = [("t", 0, number, bytes.fromhex(value)) for number, value in enumerate(given["values"])]
+frame = session.createDataFrame(rows, "topic string, partition int, offset long, value binary")
+decoded = Decoder(schemas, registry=True, gaps="gaps").changes(frame)
+decoded = decoded.drop("value", "keyspace_id")
+json.dump([row.asDict(True) for row in decoded.orderBy("offset").collect()], sys.stdout, default=str)
+"""
+
+
+def read_on_spark(values: list[bytes]) -> list[dict[str, Any]]:
+    """Decode in a process of its own: py4j leaves its sockets to the collector, which is a warning here."""
+    given = json.dumps({"schemas": list(GOLDEN["schemas"].items()), "values": [value.hex() for value in values]})
+    answer = subprocess.run(
+        [sys.executable, "-c", READ], input=given.encode(), capture_output=True, timeout=150, check=False
+    )
+    assert answer.returncode == 0, answer.stderr.decode()
+    return json.loads(answer.stdout)  # type: ignore[no-any-return]
+
+
+def test_spark_reads_the_golden_values_and_takes_nothing_else_for_a_change() -> None:
+    good = [bytes.fromhex(case["bytes"]) for case in GOLDEN["cases"]]
+    header = split(good[0])[0]
+    bad = {
+        b"": "framing",
+        b"hello": "framing",
+        b"\xc3\x01" + b"\x07" * 8 + b"body": "schema",
+        header + b"\x02": "damaged",
+        good[0][:-3]: "damaged",
+        good[0] + b"\x00": "damaged",
+    }
+    rows = read_on_spark([*good, *bad])
+    assert [row["status"] for row in rows] == ["change"] * len(good) + list(bad.values())
+    for case, row in zip(GOLDEN["cases"], rows, strict=False):
+        expected = case["decoded"]
+        name = case["name"]
+        assert (row["event_id"], row["operation"], row["images"]) == (
+            expected["event_id"],
+            expected["operation"],
+            expected["images"],
+        ), name
+        for image in ("old", "new"):
+            if isinstance(expected[image], str):
+                assert row[image] == expected[image], name
+            else:
+                assert (row[image] is None) == (expected[image] is None), name
+        assert row["attributes"] == expected["attributes"], name
+        token = expected["token"]
+        found = json.loads(row["token"]) if row["token"] is not None else None
+        assert found == token, name
+        assert row["resume_timestamp"] == expected["resume_timestamp"], name
