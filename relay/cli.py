@@ -312,7 +312,7 @@ def _print_services(found: Sequence[Service], as_json: bool) -> None:
 @app.command()
 def demo(
     source: Annotated[DemoSource, typer.Option(help="The kind of database.")] = DemoSource.DYNAMODB,
-    seconds: Annotated[int, typer.Option(min=5, help="How long the workload lasts.")] = 60,
+    seconds: Annotated[int, typer.Option(min=5, help="How long the workload lasts.")] = 30,
 ) -> None:
     """See the whole system at work on this machine: a table, its changes, a cache, a log and a copy.
 
