@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import orjson
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -154,8 +154,8 @@ def dead_letters(config: Config) -> list[tuple[str, bytes, dict[str, str]]]:
             message = consumer.poll(10)
             assert message is not None
             assert message.error() is None
-            headers = {name: value.decode() for name, value in message.headers() or []}
-            found.append((message.key().decode(), message.value(), headers))
+            headers = {name: bytes(value).decode() for name, value in cast(Any, message.headers() or [])}
+            found.append(((message.key() or b"").decode(), message.value() or b"", headers))
             if message.offset() == end - 1:
                 break
         return found
