@@ -100,7 +100,8 @@ class Worker:
             for source in self._sources:
                 self._look_after(source)
             # Take what has come without waiting while a transaction is open: its records are waited for.
-            self._inbox.extend(self._pump.take(0.0 if self._transaction.open else _TURN))
+            if not self._inbox:  # I11: what is taken no longer counts against the pump's budget
+                self._inbox.extend(self._pump.take(0.0 if self._transaction.open else _TURN))
             idle = not self._inbox
             while self._inbox and not self._is_long():
                 self._publish(*self._inbox.popleft())
@@ -237,6 +238,8 @@ class Worker:
                 return
             except Aborted as error:
                 log.info("aborted again (%s)", error)
+                if self.stopping is not None:
+                    return
                 time.sleep(_TURN)
             except Fenced as error:
                 log.warning("fenced (%s); starting over from the committed checkpoints", error)

@@ -71,6 +71,10 @@ class Publisher:
             except BufferError:
                 self._producer.poll(0.1)  # I11: the queue is bounded, wait for the broker
             except KafkaException as error:
+                if error.args[0].code() in (KafkaError._STATE, KafkaError._FATAL):
+                    # The transaction failed in the background; produce says so without any flag, and
+                    # abort() will tell whether it was fatal.
+                    raise Aborted(f"produce: {error.args[0].str()}") from error
                 self._handle("produce", error)
 
     def commit(self, offsets: list[TopicPartition], metadata: Callable[[], Any]) -> None:

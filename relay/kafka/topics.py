@@ -278,7 +278,11 @@ def _offsets(
         )
         for asked, future in answers.items():
             try:
-                found[asked.topic, asked.partition] = future.result(_REQUEST_TIMEOUT + 5).offset
+                offset = future.result(_REQUEST_TIMEOUT + 5).offset
+                if offset >= 0:
+                    found[asked.topic, asked.partition] = offset
+                elif time.monotonic() > deadline:  # a request that timed out is answered -1001, without an error
+                    raise Unavailable(f"{asked.topic}[{asked.partition}] cannot be read: no answer in time")
             except KafkaException as error:
                 reason: KafkaError = error.args[0]
                 settling = passes(reason) or reason.code() in _NOT_HEARD_OF

@@ -61,6 +61,8 @@ def read_back(scene: Scene) -> tuple[dict[Item, int], list[str]]:
     script = f"""
 import json, pathlib, sys
 from relay.config import load
+from relay.local.tables import read_copy, read_log, spark
+
 config = load(pathlib.Path({str(scene.path)!r}))
 with spark() as session:
     copied, logged = read_copy(session, config, {scene.table!r}), read_log(session, config)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +16,7 @@ from relay.kafka.assignment import Assignment, NotAMember
 from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.publisher import Aborted, Publisher
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
+from relay.local.kafka import KafkaBroker
 from tests.faults.harness import wait_until
 
 pytestmark = pytest.mark.services
@@ -123,3 +126,17 @@ def test_a_session_timeout_that_the_broker_does_not_allow_is_said_at_once(client
         poll_for_ever()
     group.close()
     view.close()
+
+
+def test_a_broker_that_does_not_answer_is_not_taken_for_an_empty_topic() -> None:
+    """I3: a timed-out request for the end of a partition carries no error, only an offset of -1001."""
+    with KafkaBroker() as broker:
+        client: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers}
+        admin = AdminClient(client)
+        admin.create_topics([NewTopic("c", CHECKPOINT_PARTITIONS, 1)])["c"].result(30)
+        view = CheckpointView(client, "c")
+        assert view.read_to_end([0], 20.0)
+        os.kill(broker.process.pid, signal.SIGSTOP)
+        assert not view.read_to_end([0], 1.0)
+        os.kill(broker.process.pid, signal.SIGCONT)
+        view.close()
