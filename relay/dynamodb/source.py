@@ -12,9 +12,9 @@ import orjson
 
 from relay.avro.rows import TableSchema
 from relay.dynamodb import describe
+from relay.dynamodb.reader import DynamoDBShardReader
 from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.session import ShardNotFound, StreamSession, Transient
-from relay.dynamodb.shard import DynamoDBShardReader
 from relay.errors import Unavailable
 from relay.lineage import Shard, Stream
 

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from relay.config import DynamoDBSource as SourceConfig
-from relay.dynamodb.shard import LATENESS, DynamoDBShardReader
+from relay.dynamodb.reader import LATENESS, DynamoDBShardReader
 from relay.dynamodb.source import DynamoDBSource
 from relay.errors import RelayError
 from relay.lineage import Shard
