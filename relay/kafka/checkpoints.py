@@ -37,6 +37,8 @@ class CheckpointView:
         self.clock = clock
         self.plans: dict[Stream, Plan] = {}
         self.checkpoints: dict[Stream, dict[str, Checkpoint]] = {}
+        # Goes up with every shard that is seen to end.
+        self.endings = 0
         # The next offset to be read, per partition, past transaction markers too.
         self._positions = dict.fromkeys(range(CHECKPOINT_PARTITIONS), 0)
         self._admin = AdminClient(dict(client))
@@ -126,7 +128,9 @@ class CheckpointView:
             if shard is None and value is not None:
                 self.plans[stream] = Plan.from_json(value)
             elif shard is not None and value is not None:
-                self.checkpoints.setdefault(stream, {})[shard] = Checkpoint.from_json(value)
+                checkpoint = Checkpoint.from_json(value)
+                self.checkpoints.setdefault(stream, {})[shard] = checkpoint
+                self.endings += checkpoint.state.ended
             elif shard is not None:
                 self.checkpoints.get(stream, {}).pop(shard, None)
             else:
