@@ -1,8 +1,9 @@
 """The cache consumer: the batches of changes become invalidations in Redis.
 
-One Spark action a batch: of each record one small JSON text. What few records bring is applied by the driver, with
-no process in between; many are applied where they were decoded, all partitions at once. What a change touches is
-decided in ``cache_keys``, what becomes of an entry in ``relay.cache``.
+Of each record comes one small JSON text. On one machine the driver applies them, with no process in between; of many
+it applies those of one partition while the next is decoded. On a cluster, many are applied where they were decoded,
+all partitions at once. What a change touches is decided in ``cache_keys``, what becomes of an entry in
+``relay.cache``.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from relay.token import EventToken, OriginToken
 from spark_consumers.cache_keys import Templates, Touched, invalidations
 from spark_consumers.dead_letters import DeadLetters, Record, refuse_unknown_schemas
 from spark_consumers.decode import BROKEN, Decoder, Layout, Status
+from spark_consumers.session import is_cluster
 
 _OPERATIONS = {operation.value: operation for operation in Operation}
-# Records from which on the detour over Spark's Python workers pays.
+# Records from which on one action for each partition, or the detour over Spark's Python workers, pays.
 _MANY = 10_000
 _AT_ONCE = 8192  # records on their way into Redis (I11)
 
@@ -78,6 +80,7 @@ class CacheConsumer:
         # The gaps are part of the stream, so that its checkpoint covers them: none is missed in a restart (I9).
         self.topics = [*map(config.topic, cache.keys), config.internal("gaps")]
         self._plan = Plan(cache, ())
+        self.many = _MANY
 
     def lock(self) -> None:
         """Any number may invalidate one cache."""
@@ -96,8 +99,10 @@ class CacheConsumer:
     def apply(self, frame: DataFrame, letters: DeadLetters, expected: int) -> dict[str, int]:
         """Invalidate what a batch touches; return counts. Raises ``Unavailable``, ``UnknownSchemas``."""
         outcome = Outcome()
-        if expected < _MANY:
+        if expected < self.many:
             outcome.add(_apply(self._plan, frame.collect()))
+        elif not is_cluster(frame.sparkSession):
+            outcome.add(_apply(self._plan, frame.toLocalIterator(prefetchPartitions=True)))
         else:
             work: Callable[[Iterable[Row]], list[Outcome]] = partial(_apply_there, self._plan)
             for part in frame.rdd.mapPartitions(work).collect():

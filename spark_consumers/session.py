@@ -107,6 +107,11 @@ def close_session(session: SparkSession) -> None:
     SparkContext._gateway = SparkContext._jvm = None
 
 
+def is_cluster(session: SparkSession) -> bool:
+    """Whether what Spark runs in parallel runs on other machines, or may."""
+    return not str(session.sparkContext.master).startswith("local")
+
+
 def _existing() -> SparkSession | None:
     """Return the session of this process, or of the ``spark-submit`` it runs under."""
     active = SparkSession.getActiveSession()

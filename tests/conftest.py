@@ -22,7 +22,6 @@ from relay.local.redis import RedisServer
 from relay.local.registry import SchemaRegistry
 from tests import containers
 
-
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background ignores it, and so would every process they start and interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)

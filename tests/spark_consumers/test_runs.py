@@ -1,0 +1,147 @@
+"""The consumers over a topic: replays, records that are no changes, where to begin, and ways to apply a batch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay.avro.framing import fingerprint, single_object_header
+from relay.avro.registry import TopicSchemas
+from relay.avro.rows import KeyColumn, TableSchema, change_schema
+from relay.cache import RedisStore, entry_key, generation_key
+from relay.cache.entry import decode
+from relay.change import Change, Operation
+from relay.kafka.outbox import Outbox
+from tests.benchmarks.changes import finished
+from tests.faults.harness import wait_until
+from tests.spark_consumers.topic import TABLE, Topic, change
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]
+
+UNKNOWN_FRAMING = b"no framing that anybody knows"
+
+
+@pytest.fixture
+def topic(tmp_path: Path, kafka: Any, redis_server: Any, unique: str) -> Topic:
+    return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url)
+
+
+@pytest.fixture
+def store(redis_server: Any) -> Iterator[RedisStore]:
+    with RedisStore(redis_server.url) as store:
+        yield store
+
+
+def history() -> list[Change]:
+    """Five customers: inserted, updated up to a version of their own, the last one deleted."""
+    changes = [change(f"c{number}", 1, Operation.INSERT) for number in range(5)]
+    changes += [change(f"c{number}", version) for number in range(5) for version in range(2, 3 + number)]
+    return [*changes, change("c4", 99, Operation.DELETE)]
+
+
+def entries(store: RedisStore, topic: Topic, customers: Sequence[str]) -> list[list[str]]:
+    """Return the positions in each customer's entry."""
+    namespace = topic.config.name
+    found, _ = store.read([entry_key(namespace, f"order:{name}") for name in customers], generation_key(namespace))
+    decoded = [decode(stored.meta) if stored else None for stored in found]
+    return [[token.position for token in entry.tokens.values() if token] if entry else [] for entry in decoded]
+
+
+def test_a_replay_from_the_beginning_changes_nothing(topic: Topic) -> None:
+    """I7: a fresh checkpoint applies the whole topic again; so does a batch that a crash cut off."""
+    changes = history()
+    topic.publish(changes)
+    for life in ("first", "again"):
+        both = [topic.start(each, "--until-caught-up", checkpoint=f"{each}-{life}") for each in ("log", "copy")]
+        for process in both:
+            assert process.wait(200) == 0, process.log()
+    assert topic.tables() == {
+        "copy": {"c0": 2, "c1": 3, "c2": 4, "c3": 5},
+        "log": sorted(one.event_id for one in changes),
+    }
+
+
+def test_records_that_cannot_be_read_become_dead_letters_and_cost_the_cache_its_generation(
+    topic: Topic, store: RedisStore
+) -> None:
+    """I6, I8: nobody can say what they would have invalidated."""
+    topic.publish(history()[:3])
+    good = finished(Outbox(TABLE, topic.name, 2, "hash", _schemas(topic)), [change("c1", 2)])[0][0]
+    topic.publish_raw(UNKNOWN_FRAMING, good[:-3])
+    before = store.generation(generation_key(topic.config.name))
+    counts = topic.consume("cache", checkpoint="cache")
+    assert (counts["dead_letters"], counts["applied"]) == (2, 3)
+    assert store.generation(generation_key(topic.config.name)) != before
+    letters = topic.dead_letters()
+    assert [value for _, value, _ in letters] == [UNKNOWN_FRAMING, good[:-3]]
+    assert len({reason for _, _, reason in letters}) == 2
+    assert entries(store, topic, ["c0", "c1", "c2"]) == [["DynamoDB/100000000000000000001"]] * 3
+
+
+def test_a_schema_that_is_not_known_yet_is_waited_for_and_costs_nothing(topic: Topic, store: RedisStore) -> None:
+    """I1: a value may come before its schema does, and is neither dropped nor misread."""
+    topic.publish([change("c0", 1)])
+    other = TableSchema("orders", "orders", (KeyColumn("customer", "S"), KeyColumn("line", "B")), 1)
+    unpublished = _Unpublished()
+    late = change("late", 7)
+    late.key = {"customer": "late", "line": b"\x01"}
+    [(value, *_)] = finished(Outbox(other, topic.name, 2, "hash", unpublished), [late])
+    topic.publish_raw(value)
+    process = topic.start("cache", "--until-caught-up", checkpoint="cache")
+    wait_until(lambda: "schema" in process.log() or None, 120)
+    assert process.is_running
+    _schemas(topic).register(topic.name, change_schema(other))
+    assert process.wait(120) == 0, process.log()
+    assert topic.dead_letters() == []
+    assert entries(store, topic, ["c0", "late"]) == [
+        ["DynamoDB/100000000000000000001"],
+        ["DynamoDB/100000000000000000007"],
+    ]
+
+
+def test_a_fresh_checkpoint_can_begin_where_the_group_stands(topic: Topic) -> None:
+    topic.publish(history())
+    topic.consume("log", checkpoint="one")
+    topic.publish([change("c9", 1, Operation.INSERT), change("c9", 2)])
+    assert topic.consume("log", "--from", "committed", checkpoint="two")["rows"] == 2
+
+
+@pytest.mark.parametrize("way", ["one action", "partition by partition", "where they are decoded"])
+def test_every_way_to_apply_a_batch_leaves_the_same_entries(topic: Topic, store: RedisStore, way: str) -> None:
+    changes = [change(f"c{number:03}", version) for version in (1, 2) for number in range(200)]
+    topic.publish(changes)
+    topic.publish_raw(UNKNOWN_FRAMING)
+    many = 10**9 if way == "one action" else 1
+    script = f"""
+import pathlib
+from relay.config import load
+import spark_consumers
+from spark_consumers import invalidate
+invalidate._MANY = {many}
+invalidate.is_cluster = lambda session: {way == "where they are decoded"}
+spark_consumers.run(
+    "cache", load(pathlib.Path({str(topic.path)!r})), until_caught_up=True,
+    checkpoint=pathlib.Path({str(topic.folder / "checkpoint")!r}),
+)
+"""
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=150, check=False)
+    assert answer.returncode == 0, answer.stderr.decode()
+    assert len(topic.dead_letters()) == 1
+    names = [f"c{number:03}" for number in range(200)]
+    assert entries(store, topic, names) == [["DynamoDB/100000000000000000002"]] * 200
+
+
+def _schemas(topic: Topic) -> TopicSchemas:
+    return TopicSchemas(topic.config.kafka.client(), topic.config.internal("schemas"))
+
+
+class _Unpublished:
+    """Gives a schema its header without telling anybody."""
+
+    def register(self, topic: str, schema: Any) -> bytes:
+        return single_object_header(fingerprint(schema))

@@ -1,0 +1,154 @@
+"""A topic with changes of the test's making, and the consumers run over it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from relay.avro.registry import TopicSchemas
+from relay.avro.rows import KeyColumn, TableSchema
+from relay.change import Change, Images, Operation, event_id
+from relay.config import Config, load
+from relay.dynamodb.values import image_json
+from relay.kafka import topics
+from relay.kafka.outbox import Outbox
+from relay.token import EventToken
+from tests.faults.harness import Relay
+
+TABLE = TableSchema("orders", "orders", (KeyColumn("customer", "S"), KeyColumn("order_id", "N")), 1)
+SHARD = "orders/2026-01-01T00:00:00.000/shardId-0001"
+
+
+def change(customer: str, version: int, operation: Operation = Operation.UPDATE) -> Change:
+    """Return the change of order 1 of ``customer`` to ``version``."""
+    position = f"DynamoDB/{10**20 + version}"
+    images = [
+        image_json({"customer": {"S": customer}, "order_id": {"N": "1"}, "version": {"N": str(number)}})
+        for number in (version - 1, version)
+    ]
+    return Change(
+        event_id=event_id(SHARD, position, "orders", customer.encode(), 0),
+        operation=operation,
+        source="orders",
+        table="orders",
+        key={"customer": customer, "order_id": "1"},
+        old=None if operation is Operation.INSERT else images[0],
+        new=None if operation is Operation.DELETE else images[1],
+        images=Images.NEW_AND_OLD,
+        token=EventToken(1_700_000_000 + version, SHARD, position),
+        committed_at=1_700_000_000_000_000,
+    )
+
+
+class Topic:
+    """The topic of ``orders`` under a name of its own, and a config for all three consumers."""
+
+    def __init__(self, folder: Path, name: str, bootstrap_servers: str, redis_url: str) -> None:
+        self.folder = folder
+        self.path = folder / "relay.yaml"
+        raw = {
+            "name": name,
+            "kafka": {"bootstrap_servers": bootstrap_servers, "partitions": 2},
+            "sources": [{"name": "orders", "type": "dynamodb", "table": "orders", "region": "us-east-1"}],
+            "cache": {"url": redis_url, "namespace": name, "keys": {"orders": ["order:{customer}"]}},
+            "log": {"path": f"file://{folder}/log"},
+            "copy": {"url": f"delta://{folder}/copy"},
+        }
+        self.path.write_text(yaml.safe_dump(raw))
+        self.config: Config = load(self.path)
+        admin = topics.connect(self.config)
+        topics.ensure(admin, self.config, ["orders"])
+        self.name = self.config.topic("orders")
+        self._client = self.config.kafka.client()
+        self._outbox: Outbox | None = None
+        self._runs = 0
+
+    def publish(self, changes: Sequence[Change]) -> None:
+        if self._outbox is None:
+            schemas = TopicSchemas(self._client, self.config.internal("schemas"))
+            self._outbox = Outbox(TABLE, self.name, 2, "hash", schemas)
+        producer = Producer({**self._client, "enable.idempotence": True})
+        for one in changes:
+            self._outbox.send(_Sending(producer), one, 1_700_000_000)  # type: ignore[arg-type]
+        assert producer.flush(30) == 0
+
+    def publish_raw(self, *values: bytes) -> None:
+        producer = Producer({**self._client, "enable.idempotence": True})
+        for value in values:
+            producer.produce(self.name, value, b"somebody", partition=0)
+        assert producer.flush(30) == 0
+
+    def dead_letters(self) -> list[tuple[bytes, bytes, str]]:
+        """Return key, value and reason of every dead letter."""
+        name = self.config.internal("dead_letters")
+        consumer = Consumer({**self._client, "group.id": f"{name}.test", "isolation.level": "read_committed"})
+        end = consumer.get_watermark_offsets(TopicPartition(name, 0), timeout=20)[1]
+        consumer.assign([TopicPartition(name, 0, 0)])
+        letters: list[tuple[bytes, bytes, str]] = []
+        while len(letters) < end:
+            message = consumer.poll(20)
+            assert message is not None
+            assert message.error() is None
+            headers: dict[str, Any] = dict(message.headers() or [])
+            letters.append((message.key() or b"", message.value() or b"", headers["reason"].decode()))
+        consumer.close()
+        return letters
+
+    def consume(self, consumer: str, *arguments: str, checkpoint: str) -> Mapping[str, int]:
+        """Run ``consumer`` to the end of the topic; return the sums of its batches' counts."""
+        process = self.start(consumer, "--until-caught-up", *arguments, checkpoint=checkpoint)
+        assert process.wait(150) == 0, process.log()
+        return self.counts()
+
+    def start(self, consumer: str, *arguments: str, checkpoint: str) -> Relay:
+        self._runs += 1
+        command = ["-m", "relay.cli", "consume", consumer, str(self.path)]
+        folder = str(self.folder / "checkpoints" / checkpoint)
+        return Relay([sys.executable, *command, "--checkpoint", folder, *arguments], self.log)
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"consumer-{self._runs}.log"
+
+    def counts(self) -> Mapping[str, int]:
+        sums: dict[str, int] = {}
+        for line in self.log.read_bytes().splitlines():
+            if line.startswith(b"{") and b'"batch"' in line:
+                for name, value in json.loads(line).items():
+                    if isinstance(value, int):
+                        sums[name] = sums.get(name, 0) + value
+        return sums
+
+    def tables(self) -> dict[str, Any]:
+        """Read copy and log back, in a process of its own: py4j leaves its sockets to the collector."""
+        script = f"""
+import json, pathlib, sys
+from relay.config import load
+from relay.local.tables import read_copy, read_log, spark
+
+config = load(pathlib.Path({str(self.path)!r}))
+with spark() as session:
+    copied, logged = read_copy(session, config, "orders"), read_log(session, config)
+copied = {{customer: version for (customer, _), version in copied.items()}}
+json.dump({{"copy": copied, "log": sorted(logged)}}, sys.stdout)
+"""
+        answer = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=180, check=False)
+        assert answer.returncode == 0, answer.stderr.decode()
+        return json.loads(answer.stdout)  # type: ignore[no-any-return]
+
+
+class _Sending:
+    """Sends without a transaction: who reads cannot tell."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    def send(self, topic: str, value: bytes, key: bytes, partition: int, headers: list[Any]) -> None:
+        self._producer.produce(topic, value, key, partition, headers=headers)
