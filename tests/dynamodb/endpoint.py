@@ -53,8 +53,8 @@ class ScriptedStream:
 
     def __init__(self, *, page: int = 1000, listing_page: int = 100) -> None:
         self.shards: dict[str, ScriptedShard] = {}
-        self.page = page
-        self.listing_page = listing_page
+        self._pages = (page, listing_page)
+        self.page, self.listing_page = self._pages
         self.status = "ENABLED"
         self.view_type = "NEW_AND_OLD_IMAGES"
         # Whether it knows DescribeStream's ShardFilter.
@@ -84,6 +84,14 @@ class ScriptedStream:
         self._thread.join()
 
     # ------------------------------------------------------------------ the script
+
+    def clear(self) -> None:
+        """Begin anew: no shards, no calls, no troubles, the page sizes of the beginning."""
+        with self._lock:
+            self.shards, self.calls, self.requests = {}, [], []
+            self.page, self.listing_page = self._pages
+            self.status, self.view_type, self.filters = "ENABLED", "NEW_AND_OLD_IMAGES", True
+            self.before = lambda operation: None
 
     def shard(self, name: str, parent: str | None = None) -> ScriptedShard:
         with self._lock:
@@ -259,6 +267,8 @@ class ScriptedStream:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            # Head and body are two writes: without this each answer waits 40 ms for an acknowledgement.
+            disable_nagle_algorithm = True
 
             def do_POST(self) -> None:
                 operation = self.headers["X-Amz-Target"].split(".")[1]
