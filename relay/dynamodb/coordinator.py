@@ -158,7 +158,7 @@ class Coordinator:
 
         self._adopt(listing.shards)
         self.ended = dict.fromkeys((*finished, *expired), self.clock())
-        for name in (*active, *ahead, *expired):
+        for name in dict.fromkeys((*active, *ahead, *expired)):
             entry = named.get(name)
             position = entry.position if entry is not None else None
             if name not in parents:

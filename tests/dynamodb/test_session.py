@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from relay.dynamodb.session import (
@@ -21,7 +19,7 @@ from tests.dynamodb.endpoint import Refused, ScriptedStream, full
 
 
 @pytest.fixture
-def six(scripted: ScriptedStream) -> Iterator[ScriptedStream]:
+def six(scripted: ScriptedStream) -> ScriptedStream:
     """0>{1,2}, 1>{3}, 4, 5, two to a page."""
     scripted.listing_page = 2
     scripted.shard("0")
@@ -73,7 +71,7 @@ def test_a_listing_that_repeats_a_page_is_an_error(session: StreamSession, six: 
             answer["StreamDescription"]["LastEvaluatedShardId"] = full("0")
         return answer
 
-    six._DescribeStream = twisted  # type: ignore[method-assign, assignment]
+    six._DescribeStream = twisted  # type: ignore[method-assign]
     try:
         with pytest.raises(RelayError, match="never ends"):
             session.describe()
@@ -94,7 +92,7 @@ def test_shards_without_an_id_and_an_empty_last_shard_are_passed_over(
         answer["StreamDescription"]["LastEvaluatedShardId"] = ""
         return answer
 
-    six._DescribeStream = twisted  # type: ignore[method-assign, assignment]
+    six._DescribeStream = twisted  # type: ignore[method-assign]
     try:
         assert len(session.describe().shards) == 6
     finally:
@@ -160,7 +158,7 @@ def test_waiting_grows_and_is_jittered_and_ends() -> None:
     def throttled() -> None:
         raise Transient("slow down")
 
-    with pytest.raises(Unavailable, match="the listing: giving up.*slow down"):
+    with pytest.raises(Unavailable, match=r"the listing: giving up.*slow down"):
         retried(throttled, "the listing", sleep=waits.append)
     assert len(waits) == 7
     assert all(0 <= wait <= 0.1 * 2**n for n, wait in enumerate(waits))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -25,10 +24,10 @@ NOON = 1_700_049_600
 
 
 @pytest.fixture
-def tree(scripted: ScriptedStream) -> Iterator[ScriptedStream]:
+def tree(scripted: ScriptedStream) -> ScriptedStream:
     """0>1>{2,3}, 4>{5,6>7}"""
     lineage(scripted, "0>1", "1>2,3", "4>5,6", "6>7")
-    yield scripted
+    return scripted
 
 
 # ------------------------------------------------------------------ records
@@ -82,7 +81,7 @@ def test_what_a_record_holds_follows_from_the_view_and_the_event(
     scripted.put("s", "k", 1)
     scripted.put("s", "k", 1, old=1, eventName="REMOVE")
     first, second = read(opened(client))
-    held = [{name for name in ("key", "old", "new") if record[name] is not None} for record in (first, second)]  # type: ignore[literal-required]
+    held = [{name for name in ("key", "old", "new") if record[name] is not None} for record in (first, second)]
     assert held == [insert, remove]
     assert [record["meta"]["event"]["type"] for record in (first, second)] == ["insert", "remove"]
     if "key" in insert:
