@@ -21,7 +21,7 @@ from relay.dynamodb.buffer import RecordBuffer
 from relay.dynamodb.session import Listing, ShardNotFound, StreamNotFound, StreamSession, retried
 from relay.dynamodb.shard import CALLS_TO_REACH_HEAD, OnGap, StreamShard
 from relay.dynamodb.stream_record import Record
-from relay.dynamodb.stream_token import LATEST, TRIM_HORIZON, InvalidStream, Position, StreamToken
+from relay.dynamodb.stream_token import LATEST, TRIM_HORIZON, InvalidStream, Position, ShardToken, StreamToken
 from relay.errors import RelayError
 from relay.lineage import PRUNE_AFTER, Shard
 
@@ -84,12 +84,17 @@ class Coordinator:
     @property
     def token(self) -> StreamToken:
         """Where the reader stands. Records that were fetched and not handed out are not covered (I4)."""
-        reading = (*self.active, *self.closed, *self.drained)
-        return StreamToken(
-            self.session.stream_arn,
-            tuple(shard.id for shard in reading),
-            tuple(shard.token for root in self.roots for shard in root.walk()),
-        )
+        reading = dict.fromkeys((*self.active, *self.closed, *self.drained))
+        known = set[StreamShard]()
+        shards: list[ShardToken] = []
+        for shard in (shard for root in self.roots for shard in root.walk()):
+            ended = shard.id in self.ended
+            # One that waits for nobody is left out: in a token it would look finished (I1).
+            if ended or shard in reading or shard.parent in known:
+                shards.append(shard.token)
+                if not ended:
+                    known.add(shard)
+        return StreamToken(self.session.stream_arn, tuple(shard.id for shard in reading), tuple(shards))
 
     # ------------------------------------------------------------------ where to begin
 
@@ -263,10 +268,10 @@ class Coordinator:
                 state.asked += 1
                 wait = min(_LONGEST_WAIT, 2.0 ** (state.asked - 1))
                 state.next_ask = self.clock() + random.uniform(wait / 2, wait)
-                return False
+                return self._begin_ready(complete=False)
         del self.drained[shard]
         self.ended[shard.id] = self.clock()
-        return self._begin_ready(shard.children)
+        return self._begin_ready(complete=False)
 
     def _lost(self, shard: StreamShard) -> bool:
         """The stream says that it has no such shard: final, unless it still lists it and said so only once (X8)."""
@@ -330,15 +335,17 @@ class Coordinator:
             if parent is not None:
                 self.shards[raw.id].adopt_by(parent)
 
-    def _begin_ready(self, shards: Iterable[StreamShard] | None = None) -> bool:
-        """Begin those of ``shards``, or of all, whose parent has ended or is unknown (I2), each once (X2)."""
+    def _begin_ready(self, *, complete: bool = True) -> bool:
+        """Begin the shards whose parent has ended (I2), each once (X2); after a complete listing also those
+        whose parent is not known, so not listed any more.
+        """
         begun = {*self.active, *self.closed, *self.drained}
         ready = [
             shard
-            for shard in (self.shards.values() if shards is None else shards)
+            for shard in self.shards.values()
             if shard not in begun
             and shard.id not in self.ended
-            and (shard.parent is None or shard.parent.id in self.ended)
+            and (complete if shard.parent is None else shard.parent.id in self.ended)
         ]
         for shard in ready:
             since = shard.parent.since if shard.parent is not None else None

@@ -16,7 +16,7 @@ from relay.dynamodb.coordinator import DISCOVER_EVERY, Coordinator
 from relay.dynamodb.shard import StreamShard
 from relay.lineage import Gap
 from tests.dynamodb.direct import DirectClient
-from tests.dynamodb.endpoint import Refused, ScriptedStream
+from tests.dynamodb.endpoint import Refused, ScriptedStream, full
 from tests.dynamodb.reading import Clock, opened
 
 ITEMS = 6
@@ -76,7 +76,9 @@ class World:
         # Ids whose order says nothing of their age.
         name = f"{self.shards * 7919 % 1009:04d}"
         self.shards += 1
-        self.scripted.shard(name, parent)
+        shard = self.scripted.shard(name, parent)
+        # A listing may end too early, but it has no holes.
+        shard.listed = parent is None or self.scripted.shards[full(parent)].listed
         return name
 
     def _open(self, position: Any) -> Stream:
@@ -199,7 +201,9 @@ _SPLIT_AND_RESUME: list[Move] = [
     *[("put", 0, 0)] * 5,
     ("split", 0, 1),
     *[("put", 0, 0)] * 3,
-    *[("read", 1, 0), ("resume", 0, 0)] * 9,
+    ("beat", 0, 0),
+    ("resume", 0, 0),
+    *[("read", 1, 0), ("resume", 0, 0)] * 20,
 ]
 
 
