@@ -20,10 +20,10 @@ from functools import partial
 from relay.dynamodb.buffer import RecordBuffer
 from relay.dynamodb.session import Listing, ShardNotFound, StreamNotFound, StreamSession, retried
 from relay.dynamodb.shard import CALLS_TO_REACH_HEAD, OnGap, StreamShard
+from relay.dynamodb.shard_graph import ShardGraph, parent_of
 from relay.dynamodb.stream_record import Record
-from relay.dynamodb.stream_token import LATEST, TRIM_HORIZON, InvalidStream, Position, ShardToken, StreamToken
+from relay.dynamodb.stream_token import LATEST, TRIM_HORIZON, InvalidStream, Position, StreamToken
 from relay.errors import RelayError
-from relay.lineage import PRUNE_AFTER, Shard
 
 log = logging.getLogger(__name__)
 
@@ -60,56 +60,39 @@ class Coordinator:
         self.calls_to_reach_head = calls_to_reach_head
         self.clock = clock
         self.sleep = sleep
-        # Every shard that was listed and is not pruned, by id.
-        self.shards: dict[str, StreamShard] = {}
+        self.graph = ShardGraph(self._new_shard, clock)
         self.active: list[StreamShard] = []
         # Exhausted shards, and how many of their records are in the buffer.
         self.closed: dict[StreamShard, int] = {}
         self.drained: dict[StreamShard, _Drained] = {}
-        # When each shard ended, in seconds; an id stays 48 h, so that one listed again is not read again.
-        self.ended: dict[str, float] = {}
         self.buffer = RecordBuffer()
         # Shards the stream denied although it lists them; a second time is final.
         self._denied: set[StreamShard] = set()
         self._listed_at = clock()
 
     def __repr__(self) -> str:
-        return f"<Coordinator[{len(self.active)} active of {len(self.shards)}, {self.session.stream_arn}]>"
-
-    @property
-    def roots(self) -> list[StreamShard]:
-        """Shards without a known parent."""
-        return [shard for shard in self.shards.values() if shard.parent is None]
+        return f"<Coordinator[{len(self.active)} active of {len(self.graph.shards)}, {self.session.stream_arn}]>"
 
     @property
     def token(self) -> StreamToken:
         """Where the reader stands. Records that were fetched and not handed out are not covered (I4)."""
-        reading = dict.fromkeys((*self.active, *self.closed, *self.drained))
-        known = set[StreamShard]()
-        shards: list[ShardToken] = []
-        for shard in (shard for root in self.roots for shard in root.walk()):
-            ended = shard.id in self.ended
-            # One that waits for nobody is left out: in a token it would look finished (I1).
-            if ended or shard in reading or shard.parent in known:
-                shards.append(shard.token)
-                if not ended:
-                    known.add(shard)
-        return StreamToken(self.session.stream_arn, tuple(shard.id for shard in reading), tuple(shards))
+        reading = self._begun()
+        return StreamToken(self.session.stream_arn, tuple(shard.id for shard in reading), self.graph.token(reading))
 
     # ------------------------------------------------------------------ where to begin
 
     def start_at_horizon(self) -> None:
         """Begin with the oldest record there is."""
-        self._adopt(self._list().shards)
+        self.graph.adopt(self._list().shards)
         self._begin_ready()
         self._open(self.active)
 
     def start_at_latest(self) -> None:
         """Begin at the head of every leaf. What begins later is read from its horizon: nothing is skipped (X12)."""
-        self._adopt(self._list().shards)
-        for shard in self.shards.values():
+        self.graph.adopt(self._list().shards)
+        for shard in self.graph.shards.values():
             if shard.children:
-                self.ended[shard.id] = self.clock()
+                self.graph.end(shard.id)
             else:
                 shard.move_to(LATEST)
                 self.active.append(shard)
@@ -120,15 +103,15 @@ class Coordinator:
         if position.timestamp() > self.clock():
             self.start_at_latest()
             return
-        self._adopt(self._list().shards)
-        waiting = list(self.roots)
+        self.graph.adopt(self._list().shards)
+        waiting = list(self.graph.roots)
         while waiting:
             shard = waiting.pop(0)
             records: list[Record] = []
             with suppress(ShardNotFound):  # the next round deals with it
                 records = shard.seek_to(position)
             if shard.exhausted and not records and shard.children:
-                self.ended[shard.id] = self.clock()
+                self.graph.end(shard.id)
                 waiting.extend(shard.children)
             else:
                 self.active.append(shard)
@@ -143,7 +126,7 @@ class Coordinator:
         """
         listing = self._list()
         named = {shard.shard_id: shard for shard in token.shards}
-        parents = {shard.id: _parent(shard) for shard in listing.shards}
+        parents = {shard.id: parent_of(shard) for shard in listing.shards}
         begun = set(token.active)
         # Below another active shard: read before its parent's end (X1). It waits, and keeps its place (I2).
         ahead = {shard for shard in (*named, *token.active) if token.ancestors([shard], parents) & begun}
@@ -154,15 +137,15 @@ class Coordinator:
         if any(shard not in finished for shard in expired):
             # One listing may be incomplete: a loss needs two that agree.
             listing = Listing((*listing.shards, *self._list().shards), listing.status)
-            parents = {shard.id: _parent(shard) for shard in listing.shards}
+            parents = {shard.id: parent_of(shard) for shard in listing.shards}
             expired = [shard for shard in expired if shard not in parents]
         for shard in expired:
             log.info("Unknown or expired shard %s: pruning it from the stream's token", shard)
         if expired and not (parents.keys() & {*named, *active}):
             raise InvalidStream(f"the stream {self.session.stream_arn} has no shard of the token: {', '.join(expired)}")
 
-        self._adopt(listing.shards)
-        self.ended = dict.fromkeys((*finished, *expired), self.clock())
+        self.graph.adopt(listing.shards)
+        self.graph.end(*finished, *expired)
         for name in dict.fromkeys((*active, *ahead, *expired)):
             entry = named.get(name)
             position = entry.position if entry is not None else None
@@ -170,10 +153,10 @@ class Coordinator:
                 if name not in finished:
                     self._new_shard(name, position).tell_gone()  # I9
             elif name in ahead:
-                self.shards[name].position = position if position is not None and position.exact else None
+                self.graph.shards[name].position = position if position is not None and position.exact else None
             else:
-                self.shards[name].move_to(position or TRIM_HORIZON)
-                self.active.append(self.shards[name])
+                self.graph.shards[name].move_to(position or TRIM_HORIZON)
+                self.active.append(self.graph.shards[name])
         self._begin_ready()
         self._open(self.active)
 
@@ -262,7 +245,7 @@ class Coordinator:
                     else self.session.describe(first_shard=shard.id)
                 )
             )
-            self._adopt(found.shards)
+            self.graph.adopt(found.shards)
             if not shard.children:
                 state.final = found.disabled  # X11
                 state.asked += 1
@@ -270,7 +253,7 @@ class Coordinator:
                 state.next_ask = self.clock() + random.uniform(wait / 2, wait)
                 return self._begin_ready(complete=False)
         del self.drained[shard]
-        self.ended[shard.id] = self.clock()
+        self.graph.end(shard.id)
         return self._begin_ready(complete=False)
 
     def _lost(self, shard: StreamShard) -> bool:
@@ -282,8 +265,8 @@ class Coordinator:
         shard.tell_gone()  # I9
         # Nothing of it is in the buffer: only shards without unread records are polled.
         self.active.remove(shard)
-        self.ended[shard.id] = self.clock()
-        self._adopt(listing.shards)
+        self.graph.end(shard.id)
+        self.graph.adopt(listing.shards)
         return self._begin_ready()
 
     def _discover(self, errors: list[RelayError]) -> bool:
@@ -292,8 +275,8 @@ class Coordinator:
 
         def discover() -> bool:
             listing = self._list()
-            self._adopt(listing.shards)
-            self._prune({shard.id for shard in listing.shards})
+            self.graph.adopt(listing.shards)
+            self.graph.prune(listing.shards)
             return self._begin_ready()
 
         return self._attempt(discover, errors)
@@ -324,29 +307,9 @@ class Coordinator:
         self._listed_at = self.clock()
         return listing
 
-    def _adopt(self, listed: Iterable[Shard]) -> None:
-        """Take new shards into the lineage; nothing begins yet."""
-        listed = list(listed)
-        for raw in listed:
-            if raw.id not in self.shards:
-                self.shards[raw.id] = self._new_shard(raw.id)
-        for raw in listed:
-            parent = self.shards.get(_parent(raw) or "")
-            if parent is not None:
-                self.shards[raw.id].adopt_by(parent)
-
     def _begin_ready(self, *, complete: bool = True) -> bool:
-        """Begin the shards whose parent has ended (I2), each once (X2); after a complete listing also those
-        whose parent is not known, so not listed any more.
-        """
-        begun = {*self.active, *self.closed, *self.drained}
-        ready = [
-            shard
-            for shard in self.shards.values()
-            if shard not in begun
-            and shard.id not in self.ended
-            and (complete if shard.parent is None else shard.parent.id in self.ended)
-        ]
+        """Begin the shards that are ready for it, each once (X2); True if there are any."""
+        ready = self.graph.ready(self._begun(), complete=complete)
         for shard in ready:
             since = shard.parent.since if shard.parent is not None else None
             # Its horizon also where the stream began at `latest` (X12); a token may know better (X1).
@@ -355,6 +318,9 @@ class Coordinator:
             self.active.append(shard)
         self._open(ready)
         return bool(ready)
+
+    def _begun(self) -> dict[StreamShard, None]:
+        return dict.fromkeys((*self.active, *self.closed, *self.drained))
 
     def _open(self, shards: Iterable[StreamShard]) -> None:
         for shard in shards:
@@ -371,16 +337,3 @@ class Coordinator:
             clock=self.clock,
             sleep=self.sleep,
         )
-
-    def _prune(self, listed: set[str]) -> None:
-        """Forget shards that ended long ago and are not listed any more (I11, X13)."""
-        for name, ended_at in list(self.ended.items()):
-            if name not in listed and self.clock() - ended_at >= PRUNE_AFTER:
-                del self.ended[name]
-                shard = self.shards.pop(name, None)
-                for child in shard.children if shard is not None else ():
-                    child.parent = None
-
-
-def _parent(shard: Shard) -> str | None:
-    return shard.parents[0] if shard.parents else None

@@ -96,7 +96,7 @@ class StreamShard:
     @property
     def token(self) -> ShardToken:
         """What of this shard goes into a stream's token; warns where a restart there cannot be exact (I4)."""
-        if self.position is not None and not self.position.exact:
+        if self.position is not None and not self.position.exact and not self._exhausted:
             log.warning("shard %s: its token is at a non-exact location, %s", self.id, self.position)
         return ShardToken(self.id, self.parent.id if self.parent is not None else None, self.position)
 

@@ -217,7 +217,7 @@ def test_a_reader_that_begins_children_too_early_is_caught(monkeypatch: pytest.M
         for shard in [*self.closed, *self.drained]:
             self.closed.pop(shard, None)
             self.drained.pop(shard, None)
-            self.ended[shard.id] = self.clock()
+            self.graph.end(shard.id)
         self._begin_ready()
 
     monkeypatch.setattr(Coordinator, "_settle", hasty)
