@@ -233,7 +233,8 @@ class StreamShard:
     def _renew(self, error: IteratorExpired) -> None:
         """Drop an expired iterator where a new one is as good. Re-raises where it is not."""
         begin = self._frontier or TRIM_HORIZON
-        if not begin.exact and self._loss is None:
+        # Where a time is sought, nothing that counts was passed: the search begins again.
+        if not begin.exact and self._loss is None and self.since is None:
             # Records may have come and gone between the old iterator and a new one at the same end.
             if self.on_gap is None:
                 raise IteratorExpired(

@@ -171,6 +171,19 @@ def test_with_a_gap_callback_it_goes_on_at_the_horizon_instead(
     ]
 
 
+def test_a_search_for_a_time_that_outlives_its_iterator_begins_again(
+    session: StreamSession, scripted: ScriptedStream
+) -> None:
+    """The caller cannot call heartbeat() while other shards are searched."""
+    scripted.shard("s")
+    reading = shard(session)
+    assert reading.seek_to(datetime.fromtimestamp(NOON, UTC)) == []
+    scripted.expire_iterators()
+    scripted.put("s", "k", 1, created=NOON - 3600)
+    scripted.put("s", "k", 2, created=NOON)
+    assert versions(reading.get_records()) == [2]
+
+
 def test_an_expired_iterator_at_the_head_does_not_bring_back_what_was_before_it(
     session: StreamSession, scripted: ScriptedStream
 ) -> None:
