@@ -113,7 +113,10 @@ class StreamSession:
         return self._describe({"ExclusiveStartShardId": first_shard} if first_shard is not None else {})
 
     def describe_children(self, parent: str) -> Listing:
-        """Return the children of ``parent``, where the endpoint supports the filter; else what is listed after it."""
+        """Return the children of ``parent`` where the endpoint supports that filter, else what is listed after it.
+
+        DynamoDB Local takes the filter and ignores it: look at the parents of what comes.
+        """
         if self._filters:
             try:
                 return self._describe({"ShardFilter": {"Type": "CHILD_SHARDS", "ShardId": parent}})

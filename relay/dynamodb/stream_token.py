@@ -12,6 +12,9 @@ The format is Bloop's (seed 002, "Pausing and Resuming"), so tokens go to and fr
 ``shards`` that is not active is finished, unless one of its ancestors is active: then it has yet to begin. Keys
 without a value are left out. A shard that neither the token names nor the lineage of an active one implies is
 read from its horizon, so a token may leave out what it knows nothing of.
+
+So the checkpoints of a relay are a token: ``active``, the shards that have not ended; ``shards``, all of them, those
+being read with ``Position("after_sequence", n)``, and no position where nothing was read yet.
 """
 
 from __future__ import annotations
@@ -44,7 +47,7 @@ def _is_iterator_type(value: object) -> TypeGuard[IteratorType]:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a shard. ``sequence``: decimal digits, for ``at_sequence`` and ``after_sequence`` only.
+    """A place in a shard. ``sequence``: as DynamoDB gave it, for ``at_sequence`` and ``after_sequence`` only.
 
     Raises ``InvalidPosition`` for any other combination.
     """
@@ -58,8 +61,8 @@ class Position:
         if self.type not in _SEQUENCE_TYPES:
             if self.sequence is not None:
                 raise InvalidPosition(f"{self.type} takes no sequence number, {self.sequence!r} was given")
-        elif not isinstance(self.sequence, str) or not (self.sequence.isascii() and self.sequence.isdigit()):
-            raise InvalidPosition(f"{self.type} needs a sequence number in decimal digits, not {self.sequence!r}")
+        elif not isinstance(self.sequence, str) or not self.sequence:
+            raise InvalidPosition(f"{self.type} needs a sequence number, as text, not {self.sequence!r}")
 
     def __str__(self) -> str:
         return self.type if self.sequence is None else f"{self.type} {self.sequence}"
