@@ -29,3 +29,9 @@ class CheckFailed(RelayError):
     """A data check did not hold."""
 
     exit_code = 4
+
+
+class NotDrained(RelayError):
+    """A stop was asked for, and what was open could not be brought to an end. Nothing is lost by it."""
+
+    exit_code = 143

@@ -10,7 +10,7 @@ The JSON written here is the format of the ``<name>.checkpoints`` topic. Change 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -230,27 +230,51 @@ class Lineage:
     def children(self, shard: str) -> tuple[str, ...]:
         return tuple(sorted(child.id for child in self.listed.values() if shard in child.parents))
 
-    def ready(self, checkpoints: Mapping[str, Checkpoint]) -> Iterator[Shard]:
-        """Yield the shards that are not ended and whose parents all are (I2)."""
+    def ready(self, checkpoints: Mapping[str, Checkpoint], planned: Collection[str]) -> Iterator[Shard]:
+        """Yield the shards that are not ended and whose parents all are (I2). ``planned``: those of the plan."""
         for shard in self.listed.values():
             checkpoint = checkpoints.get(shard.id)
             if checkpoint is not None and checkpoint.state.ended:
                 continue
-            if all(self._has_ended(parent, checkpoints) for parent in shard.parents):
+            if all(self._has_ended(parent, shard.id, checkpoints, planned) for parent in shard.parents):
                 yield shard
 
-    def _has_ended(self, parent: str, checkpoints: Mapping[str, Checkpoint]) -> bool:
+    def _has_ended(
+        self, parent: str, child: str, checkpoints: Mapping[str, Checkpoint], planned: Collection[str]
+    ) -> bool:
         checkpoint = checkpoints.get(parent)
         if checkpoint is not None:
             return checkpoint.state.ended
-        # Never seen by us and no longer listed: trimmed before we came, nothing of it can be read.
-        return parent not in self.listed and self.is_gone(parent)
+        # Nothing of it can be read any more. A loss has to be written down first.
+        return self.is_gone(parent) and not self._was_missed(parent, child, checkpoints, planned)
 
-    def lost(self, checkpoints: Mapping[str, Checkpoint]) -> Iterator[str]:
-        """Yield the shards that were not read to their end and that the source has forgotten (I9)."""
-        for shard, checkpoint in checkpoints.items():
-            if not checkpoint.state.ended and self.is_gone(shard):
-                yield shard
+    def _was_missed(
+        self, parent: str, child: str, checkpoints: Mapping[str, Checkpoint], planned: Collection[str]
+    ) -> bool:
+        """Whether a parent without a checkpoint, gone by now, held changes from after the plan.
+
+        It was listed then, or it came into being and was trimmed while no relay ran. Otherwise it was trimmed
+        before the plan, or was read and pruned, which is long before a child that is being read ends.
+        """
+        checkpoint = checkpoints.get(child)
+        if checkpoint is not None and checkpoint.state is not ShardState.PLANNED:
+            return False
+        return parent in planned or child not in planned
+
+    def lost(self, checkpoints: Mapping[str, Checkpoint], planned: Collection[str]) -> list[str]:
+        """Return the shards that were not read to their end and that the source has forgotten (I9)."""
+        unfinished = {
+            shard for shard, checkpoint in checkpoints.items() if not checkpoint.state.ended and self.is_gone(shard)
+        }
+        unseen = {
+            parent
+            for shard in self.listed.values()
+            for parent in shard.parents
+            if parent not in checkpoints
+            and self.is_gone(parent)
+            and self._was_missed(parent, shard.id, checkpoints, planned)
+        }
+        return sorted(unfinished | unseen)
 
     def prunable(self, checkpoints: Mapping[str, Checkpoint], now: float) -> Iterator[str]:
         """Yield ended shards to forget: long over, no longer listed, and every child has its own record."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import queue
+import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,10 @@ SHORTEST_WAIT = 0.2
 """Seconds between two reads of a shard that is not behind: a stream's shard answers five calls a second."""
 
 LONGEST_WAIT = 1.0
+
+LONGEST_BACKOFF = 5.0
+"""Seconds between two reads of a shard that cannot be read: throttled, or its service or the network is down."""
+
 _EMPTY_BEFORE_WAITING = 5
 _THREADS = 32
 _BUDGET = 64 << 20
@@ -32,12 +37,18 @@ class Reading:
 
     reader: ShardReader
     key: bytes
-    # Empty pages in a row.
+    # Empty pages in a row, and reads in a row that failed.
     empty: int = 0
+    failures: int = 0
     closed: bool = False
+    # When the last read began, by the pump's clock.
+    begun: float = 0.0
 
     def wait_after(self, page: Page) -> float:
         """Seconds between the begin of the read that gave ``page`` and the next."""
+        if page.failed:
+            # Jittered, so that the shards of a throttled stream do not come back all at once.
+            return random.uniform(0.5, 1.0) * min(LONGEST_BACKOFF, SHORTEST_WAIT * 2.0 ** min(self.failures, 10))
         if page.full:
             return 0.0
         if page.records:
@@ -46,9 +57,9 @@ class Reading:
 
 
 class Pump:
-    """Used by one thread, the worker's; the reads happen in others."""
+    """Used by one thread, the worker's; the reads happen in others. ``clock``: seconds that never go back."""
 
-    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="read")
         self._due: list[tuple[float, int, Reading]] = []
@@ -58,13 +69,13 @@ class Pump:
         self._running = 0
 
     def open(self, reader: ShardReader, key: bytes) -> Reading:
-        reading = Reading(reader, key)
+        reading = Reading(reader, key, begun=self.clock())
         self.again(reading, 0.0)
         return reading
 
-    def again(self, reading: Reading, due: float) -> None:
-        """Read ``reading`` once more, not before ``due`` (seconds since the epoch)."""
-        heapq.heappush(self._due, (due, next(self._numbers), reading))
+    def again(self, reading: Reading, wait: float) -> None:
+        """Read ``reading`` once more, not before ``wait`` seconds after its last read began."""
+        heapq.heappush(self._due, (reading.begun + wait, next(self._numbers), reading))
 
     def close(self) -> None:
         self._due.clear()
@@ -95,6 +106,7 @@ class Pump:
         while self._due and self._due[0][0] <= now and self._has_room():
             reading = heapq.heappop(self._due)[2]
             if not reading.closed:
+                reading.begun = now
                 self._running += 1
                 self._threads.submit(self._read, reading)
 
@@ -124,5 +136,6 @@ class Pump:
             if reading.closed:
                 return []
             raise page
+        reading.failures = reading.failures + 1 if page.failed else 0
         reading.empty = 0 if page.records else reading.empty + 1
         return [] if reading.closed else [(reading, page)]

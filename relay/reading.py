@@ -51,6 +51,11 @@ class SourceReading:
         self._past_start: set[str] = set()
         self._listing: Future[list[Shard]] | None = None
         self._list_at = 0.0
+        # Whether the listing under way, if any, may have been begun too early.
+        self._list_again = False
+        # The endings of the view that were seen.
+        self._endings = 0
+        self._plan_checked = False
         # When the listing that is in ``lineage`` was begun.
         self._listed_at = 0.0
         self._listing_begun = 0.0
@@ -87,8 +92,9 @@ class SourceReading:
     def check_plan(self) -> None:
         """Refuse to go on under a plan that the config or the table no longer agrees with."""
         plan = self.plan
-        if plan is None:
+        if plan is None or self._plan_checked:
             return
+        self._plan_checked = True
         name = self.source.name
         if plan.requested != self.source.start:
             raise ConfigError(
@@ -123,15 +129,18 @@ class SourceReading:
                 return False
             self._listed_at = self._listing_begun
             self.lineage.update(shards, self.checkpoints)
-            if self._is_uncertain():
+            if self._list_again or self._is_uncertain():
                 self._list_at = self.clock() + _RELIST_SOON
             return True
         if self._listing is None and self.clock() >= self._list_at:
             self._listing_begun = self.clock()
+            self._list_again = False
             self._listing = self._lister.submit(self.source.shards)
         return False
 
     def list_soon(self) -> None:
+        """List again: what a listing that is under way brings is too old."""
+        self._list_again = True
         self._list_at = min(self._list_at, self.clock() + _RELIST_SOON)
 
     def _is_uncertain(self) -> bool:
@@ -159,7 +168,7 @@ class SourceReading:
         plan = self.plan
         if plan is None:
             return
-        for shard in self.lineage.ready(self.checkpoints):
+        for shard in self.lineage.ready(self.checkpoints, plan.shards):
             key = self.stream.checkpoint_key(shard.id)
             if shard.id in self.open or partition_of(key) not in owned:
                 continue
@@ -167,32 +176,51 @@ class SourceReading:
             position = committed.position if committed else None
             floor = self.lineage.floor(shard, self.checkpoints)
             log.info("source %s: reading shard %s after %s", self.source.name, shard.id, position or "its start")
-            reader = self.source.open(shard, plan.start_of(shard.id), position, floor)
+            reader = self.source.open(
+                shard, plan.start_of(shard.id), committed, floor, self._read_until(shard, plan, committed)
+            )
             self.open[shard.id] = self.pump.open(reader, key)
             self._latest[shard.id] = committed or self._checkpoint(shard, ShardState.PLANNED)
+
+    def _read_until(self, shard: Shard, plan: Plan, committed: Checkpoint | None) -> float:
+        """Seconds up to which nothing of ``shard`` is missing on the topic: its own progress, or where it began."""
+        if committed is not None and committed.progress is not None:
+            return committed.progress
+        if shard.id in plan.shards:
+            return plan.planned_at
+        # It began when its parents ended, which is not before what was last read of them.
+        parents = [self.checkpoints[parent] for parent in shard.parents if parent in self.checkpoints]
+        known = [parent.progress for parent in parents if parent.progress is not None]
+        return min(known, default=committed.updated_at if committed else self.clock())
 
     def forget(self, lost: set[int] | None = None) -> None:
         """Close the open shards of ``lost`` partitions, or all."""
         for shard, reading in list(self.open.items()):
             if lost is None or partition_of(reading.key) in lost:
-                reading.closed = True
-                del self.open[shard]
-                self._latest.pop(shard, None)
+                self._close(shard)
 
     def settle(self) -> None:
         """Let go of ended shards once their end is visible."""
+        if self._endings == self.view.endings:
+            return
+        self._endings = self.view.endings
         for shard in [s for s in self.open if (c := self.checkpoints.get(s)) and c.state.ended]:
+            self._close(shard)
+        self.list_soon()  # whoever read it, its children may be ours
+
+    def _close(self, shard: str) -> None:
+        if shard in self.open:
             self.open.pop(shard).closed = True
-            self._latest.pop(shard, None)
-            self.list_soon()
+        self._latest.pop(shard, None)
 
     def ended(self, owned: set[int]) -> tuple[dict[bytes, tuple[Checkpoint, Gap]], list[bytes]]:
         """Of the partitions ``owned``: shards that were lost, by checkpoint key, and keys to prune."""
-        if self.plan is None:
+        plan = self.plan
+        if plan is None:
             return {}, []
         lost = {
             key: self.gone(shard)
-            for shard in self.lineage.lost(self.checkpoints)
+            for shard in self.lineage.lost(self.checkpoints, plan.shards)
             if partition_of(key := self.stream.checkpoint_key(shard)) in owned
         }
         prunable = map(self.stream.checkpoint_key, self.lineage.prunable(self.checkpoints, self.clock()))
@@ -225,19 +253,19 @@ class SourceReading:
         return after
 
     def gone(self, shard: str) -> tuple[Checkpoint, Gap]:
-        """The end of a shard that the source has lost before it was read to its end (I9)."""
-        before = self._latest.get(shard) or self.checkpoints[shard]
-        gap = Gap(self.stream.source, self.stream.label, shard, "shard lost", before.position, None, self.clock())
-        after = replace(before, state=ShardState.GONE, gap=gap.id, updated_at=self.clock())
-        self._latest[shard] = after
-        return after, gap
+        """The end of a shard that the source has lost before it was read to its end, or ever seen (I9)."""
+        now = self.clock()
+        before = self.checkpoints.get(shard) or self._checkpoint(Shard(shard), ShardState.PLANNED)
+        gap = Gap(self.stream.source, self.stream.label, shard, "shard lost", before.position, None, now)
+        self._close(shard)  # what was read of it and not published is part of the gap
+        return replace(before, state=ShardState.GONE, gap=gap.id, updated_at=now), gap
 
     def note(self, page: Page) -> None:
         """Remember how far ``page`` shows its shard to be caught up."""
         shard = page.shard.id
         if page.records or page.gap:
             self._empty[shard] = 0
-        elif page.begun >= self.started:
+        elif page.begun >= self.started and not page.failed:
             self._empty[shard] = self._empty.get(shard, 0) + 1
         if page.changes and page.progress is not None and page.progress > self.started:
             self._past_start.add(shard)

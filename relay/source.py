@@ -11,7 +11,7 @@ from typing import Any, Literal, Protocol
 
 from relay.avro.rows import TableSchema
 from relay.change import Change
-from relay.lineage import Gap, Shard, Stream
+from relay.lineage import Checkpoint, Gap, Shard, Stream
 from relay.token import EventToken
 
 
@@ -25,6 +25,8 @@ class Page:
     ``progress``: unclamped seconds up to which the shard is read. ``begun``: clock before the read.
     ``full``: more is probably waiting. ``finished``: the shard is closed and this was its end.
     ``gap``: what the source no longer has; the changes of the page come after it.
+    ``gone``: the source does not know the shard (any more). ``failed``: why nothing could be read; it will pass.
+    Both say nothing about the position: the page has no changes.
     """
 
     shard: Shard
@@ -39,6 +41,7 @@ class Page:
     finished: bool = False
     gap: Gap | None = None
     gone: bool = False
+    failed: str | None = None
 
 
 class ShardReader(Protocol):
@@ -49,7 +52,8 @@ class ShardReader(Protocol):
     def read(self) -> Page:
         """Return the next page, after at most one call that waits on the network.
 
-        Raises ``RelayError`` when the source says something final; transient errors are retried inside.
+        Raises ``RelayError`` when the source says something final. What passes by itself is ``Page.failed``:
+        when to try again is the caller's to decide.
         """
 
 
@@ -80,6 +84,10 @@ class Source(Protocol):
         """Return one complete listing."""
 
     def open(
-        self, shard: Shard, start: Mapping[str, Any], position: Mapping[str, Any] | None, floor: int
+        self, shard: Shard, start: Mapping[str, Any], checkpoint: Checkpoint | None, floor: int, read_until: float
     ) -> ShardReader:
-        """Open ``shard`` after ``position``, or at ``start`` if that is None; no token below ``floor``."""
+        """Open ``shard`` after the position of ``checkpoint``, or at ``start`` if it has none.
+
+        No token is made below ``floor``. ``read_until``: seconds up to which nothing of the shard is missing on
+        the topic; what the source has dropped since then is a gap.
+        """

@@ -7,6 +7,7 @@ pages, commit. Reads happen in the pump's threads.
 from __future__ import annotations
 
 import logging
+import math
 import signal
 import time
 from collections import deque
@@ -40,7 +41,13 @@ LONGEST_TRANSACTION = 0.1
 LARGEST_TRANSACTION = 16 << 20
 """Bytes of values after which a transaction is committed."""
 
+STOP_PATIENCE = 8.0
+"""Seconds for which a stop waits for a broker that does not answer."""
+
 _TURN = 0.05
+
+# Failures in a row of one shard that are told of: not each, and not only the first.
+_TELLING_FAILURES = {3, 10, 100, 1000, 10_000}
 
 
 class Worker:
@@ -61,6 +68,7 @@ class Worker:
         self.settings = settings
         self.until_caught_up = until_caught_up
         self.stopping: int | None = None
+        self._stop_by = math.inf
         self._outboxes = outboxes
         self._probe = probe
         # Taken from the pump and not published yet.
@@ -78,6 +86,7 @@ class Worker:
 
     def stop(self, signum: int = signal.SIGTERM) -> None:
         """End after the open transaction. Safe to call from a signal handler."""
+        self._stop_by = time.monotonic() + STOP_PATIENCE
         self.stopping = signum
 
     def run(self) -> None:
@@ -110,6 +119,8 @@ class Worker:
                 self._commit()
         except (Aborted, NotAMember) as error:
             log.info("the transaction was aborted (%s); its pages are published again", error)
+            for source in self._sources:
+                source.list_soon()  # the records of a listing may have been in it
             self._publish_again()
         except Fenced as error:
             log.warning("fenced (%s); starting over from the committed checkpoints", error)
@@ -149,8 +160,10 @@ class Worker:
                 self._transaction.record(source.plan_key, source.make_plan().to_json())
                 self._commit_and_see()
             return
+        source.check_plan()  # it may have been another worker's
         source.settle()
         if source.discover():
+            self._commit_and_see()  # what a lost shard's checkpoint says is then the newest
             lost, prunable = source.ended(self._group.owned)
             for key, (checkpoint, gap) in lost.items():
                 self._gap(source, gap)
@@ -180,11 +193,24 @@ class Worker:
             return  # closed since it was read
         if page.gone:
             source.list_soon()  # lost for good once two listings lack it
-            self._pump.again(reading, page.begun + 1.0)
+            self._pump.again(reading, 1.0)
+            return
+        if page.failed is not None:
+            again = reading.wait_after(page)
+            log.log(
+                logging.WARNING if reading.failures in _TELLING_FAILURES else logging.DEBUG,
+                "source %s: shard %s cannot be read, %d times in a row: %s; trying again in %.1f s",
+                source.source.name,
+                page.shard.id,
+                reading.failures,
+                page.failed,
+                again,
+            )
+            self._pump.again(reading, again)
             return
         self._unconfirmed.append((source, reading, page))
         if not page.finished:
-            self._pump.again(reading, page.begun + reading.wait_after(page))
+            self._pump.again(reading, reading.wait_after(page))
         self._send(source, page)
 
     def _send(self, source: SourceReading, page: Page) -> None:
@@ -249,7 +275,12 @@ class Worker:
     def _new_transaction(self) -> Transaction:
         for _ in range(3):
             try:
-                publisher = Publisher(self.settings.producer, self._identity.transactional_id, probe=self._probe)
+                publisher = Publisher(
+                    self.settings.producer,
+                    self._identity.transactional_id,
+                    probe=self._probe,
+                    stop_by=lambda: self._stop_by,
+                )
                 return Transaction(publisher, self._group, self.settings.checkpoints)
             except (Aborted, Fenced) as error:
                 log.info("%s is in use (%s)", self._identity.transactional_id, error)

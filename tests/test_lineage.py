@@ -20,6 +20,9 @@ from relay.lineage import (
 )
 from relay.token import EventToken
 
+# The shards of the plan.
+PLANNED = ("p", "c", "a", "b")
+
 STREAM = Stream("orders", "2026-01-01T00:00:00.000")
 
 
@@ -35,7 +38,7 @@ def ended(**fields: object) -> Checkpoint:
 
 
 def ids(graph: Lineage, checkpoints: dict[str, Checkpoint]) -> set[str]:
-    return {shard.id for shard in graph.ready(checkpoints)}
+    return {shard.id for shard in graph.ready(checkpoints, PLANNED)}
 
 
 def test_a_child_waits_until_its_parent_is_finished() -> None:
@@ -57,11 +60,40 @@ def test_a_gone_parent_lets_its_children_go_on() -> None:
     assert ids(graph, {"p": Checkpoint(ShardState.GONE)}) == {"c"}
 
 
-def test_a_trimmed_parent_that_was_never_seen_is_waited_for_until_two_listings_lack_it() -> None:
-    graph = lineage(Shard("c", ("p",)))
+def test_a_parent_trimmed_before_the_plan_is_waited_for_until_two_listings_lack_it() -> None:
+    graph = lineage(Shard("c", ("before",)))
     assert ids(graph, {}) == set()
-    graph.update([Shard("c", ("p",))])
+    graph.update([Shard("c", ("before",))])
     assert ids(graph, {}) == {"c"}
+    assert graph.lost({}, PLANNED) == []
+
+
+@pytest.mark.parametrize("checkpoints", [{}, {"late": Checkpoint(ShardState.PLANNED)}])
+def test_an_ancestor_born_and_trimmed_while_no_relay_ran_is_lost_before_its_child_is_read(
+    checkpoints: dict[str, Checkpoint],
+) -> None:
+    """I9: neither it nor its child is in the plan, and it has no checkpoint."""
+    graph = lineage(Shard("late", ("unseen",)))
+    assert graph.lost(checkpoints, PLANNED) == []
+    graph.update([Shard("late", ("unseen",))])
+    assert graph.lost(checkpoints, PLANNED) == ["unseen"]
+    assert ids(graph, checkpoints) == set()
+    checkpoints = {**checkpoints, "unseen": Checkpoint(ShardState.GONE)}
+    assert graph.lost(checkpoints, PLANNED) == []
+    assert ids(graph, checkpoints) == {"late"}
+
+
+def test_a_shard_of_the_plan_that_is_trimmed_before_it_has_a_checkpoint_is_lost() -> None:
+    graph = lineage(Shard("c", ("p",)), listings=2)
+    assert graph.lost({}, PLANNED) == ["p"]
+    assert ids(graph, {}) == set()
+
+
+def test_a_parent_that_was_read_and_pruned_is_not_lost() -> None:
+    graph = lineage(Shard("late", ("pruned",)), listings=2)
+    checkpoints = {"late": Checkpoint(ShardState.READING)}
+    assert graph.lost(checkpoints, PLANNED) == []
+    assert ids(graph, checkpoints) == {"late"}
 
 
 def test_a_parent_that_comes_back_in_the_next_listing_is_not_gone() -> None:
@@ -76,9 +108,9 @@ def test_a_shard_that_vanished_before_its_end_is_lost_only_after_two_listings() 
     checkpoints = {"s": Checkpoint(ShardState.READING)}
     graph = Lineage(STREAM)
     graph.update([], checkpoints)
-    assert list(graph.lost(checkpoints)) == []
+    assert graph.lost(checkpoints, PLANNED) == []
     graph.update([], checkpoints)
-    assert list(graph.lost(checkpoints)) == ["s"]
+    assert graph.lost(checkpoints, PLANNED) == ["s"]
 
 
 def test_a_shard_is_pruned_only_when_unlisted_old_and_its_children_have_records() -> None:

@@ -300,6 +300,7 @@ class TestOnABroker:
                     break
                 time.sleep(0.2)
             else:
+                process.kill()
                 pytest.fail("nothing was shown")
             process.send_signal(signal.SIGINT)
             assert process.wait(30) == 130

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,15 +15,17 @@ from relay.dynamodb.session import (
     Transient,
     TrimmedData,
 )
-from relay.errors import RelayError
-from relay.lineage import Gap, Shard, Stream
+from relay.lineage import Checkpoint, Gap, Shard, Stream
 from relay.source import Page
 
 LATENESS = 60
 """Seconds by which a record may appear after its creation time: the progress of an idle shard lags by it."""
 
-_RETRIES = 8
-_LONGEST_BACKOFF = 5.0
+RETENTION = 24 * 3600
+"""Seconds for which a stream keeps a record (AWS, "Data retention limit for DynamoDB Streams")."""
+
+_ITERATORS = 3
+"""Iterators taken in one read before it is left for later."""
 
 
 class DynamoDBShardReader:
@@ -42,27 +43,33 @@ class DynamoDBShardReader:
         record_format: RecordFormat,
         *,
         start: Mapping[str, Any],
-        position: Mapping[str, Any] | None,
+        checkpoint: Checkpoint | None,
         floor: int,
+        read_until: float,
         head: str | None = None,
         clock: Callable[[], float] = time.time,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.session = session
         self.stream = stream
         self.shard = shard
         self.format = record_format
         # The last sequence number read, None at the horizon.
-        self.sequence: str | None = position["sequence"] if position else None
+        self.sequence: str | None = None
+        if checkpoint is not None and checkpoint.position is not None:
+            self.sequence = checkpoint.position["sequence"]
         # Records created before this time, in seconds, are not wanted.
         self.since: float = start.get("since", 0.0)
-        # Whether that holds for what is read now: not for what comes after the head of then.
-        self._discards = head is None
+        # Whether that holds for what is read now: not for what comes after the head of then, nor once something
+        # was published, or a host whose clock is ahead would drop what is new.
+        self._discards = head is None and (checkpoint is None or checkpoint.token is None)
         # The last timestamp of this lineage, in seconds.
         self.floor = floor
+        # Up to when the shard has been read, in seconds.
+        self.read_until = read_until
         self.clock = clock
-        self.sleep = sleep
         self._iterator: str | None = head
+        # A loss that no page has told of yet.
+        self._gap: Gap | None = None
 
     def __repr__(self) -> str:
         return f"<DynamoDBShardReader[{self.shard.id} after {self.sequence or 'the horizon'}]>"
@@ -70,41 +77,48 @@ class DynamoDBShardReader:
     def read(self) -> Page:
         """Return the next page. Raises ``RelayError`` on what is final."""
         begun = self.clock()
-        gap: Gap | None = None
-        for attempt in range(_RETRIES):
+        for _ in range(_ITERATORS):
             try:
                 if self._iterator is None:
-                    self._iterator = self.session.iterator(self.shard.id, self.sequence)
+                    self._iterator = self._begin()
                     if self._iterator is None:
-                        return self._page([], begun, finished=True, gap=gap)
+                        return self._page([], begun, finished=True)
                 records, following = self.session.records(self._iterator)
             except IteratorExpired:
-                # Without a sequence number reading begins again at the horizon.
-                self._iterator, self._discards = None, True
+                self._iterator = None
+                if self.sequence is None:
+                    self._discards = True  # reading begins again at the horizon
             except TrimmedData:
-                gap = self._gap("trimmed")  # I9
-                self._iterator, self.sequence, self._discards = None, None, True
+                self._lose()
+                self._iterator = self.sequence = None
             except ShardNotFound:
-                return self._page([], begun, gap=gap, gone=True)
+                return self._nothing(begun, gone=True)
             except Transient as error:
-                if attempt == _RETRIES - 1:
-                    raise RelayError(f"{self.stream.qualified(self.shard.id)}: giving up: {error}") from error
-                self.sleep(random.uniform(0, min(_LONGEST_BACKOFF, 0.1 * 2**attempt)))
+                return self._nothing(begun, failed=str(error))
             else:
                 self._iterator = following
-                return self._page(records, begun, finished=following is None, gap=gap)
-        raise RelayError(f"{self.stream.qualified(self.shard.id)}: no usable iterator in {_RETRIES} tries")
+                return self._page(records, begun, finished=following is None)
+        return self._nothing(begun, failed=f"no usable iterator in {_ITERATORS} tries")
 
-    def _page(
-        self,
-        records: list[Any],
-        begun: float,
-        *,
-        finished: bool = False,
-        gap: Gap | None = None,
-        gone: bool = False,
-    ) -> Page:
-        changes, size, progress = [], 0, None
+    def _begin(self) -> str | None:
+        """Return an iterator where reading goes on."""
+        if self.sequence is None and self.clock() - self.read_until > RETENTION:
+            # Nothing tells whether there was something that the horizon has passed by: so there may have been.
+            self._lose()
+        return self.session.iterator(self.shard.id, self.sequence)
+
+    def _lose(self) -> None:
+        """I9: remember that records may be lost, until a page tells of it."""
+        if self._gap is None:
+            begin = self._position() or {"type": "at_time", "seconds": self.read_until}
+            self._gap = Gap(self.stream.source, self.stream.label, self.shard.id, "trimmed", begin, None, self.clock())
+        self.read_until = self.clock()
+
+    def _nothing(self, begun: float, *, gone: bool = False, failed: str | None = None) -> Page:
+        return Page(self.shard, [], self._position(), None, None, begun, gone=gone, failed=failed)
+
+    def _page(self, records: list[Any], begun: float, *, finished: bool) -> Page:
+        changes, size, progress = [], 0, begun - LATENESS
         for record in records:
             change = self.format.change(record, self.floor)
             created = change.committed_at // 1_000_000
@@ -112,16 +126,17 @@ class DynamoDBShardReader:
             if change.token is not None:
                 self.floor = change.token.timestamp
             if not self._discards or _may_be_after(created, self.since):
+                self._discards = False
                 changes.append(change)
                 size += record["dynamodb"].get("SizeBytes") or len(change.new or "") + len(change.old or "")
         if records:
             self.sequence = records[-1]["dynamodb"]["SequenceNumber"]
-        elif not gone:
-            progress = begun - LATENESS
+        self.read_until = max(self.read_until, progress)
+        gap, self._gap = self._gap, None
         return Page(
             shard=self.shard,
             changes=changes,
-            position={"type": "after_sequence", "sequence": self.sequence} if self.sequence is not None else None,
+            position=self._position(),
             token=changes[-1].token if changes else None,
             progress=progress,
             begun=begun,
@@ -130,12 +145,10 @@ class DynamoDBShardReader:
             full=len(records) >= PAGE_LIMIT,
             finished=finished,
             gap=gap,
-            gone=gone,
         )
 
-    def _gap(self, reason: str) -> Gap:
-        begin = {"type": "after_sequence", "sequence": self.sequence} if self.sequence else None
-        return Gap(self.stream.source, self.stream.label, self.shard.id, reason, begin, None, self.clock())
+    def _position(self) -> Mapping[str, Any] | None:
+        return {"type": "after_sequence", "sequence": self.sequence} if self.sequence is not None else None
 
 
 def _may_be_after(created: int, since: float) -> bool:

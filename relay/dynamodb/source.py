@@ -16,7 +16,7 @@ from relay.dynamodb.reader import DynamoDBShardReader
 from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.session import ShardNotFound, StreamSession, Transient
 from relay.errors import Unavailable
-from relay.lineage import Shard, Stream
+from relay.lineage import Checkpoint, Shard, Stream
 
 if TYPE_CHECKING:
     from relay.config import DynamoDBSource as SourceConfig
@@ -90,7 +90,7 @@ class DynamoDBSource:
         raise AssertionError("unreachable")
 
     def open(
-        self, shard: Shard, start: Mapping[str, Any], position: Mapping[str, Any] | None, floor: int
+        self, shard: Shard, start: Mapping[str, Any], checkpoint: Checkpoint | None, floor: int, read_until: float
     ) -> DynamoDBShardReader:
         record_format = RecordFormat(self.table, self.stream.qualified(shard.id))
         return DynamoDBShardReader(
@@ -99,7 +99,8 @@ class DynamoDBSource:
             shard,
             record_format,
             start=start,
-            position=position,
+            checkpoint=checkpoint,
             floor=floor,
-            head=self._heads.pop(shard.id, None) if position is None else None,
+            read_until=read_until,
+            head=self._heads.pop(shard.id, None) if checkpoint is None or checkpoint.position is None else None,
         )

@@ -37,6 +37,8 @@ class CheckpointView:
         self.clock = clock
         self.plans: dict[Stream, Plan] = {}
         self.checkpoints: dict[Stream, dict[str, Checkpoint]] = {}
+        # Goes up with every shard that is seen to end.
+        self.endings = 0
         # The next offset to be read, per partition, past transaction markers too.
         self._positions = dict.fromkeys(range(CHECKPOINT_PARTITIONS), 0)
         self._admin = AdminClient(dict(client))
@@ -89,10 +91,11 @@ class CheckpointView:
         """Return the high watermarks, None if they cannot be had in time."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         wanted = {TopicPartition(self.topic, p): latest for p in partitions}
+        patience = 1.0  # see topics.bounds
         while True:
             try:
                 found = self._admin.list_offsets(
-                    wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=5.0
+                    wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=patience
                 )
                 ends = {where.partition: future.result().offset for where, future in found.items()}
                 # I3: a request that timed out is answered -1001, without an error.
@@ -104,6 +107,7 @@ class CheckpointView:
                     raise Unavailable(f"{self.topic}: cannot find the end of its partitions: {error}") from error
             if self.clock() > deadline:
                 return None
+            patience = min(2 * patience, 5.0)
             time.sleep(0.1)
 
     def _take(self, message: Message) -> None:
@@ -126,7 +130,9 @@ class CheckpointView:
             if shard is None and value is not None:
                 self.plans[stream] = Plan.from_json(value)
             elif shard is not None and value is not None:
-                self.checkpoints.setdefault(stream, {})[shard] = Checkpoint.from_json(value)
+                checkpoint = Checkpoint.from_json(value)
+                self.checkpoints.setdefault(stream, {})[shard] = checkpoint
+                self.endings += checkpoint.state.ended
             elif shard is not None:
                 self.checkpoints.get(stream, {}).pop(shard, None)
             else:

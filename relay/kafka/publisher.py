@@ -7,13 +7,14 @@ can be stopped at each.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
-from relay.errors import RelayError, Unavailable
+from relay.errors import NotDrained, RelayError, Unavailable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -21,7 +22,7 @@ T = TypeVar("T")
 Probe = Callable[[str], None]
 """Called with ``begin``, ``before_send_offsets``, ``after_send_offsets``, ``before_commit``, ``after_commit``."""
 
-_CALL_TIMEOUT = 5.0
+_CALL_TIMEOUT = 2.0
 _GIVE_UP = 120.0
 
 
@@ -34,12 +35,24 @@ class Fenced(Exception):
 
 
 class Publisher:
-    """One transactional producer. Used by one thread."""
+    """One transactional producer. Used by one thread.
 
-    def __init__(self, client: Mapping[str, Any], transactional_id: str, *, probe: Probe | None = None) -> None:
+    ``stop_by``: returns the time, by the monotonic clock, after which an unreachable broker is not waited for,
+    ``math.inf`` while no stop was asked for.
+    """
+
+    def __init__(
+        self,
+        client: Mapping[str, Any],
+        transactional_id: str,
+        *,
+        probe: Probe | None = None,
+        stop_by: Callable[[], float] = lambda: math.inf,
+    ) -> None:
         self.transactional_id = transactional_id
         self.open = False
         self._probe = probe or (lambda step: None)
+        self._stop_by = stop_by
         self._producer = Producer({**client, "transactional.id": transactional_id})
         self._call("init_transactions", lambda: self._producer.init_transactions(_CALL_TIMEOUT))
         self.produce = self._producer.produce
@@ -70,6 +83,7 @@ class Publisher:
                 return
             except BufferError:
                 self._producer.poll(0.1)  # I11: the queue is bounded, wait for the broker
+                self._check_stop("produce", "its queue is full")
             except KafkaException as error:
                 if error.args[0].code() in (KafkaError._STATE, KafkaError._FATAL):
                     # The transaction failed in the background; produce says so without any flag, and
@@ -114,8 +128,16 @@ class Publisher:
                     raise Unavailable(
                         f"{self.transactional_id}: {name} is not answered by the broker: {failure.str()}"
                     ) from error
+                self._check_stop(name, failure.str())
                 log.info("%s: %s: %s, asking again", self.transactional_id, name, failure.str())
                 time.sleep(0.05)
+
+    def _check_stop(self, name: str, reason: str) -> None:
+        if time.monotonic() > self._stop_by():
+            raise NotDrained(
+                f"{self.transactional_id}: stopped, but {name} is not answered by the broker: {reason}. What was not "
+                "committed is read again at the next start."
+            )
 
     def _handle(self, name: str, error: KafkaException) -> None:
         failure: KafkaError = error.args[0]

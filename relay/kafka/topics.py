@@ -270,12 +270,16 @@ def _offsets(
     admin: AdminClient, partitions: Sequence[Partition], spec: OffsetSpec, deadline: float
 ) -> dict[Partition, int]:
     found: dict[Partition, int] = {}
+    # librdkafka may wait for the leader of a topic just created until the request times out, and finds it at once
+    # when asked again.
+    patience = 1.0
     while missing := [partition for partition in partitions if partition not in found]:
         answers = admin.list_offsets(
             {TopicPartition(*partition): spec for partition in missing},
             isolation_level=IsolationLevel.READ_COMMITTED,
-            request_timeout=_REQUEST_TIMEOUT,
+            request_timeout=patience,
         )
+        patience = min(2 * patience, _REQUEST_TIMEOUT)
         for asked, future in answers.items():
             try:
                 offset = future.result(_REQUEST_TIMEOUT + 5).offset

@@ -7,6 +7,7 @@ What happens is decided by the test, call by call; the clock is the record's own
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -100,9 +101,9 @@ class ScriptedStream:
             return shard
 
     def put(
-        self, shard: str, key: str, version: int, *, created: int = 1_700_000_000, old: int | None = None, **more: Any
+        self, shard: str, key: str, version: int, *, created: int | None = None, old: int | None = None, **more: Any
     ) -> str:
-        """Add the record of a write of item ``key``; return its sequence number."""
+        """Add the record of a write of item ``key``, made now unless given; return its sequence number."""
         with self._lock:
             self._sequence += 1
             sequence = str(10**20 + self._sequence)
@@ -119,7 +120,7 @@ class ScriptedStream:
                     "eventSource": "aws:dynamodb",
                     "awsRegion": "us-east-1",
                     "dynamodb": {
-                        "ApproximateCreationDateTime": created,
+                        "ApproximateCreationDateTime": created if created is not None else int(time.time()),
                         "Keys": {"id": {"S": key}},
                         **images,
                         "SequenceNumber": sequence,
@@ -157,6 +158,11 @@ class ScriptedStream:
     def trim(self, shard: str, records: int) -> None:
         with self._lock:
             self.shards[full(shard)].trimmed = records
+
+    def forget(self, shard: str) -> None:
+        """Drop ``shard`` altogether, as when all its records have been trimmed."""
+        with self._lock:
+            del self.shards[full(shard)]
 
     def expire_iterators(self) -> None:
         with self._lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -9,11 +10,12 @@ import orjson
 import pytest
 
 from relay.config import DynamoDBSource as SourceConfig
-from relay.dynamodb.reader import LATENESS, DynamoDBShardReader
+from relay.dynamodb.reader import LATENESS, RETENTION, DynamoDBShardReader
 from relay.dynamodb.source import DynamoDBSource
 from relay.errors import RelayError
-from relay.lineage import Shard
+from relay.lineage import Checkpoint, Shard, ShardState
 from relay.source import Page
+from relay.token import EventToken
 from tests.dynamodb.endpoint import LABEL, TABLE, Refused, ScriptedStream, full
 
 
@@ -35,10 +37,9 @@ def source(stream: ScriptedStream) -> Iterator[DynamoDBSource]:
 def reader(
     source: DynamoDBSource, shard: str = "s", position: Mapping[str, Any] | None = None, **options: Any
 ) -> DynamoDBShardReader:
-    options = {"start": {"type": "trim_horizon"}, "floor": 0, **options}
-    made = source.open(Shard(full(shard)), options["start"], position, options["floor"])
-    made.sleep = lambda seconds: None
-    return made
+    options = {"start": {"type": "trim_horizon"}, "floor": 0, "read_until": time.time(), **options}
+    checkpoint = Checkpoint(ShardState.READING, position, options.get("token")) if position else None
+    return source.open(Shard(full(shard)), options["start"], checkpoint, options["floor"], options["read_until"])
 
 
 def versions(*pages: Page) -> list[int]:
@@ -140,19 +141,90 @@ def test_a_shard_the_stream_does_not_know_is_said_to_be_gone(source: DynamoDBSou
     assert reader(source, "nowhere").read().gone
 
 
-def test_throttling_and_server_errors_are_waited_out(source: DynamoDBSource, stream: ScriptedStream) -> None:
+@pytest.mark.parametrize("refused", [Refused("ThrottlingException"), Refused("InternalServerError", 500)])
+def test_throttling_and_server_errors_fail_one_read_and_change_nothing(
+    source: DynamoDBSource, stream: ScriptedStream, refused: Refused
+) -> None:
     stream.shard("s")
-    stream.put("s", "k", 1)
-    left = 4
+    for version in (1, 2, 3):
+        stream.put("s", "k", version)
+    reading = reader(source)
+    first = reading.read()
 
     def fail(operation: str) -> None:
-        nonlocal left
-        if operation == "GetRecords" and left:
-            left -= 1
-            raise Refused("ThrottlingException") if left % 2 else Refused("InternalServerError", 500)
+        raise refused
 
     stream.before = fail
-    assert versions(reader(source).read()) == [1]
+    failed = reading.read()
+    assert refused.kind in (failed.failed or "")
+    assert (failed.changes, failed.position, failed.finished) == ([], first.position, False)
+    stream.before = lambda operation: None
+    assert versions(first, reading.read()) == [1, 2, 3]
+
+
+def test_a_gap_outlives_reads_that_fail_until_a_page_can_tell_of_it(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    """I9"""
+    stream.shard("s")
+    for version in range(1, 5):
+        stream.put("s", "k", version)
+    reading = reader(source, position=reader(source).read().position)
+    stream.trim("s", 3)
+
+    def fail(operation: str) -> None:
+        if stream.calls.count("GetShardIterator") > before:
+            raise Refused("ThrottlingException")
+
+    before = stream.calls.count("GetShardIterator") + 1
+    stream.before = fail
+    assert (page := reading.read()).failed
+    assert page.gap is None
+    stream.before = lambda operation: None
+    page = reading.read()
+    assert page.gap is not None
+    assert versions(page) == [4]
+    assert reading.read().gap is None
+
+
+def test_a_shard_of_which_nothing_was_read_for_longer_than_the_retention_has_a_gap(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    """I9: what the horizon passed meanwhile leaves no other trace."""
+    stream.shard("s")
+    stream.put("s", "k", 1)
+    stream.put("s", "k", 2)
+    stream.trim("s", 1)
+    late = reader(source, read_until=time.time() - RETENTION - 1).read()
+    assert late.gap is not None
+    assert versions(late) == [2]
+    assert reader(source, read_until=time.time() - RETENTION + 60).read().gap is None
+
+
+def test_a_shard_that_goes_on_after_a_record_needs_no_time_to_know_what_is_lost(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    stream.shard("s")
+    for version in (1, 2, 3):
+        stream.put("s", "k", version)
+    position = reader(source).read().position
+    page = reader(source, position=position, read_until=0.0).read()
+    assert page.gap is None
+    assert versions(page) == [3]
+
+
+def test_once_something_was_published_the_start_discards_nothing_more(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    """I1: the plan's clock may be ahead of DynamoDB's."""
+    stream.shard("s")
+    for version in (1, 2, 3):
+        stream.put("s", "k", version, created=1000)
+    position = reader(source).read().position
+    ahead = {"since": 5000.0}
+    token = EventToken(1000, "orders/l/s", "DynamoDB/2")
+    assert versions(reader(source, position=position, start=ahead, token=token).read()) == [3]
+    assert versions(reader(source, position=position, start=ahead).read()) == []
 
 
 def test_a_call_that_is_refused_for_good_is_an_error_with_the_stream_named(

@@ -18,7 +18,7 @@ import yaml
 from relay.avro.registry import open_schemas
 from relay.config import load
 from relay.local.truth import read_changes
-from tests.dynamodb.endpoint import TABLE, ScriptedStream
+from tests.dynamodb.endpoint import TABLE, Refused, ScriptedStream, full
 from tests.faults.harness import Relay
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
@@ -146,6 +146,52 @@ def test_lost_changes_stop_the_relay_until_they_are_accepted(
     assert [gap["value"]["reason"] for gap in gaps] == ["trimmed"]
     histories, _ = published(path)
     assert sum(map(len, histories.values())) == 30
+
+
+def test_a_shard_that_came_and_went_while_no_relay_ran_is_lost_before_its_child_is_read(
+    tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str
+) -> None:
+    """I9: only the listing's parent names tell of it."""
+    path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
+    Table(stream, seed=5).write(5)
+    finish(path)
+    stream.split("root", "came-and-went")
+    stream.put("came-and-went", "late", 1)
+    stream.split("came-and-went", "leaf")
+    stream.put("leaf", "late", 2, old=1)
+    stream.forget("came-and-went")
+    assert "came-and-went" in finish(path, expected_code=1)
+    assert "late" not in published(path)[0]
+    write_config(tmp_path, stream, kafka.bootstrap_servers, unique, on_gap="skip")
+    finish(path)
+    finish(path)
+    gaps = tail(path, f"{unique}.gaps")
+    assert [(gap["value"]["reason"], gap["value"]["shard"]) for gap in gaps] == [("shard lost", full("came-and-went"))]
+    assert published(path)[0]["late"] == [2]
+
+
+def test_a_stream_that_throttles_is_read_all_the_same(config: Path, stream: ScriptedStream) -> None:
+    """I1, I10: however often a shard cannot be read, the relay goes on."""
+    table = Table(stream, seed=6)
+    table.write(40)
+    table.split()
+    table.write(40)
+    refuses = random.Random(6)
+
+    def throttle(operation: str) -> None:
+        if operation in ("GetRecords", "GetShardIterator") and refuses.random() < 0.8:
+            raise Refused("ThrottlingException")
+
+    stream.before = throttle
+    relay = run(config)
+    time.sleep(10)
+    assert relay.is_running, relay.log()
+    stream.before = lambda operation: None
+    assert relay.terminate() == 0
+    finish(config)
+    histories, ids = published(config)
+    assert histories == table.histories
+    assert set(ids.values()) == {1}
 
 
 def test_a_changed_start_is_refused_and_says_what_it_was(
