@@ -208,7 +208,7 @@ def test_a_heartbeat_advances_only_iterators_without_a_sequence_number(
     assert versions(read(stream)) == [9]
     for version in range(3):
         scripted.put("b", "k", version)
-    scripted.put("a", "k", 10, created=1_800_000_000)
+    scripted.put("a", "k", 10, created=4_000_000_000)
     scripted.close("c")
     calls(scripted)
     stream.heartbeat()

@@ -231,10 +231,6 @@ def test_a_listing_that_fails_is_raised_and_tried_again(
 # ------------------------------------------------------------------ shards that are gone
 
 
-def gone(scripted: ScriptedStream, name: str) -> None:
-    del scripted.shards[full(name)]
-
-
 def test_a_shard_that_is_gone_is_a_gap_and_its_children_go_on(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
@@ -246,7 +242,7 @@ def test_a_shard_that_is_gone_is_a_gap_and_its_children_go_on(
     records = read(stream)
     scripted.split("s", "c")
     scripted.pages("c", 1)
-    gone(scripted, "s")
+    scripted.forget("s")
     scripted.expire_iterators()
     scripted.pages("other", 1)
     assert sorted(versions(read(stream))) == [0, 0]
@@ -310,7 +306,7 @@ def test_a_callback_that_refuses_a_gap_holds_the_children_back(
     scripted.pages("c", 1)
     scripted.pages("s", 1)
     stream = opened(client, on_gap=refuse)
-    gone(scripted, "s")
+    scripted.forget("s")
     for _ in range(2):
         with pytest.raises(RuntimeError):
             next(stream)

@@ -275,7 +275,7 @@ def test_a_shard_that_had_yet_to_begin_and_expired_is_a_gap(
     lineage(scripted, "p>c", "c>d")
     taken = token(["p"], ("p", None, "after_sequence", "5"), ("c", "p", None, None), ("d", "c", None, None))
     for name in "pc":
-        del scripted.shards[full(name)]
+        scripted.forget(name)
     assert active(opened(client, taken, on_gap=gaps.append)) == ["d"]
     assert [(gap.shard, gap.begin) for gap in gaps] == [
         (full("p"), {"type": "after_sequence", "sequence": "5"}),
