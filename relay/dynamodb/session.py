@@ -6,9 +6,12 @@ minutes, 24 hours of retention).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
@@ -18,13 +21,27 @@ from relay.lineage import Shard
 if TYPE_CHECKING:
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient
 
+T = TypeVar("T")
+
+IteratorType = Literal["trim_horizon", "latest", "at_sequence", "after_sequence"]
+
+ITERATOR_TYPES: dict[str, str] = {
+    "trim_horizon": "TRIM_HORIZON",
+    "latest": "LATEST",
+    "at_sequence": "AT_SEQUENCE_NUMBER",
+    "after_sequence": "AFTER_SEQUENCE_NUMBER",
+}
+"""Where in a shard an iterator can begin (seed 001, "Shard"), and what DynamoDB calls it."""
+
 PAGE_LIMIT = 1000
 """Records in a full page: the most GetRecords gives."""
 
 _MAX_LISTING_PAGES = 10_000
+_TRIES = 8
+_LONGEST_BACKOFF = 5.0
 
 
-class IteratorExpired(Exception):
+class IteratorExpired(RelayError):
     """The iterator is older than 15 minutes; a new one at the same position serves as well."""
 
 
@@ -36,8 +53,40 @@ class ShardNotFound(Exception):
     """The stream does not know the shard, or not any more."""
 
 
+class StreamNotFound(ShardNotFound):
+    """There is no such stream, or it is gone: 24 hours after it was disabled, or with its table."""
+
+
 class Transient(Exception):
     """Throttled, or the service or the network failed: try again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What DescribeStream told: shards, and the stream's status as DynamoDB names it (``ENABLED``, ...)."""
+
+    shards: tuple[Shard, ...]
+    status: str
+
+    @property
+    def disabled(self) -> bool:
+        """Whether no shard will get children any more."""
+        return self.status == "DISABLED"
+
+
+def retried(call: Callable[[], T], doing: str, *, sleep: Callable[[float], None] = time.sleep) -> T:
+    """Return what ``call`` gives; when it is ``Transient``, wait with jittered backoff and call again.
+
+    ``Unavailable`` after 8 tries, some 10 seconds, with ``doing``, what was asked for.
+    """
+    for attempt in range(_TRIES):
+        try:
+            return call()
+        except Transient as error:
+            if attempt == _TRIES - 1:
+                raise Unavailable(f"{doing}: giving up after {_TRIES} tries: {error}") from error
+            sleep(random.uniform(0, min(_LONGEST_BACKOFF, 0.1 * 2**attempt)))
+    raise AssertionError("unreachable")
 
 
 class StreamSession:
@@ -46,30 +95,70 @@ class StreamSession:
     def __init__(self, client: DynamoDBStreamsClient, stream_arn: str) -> None:
         self.client = client
         self.stream_arn = stream_arn
+        # Whether the endpoint takes a ShardFilter; not all that speak the protocol do.
+        self._filters = True
 
     def __repr__(self) -> str:
         return f"<StreamSession[{self.stream_arn}]>"
 
     def shards(self) -> list[Shard]:
         """Return one complete listing, across pages. Raises ``Transient`` or ``Unavailable``."""
+        return list(self.describe().shards)
+
+    def describe(self, first_shard: str | None = None) -> Listing:
+        """Return all shards, or those listed after ``first_shard``, across pages, and the stream's status.
+
+        Raises ``StreamNotFound``, ``Transient`` or ``Unavailable``.
+        """
+        return self._describe({"ExclusiveStartShardId": first_shard} if first_shard is not None else {})
+
+    def describe_children(self, parent: str) -> Listing:
+        """Return the children of ``parent`` where the endpoint supports that filter, else what is listed after it.
+
+        DynamoDB Local takes the filter and ignores it: look at the parents of what comes.
+        """
+        if self._filters:
+            try:
+                return self._describe({"ShardFilter": {"Type": "CHILD_SHARDS", "ShardId": parent}})
+            except Unavailable:
+                raise
+            except RelayError:
+                self._filters = False
+        return self.describe(parent)
+
+    def _describe(self, arguments: dict[str, Any]) -> Listing:
         shards: dict[str, Shard] = {}
-        after: str | None = None
+        seen: set[str] = set()
         for _ in range(_MAX_LISTING_PAGES):
-            arguments: dict[str, Any] = {"StreamArn": self.stream_arn}
-            if after is not None:
-                arguments["ExclusiveStartShardId"] = after
-            with _translated(self.stream_arn):
-                description = self.client.describe_stream(**arguments)["StreamDescription"]
+            try:
+                with _translated(self.stream_arn):
+                    answer = self.client.describe_stream(StreamArn=self.stream_arn, **arguments)
+            except ShardNotFound as error:
+                raise StreamNotFound(str(error)) from error
+            description = answer["StreamDescription"]
             for raw in description.get("Shards", []):
-                parent = raw.get("ParentShardId")
-                shards[raw["ShardId"]] = Shard(raw["ShardId"], (parent,) if parent else ())
+                if shard := raw.get("ShardId"):
+                    parent = raw.get("ParentShardId")
+                    shards[shard] = Shard(shard, (parent,) if parent else ())
             last = description.get("LastEvaluatedShardId")
             if not last:
-                return list(shards.values())
-            if last == after:
+                return Listing(tuple(shards.values()), description.get("StreamStatus", "ENABLED"))
+            if last in seen:
                 raise RelayError(f"DescribeStream of {self.stream_arn} repeats page {last}: the listing never ends")
-            after = last
+            seen.add(last)
+            arguments = {**arguments, "ExclusiveStartShardId": last}
         raise RelayError(f"DescribeStream of {self.stream_arn} gave more than {_MAX_LISTING_PAGES} pages")
+
+    def iterator_at(self, shard: str, iterator_type: IteratorType, sequence: str | None = None) -> str | None:
+        """Return an iterator by its type; at and after a sequence need one. None if nothing is left to read."""
+        arguments: dict[str, Any] = {"SequenceNumber": sequence} if sequence is not None else {}
+        with _translated(self.stream_arn):
+            return self.client.get_shard_iterator(
+                StreamArn=self.stream_arn,
+                ShardId=shard,
+                ShardIteratorType=ITERATOR_TYPES[iterator_type],  # type: ignore[arg-type]
+                **arguments,
+            ).get("ShardIterator")
 
     def iterator(self, shard: str, sequence: str | None) -> str | None:
         """Return an iterator after ``sequence``, or at the horizon. None if the shard has nothing left."""
@@ -112,7 +201,7 @@ def _translated(stream_arn: str) -> Iterator[None]:
     except ClientError as error:
         code = error.response.get("Error", {}).get("Code", "")
         if code == "ExpiredIteratorException":
-            raise IteratorExpired from error
+            raise IteratorExpired(str(error)) from error
         if code == "TrimmedDataAccessException":
             raise TrimmedData from error
         if code == "ResourceNotFoundException":

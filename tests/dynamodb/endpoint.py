@@ -34,6 +34,10 @@ class ScriptedShard:
     listed: bool = True
     # How many of the first records are trimmed.
     trimmed: int = 0
+    # Page ends after so many records, beside those that the page size makes.
+    breaks: set[int] = field(default_factory=set)
+    # How many empty pages come after so many records.
+    empties: dict[int, int] = field(default_factory=dict)
 
 
 class Refused(Exception):
@@ -50,9 +54,14 @@ class ScriptedStream:
 
     def __init__(self, *, page: int = 1000, listing_page: int = 100) -> None:
         self.shards: dict[str, ScriptedShard] = {}
-        self.page = page
-        self.listing_page = listing_page
+        self._pages = (page, listing_page)
+        self.page, self.listing_page = self._pages
+        self.status = "ENABLED"
+        self.view_type = "NEW_AND_OLD_IMAGES"
+        # Whether it knows DescribeStream's ShardFilter.
+        self.filters = True
         self.calls: list[str] = []
+        self.requests: list[dict[str, Any]] = []
         # Called before each call is answered, with the operation; may raise Refused.
         self.before: Callable[[str], None] = lambda operation: None
         self._epoch = 0
@@ -77,6 +86,14 @@ class ScriptedStream:
 
     # ------------------------------------------------------------------ the script
 
+    def clear(self) -> None:
+        """Begin anew: no shards, no calls, no troubles, the page sizes of the beginning."""
+        with self._lock:
+            self.shards, self.calls, self.requests = {}, [], []
+            self.page, self.listing_page = self._pages
+            self.status, self.view_type, self.filters = "ENABLED", "NEW_AND_OLD_IMAGES", True
+            self.before = lambda operation: None
+
     def shard(self, name: str, parent: str | None = None) -> ScriptedShard:
         with self._lock:
             shard = ScriptedShard(full(name), full(parent) if parent else None)
@@ -90,8 +107,10 @@ class ScriptedStream:
         with self._lock:
             self._sequence += 1
             sequence = str(10**20 + self._sequence)
-            images = {"NewImage": _image(key, version)}
-            if old is not None:
+            images = {}
+            if self.view_type in ("NEW_AND_OLD_IMAGES", "NEW_IMAGE") and more.get("eventName") != "REMOVE":
+                images["NewImage"] = _image(key, version)
+            if self.view_type in ("NEW_AND_OLD_IMAGES", "OLD_IMAGE") and old is not None:
                 images["OldImage"] = _image(key, old)
             self.shards[full(shard)].records.append(
                 {
@@ -106,12 +125,24 @@ class ScriptedStream:
                         **images,
                         "SequenceNumber": sequence,
                         "SizeBytes": 100,
-                        "StreamViewType": "NEW_AND_OLD_IMAGES",
+                        "StreamViewType": self.view_type,
                     },
                     **more,
                 }
             )
             return sequence
+
+    def pages(self, shard: str, *sizes: int) -> None:
+        """Add pages of so many records each, 0 for an empty page; the versions go on counting."""
+        with self._lock:
+            target = self.shards[full(shard)]
+            for size in sizes:
+                if not size:
+                    end = len(target.records)
+                    target.empties[end] = target.empties.get(end, 0) + 1
+                for _ in range(size):
+                    self.put(shard, "k", len(target.records))
+                target.breaks.add(len(target.records))
 
     def close(self, shard: str) -> None:
         with self._lock:
@@ -142,6 +173,7 @@ class ScriptedStream:
     def answer(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
             self.calls.append(operation)
+            self.requests.append(request)
             self.before(operation)
             return getattr(self, f"_{operation}")(request)  # type: ignore[no-any-return]
 
@@ -155,7 +187,7 @@ class ScriptedStream:
                 "TableStatus": "ACTIVE",
                 "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
                 "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
-                "StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
+                "StreamSpecification": {"StreamEnabled": True, "StreamViewType": self.view_type},
                 "LatestStreamArn": ARN,
                 "LatestStreamLabel": LABEL,
             }
@@ -163,14 +195,20 @@ class ScriptedStream:
 
     def _DescribeStream(self, request: dict[str, Any]) -> dict[str, Any]:
         shards = sorted((s for s in self.shards.values() if s.listed), key=lambda s: s.id)
+        if request["StreamArn"] != ARN:
+            raise Refused("ResourceNotFoundException")
+        if "ShardFilter" in request:
+            if not self.filters:
+                raise Refused("ValidationException")
+            shards = [s for s in shards if s.parent == request["ShardFilter"]["ShardId"]]
         after = request.get("ExclusiveStartShardId", "")
         rest = [s for s in shards if s.id > after]
         page = rest[: min(request.get("Limit", 100), self.listing_page)]
         description: dict[str, Any] = {
             "StreamArn": ARN,
             "StreamLabel": LABEL,
-            "StreamStatus": "ENABLED",
-            "StreamViewType": "NEW_AND_OLD_IMAGES",
+            "StreamStatus": self.status,
+            "StreamViewType": self.view_type,
             "TableName": TABLE,
             "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
             "Shards": [
@@ -193,26 +231,33 @@ class ScriptedStream:
             if shard.closed:
                 return {}
             at = len(shard.records)
-        if request["ShardIteratorType"] == "AFTER_SEQUENCE_NUMBER":
-            sequences = [r["dynamodb"]["SequenceNumber"] for r in shard.records]
-            at = sequences.index(request["SequenceNumber"]) + 1
+        if "SequenceNumber" in request:
+            after = request["ShardIteratorType"] == "AFTER_SEQUENCE_NUMBER"
+            first = int(request["SequenceNumber"]) + after
+            at = sum(int(r["dynamodb"]["SequenceNumber"]) < first for r in shard.records)
             if at < shard.trimmed:
                 raise Refused("TrimmedDataAccessException")
-        return {"ShardIterator": self._iterator(shard, at)}
+        return {"ShardIterator": self._iterator(shard, at, 0)}
 
     def _GetRecords(self, request: dict[str, Any]) -> dict[str, Any]:
-        name, at, epoch = request["ShardIterator"].rsplit("|", 2)
+        name, at, empty, epoch = request["ShardIterator"].rsplit("|", 3)
         if int(epoch) < self._epoch:
             raise Refused("ExpiredIteratorException")
         shard = self._shard(name)
-        begin = int(at)
+        begin, empties = int(at), int(empty)
         if begin < shard.trimmed:
             raise Refused("TrimmedDataAccessException")
-        records = shard.records[begin : begin + min(self.page, request.get("Limit", 1000))]
-        end = begin + len(records)
+        if empties < shard.empties.get(begin, 0):
+            records, end, empties = [], begin, empties + 1
+        else:
+            end = begin + min(self.page, request.get("Limit", 1000))
+            ends = [n for n in (*shard.breaks, *shard.empties) if begin < n < end]
+            records = shard.records[begin : min([end, *ends])]
+            # An empty page that was not scripted is the head: what comes there is met.
+            end, empties = begin + len(records), 0 if records else empties
         answer: dict[str, Any] = {"Records": records}
-        if not (shard.closed and end == len(shard.records)):
-            answer["NextShardIterator"] = self._iterator(shard, end)
+        if not (shard.closed and end == len(shard.records) and empties >= shard.empties.get(end, 0)):
+            answer["NextShardIterator"] = self._iterator(shard, end, empties)
         return answer
 
     def _shard(self, name: str) -> ScriptedShard:
@@ -220,14 +265,16 @@ class ScriptedStream:
             raise Refused("ResourceNotFoundException")
         return self.shards[name]
 
-    def _iterator(self, shard: ScriptedShard, at: int) -> str:
-        return f"{shard.id}|{at}|{self._epoch}"
+    def _iterator(self, shard: ScriptedShard, at: int, empties: int) -> str:
+        return f"{shard.id}|{at}|{empties}|{self._epoch}"
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         stream = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            # Head and body are two writes: without this each answer waits 40 ms for an acknowledgement.
+            disable_nagle_algorithm = True
 
             def do_POST(self) -> None:
                 operation = self.headers["X-Amz-Target"].split(".")[1]

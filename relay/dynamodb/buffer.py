@@ -1,0 +1,68 @@
+"""Records that were read and not yet handed out, in one order across all shards."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from relay.dynamodb.stream_record import Record
+
+if TYPE_CHECKING:
+    from relay.dynamodb.shard import StreamShard
+
+Order = tuple[datetime, int, int]
+
+
+class RecordBuffer:
+    """A heap ordered by (creation time, sequence number as an integer, arrival): seed 001, "RecordBuffer".
+
+    The records of one shard are pushed in their own order and leave in it (I2): creation times are approximate,
+    so within a shard a time that goes back counts as the one before it.
+    """
+
+    def __init__(self, clock: Callable[[], int] | None = None) -> None:
+        self._heap: list[tuple[Order, Record, StreamShard]] = []
+        # The last creation time of each shard that has records here.
+        self._latest: dict[StreamShard, datetime] = {}
+        self.clock = clock or itertools.count().__next__
+
+    def __repr__(self) -> str:
+        return f"<RecordBuffer[{len(self._heap)} records]>"
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def order(self, record: Record, shard: StreamShard) -> Order:
+        """Return what ``record`` is sorted by; never the same twice."""
+        meta = record["meta"]
+        created = self._latest[shard] = max(meta["created_at"], self._latest.get(shard, meta["created_at"]))
+        # "2" is before "140": as text it would not be.
+        return created, int(meta["sequence_number"]), self.clock()
+
+    def push(self, record: Record, shard: StreamShard) -> None:
+        heapq.heappush(self._heap, (self.order(record, shard), record, shard))
+
+    def push_all(self, records: Iterable[Record], shard: StreamShard) -> None:
+        """Push the records of one shard, in their order."""
+        for record in records:
+            self.push(record, shard)
+
+    def peek(self) -> tuple[Record, StreamShard]:
+        """Return the first record and its shard. IndexError if there is none."""
+        _, record, shard = self._heap[0]
+        return record, shard
+
+    def pop(self) -> tuple[Record, StreamShard]:
+        """Remove and return the first record and its shard. IndexError if there is none."""
+        _, record, shard = heapq.heappop(self._heap)
+        if not self._heap:
+            self._latest.clear()
+        return record, shard
+
+    def unread(self) -> Counter[StreamShard]:
+        """Count the records by shard."""
+        return Counter(shard for _, _, shard in self._heap)

@@ -1,0 +1,47 @@
+"""One scripted endpoint, and one client of it, for all tests that read streams from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from relay.dynamodb.session import StreamSession
+from tests.dynamodb.endpoint import ARN, ScriptedStream
+
+if TYPE_CHECKING:
+    from types_boto3_dynamodbstreams import DynamoDBStreamsClient
+
+
+@pytest.fixture(scope="session")
+def endpoint() -> Iterator[ScriptedStream]:
+    with ScriptedStream() as scripted:
+        yield scripted
+
+
+@pytest.fixture(scope="session")
+def client(endpoint: ScriptedStream) -> Iterator[DynamoDBStreamsClient]:
+    """A client that does not retry by itself: each trouble is met once."""
+    client = boto3.client(
+        "dynamodbstreams",
+        region_name="us-east-1",
+        endpoint_url=endpoint.url,
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def scripted(endpoint: ScriptedStream) -> ScriptedStream:
+    """The endpoint, with nothing in it."""
+    endpoint.clear()
+    return endpoint
+
+
+@pytest.fixture
+def session(client: DynamoDBStreamsClient) -> StreamSession:
+    return StreamSession(client, ARN)

@@ -1,0 +1,94 @@
+"""What the tests of ``relay.dynamodb.Stream`` share: opening it, reading it to the head, looking at the calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from relay.dynamodb import Record, Stream
+from tests.dynamodb.endpoint import ARN, ScriptedStream, full
+
+
+class Clock:
+    """Seconds since the epoch that pass when they are told to."""
+
+    def __init__(self, now: float = 1_700_049_600.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def opened(client: Any, position: Any = "trim_horizon", **options: Any) -> Stream:
+    return Stream(client, ARN, position, **{"sleep": lambda seconds: None, **options})
+
+
+def read(stream: Stream, count: int | None = None) -> list[Record]:
+    """Read ``count`` records, or until there is nothing now."""
+    records: list[Record] = []
+    while count is None or len(records) < count:
+        record = next(stream)
+        if record is None:
+            break
+        records.append(record)
+    return records
+
+
+def versions(records: Iterable[Record]) -> list[int]:
+    return [int(record["new"]["version"]["N"]) for record in records]
+
+
+def short(name: str) -> str:
+    """The short name that ``endpoint.full`` was given."""
+    return name.removeprefix("shardId-").lstrip("0") or "0"
+
+
+def active(stream: Stream) -> list[str]:
+    return [short(name) for name in stream.token["active"]]
+
+
+def entries(stream: Stream) -> dict[str, dict[str, str]]:
+    """The shards of the token, by their short names."""
+    return {short(entry["shard_id"]): entry for entry in stream.token["shards"]}
+
+
+def iterators(scripted: ScriptedStream) -> list[tuple[str, str]]:
+    """The iterators that were asked for: short shard names and types."""
+    return [
+        (short(request["ShardId"]), request["ShardIteratorType"])
+        for request in scripted.requests
+        if "ShardIteratorType" in request
+    ]
+
+
+def calls(scripted: ScriptedStream) -> tuple[int, int, int]:
+    """How many calls of DescribeStream, GetShardIterator and GetRecords there were since the last look."""
+    counts = [scripted.calls.count(name) for name in ("DescribeStream", "GetShardIterator", "GetRecords")]
+    scripted.calls.clear()
+    scripted.requests.clear()
+    return counts[0], counts[1], counts[2]
+
+
+def lineage(scripted: ScriptedStream, *edges: str) -> None:
+    """Make shards: ``"0"`` alone, ``"0>1,2"`` split into two; what has children is closed."""
+    for edge in edges:
+        parent, _, children = edge.partition(">")
+        if full(parent) not in scripted.shards:
+            scripted.shard(parent)
+        if children:
+            scripted.split(parent, *children.split(","))
+
+
+def token(active: Iterable[str], *shards: tuple[Any, ...]) -> dict[str, Any]:
+    """A token. Shards: (name, parent or None, iterator type, sequence number or None)."""
+    entries = []
+    for name, parent, kind, sequence in shards:
+        entry = {"shard_id": full(name)}
+        if parent is not None:
+            entry["parent"] = full(parent)
+        if kind is not None:
+            entry["iterator_type"] = kind
+        if sequence is not None:
+            entry["sequence_number"] = sequence
+        entries.append(entry)
+    return {"stream_arn": ARN, "active": [full(name) for name in active], "shards": entries}

@@ -1,0 +1,165 @@
+"""The four calls: continued listings, the child filter, and what each error of the service becomes."""
+
+from __future__ import annotations
+
+import pytest
+
+from relay.dynamodb.session import (
+    IteratorExpired,
+    ShardNotFound,
+    StreamNotFound,
+    StreamSession,
+    Transient,
+    TrimmedData,
+    retried,
+)
+from relay.errors import RelayError, Unavailable
+from relay.lineage import Shard
+from tests.dynamodb.endpoint import Refused, ScriptedStream, full
+
+
+@pytest.fixture
+def six(scripted: ScriptedStream) -> ScriptedStream:
+    """0>{1,2}, 1>{3}, 4, 5, two to a page."""
+    scripted.listing_page = 2
+    scripted.shard("0")
+    scripted.split("0", "1", "2")
+    scripted.split("1", "3")
+    scripted.shard("4")
+    scripted.shard("5")
+    return scripted
+
+
+def names(shards: tuple[Shard, ...]) -> list[str]:
+    return [shard.id[-1] for shard in shards]
+
+
+def test_a_listing_is_continued_until_there_is_no_last_shard(session: StreamSession, six: ScriptedStream) -> None:
+    """G51"""
+    listing = session.describe()
+    assert names(listing.shards) == ["0", "1", "2", "3", "4", "5"]
+    assert [request.get("ExclusiveStartShardId") for request in six.requests] == [None, full("1"), full("3")]
+    assert not listing.disabled
+
+
+def test_a_listing_may_begin_after_a_shard(session: StreamSession, six: ScriptedStream) -> None:
+    assert names(session.describe(first_shard=full("2")).shards) == ["3", "4", "5"]
+
+
+def test_children_are_asked_for_with_a_filter(session: StreamSession, six: ScriptedStream) -> None:
+    assert names(session.describe_children(full("0")).shards) == ["1", "2"]
+    assert six.requests[0]["ShardFilter"] == {"Type": "CHILD_SHARDS", "ShardId": full("0")}
+
+
+def test_where_the_filter_is_not_known_the_listing_begins_after_the_parent(
+    session: StreamSession, six: ScriptedStream
+) -> None:
+    six.filters = False
+    assert names(session.describe_children(full("1")).shards) == ["2", "3", "4", "5"]
+    assert names(session.describe_children(full("3")).shards) == ["4", "5"]
+    assert sum("ShardFilter" in request for request in six.requests) == 1
+
+
+def test_a_listing_that_repeats_a_page_is_an_error(session: StreamSession, six: ScriptedStream) -> None:
+    """X17"""
+    six.listing_page = 1
+    describe = six._DescribeStream
+
+    def twisted(request: dict[str, object]) -> dict[str, object]:
+        answer = describe(request)
+        if answer["StreamDescription"].get("LastEvaluatedShardId") == full("2"):
+            answer["StreamDescription"]["LastEvaluatedShardId"] = full("0")
+        return answer
+
+    six._DescribeStream = twisted  # type: ignore[method-assign]
+    try:
+        with pytest.raises(RelayError, match="never ends"):
+            session.describe()
+    finally:
+        del six._DescribeStream
+
+
+def test_shards_without_an_id_and_an_empty_last_shard_are_passed_over(
+    session: StreamSession, six: ScriptedStream
+) -> None:
+    """X17"""
+    six.listing_page = 100
+    describe = six._DescribeStream
+
+    def twisted(request: dict[str, object]) -> dict[str, object]:
+        answer = describe(request)
+        answer["StreamDescription"]["Shards"].append({"ParentShardId": full("0")})
+        answer["StreamDescription"]["LastEvaluatedShardId"] = ""
+        return answer
+
+    six._DescribeStream = twisted  # type: ignore[method-assign]
+    try:
+        assert len(session.describe().shards) == 6
+    finally:
+        del six._DescribeStream
+
+
+def test_an_error_in_the_middle_of_a_listing_is_an_error_of_the_listing(
+    session: StreamSession, six: ScriptedStream
+) -> None:
+    """X17: half a listing would look like shards that are gone."""
+
+    def fail(operation: str) -> None:
+        if len(six.calls) == 2:
+            raise Refused("InternalServerError", 500)
+
+    six.before = fail
+    with pytest.raises(Transient):
+        session.describe()
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "error"),
+    [
+        ("ExpiredIteratorException", 400, IteratorExpired),
+        ("TrimmedDataAccessException", 400, TrimmedData),
+        ("ResourceNotFoundException", 400, ShardNotFound),
+        ("ThrottlingException", 400, Transient),
+        ("LimitExceededException", 400, Transient),
+        ("InternalServerError", 500, Transient),
+        ("AccessDeniedException", 400, Unavailable),
+        ("ValidationException", 400, RelayError),
+    ],
+)
+def test_each_refusal_has_its_own_error(
+    session: StreamSession, six: ScriptedStream, kind: str, status: int, error: type[Exception]
+) -> None:
+    """G51"""
+
+    def refuse(operation: str) -> None:
+        raise Refused(kind, status)
+
+    six.before = refuse
+    with pytest.raises(error):
+        session.records("iterator")
+    with pytest.raises(error):
+        session.iterator_at(full("0"), "trim_horizon")
+
+
+def test_a_stream_nobody_knows_is_told_from_a_shard_nobody_knows(
+    session: StreamSession, scripted: ScriptedStream
+) -> None:
+    """G51"""
+    with pytest.raises(StreamNotFound):
+        StreamSession(session.client, "arn:aws:dynamodb:us-east-1:000000000000:table/t/stream/other").describe()
+    with pytest.raises(ShardNotFound) as caught:
+        session.iterator_at(full("nowhere"), "trim_horizon")
+    assert not isinstance(caught.value, StreamNotFound)
+
+
+def test_waiting_grows_and_is_jittered_and_ends() -> None:
+    waits: list[float] = []
+
+    def throttled() -> None:
+        raise Transient("slow down")
+
+    with pytest.raises(Unavailable, match=r"the listing: giving up.*slow down"):
+        retried(throttled, "the listing", sleep=waits.append)
+    assert len(waits) == 7
+    assert all(0 <= wait <= 0.1 * 2**n for n, wait in enumerate(waits))
+    assert len(set(waits)) > 1

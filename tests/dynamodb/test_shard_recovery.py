@@ -1,0 +1,222 @@
+"""A shard whose place is not there any more: expired iterators, trimmed records, a busy or unknown shard."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from relay.dynamodb import IteratorExpired
+from relay.dynamodb.session import IteratorType, ShardNotFound, StreamSession
+from relay.dynamodb.stream_token import Position
+from relay.errors import Unavailable
+from relay.lineage import Gap
+from tests.dynamodb.endpoint import Refused, ScriptedStream, full
+from tests.dynamodb.reading import versions
+from tests.dynamodb.test_shard import NOON, begun, sequences, shard
+
+
+def iterators(scripted: ScriptedStream) -> list[tuple[str, str | None]]:
+    return [
+        (request["ShardIteratorType"], request.get("SequenceNumber"))
+        for request in scripted.requests
+        if "ShardIteratorType" in request
+    ]
+
+
+@pytest.mark.parametrize("kind", ["trim_horizon", "latest"])
+def test_an_expired_iterator_without_a_sequence_number_is_an_error(
+    session: StreamSession, scripted: ScriptedStream, kind: IteratorType
+) -> None:
+    """G21: a new one might leave out what came and went meanwhile."""
+    scripted.shard("s")
+    reading = begun(session, kind)
+    scripted.expire_iterators()
+    scripted.calls.clear()
+    with pytest.raises(IteratorExpired, match=f"{full('s')}.*{kind}.*heartbeat"):
+        reading.get_records()
+    assert scripted.calls == ["GetRecords"]
+
+
+def test_with_a_gap_callback_it_goes_on_at_the_horizon_instead(
+    session: StreamSession, scripted: ScriptedStream
+) -> None:
+    """G21, I9"""
+    gaps: list[Gap] = []
+    scripted.shard("s")
+    reading = begun(session, on_gap=gaps.append)
+    scripted.expire_iterators()
+    scripted.put("s", "k", 1)
+    assert versions(reading.get_records()) == [1]
+    assert [(gap.reason, gap.begin, gap.end) for gap in gaps] == [
+        ("expired", {"type": "trim_horizon"}, {"type": "at_sequence", "sequence": sequences(scripted)[0]})
+    ]
+
+
+def test_a_search_for_a_time_that_outlives_its_iterator_begins_again(
+    session: StreamSession, scripted: ScriptedStream
+) -> None:
+    """The caller cannot call heartbeat() while other shards are searched."""
+    scripted.shard("s")
+    reading = shard(session)
+    assert reading.seek_to(datetime.fromtimestamp(NOON, UTC)) == []
+    scripted.expire_iterators()
+    scripted.put("s", "k", 1, created=NOON - 3600)
+    scripted.put("s", "k", 2, created=NOON)
+    assert versions(reading.get_records()) == [2]
+
+
+def test_an_expired_iterator_at_the_head_does_not_bring_back_what_was_before_it(
+    session: StreamSession, scripted: ScriptedStream
+) -> None:
+    """X14: not at the new head, for what came meanwhile would be lost (I1)."""
+    scripted.shard("s")
+    scripted.put("s", "k", 1, created=NOON - 3600)
+    reading = begun(session, "latest", on_gap=lambda gap: None, clock=lambda: NOON + 90.0)
+    scripted.expire_iterators()
+    scripted.put("s", "k", 2, created=NOON + 90)
+    assert versions(reading.get_records()) == [2]
+
+
+@pytest.mark.parametrize("kind", ["at_sequence", "after_sequence"])
+def test_an_expired_iterator_with_a_sequence_number_is_replaced_exactly(
+    session: StreamSession, scripted: ScriptedStream, kind: IteratorType
+) -> None:
+    """G22"""
+    scripted.shard("s")
+    first = scripted.put("s", "k", 0)
+    scripted.pages("s", 4)
+    reading = shard(session)
+    reading.jump_to(kind, first)
+    scripted.expire_iterators()
+    scripted.requests.clear()
+    records = reading.get_records()
+    assert versions(records) == ([0, 1, 2, 3, 4] if kind == "at_sequence" else [1, 2, 3, 4])
+    assert len(iterators(scripted)) == 1
+    assert iterators(scripted)[0][1] == first
+    assert reading.position == Position(kind, first)
+
+
+def test_an_iterator_that_expires_after_a_page_is_replaced_after_that_page(
+    session: StreamSession, scripted: ScriptedStream
+) -> None:
+    """I2: although nothing of the page was handed out yet."""
+    scripted.shard("s")
+    scripted.pages("s", 2, 2)
+    reading = begun(session)
+    first = reading.get_records()
+    scripted.expire_iterators()
+    assert versions([*first, *reading.get_records()]) == [0, 1, 2, 3]
+
+
+def test_trimmed_in_the_middle_it_jumps_to_the_horizon_and_tells_from_where_to_where(
+    session: StreamSession, scripted: ScriptedStream
+) -> None:
+    """X6, I9"""
+    gaps: list[Gap] = []
+    scripted.shard("s")
+    scripted.pages("s", 2, 2, 2)
+    reading = begun(session, on_gap=gaps.append, clock=lambda: 5.0)
+    for record in reading.get_records():
+        reading.delivered(record)
+    scripted.trim("s", 5)
+    assert versions(reading.get_records()) == [5]
+    last, first = sequences(scripted)[1], sequences(scripted)[5]
+    assert gaps == [
+        Gap(
+            "scripted",
+            "2026-01-01T00:00:00.000",
+            full("s"),
+            "trimmed",
+            {"type": "after_sequence", "sequence": last},
+            {"type": "at_sequence", "sequence": first},
+            5.0,
+        )
+    ]
+    assert reading.position == Position("at_sequence", first)
+
+
+def test_trimmed_with_nothing_left_the_gap_has_no_end(session: StreamSession, scripted: ScriptedStream) -> None:
+    gaps: list[Gap] = []
+    scripted.shard("s")
+    scripted.pages("s", 1, 1)
+    reading = begun(session, on_gap=gaps.append)
+    reading.get_records()
+    scripted.trim("s", 2)
+    assert reading.get_records() == []
+    assert [gap.end for gap in gaps] == [None]
+
+
+def test_a_callback_that_raises_keeps_the_shard_before_the_gap(
+    session: StreamSession, scripted: ScriptedStream
+) -> None:
+    """I9: nothing after a loss is read that nobody has heard of."""
+    told: list[Gap] = []
+
+    def refuse(gap: Gap) -> None:
+        told.append(gap)
+        raise RuntimeError("stop here")
+
+    scripted.shard("s")
+    scripted.pages("s", 1, 1, 1)
+    reading = begun(session, on_gap=refuse)
+    reading.delivered(reading.get_records()[0])
+    scripted.trim("s", 2)
+    for _ in range(2):
+        with pytest.raises(RuntimeError):
+            reading.get_records()
+        assert reading.position == Position("after_sequence", sequences(scripted)[0])
+    assert told[0].id == told[1].id
+    reading.on_gap = None
+    assert versions(reading.get_records()) == [2]
+
+
+def test_a_position_that_was_trimmed_becomes_the_horizon_of_the_same_shard(
+    session: StreamSession, scripted: ScriptedStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """G15, X7"""
+    caplog.set_level(logging.INFO)
+    scripted.shard("s")
+    scripted.pages("s", 4)
+    scripted.trim("s", 2)
+    reading = shard(session)
+    first = sequences(scripted)[0]
+    reading.jump_to("at_sequence", first)
+    assert iterators(scripted) == [("AT_SEQUENCE_NUMBER", first), ("TRIM_HORIZON", None)]
+    assert "past the trim horizon" in caplog.text
+    assert versions(reading.get_records()) == [2, 3]
+
+
+def test_a_shard_that_is_not_there_is_told_from_one_that_is_busy(
+    session: StreamSession, scripted: ScriptedStream
+) -> None:
+    with pytest.raises(ShardNotFound):
+        begun(session)
+    scripted.shard("s")
+    scripted.before = _refuse("ThrottlingException")
+    with pytest.raises(Unavailable, match=f"{full('s')}.*trim_horizon"):
+        begun(session)
+
+
+def test_throttling_is_waited_out(session: StreamSession, scripted: ScriptedStream) -> None:
+    scripted.shard("s")
+    scripted.put("s", "k", 1)
+    waits: list[float] = []
+    reading = begun(session, sleep=waits.append)
+    scripted.before = _refuse("ThrottlingException", times=3)
+    assert versions(reading.get_records()) == [1]
+    assert len(waits) == 3
+
+
+def _refuse(kind: str, times: int = 1000) -> Callable[[str], None]:
+    left = times
+
+    def refuse(operation: str) -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            raise Refused(kind)
+
+    return refuse

@@ -1,0 +1,397 @@
+"""Tokens: their shape, and what a stream makes of one when its shards have changed since."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.dynamodb import InvalidPosition, InvalidStream, StreamToken
+from relay.dynamodb.coordinator import DISCOVER_EVERY
+from relay.lineage import Gap
+from tests.dynamodb.endpoint import ARN, ScriptedStream, full
+from tests.dynamodb.reading import (
+    Clock,
+    active,
+    calls,
+    entries,
+    iterators,
+    lineage,
+    opened,
+    read,
+    short,
+    token,
+    versions,
+)
+
+if TYPE_CHECKING:
+    from types_boto3_dynamodbstreams import DynamoDBStreamsClient
+
+
+# ------------------------------------------------------------------ the shape
+
+
+def test_a_token_names_the_active_shards_and_the_whole_lineage(
+    client: DynamoDBStreamsClient, scripted: ScriptedStream
+) -> None:
+    """G10, G38"""
+    lineage(scripted, "0>2", "2>5,6", "1>3,4", "3>7")
+    taken = opened(client, "latest").token
+    assert sorted(map(short, taken["active"])) == ["4", "5", "6", "7"]
+    assert taken["stream_arn"] == ARN
+    by_name = {short(entry["shard_id"]): entry for entry in taken["shards"]}
+    parents = {name: short(entry["parent"]) for name, entry in by_name.items() if "parent" in entry}
+    assert sorted(by_name) == [str(n) for n in range(8)]
+    assert parents == {"2": "0", "5": "2", "6": "2", "3": "1", "4": "1", "7": "3"}
+    assert json.loads(json.dumps(taken)) == taken
+
+
+def test_a_token_leaves_out_what_it_has_no_value_for(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
+    """G48"""
+    lineage(scripted, "0>1,2")
+    stream = opened(client, "latest")
+    sequence = scripted.put("2", "k", 1)
+    stream.heartbeat()
+    assert stream.token == {
+        "stream_arn": ARN,
+        "active": [full("1"), full("2")],
+        "shards": [
+            {"shard_id": full("0")},
+            {"shard_id": full("1"), "parent": full("0"), "iterator_type": "latest"},
+            {
+                "shard_id": full("2"),
+                "parent": full("0"),
+                "iterator_type": "at_sequence",
+                "sequence_number": sequence,
+            },
+        ],
+    }
+
+
+def test_a_closed_shard_with_unread_records_is_active_in_the_token(
+    client: DynamoDBStreamsClient, scripted: ScriptedStream
+) -> None:
+    """G11"""
+    lineage(scripted, "s")
+    sequences = [scripted.put("s", "k", version) for version in range(3)]
+    scripted.close("s")
+    stream = opened(client)
+    stream.heartbeat()
+    assert active(stream) == ["s"]
+    assert entries(stream)["s"] == {
+        "shard_id": full("s"),
+        "iterator_type": "at_sequence",
+        "sequence_number": sequences[0],
+    }
+    for sequence in sequences:
+        read(stream, 1)
+        assert active(stream) == ["s"]
+        assert entries(stream)["s"]["sequence_number"] == sequence
+        assert entries(stream)["s"]["iterator_type"] == "after_sequence"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"stream_arn": None}, "stream_arn"),
+        ({"active": "s"}, "active"),
+        ({"active": [1]}, "active"),
+        ({"shards": {}}, "shards"),
+        ({"shards": ["s"]}, "not an object"),
+        ({"shards": [{}]}, "shard_id"),
+        ({"shards": [{"shard_id": "s", "parent": 1}]}, "parent"),
+        ({"shards": [{"shard_id": "s"}, {"shard_id": "s"}]}, "twice"),
+        ({"shards": [{"shard_id": "s", "iterator_type": "middle"}]}, "shard s.*middle"),
+        ({"shards": [{"shard_id": "s", "iterator_type": ["latest"]}]}, "shard s"),
+        ({"shards": [{"shard_id": "s", "iterator_type": "at_sequence"}]}, "shard s.*sequence number"),
+        (
+            {"shards": [{"shard_id": "s", "iterator_type": "after_sequence", "sequence_number": 7}]},
+            "shard s.*sequence number",
+        ),
+    ],
+)
+def test_what_is_no_token_is_refused_with_its_place(change: dict[str, Any], message: str) -> None:
+    good = token(["s"], ("s", None, "after_sequence", "7"))
+    assert StreamToken.from_json(good).to_json() == good
+    with pytest.raises(InvalidPosition, match=message):
+        StreamToken.from_json({**good, **change})
+
+
+def test_a_token_is_an_object(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
+    with pytest.raises(InvalidPosition, match="stream_arn"):
+        opened(client, {})
+    with pytest.raises(InvalidPosition, match="object"):
+        StreamToken.from_json("[]")
+
+
+# ------------------------------------------------------------------ resuming
+
+
+def test_a_stream_goes_on_where_a_token_was_taken(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
+    """Seed 002, "Pausing and Resuming"."""
+    lineage(scripted, "s")
+    scripted.pages("s", 4)
+    stream = opened(client)
+    read(stream, 2)
+    resumed = opened(client, json.loads(json.dumps(stream.token)))
+    assert resumed.token == stream.token
+    assert versions(read(resumed)) == versions(read(stream)) == [2, 3]
+    stream.move_to(stream.token)
+    scripted.pages("s", 1)
+    assert versions(read(stream)) == [4]
+
+
+def test_a_parent_with_unread_records_goes_before_its_child_and_nothing_comes_twice(
+    client: DynamoDBStreamsClient, scripted: ScriptedStream
+) -> None:
+    """X1, X2: with the token Bloop would write, which has both active."""
+    lineage(scripted, "p")
+    first = scripted.put("p", "k", 1)
+    scripted.pages("p", 1, 1)
+    lineage(scripted, "p>c")
+    scripted.put("c", "k", 11)
+    scripted.put("c", "k", 12)
+    taken = token(["c", "p"], ("p", None, "after_sequence", first), ("c", "p", "trim_horizon", None))
+    stream = opened(client, taken)
+    assert versions(read(stream)) == [1, 2, 11, 12]
+    assert active(stream) == ["c"]
+
+
+def test_a_child_that_was_ahead_of_its_parent_keeps_its_place(
+    client: DynamoDBStreamsClient, scripted: ScriptedStream
+) -> None:
+    """X1: what Bloop handed out of the child already does not come again."""
+    lineage(scripted, "p>c")
+    first = scripted.put("p", "k", 1)
+    scripted.put("p", "k", 2)
+    read_already = scripted.put("c", "k", 11)
+    scripted.put("c", "k", 12)
+    taken = token(["c", "p"], ("p", None, "after_sequence", first), ("c", "p", "after_sequence", read_already))
+    stream = opened(client, taken)
+    assert stream.token["active"] == [full("p")]
+    again = opened(client, stream.token)
+    assert versions(read(again)) == [2, 12]
+
+
+def test_an_unnamed_shard_between_two_active_ones_is_read_between_them(
+    client: DynamoDBStreamsClient, scripted: ScriptedStream
+) -> None:
+    """I1, I2"""
+    lineage(scripted, "1>2", "2>3")
+    for version, shard in enumerate("123"):
+        scripted.put(shard, "k", version)
+    assert versions(read(opened(client, token(["1", "3"])))) == [0, 1, 2]
+
+
+def test_the_records_of_a_closed_shard_and_its_children_survive_every_token(
+    client: DynamoDBStreamsClient, scripted: ScriptedStream
+) -> None:
+    """X1: a token after each record."""
+    lineage(scripted, "p")
+    scripted.pages("p", 2, 1)
+    lineage(scripted, "p>c,d")
+    scripted.put("c", "k", 3)
+    scripted.put("d", "k", 4)
+    stream, seen = opened(client), []
+    for _ in range(5):
+        seen += versions(read(stream, 1))
+        stream = opened(client, json.loads(json.dumps(stream.token)))
+    assert seen == [0, 1, 2, 3, 4]
+    assert next(stream) is None
+
+
+def test_a_lineage_the_token_does_not_name_is_read_and_a_lost_one_is_a_gap(
+    client: DynamoDBStreamsClient, scripted: ScriptedStream
+) -> None:
+    """X3"""
+    gaps: list[Gap] = []
+    lineage(scripted, "b")
+    seventh = scripted.put("b", "k", 7)
+    scripted.put("b", "k", 8)
+    scripted.shard("x", "p2")
+    scripted.put("x", "k", 20)
+    taken = token(["a", "b"], ("a", None, "after_sequence", "5"), ("b", None, "after_sequence", seventh))
+    stream = opened(client, taken, on_gap=gaps.append)
+    assert sorted(active(stream)) == ["b", "x"]
+    assert ("x", "TRIM_HORIZON") in iterators(scripted)
+    assert [(gap.shard, gap.reason, gap.begin) for gap in gaps] == [
+        (full("a"), "gone", {"type": "after_sequence", "sequence": "5"})
+    ]
+    assert versions(read(stream)) == [8, 20]
+    assert "a" not in entries(stream)
+
+
+def test_a_token_of_shards_that_are_all_gone_is_of_no_use(
+    client: DynamoDBStreamsClient, scripted: ScriptedStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """G13"""
+    caplog.set_level(logging.INFO, "relay")
+    lineage(scripted, "unrelated")
+    taken = token(["s"], ("p", None, None, None), ("s", "p", "trim_horizon", None))
+    with pytest.raises(InvalidStream, match=full("s")):
+        opened(client, taken)
+    assert [record.message for record in caplog.records if record.levelname == "INFO"] == [
+        f"Unknown or expired shard {full(name)}: pruning it from the stream's token" for name in "ps"
+    ]
+
+
+def test_the_children_of_an_expired_shard_begin_at_their_horizons(
+    client: DynamoDBStreamsClient, scripted: ScriptedStream
+) -> None:
+    """G14; seed 002, "Pausing and Resuming"."""
+    gaps: list[Gap] = []
+    lineage(scripted, "p>c,d")
+    scripted.put("c", "k", 1)
+    scripted.put("d", "k", 2)
+    taken = token(["p"], ("p", None, "after_sequence", "5"), ("c", "p", None, None), ("d", "p", None, None))
+    scripted.shards[full("p")].listed = False
+    stream = opened(client, taken, on_gap=gaps.append)
+    assert active(stream) == ["c", "d"]
+    assert [gap.shard for gap in gaps] == [full("p")]
+    assert versions(read(stream)) == [1, 2]
+    assert sorted(entries(stream)) == ["c", "d"]
+
+
+def test_a_finished_shard_that_expired_is_no_gap(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
+    gaps: list[Gap] = []
+    lineage(scripted, "p>c")
+    stream = opened(client, "latest")
+    taken = stream.token
+    scripted.shards[full("p")].listed = False
+    resumed = opened(client, taken, on_gap=gaps.append)
+    assert (gaps, sorted(entries(resumed))) == ([], ["c"])
+    scripted.shards[full("p")].listed = True
+    scripted.put("p", "k", 1)
+    assert read(resumed) == []
+
+
+def test_a_shard_that_had_yet_to_begin_and_expired_is_a_gap(
+    client: DynamoDBStreamsClient, scripted: ScriptedStream
+) -> None:
+    """I9: nobody has read it."""
+    gaps: list[Gap] = []
+    lineage(scripted, "p>c", "c>d")
+    taken = token(["p"], ("p", None, "after_sequence", "5"), ("c", "p", None, None), ("d", "c", None, None))
+    for name in "pc":
+        scripted.forget(name)
+    assert active(opened(client, taken, on_gap=gaps.append)) == ["d"]
+    assert [(gap.shard, gap.begin) for gap in gaps] == [
+        (full("p"), {"type": "after_sequence", "sequence": "5"}),
+        (full("c"), {"type": "trim_horizon"}),
+    ]
+
+
+def test_a_shard_that_one_listing_left_out_is_not_lost(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
+    gaps: list[Gap] = []
+    lineage(scripted, "a", "b")
+    taken = opened(client).token
+    scripted.shards[full("a")].listed = False
+    calls(scripted)
+
+    def list_again(operation: str) -> None:
+        scripted.shards[full("a")].listed = len(scripted.calls) > 1
+
+    scripted.before = list_again
+    assert active(opened(client, taken, on_gap=gaps.append)) == ["a", "b"]
+    assert gaps == []
+
+
+def test_a_position_past_the_horizon_becomes_the_horizon(
+    client: DynamoDBStreamsClient, scripted: ScriptedStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """G15, X7: of the same shard, and a gap."""
+    caplog.set_level(logging.INFO)
+    gaps: list[Gap] = []
+    lineage(scripted, "s")
+    beyond = scripted.put("s", "k", 1)
+    scripted.pages("s", 3)
+    scripted.trim("s", 2)
+    stream = opened(client, token(["s"], ("s", None, "at_sequence", beyond)), on_gap=gaps.append)
+    assert iterators(scripted) == [("s", "AT_SEQUENCE_NUMBER"), ("s", "TRIM_HORIZON")]
+    assert "past the trim horizon" in caplog.text
+    assert active(stream) == ["s"]
+    assert gaps == []
+    # Until somebody has heard of the gap, a token meets it again.
+    assert entries(stream)["s"]["sequence_number"] == beyond
+    assert versions(read(stream)) == [2, 3]
+    assert [(gap.reason, gap.begin) for gap in gaps] == [("trimmed", {"type": "at_sequence", "sequence": beyond})]
+
+
+def test_a_gap_that_is_refused_leaves_the_stream_where_it_was(
+    client: DynamoDBStreamsClient, scripted: ScriptedStream
+) -> None:
+    """I9"""
+
+    def refuse(gap: Gap) -> None:
+        raise RuntimeError
+
+    lineage(scripted, "b")
+    scripted.pages("b", 2)
+    stream = opened(client, on_gap=refuse)
+    read(stream, 1)
+    with pytest.raises(RuntimeError):
+        stream.move_to(token(["a", "b"]))
+    assert versions(read(stream)) == [1]
+
+
+def test_a_token_of_another_stream_is_refused(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
+    """X29: positions mean nothing after the stream was disabled and enabled again."""
+    lineage(scripted, "s")
+    other = {**token(["s"]), "stream_arn": ARN.replace("2026", "2025")}
+    with pytest.raises(InvalidStream, match=r"2025.*2026"):
+        opened(client, other)
+
+
+def test_a_token_without_positions_reads_from_the_horizon(
+    client: DynamoDBStreamsClient, scripted: ScriptedStream
+) -> None:
+    """X14: never from the head."""
+    lineage(scripted, "a", "b", "c")
+    for shard in "abc":
+        scripted.put(shard, "k", 1)
+    stream = opened(client, token(["a", "b"], ("a", None, None, None)))
+    assert sorted(active(stream)) == ["a", "b", "c"]
+    assert versions(read(stream)) == [1, 1, 1]
+
+
+def test_a_token_of_an_empty_stream_reads_all_that_comes(
+    client: DynamoDBStreamsClient, scripted: ScriptedStream
+) -> None:
+    taken = opened(client, "latest").token
+    assert taken == {"stream_arn": ARN, "active": [], "shards": []}
+    lineage(scripted, "s")
+    scripted.put("s", "k", 1)
+    assert versions(read(opened(client, taken))) == [1]
+
+
+def test_a_leaf_bloop_dropped_for_want_of_children_is_finished(
+    client: DynamoDBStreamsClient, scripted: ScriptedStream
+) -> None:
+    """G7c, X19: its child, listed later, is read; it is not read again."""
+    lineage(scripted, "s>c", "other")
+    scripted.put("s", "k", 1)
+    scripted.put("c", "k", 2)
+    taken = token(["other"], ("s", None, "after_sequence", "5"), ("other", None, "trim_horizon", None))
+    assert versions(read(opened(client, taken))) == [2]
+
+
+def test_a_child_that_is_listed_only_after_a_restart_is_read_once(
+    client: DynamoDBStreamsClient, scripted: ScriptedStream
+) -> None:
+    """X19"""
+    clock = Clock()
+    lineage(scripted, "s")
+    scripted.pages("s", 2)
+    scripted.close("s")
+    stream = opened(client, clock=clock)
+    read(stream)
+    resumed = opened(client, stream.token, clock=clock)
+    assert read(resumed) == []
+    scripted.shard("c", "s")
+    scripted.put("c", "k", 5)
+    clock.now += 60
+    assert versions(read(resumed)) == [5]
+    clock.now += DISCOVER_EVERY
+    assert read(opened(client, resumed.token, clock=clock)) == []
