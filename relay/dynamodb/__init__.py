@@ -1,11 +1,33 @@
 """DynamoDB Streams: the relay's source, and ``Stream``, the same reading for Python programs.
 
-What Python programs need is named here; see ``relay/dynamodb/README.md`` for an example.
+What Python programs need is named here, and loaded when it is asked for: consumers use ``values`` without boto3.
+See ``relay/dynamodb/README.md`` for an example.
 """
 
-from relay.dynamodb.session import IteratorExpired
-from relay.dynamodb.stream import Stream
-from relay.dynamodb.stream_record import Record
-from relay.dynamodb.stream_token import InvalidPosition, InvalidStream, StreamToken
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from relay.dynamodb.session import IteratorExpired
+    from relay.dynamodb.stream import Stream
+    from relay.dynamodb.stream_record import Record
+    from relay.dynamodb.stream_token import InvalidPosition, InvalidStream, StreamToken
 
 __all__ = ["InvalidPosition", "InvalidStream", "IteratorExpired", "Record", "Stream", "StreamToken"]
+
+_HOMES = {
+    "InvalidPosition": "stream_token",
+    "InvalidStream": "stream_token",
+    "IteratorExpired": "session",
+    "Record": "stream_record",
+    "Stream": "stream",
+    "StreamToken": "stream_token",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
