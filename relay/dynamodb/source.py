@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from relay.avro.rows import TableSchema
+from relay.change import Snapshot
 from relay.dynamodb import describe
 from relay.dynamodb.reader import DynamoDBShardReader
 from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.session import ShardNotFound, StreamSession, Transient
+from relay.dynamodb.snapshot import MARGIN, MOST_SEGMENTS, SEGMENT_BYTES, SegmentReader
 from relay.errors import Unavailable
 from relay.lineage import Checkpoint, Shard, Stream
 
@@ -32,6 +34,8 @@ class DynamoDBSource:
         self.name = config.name
         self.start = config.start
         self.on_gap = config.on_gap
+        self.snapshot = config.snapshot
+        self.snapshot_margin = MARGIN
         self._dynamodb, self._streams = describe.clients(config)
         # Iterators at the head of shards, of when the plan was made.
         self._heads: dict[str, str] = {}
@@ -104,3 +108,12 @@ class DynamoDBSource:
             read_until=read_until,
             head=self._heads.pop(shard.id, None) if checkpoint is None or checkpoint.position is None else None,
         )
+
+    def measure(self) -> tuple[int, int]:
+        size, rows = describe.measure(self._dynamodb, self.config)
+        return min(MOST_SEGMENTS, 1 + size // SEGMENT_BYTES), rows
+
+    def open_segment(
+        self, shard: Shard, snapshot: Snapshot, segment: int, segments: int, position: Mapping[str, Any] | None
+    ) -> SegmentReader:
+        return SegmentReader(self._dynamodb, self.table, shard, snapshot, segment, segments, position)
