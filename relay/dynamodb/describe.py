@@ -69,7 +69,8 @@ def clients(source: DynamoDBSource, *, probe: bool = False) -> tuple[DynamoDBCli
     """Return the clients of DynamoDB and of its streams; nothing is connected yet.
 
     ``probe``: give up after at most 11 seconds, for a check that a person waits for; otherwise retry
-    for about a minute. Records come raw: ``relay.dynamodb.raw_records``. ``ConfigError`` when no region or profile can be found.
+    for about a minute. Records come raw, see ``relay.dynamodb.raw_records``. ``ConfigError`` when no region or
+    profile can be found.
     """
     settings = BotoConfig(
         connect_timeout=3 if probe else 5,
