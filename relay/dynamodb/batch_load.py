@@ -99,16 +99,21 @@ class _Table:
 
     def __init__(self, name: str, keys: Iterable[Key]) -> None:
         self.name = name
-        self.shape: dict[str, str] = {}  # type by attribute name
-        # Every spelling of a key that was given, by the key's index. The first is the one that is asked.
-        self.given: dict[_Index, list[Key]] = {}
+        # Name and type of each key attribute, as in the first key, and what Python may hold of it.
+        self.shape: tuple[tuple[str, str], ...] = ()
+        self._types: tuple[tuple[type, ...], ...] = ()
+        # The key that is asked, and other spellings of it that were given, by its index.
+        self.given: dict[_Index, Key] = {}
+        self._respelt: dict[_Index, list[Key]] = {}
+        # The index by values as written; canonical ones, as DynamoDB writes them, are mostly here, too.
+        self._indexes: dict[_Index, _Index] = {}
         self.items: dict[_Index, Item] = {}
-        spellings: set[_Index] = set()
         for key in keys:
             values = self._values(key)
-            if values not in spellings:
-                spellings.add(values)
-                self.given.setdefault(self._canonical(values, key), []).append(key)
+            if values not in self._indexes:
+                index = self._indexes[values] = self._canonical(values, key)
+                if self.given.setdefault(index, key) is not key:
+                    self._respelt.setdefault(index, []).append(key)
 
     def __repr__(self) -> str:
         return f"<_Table[{self.name}: {len(self.items)} of {len(self.given)}]>"
@@ -116,31 +121,36 @@ class _Table:
     def index_of(self, item: Mapping[str, Mapping[str, Any]]) -> _Index:
         """Return the index of an item, or of a key, as DynamoDB gave it."""
         try:
-            return self._canonical(tuple([item[name][kind] for name, kind in self.shape.items()]), item)
-        except (KeyError, ValueError) as error:
+            values = tuple([item[name][kind] for name, kind in self.shape])
+            return self._indexes.get(values) or self._canonical(values, item)
+        except (KeyError, TypeError, ValueError) as error:
             raise RelayError(f"table {self.name}: DynamoDB gave an item without its key: {error!r}") from error
 
     def found(self) -> list[Item]:
         return [self.items[index] for index in self.given if index in self.items]
 
     def missing(self) -> list[Key]:
-        return [key for index, keys in self.given.items() if index not in self.items for key in keys]
+        return [
+            key
+            for index, first in self.given.items()
+            if index not in self.items
+            for key in (first, *self._respelt.get(index, ()))
+        ]
 
     def _values(self, key: Key) -> _Index:
         """Return the values of ``key`` as they are written. ValueError if it is not of the table's shape."""
-        shape = self.shape or self._shape_of(key)
-        if len(key) != len(shape):
-            raise self._unlike(key)
-        values: list[str | bytes] = []
-        for name, kind in shape.items():
-            value = key.get(name)
-            raw: Any = value.get(kind) if isinstance(value, Mapping) and len(value) == 1 else None
-            if not _holds(kind, raw):
-                raise self._unlike(key)
-            values.append(bytes(raw) if kind == "B" else raw)
-        return tuple(values)
+        shape = self.shape or self._take_shape(key)
+        try:
+            values = tuple([key[name][kind] for name, kind in shape])
+            fits = len(key) == len(shape) == sum(map(len, key.values())) and all(map(isinstance, values, self._types))
+        except (KeyError, TypeError):
+            fits = False
+        if not fits:
+            expected = ", ".join(f"{name} ({kind})" for name, kind in shape)
+            raise ValueError(f"table {self.name}: {key!r} is not of the shape of the first key: {expected}")
+        return tuple([bytes(value) if isinstance(value, bytearray) else value for value in values])
 
-    def _shape_of(self, key: Key) -> dict[str, str]:
+    def _take_shape(self, key: Key) -> tuple[tuple[str, str], ...]:
         """Take the shape of the table's first key for all."""
         if len(key) not in (1, 2):
             raise ValueError(f"table {self.name}: {key!r} is no key: a key has one or two attributes")
@@ -148,31 +158,26 @@ class _Table:
             kind = next(iter(value), "") if isinstance(value, Mapping) else ""
             if kind not in _PYTHON_TYPES or len(value) != 1:
                 raise ValueError(f"table {self.name}: {key!r} is no key: {name} must be one of S, N or B")
-            if not _holds(kind, value[kind]):
+            if not isinstance(value[kind], _PYTHON_TYPES[kind]):
+                # Text for binary, too: as base64 it would mean other bytes.
                 wanted = "bytes" if kind == "B" else "text"
                 raise ValueError(f"table {self.name}: {key!r} is no key: {name}, of type {kind}, must be {wanted}")
-            self.shape[name] = kind
+            self.shape += ((name, kind),)
+            self._types += (_PYTHON_TYPES[kind],)
         return self.shape
 
     def _canonical(self, values: _Index, key: Key) -> _Index:
+        if all(kind != "N" for _, kind in self.shape):
+            return values
         try:
             return tuple(
                 [
                     canonical_number(str(value)) if kind == "N" else value
-                    for value, kind in zip(values, self.shape.values(), strict=True)
+                    for value, (_, kind) in zip(values, self.shape, strict=True)
                 ]
             )
         except ValueError as error:
             raise ValueError(f"table {self.name}: {key!r} is no key: {error}") from error
-
-    def _unlike(self, key: Key) -> ValueError:
-        shape = ", ".join(f"{name} ({kind})" for name, kind in self.shape.items())
-        return ValueError(f"table {self.name}: {key!r} is not of the shape of the first key: {shape}")
-
-
-def _holds(kind: str, raw: object) -> bool:
-    """Whether ``raw`` can be a value of type ``kind``: text for binary is not, as base64 it would mean other bytes."""
-    return isinstance(raw, _PYTHON_TYPES[kind])
 
 
 def _ask(
@@ -182,7 +187,7 @@ def _ask(
     request: dict[str, Any] = {}
     for name, index in asked:
         one = request.setdefault(name, {"Keys": [], "ConsistentRead": consistent})
-        one["Keys"].append(tables[name].given[index][0])
+        one["Keys"].append(tables[name].given[index])
     try:
         answer: Any = client.batch_get_item(RequestItems=request)
     except ClientError as error:
