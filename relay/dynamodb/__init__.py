@@ -10,20 +10,32 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from relay.dynamodb.batch import Loaded, batch_load
     from relay.dynamodb.session import IteratorExpired
     from relay.dynamodb.stream import Stream
     from relay.dynamodb.stream_record import Record
     from relay.dynamodb.stream_token import InvalidPosition, InvalidStream, StreamToken
 
-__all__ = ["InvalidPosition", "InvalidStream", "IteratorExpired", "Record", "Stream", "StreamToken"]
+__all__ = [
+    "InvalidPosition",
+    "InvalidStream",
+    "IteratorExpired",
+    "Loaded",
+    "Record",
+    "Stream",
+    "StreamToken",
+    "batch_load",
+]
 
 _HOMES = {
     "InvalidPosition": "stream_token",
     "InvalidStream": "stream_token",
     "IteratorExpired": "session",
+    "Loaded": "batch",
     "Record": "stream_record",
     "Stream": "stream",
     "StreamToken": "stream_token",
+    "batch_load": "batch",
 }
 
 
