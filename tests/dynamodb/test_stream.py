@@ -306,10 +306,13 @@ def test_the_public_names_are_these() -> None:
         "InvalidPosition",
         "InvalidStream",
         "IteratorExpired",
+        "Loaded",
         "Record",
         "Stream",
         "StreamToken",
+        "batch_load",
     }
+    assert callable(relay.dynamodb.batch_load)
 
 
 def test_the_example_of_the_readme_works(
