@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from relay import check
 from relay.avro.rows import KeyColumn
 from relay.cli import app
-from relay.config import Config
+from relay.config import Config, DynamoDBSource
 from relay.dynamodb.describe import Description
 from relay.kafka import topics
 from relay.local.process import free_port
@@ -76,6 +76,23 @@ def test_a_cache_key_of_other_columns_needs_both_images(view_type: str, ok: bool
     assert found.ok is ok
     assert "`user_id`" in found.detail
     assert ok or "set the table's StreamViewType to NEW_AND_OLD_IMAGES" in found.detail
+
+
+def test_declared_columns_are_held_to_the_table() -> None:
+    def declaring(**columns: str) -> DynamoDBSource:
+        return DynamoDBSource(name="orders", type="dynamodb", table="orders", columns=columns or None)
+
+    def findings(source: DynamoDBSource, view_type: str = "NEW_IMAGE") -> list[tuple[bool, int, str]]:
+        found = check.columns(source, described(view_type))
+        assert {finding.check for finding in found} <= {"columns of orders"}
+        return [(each.ok, each.exit_code, each.detail) for each in found]
+
+    assert findings(declaring()) == []
+    assert findings(declaring(order_id="string", n="int")) == [(True, 0, "2 declared, as orders has them")]
+    (key, images) = findings(declaring(n="int"), "KEYS_ONLY")
+    assert (key[:2], images[:2]) == ((False, 3), (False, 3))
+    assert "`order_id` (S)" in key[2]
+    assert "KEYS_ONLY" in images[2]
 
 
 def test_a_table_without_cache_keys_needs_nothing() -> None:

@@ -203,6 +203,7 @@ def _set(value: Any) -> bytes:
 
 _WRITERS: dict[str, Writer] = {
     "string": write_string,
+    "json": write_string,
     REST: write_string,
     "bytes": write_bytes,
     "boolean": _boolean,
