@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+from relay.avro.columns import FIRST_TIME, LAST_TIME
 from relay.avro.rows import MAX_AVRO_PRECISION, REST, Column, Decimals, column_type
 from relay.dynamodb.values import binary, canonical_number, image_json
 
 Convert = Callable[[Mapping[str, Any]], Any]
 """Gives the value that a typed attribute has in its column, None where the column cannot hold it exactly."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ATTRIBUTES = {
     "string": "S",
     "bytes": "B",
@@ -147,18 +146,16 @@ def _double(text: str) -> float | None:
     return number if math.isfinite(number) and Decimal(repr(number)) == Decimal(text) else None
 
 
-def _time(text: str) -> datetime | None:
-    """Give the time of a number of seconds since the epoch, as `ttl` attributes are, of the years 1 to 9999.
+def _time(text: str) -> int | None:
+    """Give the microseconds of a number of seconds since the epoch, as `ttl` attributes are.
 
     Not of ISO text: its offset, and that it was text, would be lost (I8).
     """
     whole, _, decimals = text.partition(".")
-    if len(decimals) > 6:
+    if len(decimals) > 6 or len(whole) > 13:
         return None
-    try:
-        return _EPOCH + timedelta(microseconds=int(whole + decimals.ljust(6, "0")))
-    except OverflowError:
-        return None
+    time = int(whole + decimals.ljust(6, "0"))
+    return time if FIRST_TIME <= time <= LAST_TIME else None
 
 
 _CONVERTS: dict[str, Convert] = {
