@@ -11,6 +11,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from relay.avro.decode import decode
+from relay.avro.encode import ChangeEncoder
+from relay.avro.framing import fingerprint, single_object_header
+from relay.avro.rows import TableSchema, change_schema
+from relay.change import Change
+from tests.avro.known import Known
+
 NUMBERS = st.builds(
     lambda sign, digits, exponent: f"{sign}{digits}E{exponent}",
     st.sampled_from(["", "-", "+"]),
@@ -46,6 +53,13 @@ def with_base64(part: Any) -> Any:
     if isinstance(part, list):
         return [with_base64(value) for value in part]
     return part
+
+
+def carried(change: Change, table: TableSchema) -> dict[str, Any]:
+    """Give a change as a reader of the topic finds it."""
+    schema = change_schema(table)
+    header = single_object_header(fingerprint(schema))
+    return decode(Known({header: schema}), ChangeEncoder(schema, header).encode(change))
 
 
 def item_of(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:

@@ -11,15 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from relay.avro.decode import decode
-from relay.avro.encode import ChangeEncoder
-from relay.avro.framing import fingerprint, single_object_header
-from relay.avro.rows import REST, KeyColumn, TableSchema, change_schema
+from relay.avro.rows import REST, KeyColumn, TableSchema
 from relay.change import Change, Images, Operation
 from relay.dynamodb.columns import TypedRows, attribute_type, declared
 from relay.dynamodb.values import image_json
-from tests.avro.known import Known
-from tests.dynamodb.items import TYPED, item_of, same_item, with_base64
+from tests.dynamodb.items import TYPED, carried, item_of, same_item, with_base64
 
 NAMES = ["a-b", "ab", "a_x002D_b", "1x", "", "_x", "über", "𝒳", REST, "Rest", "id"]
 TYPES = ["string", "bytes", "boolean", "int", "long", "double", "timestamp", "set", "json", "decimal(5,2)",
@@ -40,11 +36,9 @@ COLUMNS = st.dictionaries(
 def relayed(item: dict[str, Any], rows: TypedRows | None) -> Any:
     """Give the new image of ``item`` as a reader of the topic finds it."""
     table = TableSchema("s", "t", (KeyColumn("id", "S"),), 1, rows.columns if rows else None)
-    schema = change_schema(table)
-    header = single_object_header(fingerprint(schema))
     image = rows.row(item) if rows else image_json(item)
     change = Change("e", Operation.INSERT, "s", "t", {"id": "x"}, None, image, Images.NEW_AND_OLD, None, 0)
-    return decode(Known({header: schema}), ChangeEncoder(schema, header).encode(change))["new"]
+    return carried(change, table)["new"]
 
 
 @settings(deadline=None, max_examples=400)
