@@ -158,8 +158,8 @@ def test_an_items_life_is_carried_whole(
         return
     source = opened(dynamodb, unique, columns)
     kinds = {column.name: column.type for column in source.table.row or ()}
-    for item in (FITTING, OTHER):
-        database.put_item(TableName=unique, Item=item)
+    for written in (FITTING, OTHER):
+        database.put_item(TableName=unique, Item=written)
     database.delete_item(TableName=unique, Key=KEY)
     changes = read(source, 3)
     has = {"NEW": "NEW" in view_type, "OLD": "OLD" in view_type}
