@@ -209,6 +209,25 @@ class TestOnServices:
         relayed = Config.model_validate(content)
         assert not any(found.exists for found in topics.survey(topics.connect(relayed), relayed, [unique]))
 
+    def test_a_table_that_is_not_as_its_columns_say_fails_the_check_and_the_start(
+        self, run: Callable[..., Result], kafka: Any, dynamodb: Any, unique: str, tmp_path: Path
+    ) -> None:
+        self.create(dynamodb, unique, "KEYS_ONLY")
+        content = self.content(kafka, dynamodb, unique)
+        content["sources"][0]["columns"] = {"order_id": "long", "total": "decimal(38,10)"}
+        result = run(content)
+        assert result.exit_code == 3
+        said = [line for line in result.stdout.splitlines() if line.startswith("✗")]
+        assert said[0] == (
+            "✗ columns of orders: `order_id` is declared as long, for attributes of type N, and as a key column of the "
+            f"table {unique} it is of type S"
+        )
+        assert said[1].startswith("✗ columns of orders: a stream of KEYS_ONLY carries no images")
+        started = CliRunner().invoke(app, ["run", str(tmp_path / "relay.yaml"), "--until-caught-up"])
+        assert started.exit_code == 3
+        for line in said:
+            assert "source orders: " + line.removeprefix("✗ columns of orders: ") in started.output
+
     def test_topics_that_are_there_are_looked_at(
         self, run: Callable[..., Result], kafka: Any, dynamodb: Any, unique: str
     ) -> None:

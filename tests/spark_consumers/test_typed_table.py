@@ -122,7 +122,7 @@ def test_a_typed_table_is_relayed_shown_copied_logged_and_invalidated(path: Path
         "line": 7,
         "a-b": "1",
         "ab": None,
-        "total": "1E-8",
+        "total": "0.0000000100",
         "raw": "AP8=",
         "tags": ["gift"],
         "expires": "2023-11-14T22:13:20Z",
