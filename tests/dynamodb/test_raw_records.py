@@ -67,7 +67,7 @@ def served() -> Iterator[Served]:
 
 def test_records_come_as_they_are_on_the_wire(served: Served) -> None:
     """Fails when botocore no longer takes the relay's answer for its own parsing, or when it parses it again."""
-    served.stream.put("s", "k", 1, unheard={"of": None})
+    served.stream.put("s", "k", 1, created=1_700_000_000, unheard={"of": None})
     image = served.shard.records[0]["dynamodb"]["NewImage"]
     image |= {"b": {"B": "AP8="}, "bs": {"BS": ["AP8="]}, "new": {"X": {}}}
     assert served.read(served.ours) == served.shard.records
@@ -95,7 +95,7 @@ def test_images_are_byte_for_byte_what_botocores_parsing_gives(
 ) -> None:
     """I8, X24, X25"""
     shared.shard.records.clear()
-    shared.stream.put("s", "k", 1, old=1)
+    shared.stream.put("s", "k", 1, created=1_700_000_000, old=1)
     shared.shard.records[0]["dynamodb"] |= {"OldImage": with_base64(old), "NewImage": with_base64(new)}
     (record,), (stock,) = shared.read(shared.ours), shared.read(shared.stock)
     change = FORMAT.change(record, 0)

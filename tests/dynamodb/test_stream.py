@@ -306,9 +306,11 @@ def test_the_public_names_are_these() -> None:
         "InvalidPosition",
         "InvalidStream",
         "IteratorExpired",
+        "Loaded",
         "Record",
         "Stream",
         "StreamToken",
+        "batch_load",
     }
 
 
