@@ -27,6 +27,7 @@ from relay.local.java import find_java
 from relay.template import Template
 
 _SOCKET_TIMEOUT = 5.0
+_CREATION_PATIENCE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +115,27 @@ def _registry(url: str) -> str:
 
 
 def table(source: DynamoDBSource) -> describe.Description:
-    """Look up the table of ``source`` and its stream, within 25 seconds. Raises ``Unavailable``."""
+    """Look up the table of ``source`` and its stream, within 35 seconds. Raises ``Unavailable``."""
     client, streams = describe.clients(source, probe=True)
     with closing(client), closing(streams):
-        return describe.describe(client, source, streams)
+        return describe.describe(client, source, streams, patience=_CREATION_PATIENCE)
 
 
 def _source(config: Config, source: DynamoDBSource) -> list[Finding]:
     found = table(source)
     key = ", ".join(f"{column.name} ({column.type})" for column in found.key)
     stream = Finding(f"source {source.name}", f"table {found.table}, key {key}, stream of {found.view_type}")
-    return [stream, *templates(config, found)]
+    return [stream, *columns(source, found), *templates(config, found)]
+
+
+def columns(source: DynamoDBSource, found: describe.Description) -> list[Finding]:
+    """Say where the declared columns of ``source`` and its table differ."""
+    if not source.columns:
+        return []
+    name = f"columns of {source.name}"
+    if problems := describe.mismatches(found, source.columns):
+        return [Finding(name, problem, Unavailable.exit_code) for problem in problems]
+    return [Finding(name, f"{len(source.columns)} declared, as {found.table} has them")]
 
 
 def templates(config: Config, found: describe.Description) -> list[Finding]:

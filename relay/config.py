@@ -15,9 +15,11 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from relay import config_file
+from relay.avro.rows import REST
 from relay.config_errors import explain, later, refuse
 from relay.config_fields import Name, Part, Seconds, Start, redacted, since, url
 from relay.config_file import Location
+from relay.dynamodb.columns import declared
 from relay.errors import ConfigError
 from relay.template import Template
 
@@ -127,6 +129,11 @@ class DynamoDBSource(Part):
     on_gap: Literal["fail", "skip", "resnapshot"] = "fail"
     """What to do when changes were lost before they could be read: stop, go on, or go on and read the table again."""
 
+    columns: dict[str, str] | None = Field(default=None, min_length=1)
+    """Types of attributes, key columns included, for typed rows in place of JSON. What is in none of them is
+    carried beside them, in `rest`. Types: string, bytes, boolean, int, long, double, decimal(p,s), timestamp
+    (seconds since the epoch), set (of strings), json (anything)."""
+
     @model_validator(mode="before")
     @classmethod
     def _known_type(cls, data: Any) -> Any:
@@ -147,6 +154,22 @@ class DynamoDBSource(Part):
         if value is not None and not _STREAM_ARN.fullmatch(value):
             raise refuse("is not the ARN of a stream: arn:aws:dynamodb:REGION:ACCOUNT:table/NAME/stream/LABEL")
         return value
+
+    @field_validator("columns")
+    @classmethod
+    def _columns(cls, value: dict[str, str] | None) -> dict[str, str] | None:
+        problems: list[tuple[Location, str]] = []
+        kinds: dict[str, str] = {}
+        for name, kind in (value or {}).items():
+            try:
+                kinds[name] = declared(kind)
+            except ValueError as error:
+                problems.append(((name,), f"the type {error}"))
+            if name == REST:
+                problems.append(((name,), "cannot be declared: it is where the attributes without a column are"))
+        if problems:
+            raise refuse(*problems)
+        return kinds or None
 
     @model_validator(mode="after")
     def _one_table(self) -> Self:

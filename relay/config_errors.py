@@ -19,7 +19,7 @@ from relay.errors import ConfigError
 # Keys that are part of the design and that this version does not have, by the path to where they stand.
 _LATER: dict[tuple[str, ...], frozenset[str]] = {
     (): frozenset({"http", "order"}),
-    ("sources",): frozenset({"columns", "tombstones", "lateness", "order"}),
+    ("sources",): frozenset({"tombstones", "lateness", "order"}),
     ("copy",): frozenset({"tombstone_retention"}),
 }
 _EXPECTED = {

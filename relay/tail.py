@@ -114,8 +114,10 @@ def plain(value: Any) -> Any:
         return _base64(bytes(value))
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    if isinstance(value, Decimal) or (isinstance(value, float) and not math.isfinite(value)):
-        return str(value)  # I8: a JSON number would be rounded by whoever reads it
+    if isinstance(value, Decimal):
+        return f"{value:f}"  # I8: a JSON number would be rounded by whoever reads it
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     return value
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, NamedTuple, Protocol
 
@@ -20,6 +21,7 @@ from relay.dynamodb.values import canonical_number
 from relay.template import Template
 from relay.token import EventToken
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Which images say what a change touches: the row that was, and the row that is.
 _NEEDED = {
     Operation.INSERT: ("new",),
@@ -174,3 +176,30 @@ def text(value: Any) -> str | None:
         if kind in ("S", "B", "BOOL"):
             return text(raw)
     raise ValueError(f"{str(value)[:100]} cannot stand in a cache key")
+
+
+def attributes(columns: Mapping[str, str], kinds: Mapping[str, str]) -> dict[str, Any]:
+    """Return texts of typed columns as the attributes of DynamoDB they come from.
+
+    So that a value has one text in a cache key, whether its column is declared or not. ``kinds``: the column types.
+    """
+    return {name: _attribute(kinds[name], shown) for name, shown in columns.items()}
+
+
+def _attribute(kind: str, shown: str) -> dict[str, Any]:
+    if kind == "json":
+        found: dict[str, Any] = orjson.loads(shown)
+        return found
+    if kind == "set":
+        return {"SS": orjson.loads(shown)}
+    if kind == "boolean":
+        return {"BOOL": shown == "true"}
+    if kind in ("string", "bytes"):
+        return {"S" if kind == "string" else "B": shown}
+    if kind == "double":
+        return {"N": repr(float(shown))}  # Java prints some with more digits than they need
+    if kind == "timestamp":
+        since = datetime.fromisoformat(shown) - _EPOCH
+        whole = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+        return {"N": f"{whole}E-6"}
+    return {"N": shown}

@@ -21,7 +21,7 @@ from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import StringType, StructField, StructType
 
 from relay.avro.framing import CONFLUENT_HEADER, CONFLUENT_MARK, SINGLE_OBJECT_HEADER, SINGLE_OBJECT_MARK
-from relay.avro.rows import source_name, unescape
+from relay.avro.rows import REST, source_name, unescape
 
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 _KEEP_NULLS = {"ignoreNullFields": "false"}
@@ -44,11 +44,15 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a key or row record: its name in Avro, its name at the source, its Avro type."""
+    """A field of a key or row record: its name in Avro, its name at the source, its Avro type and column type.
+
+    ``column``: None for DynamoDB's key columns.
+    """
 
     avro: str
     name: str
     type: Any
+    column: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +76,17 @@ class Layout:
         """Which key columns hold bytes, whose text is base64."""
         return tuple(field.type == "bytes" for field in self.key)
 
+    @property
+    def rest(self) -> Field | None:
+        """The field of a typed DynamoDB row that holds, as JSON, the attributes that are in no column."""
+        return next((field for field in self.row or () if field.column == REST), None)
+
 
 def _fields(record: Mapping[str, Any]) -> tuple[Field, ...]:
     def bare(kind: Any) -> Any:
         return next(each for each in kind if each != "null") if isinstance(kind, list) else kind
 
-    return tuple(Field(f["name"], source_name(f), bare(f["type"])) for f in record["fields"])
+    return tuple(Field(f["name"], source_name(f), bare(f["type"]), f.get("relay.type")) for f in record["fields"])
 
 
 class Decoder:
@@ -271,16 +280,28 @@ def _touched(d: Column, number: int, layout: Layout, columns: Sequence[str]) -> 
 
 
 def _part(image: Column | None, layout: Layout, columns: Sequence[str]) -> Column:
-    """Give some columns of an image as one JSON text: of DynamoDB's as it types them, of typed rows as text."""
+    """Give some columns of an image as one JSON text: of DynamoDB's as it types them, of typed rows as text.
+
+    Of typed DynamoDB rows, `REST` holds those that are in no column, as it types them.
+    """
     if image is None:
         return F.lit(None).cast("string")
-    if layout.row is not None:
-        fields = [field for field in layout.row if field.name in columns]
-        texts = [text.alias(field.name) for text, field in zip(_texts(image, fields), fields, strict=True)]
-        return F.when(image.isNotNull(), F.to_json(F.struct(*texts)) if texts else F.lit("{}"))
-    # The image itself may be of megabytes, and all of a batch meet on the driver.
+    if layout.row is None:
+        # The image itself may be of megabytes, and all of a batch meet on the driver.
+        return F.to_json(_of_item(image, columns))
+    rest = layout.rest
+    fields = [field for field in layout.row if field.name in columns and field is not rest]
+    parts = [text.alias(field.name) for text, field in zip(_texts(image, fields), fields, strict=True)]
+    if rest is not None:
+        # I6: a column that is not declared, or that could not hold the value, is in there.
+        parts.append(_of_item(image[rest.avro], columns).alias(rest.name))
+    return F.when(image.isNotNull(), F.to_json(F.struct(*parts)) if parts else F.lit("{}"))
+
+
+def _of_item(item: Column, columns: Sequence[str]) -> Column:
+    """Give some attributes of an item in DynamoDB's JSON, each still as JSON."""
     wanted = StructType([StructField(name, StringType()) for name in (*columns, BROKEN)])
-    return F.to_json(F.from_json(image, wanted, {"columnNameOfCorruptRecord": BROKEN}))
+    return F.from_json(item, wanted, {"columnNameOfCorruptRecord": BROKEN})
 
 
 def _image(image: Column, layout: Layout) -> Column:

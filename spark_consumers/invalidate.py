@@ -20,16 +20,18 @@ from typing import Any
 import orjson
 from pyspark.sql import DataFrame, Row
 
+from relay.avro.rows import REST
 from relay.cache import Counts, Invalidator, RedisStore
 from relay.change import Operation
 from relay.config import Cache, Config
 from relay.errors import RelayError
 from relay.token import EventToken, OriginToken
-from spark_consumers.cache_keys import Templates, Touched, invalidations
+from spark_consumers.cache_keys import Templates, Touched, attributes, invalidations
 from spark_consumers.dead_letters import DeadLetters, Record, refuse_unknown_schemas
 from spark_consumers.decode import BROKEN, Decoder, Layout, Status
 from spark_consumers.session import is_cluster
 
+ImageReader = Callable[[str], Mapping[str, Any] | None]
 _OPERATIONS = {operation.value: operation for operation in Operation}
 # Records from which on one action for each partition, or the detour over Spark's Python workers, pays.
 _MANY = 10_000
@@ -170,13 +172,13 @@ def _apply(plan: Plan, rows: Iterable[Row]) -> Outcome:
 
 def _applied(plan: Plan, rows: Iterable[Row]) -> Outcome:
     templates = Templates(plan.cache)
-    names = [(layout, [field.name for field in layout.key]) for layout in plan.layouts]
+    layouts = [(layout, [field.name for field in layout.key], _image_reader(layout)) for layout in plan.layouts]
     invalidator = _invalidator(plan.cache)
     outcome = Outcome()
     documents = (orjson.loads(row[0]) for row in rows)
     while part := list(islice(documents, _AT_ONCE)):
         others = [_record(document["x"]) for document in part if "x" in document]
-        found = invalidations(_touched(part, names), templates)
+        found = invalidations(_touched(part, layouts), templates)
         counts = invalidator.apply(found.pairs)
         outcome.add(Outcome(len(part), counts, found.bumps, [r for r in others if r.status != Status.TOMBSTONE]))
     return outcome
@@ -195,20 +197,20 @@ def _no_collector() -> Iterator[None]:
 
 
 def _touched(
-    documents: Iterable[Mapping[str, Any]], layouts: Sequence[tuple[Layout, Sequence[str]]]
+    documents: Iterable[Mapping[str, Any]], layouts: Sequence[tuple[Layout, Sequence[str], ImageReader]]
 ) -> Iterator[Touched]:
     for document in documents:
         change = document.get("c")
         if change is None:
             continue
-        layout, names = layouts[change["i"]]
+        layout, names, image = layouts[change["i"]]
         key, old, new = change.get("key"), change.get("old"), change.get("new")
         yield Touched(
             _OPERATIONS[change["op"]],
             layout.table,
             None if key is None else dict(zip(names, key, strict=True)),
-            None if old is None else _image(old, layout),
-            None if new is None else _image(new, layout),
+            None if old is None else image(old),
+            None if new is None else image(new),
             _token(change.get("token")),
         )
 
@@ -223,10 +225,26 @@ def _record(fields: Mapping[str, Any]) -> Record:
     )
 
 
-def _image(text: str, layout: Layout) -> Mapping[str, Any] | None:
+def _image_reader(layout: Layout) -> ImageReader:
+    """Return what reads the columns of an image from the text that ``Decoder.touched`` gives of it."""
+    if layout.row is None:
+        return _item
+    if layout.rest is None:
+        return orjson.loads  # an SQL row
+    kinds = {field.name: field.column or "" for field in layout.row}
+
+    def typed(text: str) -> Mapping[str, Any] | None:
+        columns: dict[str, Any] = orjson.loads(text)
+        others = columns.pop(REST, {})
+        if BROKEN in others:
+            return None
+        return attributes(columns, kinds) | {name: orjson.loads(value) for name, value in others.items()}
+
+    return typed
+
+
+def _item(text: str) -> Mapping[str, Any] | None:
     columns: dict[str, Any] = orjson.loads(text)
-    if layout.row is not None:
-        return columns
     if BROKEN in columns:
         return None  # not JSON: what is in it is not known
     return {name: orjson.loads(value) for name, value in columns.items()}

@@ -66,6 +66,26 @@ DECLARED: dict[str, Any] = {
     "row": [["order_id", "string"], ["total", "decimal(38,10)"], ["paid", "boolean"], ["rest", "rest"]],
 }
 
+ATTRIBUTES: dict[str, Any] = {
+    "source": "shop",
+    "table": "attributes",
+    "key": [["id", "B"], ["n", "N"]],
+    "row": [
+        ["id", "bytes"],
+        ["n", "long"],
+        ["a-b", "string"],
+        ["ab", "string"],
+        ["yes", "boolean"],
+        ["int", "int"],
+        ["double", "double"],
+        ["decimal", "decimal(38,10)"],
+        ["expires", "timestamp"],
+        ["tags", "set"],
+        ["any", "json"],
+        ["rest", "rest"],
+    ],
+}
+
 _EVERY_TYPE: dict[str, Any] = {
     "string": "naïve 🦉\u0000",
     "bytes": "AP8Q",
@@ -190,6 +210,78 @@ VALUES: dict[str, dict[str, Any]] = {
                 "paid": None,
                 "rest": '{"paid":{"NULL":true},"n":{"N":"1.0"}}',
             },
+        },
+    },
+    "declared columns of every type": {
+        "table": ATTRIBUTES,
+        "new_item": {
+            "id": {"B": "AAH/"},
+            "n": {"N": "7"},
+            "a-b": {"S": "1"},
+            "ab": {"S": ""},
+            "yes": {"BOOL": True},
+            "int": {"N": "-2147483648"},
+            "double": {"N": "0.1"},
+            "decimal": {"N": "1234567890123456789012345678.0123456789"},
+            "expires": {"N": "1700000000.5"},
+            "tags": {"SS": ["y", "x"]},
+            "any": {"L": [{"S": "1"}, {"N": "1"}, {"M": {"": {"NS": ["1.0", "2"]}}}]},
+            "rest": {"S": "an attribute like any other"},
+            "exact": {"N": "9.9999999999999999999999999999999999999E+125"},
+        },
+        "change": {
+            "operation": "INSERT",
+            "key": {"id": "AAH/", "n": "7"},
+            "new": {
+                "id": "AAH/",
+                "n": 7,
+                "a-b": "1",
+                "ab": "",
+                "yes": True,
+                "int": -2147483648,
+                "double": 0.1,
+                "decimal": "1234567890123456789012345678.0123456789",
+                "expires": "2023-11-14T22:13:20.500000+00:00",
+                "tags": ["y", "x"],
+                "any": '{"L":[{"S":"1"},{"N":"1"},{"M":{"":{"NS":["1.0","2"]}}}]}',
+                "rest": '{"rest":{"S":"an attribute like any other"},'
+                '"exact":{"N":"9.9999999999999999999999999999999999999E+125"}}',
+            },
+        },
+    },
+    "declared columns that cannot hold what is there": {
+        "table": ATTRIBUTES,
+        "new_item": {
+            "id": {"B": "AAH/"},
+            "n": {"N": "-1.5"},
+            "a-b": {"N": "1"},
+            "yes": {"NULL": True},
+            "int": {"N": "2147483648"},
+            "double": {"N": "0.1000000000000000055511151231257827"},
+            "decimal": {"N": "1E-11"},
+            "expires": {"S": "2024-01-01T00:00:00Z"},
+            "tags": {"NS": ["1"]},
+            "any": {"NULL": True},
+        },
+        "change": {
+            "key": {"id": "AAH/", "n": "-1.5"},
+            "new": {
+                "id": "AAH/",
+                "n": None,
+                "a-b": None,
+                "ab": None,
+                "yes": None,
+                "int": None,
+                "double": None,
+                "decimal": None,
+                "expires": None,
+                "tags": None,
+                "any": '{"NULL":true}',
+                "rest": '{"n":{"N":"-1.5"},"a-b":{"N":"1"},"yes":{"NULL":true},"int":{"N":"2147483648"},'
+                '"double":{"N":"0.1000000000000000055511151231257827"},"decimal":{"N":"1E-11"},'
+                '"expires":{"S":"2024-01-01T00:00:00Z"},"tags":{"NS":["1"]}}',
+            },
+            "images": "NEW",
         },
     },
 }

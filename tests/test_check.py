@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from relay import check
 from relay.avro.rows import KeyColumn
 from relay.cli import app
-from relay.config import Config
+from relay.config import Config, DynamoDBSource
 from relay.dynamodb.describe import Description
 from relay.kafka import topics
 from relay.local.process import free_port
@@ -76,6 +76,23 @@ def test_a_cache_key_of_other_columns_needs_both_images(view_type: str, ok: bool
     assert found.ok is ok
     assert "`user_id`" in found.detail
     assert ok or "set the table's StreamViewType to NEW_AND_OLD_IMAGES" in found.detail
+
+
+def test_declared_columns_are_held_to_the_table() -> None:
+    def declaring(**columns: str) -> DynamoDBSource:
+        return DynamoDBSource(name="orders", type="dynamodb", table="orders", columns=columns or None)
+
+    def findings(source: DynamoDBSource, view_type: str = "NEW_IMAGE") -> list[tuple[bool, int, str]]:
+        found = check.columns(source, described(view_type))
+        assert {finding.check for finding in found} <= {"columns of orders"}
+        return [(each.ok, each.exit_code, each.detail) for each in found]
+
+    assert findings(declaring()) == []
+    assert findings(declaring(order_id="string", n="int")) == [(True, 0, "2 declared, as orders has them")]
+    (key, images) = findings(declaring(n="int"), "KEYS_ONLY")
+    assert (key[:2], images[:2]) == ((False, 3), (False, 3))
+    assert "`order_id` (S)" in key[2]
+    assert "KEYS_ONLY" in images[2]
 
 
 def test_a_table_without_cache_keys_needs_nothing() -> None:
@@ -191,6 +208,25 @@ class TestOnServices:
         # Looking changes nothing.
         relayed = Config.model_validate(content)
         assert not any(found.exists for found in topics.survey(topics.connect(relayed), relayed, [unique]))
+
+    def test_a_table_that_is_not_as_its_columns_say_fails_the_check_and_the_start(
+        self, run: Callable[..., Result], kafka: Any, dynamodb: Any, unique: str, tmp_path: Path
+    ) -> None:
+        self.create(dynamodb, unique, "KEYS_ONLY")
+        content = self.content(kafka, dynamodb, unique)
+        content["sources"][0]["columns"] = {"order_id": "long", "total": "decimal(38,10)"}
+        result = run(content)
+        assert result.exit_code == 3
+        said = [line for line in result.stdout.splitlines() if line.startswith("✗")]
+        assert said[0] == (
+            "✗ columns of orders: `order_id` is declared as long, for attributes of type N, and as a key column of the "
+            f"table {unique} it is of type S"
+        )
+        assert said[1].startswith("✗ columns of orders: a stream of KEYS_ONLY carries no images")
+        started = CliRunner().invoke(app, ["run", str(tmp_path / "relay.yaml"), "--until-caught-up"])
+        assert started.exit_code == 3
+        for line in said:
+            assert "source orders: " + line.removeprefix("✗ columns of orders: ") in started.output
 
     def test_topics_that_are_there_are_looked_at(
         self, run: Callable[..., Result], kafka: Any, dynamodb: Any, unique: str

@@ -174,7 +174,7 @@ def test_a_wrong_value_is_reported_at_its_place(file: Path, old: str, new: str, 
         ("name: shop\n", 'name: shop\n    http: "127.0.0.1:9400"\n', "2:1: `http` is not available in this version"),
         ("start: trim_horizon", "start: {token: path.json}",
          "11:12: `start` with `token` is not available in this version"),
-        ("key: hash", "columns: {order_id: string}", "13:5: `columns` is not available in this version"),
+        ("key: hash", "lateness: 60s", "13:5: `lateness` is not available in this version"),
         ("redis://127.0.0.1:6379/0", "memcached://127.0.0.1:11211",
          "15:14: a URL that begins with `memcached://` is not available in this version"),
         ("delta:///var/lib/relay/copy", "postgresql://relay@127.0.0.1/copy",
@@ -183,6 +183,45 @@ def test_a_wrong_value_is_reported_at_its_place(file: Path, old: str, new: str, 
 )  # fmt: skip
 def test_what_comes_later_is_refused_and_never_ignored(file: Path, old: str, new: str, said: str) -> None:
     assert refused(file, change(old, new)) == [said]
+
+
+def test_declared_columns_keep_their_order_and_get_one_spelling(file: Path) -> None:
+    columns = '{order_id: string, on: "decimal( 38, 10)", "": json, "a-b": set, 7: timestamp}'
+    source = read(file, change("key: hash", f"columns: {columns}")).sources[0]
+    assert source.columns is not None
+    assert list(source.columns.items()) == [
+        ("order_id", "string"),
+        ("on", "decimal(38,10)"),
+        ("", "json"),
+        ("a-b", "set"),
+        ("7", "timestamp"),
+    ]
+    assert read(file, GOOD).sources[0].columns is None
+
+
+_TYPES = "string, bytes, boolean, int, long, double, timestamp, set, json, decimal(p,s) with p up to 38"
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("{}", "13:14: `sources[0].columns`: Dictionary should have at least 1 item after validation, not 0"),
+        ("[a]", "13:14: `sources[0].columns` has to be a mapping of keys to values, not a list"),
+        ("{a: 1}", "13:18: `sources[0].columns.a` has to be text (in quotes, if it looks like something else), "
+                   "not a number"),
+        ("{a: text}", f"13:18: `sources[0].columns.a`: the type 'text' is none of {_TYPES}"),
+        ("{a: float}", f"13:18: `sources[0].columns.a`: the type 'float' is none of {_TYPES}"),
+        ("{a: rest}", f"13:18: `sources[0].columns.a`: the type 'rest' is none of {_TYPES}"),
+        ('{a: "decimal(4)"}', f"13:18: `sources[0].columns.a`: the type 'decimal(4)' is none of {_TYPES}"),
+        ('{a: "decimal(39,0)"}',
+         "13:18: `sources[0].columns.a`: the type decimal(39,0) has more than 38 digits, and no number of DynamoDB "
+         "has"),
+        ("{rest: string}",
+         "13:21: `sources[0].columns.rest`: cannot be declared: it is where the attributes without a column are"),
+    ],
+)  # fmt: skip
+def test_columns_are_of_types_that_attributes_have(file: Path, columns: str, said: str) -> None:
+    assert refused(file, change("key: hash", f"columns: {columns}")) == [said]
 
 
 @pytest.mark.parametrize("kind", ["vitess", "mysql"])
@@ -389,6 +428,7 @@ def test_the_json_schema_names_the_keys_as_the_file_does(file: Path) -> None:
     assert source["additionalProperties"] is False
     assert set(source["properties"]) == {
         "name", "type", "table", "stream_arn", "region", "endpoint_url", "start", "snapshot", "key", "on_gap",
+        "columns",
     }  # fmt: skip
     assert schema["$defs"]["Cache"]["properties"]["tombstone_ttl"]["type"] == "string"
     undescribed = {"snapshot", "type", "kafka", "sources"}

@@ -21,8 +21,8 @@ Writer = Callable[[Any], bytes]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 # The span of years 1 to 9999, in microseconds: what readers of timestamp-micros can show.
-_FIRST_TIME = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
-_LAST_TIME = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+FIRST_TIME = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+LAST_TIME = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
 def writer(column: str) -> Writer:
@@ -183,7 +183,7 @@ def microseconds(value: Any) -> int:
     """Give the microseconds since the epoch of an aware datetime, or of an int that is one already."""
     if isinstance(value, datetime) and value.tzinfo is not None:
         return (value - _EPOCH) // _MICROSECOND
-    if isinstance(value, int) and not isinstance(value, bool) and _FIRST_TIME <= value <= _LAST_TIME:
+    if isinstance(value, int) and not isinstance(value, bool) and FIRST_TIME <= value <= LAST_TIME:
         return value
     raise _refuse(value, "timestamp")
 
@@ -203,6 +203,7 @@ def _set(value: Any) -> bytes:
 
 _WRITERS: dict[str, Writer] = {
     "string": write_string,
+    "json": write_string,
     REST: write_string,
     "bytes": write_bytes,
     "boolean": _boolean,

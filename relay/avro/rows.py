@@ -17,7 +17,7 @@ from typing import Any
 import relay
 
 MAX_AVRO_PRECISION = 38  # Spark refuses decimals with more digits
-REST = "rest"  # the field of a typed DynamoDB row for the attributes that were not declared
+REST = "rest"  # type and field, in a typed DynamoDB row, of the attributes that are in no column
 
 _DYNAMODB_KEY_TYPES = {"S": "string", "N": "string", "B": "bytes"}
 _PLAIN_TYPES = {
@@ -86,11 +86,11 @@ class Decimals:
 def column_type(text: str) -> str | Decimals:
     """Read a column type; ValueError on an unknown one.
 
-    ``string bytes boolean int long float double timestamp set rest`` stand for themselves,
+    ``string bytes boolean int long float double timestamp set json rest`` stand for themselves,
     ``decimal(p,s)`` becomes `Decimals`. ``set`` is a list of text in the order of its definition;
-    ``rest`` is DynamoDB JSON of what was not declared.
+    ``json`` is one DynamoDB value of any type as its JSON, ``rest`` the JSON of what is in no column.
     """
-    if text in _PLAIN_TYPES or text in ("timestamp", "set", REST):
+    if text in _PLAIN_TYPES or text in ("timestamp", "set", "json", REST):
         return text
     if match := _DECIMAL.fullmatch(text):
         precision, scale = int(match[1]), int(match[2])
@@ -166,7 +166,7 @@ def _key_field(column: KeyColumn) -> dict[str, Any]:
         if column.type == "N":
             field["dynamodb"] = "N"
         return field
-    if column.type in ("set", REST):
+    if column.type in ("set", "json", REST):
         raise ValueError(f"key column {column.name!r} cannot be of type {column.type!r}")
     field["type"] = avro_type(column.type)
     field["relay.type"] = str(column_type(column.type))

@@ -6,8 +6,10 @@ the calls that read the stream are in ``relay.dynamodb.session``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
@@ -23,7 +25,8 @@ from botocore.exceptions import (
     TokenRetrievalError,
 )
 
-from relay.avro.rows import KeyColumn
+from relay.avro.rows import REST, KeyColumn
+from relay.dynamodb.columns import attribute_type
 from relay.dynamodb.raw_records import keep_records_raw
 from relay.errors import ConfigError, Unavailable
 
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient
 
     from relay.config import DynamoDBSource
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -47,10 +52,18 @@ _BAD_CREDENTIALS = {
 }
 _READABLE = {"ACTIVE", "UPDATING"}
 
+CREATION_PATIENCE = 300.0
+"""Seconds for which a table that is being created is waited for."""
+
+_TYPES = {"S": "string", "N": "decimal(38,0)", "B": "bytes"}
+
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A table with a stream. ``key``: hash column first. ``view_type``: as DynamoDB names it."""
+    """A table with a stream. ``key``: hash column first. ``view_type``: as DynamoDB names it.
+
+    ``attributes``: the types (``S``, ``N``, ``B``) of the key's columns and of those of its indexes.
+    """
 
     table: str
     table_arn: str
@@ -58,6 +71,7 @@ class Description:
     stream_label: str
     view_type: str
     key: tuple[KeyColumn, ...]
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def has_images(self) -> bool:
@@ -93,8 +107,14 @@ def clients(source: DynamoDBSource, *, probe: bool = False) -> tuple[DynamoDBCli
     return dynamodb, streams
 
 
-def describe(client: DynamoDBClient, source: DynamoDBSource, streams: DynamoDBStreamsClient) -> Description:
-    """Look up the table of ``source`` and its stream.
+def describe(
+    client: DynamoDBClient,
+    source: DynamoDBSource,
+    streams: DynamoDBStreamsClient,
+    *,
+    patience: float = CREATION_PATIENCE,
+) -> Description:
+    """Look up the table of ``source`` and its stream. ``patience``: seconds to wait for a table that is CREATING.
 
     Raises ``Unavailable``, with what to do, when DynamoDB cannot be reached or asked, when there is no such
     table or stream, and when the table's stream is disabled.
@@ -102,16 +122,26 @@ def describe(client: DynamoDBClient, source: DynamoDBSource, streams: DynamoDBSt
     name = source.table_name
     where = f"source {source.name}: "
     at = f"in region {client.meta.region_name} at {client.meta.endpoint_url}"
-    table = _ask(
-        source,
-        client,
-        f"to describe the table {name}",
-        lambda: client.describe_table(TableName=name)["Table"],
-        missing=f"there is no table {name!r} {at}: check `table`, `region` and `endpoint_url`",
-    )
-    status = table.get("TableStatus", "ACTIVE")
-    if status not in _READABLE:
-        raise Unavailable(f"{where}the table {name!r} {at} is {status}: wait until it is ACTIVE")
+    deadline = time.monotonic() + patience
+    told = False
+    while True:
+        table = _ask(
+            source,
+            client,
+            f"to describe the table {name}",
+            lambda: client.describe_table(TableName=name)["Table"],
+            missing=f"there is no table {name!r} {at}: check `table`, `region` and `endpoint_url`",
+        )
+        status = table.get("TableStatus", "ACTIVE")
+        if status in _READABLE:
+            break
+        left = deadline - time.monotonic()
+        if status != "CREATING" or left <= 0:
+            raise Unavailable(f"{where}the table {name!r} {at} is {status}: wait until it is ACTIVE")
+        if not told:
+            log.warning("%sthe table %r is CREATING: waiting for it for up to %.0f s", where, name, patience)
+            told = True
+        time.sleep(min(1.0, left))
     stream_arn = source.stream_arn or _current_stream(table, source, at)
     stream = _ask(
         source,
@@ -129,6 +159,7 @@ def describe(client: DynamoDBClient, source: DynamoDBSource, streams: DynamoDBSt
         stream_label=stream["StreamLabel"],
         view_type=stream["StreamViewType"],
         key=tuple(KeyColumn(column["AttributeName"], types[column["AttributeName"]]) for column in key),
+        attributes=types,
     )
 
 
@@ -142,6 +173,43 @@ def measure(client: DynamoDBClient, source: DynamoDBSource) -> tuple[int, int]:
         missing=f"there is no table {source.table_name!r}",
     )
     return int(table.get("TableSizeBytes", 0)), int(table.get("ItemCount", 0))
+
+
+def mismatches(found: Description, columns: Mapping[str, str]) -> list[str]:
+    """Say where a table is not what ``columns``, its declared types, make of it; empty if it is.
+
+    The rule of seed 001: the key is exactly as declared; indexes may be more than anyone knows of, and what
+    their attributes are has to agree.
+    """
+    key = {column.name for column in found.key}
+    # A key column of the one name that cannot be declared is in the key, and in `rest`.
+    problems = [
+        f"the key column `{column.name}` ({column.type}) of the table {found.table} is not declared: add "
+        f"`{column.name}: {_TYPES[column.type]}` to `columns`"
+        for column in found.key
+        if column.name not in columns and column.name != REST
+    ]
+    for name, actual in found.attributes.items():
+        kind = columns.get(name)
+        wanted = None if kind is None else attribute_type(kind)
+        if wanted not in (None, actual):
+            role = "a key column" if name in key else "the key of an index"
+            problems.append(
+                f"`{name}` is declared as {kind}, for attributes of type {wanted}, and as {role} of the table "
+                f"{found.table} it is of type {actual}"
+            )
+    if not found.has_images:
+        problems.append(
+            f"a stream of {found.view_type} carries no images, so nothing would be in `columns`: leave them out, or "
+            f"set the StreamViewType of the table {found.table} to NEW_AND_OLD_IMAGES"
+        )
+    return problems
+
+
+def verify(found: Description, source: DynamoDBSource) -> None:
+    """Hold a table to the declared columns of its source. Raises ``Unavailable``, saying all that differs."""
+    if source.columns and (problems := mismatches(found, source.columns)):
+        raise Unavailable("\n".join(f"source {source.name}: {problem}" for problem in problems))
 
 
 def _current_stream(table: Any, source: DynamoDBSource, at: str) -> str:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import orjson
+
 from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.session import (
     PAGE_LIMIT,
@@ -128,7 +130,7 @@ class DynamoDBShardReader:
             if not self._discards or _may_be_after(created, self.since):
                 self._discards = False
                 changes.append(change)
-                size += record["dynamodb"].get("SizeBytes") or len(change.new or "") + len(change.old or "")
+                size += record["dynamodb"].get("SizeBytes") or len(orjson.dumps(record["dynamodb"]))  # I11
         if records:
             self.sequence = records[-1]["dynamodb"]["SequenceNumber"]
         self.read_until = max(self.read_until, progress)

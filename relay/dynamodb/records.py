@@ -5,7 +5,7 @@ Records are DynamoDB's JSON as it stands (see ``raw_records``), so the images an
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,10 +29,11 @@ _TTL_SERVICE = {"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}
 
 @dataclass(frozen=True, slots=True)
 class RecordFormat:
-    """How the records of one shard of one table are turned into changes."""
+    """How the records of one shard of one table are turned into changes. ``image``: how the items in them are."""
 
     table: TableSchema
     shard: str  # globally qualified
+    image: Callable[[Mapping[str, Any]], Any] = image_json
 
     def change(self, record: Mapping[str, Any], floor: int) -> Change:
         """Return the change of a raw ``record``, its token's timestamp not below ``floor`` (seconds).
@@ -53,8 +54,8 @@ class RecordFormat:
                 source=self.table.source,
                 table=self.table.table,
                 key=key,
-                old=image_json(old) if old is not None else None,
-                new=image_json(new) if new is not None else None,
+                old=self.image(old) if old is not None else None,
+                new=self.image(new) if new is not None else None,
                 images=_VIEWS[data["StreamViewType"]],
                 # Never back along a lineage, so that a child whose clock is behind cannot make newer look older.
                 token=EventToken(max(created, floor), self.shard, position),

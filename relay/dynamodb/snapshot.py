@@ -11,6 +11,8 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import orjson
+
 from relay.avro.rows import TableSchema
 from relay.change import Change, Images, Operation, Snapshot, event_id
 from relay.dynamodb.records import key_bytes
@@ -44,9 +46,12 @@ class SegmentReader:
         segments: int,
         position: Mapping[str, Any] | None,
         *,
+        row: Callable[[Mapping[str, Any]], Any] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.client = client
+        # Makes the typed row of an item in DynamoDB's JSON; without it the JSON is the row.
+        self.row = row
         self.table = table
         self.shard = shard
         self.snapshot = snapshot
@@ -86,6 +91,7 @@ class SegmentReader:
 
     def _change(self, item: Mapping[str, Any], snapshot: Snapshot, begun: float) -> Change:
         key = {column.name: key_value(item[column.name]) for column in self.table.key}
+        text = image_json(item)
         return Change(
             event_id=event_id(self.table.source, f"snapshot/{snapshot.id}", self.table.table, key_bytes(key), 0),
             operation=Operation.READ,
@@ -93,7 +99,7 @@ class SegmentReader:
             table=self.table.table,
             key=key,
             old=None,
-            new=image_json(item),
+            new=self.row(orjson.loads(text)) if self.row else text,
             images=Images.NEW,
             token=None,
             committed_at=int(begun * 1_000_000),
@@ -109,7 +115,7 @@ class SegmentReader:
             None,
             begun,
             records=len(changes),
-            size=sum(len(change.new or "") for change in changes),
+            size=sum(len(str(change.new)) for change in changes),
             full=not finished and failed is None,
             finished=finished,
             failed=failed,

@@ -13,10 +13,12 @@ import orjson
 from relay.avro.rows import TableSchema
 from relay.change import Snapshot
 from relay.dynamodb import describe
+from relay.dynamodb.columns import TypedRows
 from relay.dynamodb.reader import DynamoDBShardReader
 from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.session import ShardNotFound, StreamSession, Transient
 from relay.dynamodb.snapshot import MARGIN, MOST_SEGMENTS, SEGMENT_BYTES, SegmentReader
+from relay.dynamodb.values import image_json
 from relay.errors import Unavailable
 from relay.lineage import Checkpoint, Shard, Stream
 
@@ -36,6 +38,7 @@ class DynamoDBSource:
         self.on_gap = config.on_gap
         self.snapshot = config.snapshot
         self.snapshot_margin = MARGIN
+        self._rows = TypedRows(config.columns) if config.columns else None
         self._dynamodb, self._streams = describe.clients(config)
         # Iterators at the head of shards, of when the plan was made.
         self._heads: dict[str, str] = {}
@@ -49,9 +52,12 @@ class DynamoDBSource:
 
     def connect(self) -> Stream:
         found = describe.describe(self._dynamodb, self.config, self._streams)
+        describe.verify(found, self.config)
         self.stream = Stream(self.name, found.stream_label)
         self.session = StreamSession(self._streams, found.stream_arn)
-        self.table = TableSchema(self.name, found.table, found.key, hash_columns=1, row=None)
+        self.table = TableSchema(
+            self.name, found.table, found.key, hash_columns=1, row=self._rows.columns if self._rows else None
+        )
         return self.stream
 
     def tables(self) -> Sequence[TableSchema]:
@@ -96,7 +102,8 @@ class DynamoDBSource:
     def open(
         self, shard: Shard, start: Mapping[str, Any], checkpoint: Checkpoint | None, floor: int, read_until: float
     ) -> DynamoDBShardReader:
-        record_format = RecordFormat(self.table, self.stream.qualified(shard.id))
+        image = self._rows.row if self._rows else image_json
+        record_format = RecordFormat(self.table, self.stream.qualified(shard.id), image)
         return DynamoDBShardReader(
             self.session,
             self.stream,
@@ -116,4 +123,5 @@ class DynamoDBSource:
     def open_segment(
         self, shard: Shard, snapshot: Snapshot, segment: int, segments: int, position: Mapping[str, Any] | None
     ) -> SegmentReader:
-        return SegmentReader(self._dynamodb, self.table, shard, snapshot, segment, segments, position)
+        row = self._rows.row if self._rows else None
+        return SegmentReader(self._dynamodb, self.table, shard, snapshot, segment, segments, position, row=row)

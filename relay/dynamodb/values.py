@@ -1,4 +1,4 @@
-"""DynamoDB's typed values as the relay carries them: canonical keys, exact JSON images, typed rows.
+"""DynamoDB's typed values as the relay carries them: canonical keys and exact JSON images.
 
 Values are what botocore's client gives, or DynamoDB's JSON parsed as it stands: ``{"N": "1.50"}``, and
 ``{"B": ...}`` as bytes or base64 text. Key text is on the wire: other text for the same key would move it
@@ -10,16 +10,11 @@ from __future__ import annotations
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Any
 
 import orjson
 
-from relay.avro.rows import REST
-
 _NUMBER = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{1,4}))?", re.ASCII)
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def canonical_number(text: str) -> str:
@@ -51,12 +46,12 @@ def key_value(value: Mapping[str, Any]) -> str | bytes:
         if (number := value.get("N")) is not None:
             return canonical_number(number)
         if (raw := value.get("B")) is not None:
-            return _binary(raw)
+            return binary(raw)
     raise ValueError(f"{value!r} cannot be a key: only S, N and B can")
 
 
-def image_json(item: Mapping[str, Mapping[str, Any]]) -> str:
-    """Give an item as DynamoDB's JSON: numbers byte for byte, binary in base64, sets in their order.
+def image_json(item: Mapping[str, Any]) -> str:
+    """Give an item, or one typed value, as DynamoDB's JSON: numbers byte for byte, binary in base64, sets in order.
 
     ValueError if it holds what DynamoDB's JSON cannot.
     """
@@ -66,61 +61,8 @@ def image_json(item: Mapping[str, Mapping[str, Any]]) -> str:
         raise ValueError(f"an item cannot be written as JSON: {fault}") from fault
 
 
-def typed_row(item: Mapping[str, Mapping[str, Any]], columns: Mapping[str, str]) -> dict[str, Any]:
-    """Give an item as a row of declared columns, and `REST` with the JSON of all others.
-
-    ``columns``: type by attribute name. A value that is not of its column's type is handed on as DynamoDB
-    typed it, so that encoding the row refuses it with the column's name (I8).
-    """
-    row: dict[str, Any] = {}
-    others = {name: value for name, value in item.items() if name not in columns}
-    for name, kind in columns.items():
-        value = item.get(name)
-        if value is None:
-            row[name] = None
-        elif "NULL" in value:
-            # A null attribute is not an absent one: the column is null for both, rest tells them apart.
-            row[name] = None
-            others[name] = value
-        else:
-            row[name] = _column_value(value, kind)
-    row[REST] = image_json(others) if others else None
-    return row
-
-
-def _column_value(value: Mapping[str, Any], kind: str) -> Any:
-    ((tag, raw),) = value.items()
-    if kind == "timestamp":
-        return _time(tag, raw) or value
-    if tag == "N":
-        return Decimal(raw)
-    if tag == "B":
-        return _binary(raw)
-    if tag in ("S", "BOOL"):
-        return raw
-    return value
-
-
-def _time(tag: str, raw: Any) -> datetime | None:
-    """Read an ISO 8601 text with its offset, or a number of seconds since the epoch, as `ttl` attributes are.
-
-    None for anything else, or past microseconds or the year 9999 (so for milliseconds, too).
-    """
-    try:
-        if tag == "N":
-            whole, _, decimals = canonical_number(raw).partition(".")
-            if len(decimals) > 6:
-                return None
-            return _EPOCH + timedelta(microseconds=int(whole + decimals.ljust(6, "0")))
-        if tag != "S" or re.search(r"[.,][0-9]{7}", raw):
-            return None
-        time = datetime.fromisoformat(raw)
-    except (ValueError, OverflowError):
-        return None
-    return time if time.tzinfo is not None else None
-
-
-def _binary(raw: Any) -> bytes:
+def binary(raw: Any) -> bytes:
+    """Give a B value's bytes. ValueError if it is text that is not base64."""
     return b64decode(raw, validate=True) if isinstance(raw, str) else bytes(raw)
 
 

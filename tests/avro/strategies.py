@@ -41,6 +41,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
         lambda time: time.astimezone()
     ),
     "set": st.lists(st.text(max_size=5), max_size=4),
+    "json": st.text(),
 }
 _KEY_VALUES = {"S": st.text(), "N": st.integers().map(str), "B": st.binary(), "string": st.text(), "long": LONGS}
 

@@ -53,6 +53,7 @@ def carried(kind: str, value: Any) -> Any:
         ("set", [], []),
         ("bytes", b"\x00\xff", b"\x00\xff"),
         ("string", "é\x00", "é\x00"),
+        ("json", '{"N":"1.0"}', '{"N":"1.0"}'),
         ("rest", "{}", "{}"),
     ],
 )

@@ -136,7 +136,7 @@ def test_a_column_that_is_there_twice_is_refused() -> None:
         TableSchema("s", "t", (KeyColumn("a", "S"),), 1, columns)
 
 
-@pytest.mark.parametrize("kind", ["set", "rest"])
+@pytest.mark.parametrize("kind", ["set", "json", "rest"])
 def test_a_key_cannot_be_of_a_type_without_one_text_form(kind: str) -> None:
     with pytest.raises(ValueError, match="cannot be of type"):
         change_schema(TableSchema("s", "t", (KeyColumn("a", kind),), 1))

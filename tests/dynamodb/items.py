@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 from hypothesis import strategies as st
+
+from relay.avro.decode import decode
+from relay.avro.encode import ChangeEncoder
+from relay.avro.framing import fingerprint, single_object_header
+from relay.avro.rows import TableSchema, change_schema
+from relay.change import Change
+from tests.avro.known import Known
 
 NUMBERS = st.builds(
     lambda sign, digits, exponent: f"{sign}{digits}E{exponent}",
@@ -42,3 +53,40 @@ def with_base64(part: Any) -> Any:
     if isinstance(part, list):
         return [with_base64(value) for value in part]
     return part
+
+
+def carried(change: Change, table: TableSchema) -> dict[str, Any]:
+    """Give a change as a reader of the topic finds it."""
+    schema = change_schema(table)
+    header = single_object_header(fingerprint(schema))
+    return decode(Known({header: schema}), ChangeEncoder(schema, header).encode(change))
+
+
+def item_of(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    """Read a typed row back into DynamoDB's JSON, as ``schemas/README.md`` has it and not as the relay does.
+
+    ``columns``: ``relay.type`` by original name, ``rest`` among them.
+    """
+    item = {name: _attribute(columns[name], value) for name, value in row.items() if value is not None}
+    rest = item.pop("rest", {})
+    assert not item.keys() & rest.keys()
+    return {**item, **rest}
+
+
+def _attribute(kind: str, value: Any) -> Any:
+    if kind in ("json", "rest"):
+        return json.loads(value)
+    if kind == "timestamp":
+        since = value - datetime(1970, 1, 1, tzinfo=UTC)
+        return {"N": str(Decimal(since.days * 86400 + since.seconds) + Decimal(since.microseconds).scaleb(-6))}
+    tag = {"string": "S", "bytes": "B", "boolean": "BOOL", "set": "SS"}.get(kind, "N")
+    return {tag: str(value) if tag == "N" else with_base64(value)}
+
+
+def same_item(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two items in DynamoDB's JSON are one: top-level numbers by what they are worth, all else exactly."""
+
+    def worth(value: Any) -> Any:
+        return Decimal(value["N"]) if isinstance(value, dict) and set(value) == {"N"} else json.dumps(value)
+
+    return {name: worth(value) for name, value in one.items()} == {name: worth(value) for name, value in other.items()}

@@ -15,7 +15,7 @@ import pytest
 
 from relay.avro.rows import KeyColumn
 from relay.config import DynamoDBSource
-from relay.dynamodb.describe import Description, clients, describe
+from relay.dynamodb.describe import Description, clients, describe, mismatches, verify
 from relay.errors import ConfigError, Unavailable
 from relay.local.process import free_port
 
@@ -28,16 +28,22 @@ def source(endpoint_url: str | None, **others: Any) -> DynamoDBSource:
     return DynamoDBSource(endpoint_url=endpoint_url, **settings)
 
 
-def look(endpoint_url: str | None, **others: Any) -> Description:
+def look(endpoint_url: str | None, *, patience: float = 0.0, **others: Any) -> Description:
     asked = source(endpoint_url, **others)
     client, streams = clients(asked, probe=True)
-    return describe(client, asked, streams)
+    return describe(client, asked, streams, patience=patience)
+
+
+Answer = tuple[int, dict[str, Any]] | None
 
 
 class Scripted(ThreadingHTTPServer):
-    """An endpoint that answers each operation as told: a status and a JSON body, or None for silence."""
+    """An endpoint that answers each operation as told: a status and a JSON body, or None for silence.
 
-    def __init__(self, answers: dict[str, tuple[int, dict[str, Any]] | None]) -> None:
+    A list is taken one by one, its last for ever.
+    """
+
+    def __init__(self, answers: dict[str, Answer | list[Answer]]) -> None:
         super().__init__(("127.0.0.1", 0), Answering)
         self.answers = answers
         self.closing = threading.Event()
@@ -53,6 +59,8 @@ class Answering(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         answer = self.server.answers[self.headers["X-Amz-Target"].split(".")[-1]]
+        if isinstance(answer, list):
+            answer = answer.pop(0) if len(answer) > 1 else answer[0]
         if answer is None:
             self.server.closing.wait(60)
             return
@@ -69,7 +77,7 @@ class Answering(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def scripted(**answers: tuple[int, dict[str, Any]] | None) -> Iterator[str]:
+def scripted(**answers: Answer | list[Answer]) -> Iterator[str]:
     server = Scripted(answers)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -157,6 +165,80 @@ def test_a_stream_given_by_its_arn_is_the_one_that_is_read_though_the_table_has_
 def test_what_keeps_a_table_from_being_read_is_said(answers: Any, said: str) -> None:
     with scripted(**answers) as url, pytest.raises(Unavailable, match=f"source shop: .*{said}"):
         look(url)
+
+
+def test_a_table_that_is_being_created_is_waited_for_and_said(caplog: pytest.LogCaptureFixture) -> None:
+    creating = table(TableStatus="CREATING")
+    with scripted(DescribeTable=[creating, creating, table()], DescribeStream=stream()) as url:
+        assert look(url, patience=30.0).stream_arn == STREAM_ARN
+    assert caplog.messages == ["source shop: the table 'orders' is CREATING: waiting for it for up to 30 s"]
+
+
+def test_a_table_that_is_being_created_for_ever_is_not_waited_for_as_long() -> None:
+    begun = time.monotonic()
+    with scripted(DescribeTable=table(TableStatus="CREATING")) as url, pytest.raises(Unavailable, match="is CREATING"):
+        look(url, patience=0.5)
+    assert 0.5 <= time.monotonic() - begun < 5
+
+
+def test_a_table_that_is_deleted_while_it_is_waited_for_is_an_error() -> None:
+    answers: Any = {"DescribeTable": [table(TableStatus="CREATING"), failure("ResourceNotFoundException")]}
+    with scripted(**answers) as url, pytest.raises(Unavailable, match="there is no table 'orders'"):
+        look(url, patience=30.0)
+
+
+def found(view_type: str = "NEW_AND_OLD_IMAGES", **attributes: str) -> Description:
+    """A table with the key (order_id S, line N), an index over email, and what else is given."""
+    key = (KeyColumn("order_id", "S"), KeyColumn("line", "N"))
+    types = {"order_id": "S", "line": "N", "email": "S", **attributes}
+    return Description("orders", "arn:table", STREAM_ARN, LABEL, view_type, key, types)
+
+
+DECLARED = {"order_id": "string", "line": "long", "total": "decimal(38,10)"}
+
+
+@pytest.mark.parametrize("view_type", ["NEW_AND_OLD_IMAGES", "NEW_IMAGE", "OLD_IMAGE"])
+@pytest.mark.parametrize("line", ["int", "long", "double", "timestamp", "decimal(38,0)", "json"])
+def test_a_table_fits_columns_that_hold_its_key_whatever_indexes_it_has(view_type: str, line: str) -> None:
+    assert (
+        mismatches(found(view_type, status="S", created="N"), DECLARED | {"line": line, "created": "timestamp"}) == []
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "said"),
+    [
+        (found(), {"order_id": "string"},
+         ["the key column `line` (N) of the table orders is not declared: add `line: decimal(38,0)` to `columns`"]),
+        (found(), {"id": "string", "line": "int"},
+         ["the key column `order_id` (S) of the table orders is not declared: add `order_id: string` to `columns`"]),
+        (found(), DECLARED | {"order_id": "bytes"},
+         ["`order_id` is declared as bytes, for attributes of type B, and as a key column of the table orders it is of "
+          "type S"]),
+        (found(), DECLARED | {"line": "string", "email": "set"},
+         ["`line` is declared as string, for attributes of type S, and as a key column of the table orders it is of "
+          "type N",
+          "`email` is declared as set, for attributes of type SS, and as the key of an index of the table orders it is "
+          "of type S"]),
+        (found("KEYS_ONLY"), DECLARED,
+         ["a stream of KEYS_ONLY carries no images, so nothing would be in `columns`: leave them out, or set the "
+          "StreamViewType of the table orders to NEW_AND_OLD_IMAGES"]),
+    ],
+)  # fmt: skip
+def test_what_differs_is_named_with_both_types(table: Description, columns: dict[str, str], said: list[str]) -> None:
+    assert mismatches(table, columns) == said
+    with pytest.raises(Unavailable) as raised:
+        verify(table, source(None, columns=columns))
+    assert str(raised.value) == "\n".join(f"source shop: {problem}" for problem in said)
+
+
+def test_a_key_column_of_the_name_that_cannot_be_declared_is_left_out() -> None:
+    rest = Description("t", "arn", STREAM_ARN, LABEL, "NEW_IMAGE", (KeyColumn("rest", "B"),), {"rest": "B"})
+    assert mismatches(rest, {"a": "string"}) == []
+
+
+def test_without_columns_any_table_will_do() -> None:
+    verify(found("KEYS_ONLY"), source(None))
 
 
 def test_an_endpoint_that_is_not_there_is_named() -> None:

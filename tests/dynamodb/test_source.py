@@ -312,6 +312,28 @@ def test_a_delete_by_time_to_live_is_marked_and_keeps_who_did_it(
     assert "ttl_delete" not in plain.attributes
 
 
+def test_a_typed_delete_by_time_to_live_has_the_row_that_was_and_who_did_it(stream: ScriptedStream) -> None:
+    """X26"""
+    config = SourceConfig(
+        name="orders",
+        type="dynamodb",
+        table=TABLE,
+        region="us-east-1",
+        endpoint_url=stream.url,
+        columns={"id": "string", "version": "int"},
+    )
+    source = DynamoDBSource(config)
+    source.connect()
+    stream.shard("s")
+    service = {"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}
+    stream.put("s", "k", 1, old=7, userIdentity=service, eventName="REMOVE")
+    (change,) = reader(source).read().changes
+    source.close()
+    assert (change.old, change.new) == ({"id": "k", "version": 7, "rest": None}, None)
+    assert change.attributes["ttl_delete"] == "true"
+    assert orjson.loads(change.attributes["user_identity"]) == service
+
+
 def test_a_record_that_cannot_be_carried_is_refused_with_its_place(
     source: DynamoDBSource, stream: ScriptedStream
 ) -> None:

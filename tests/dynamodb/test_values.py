@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.dynamodb.values import canonical_number, image_json, key_value, typed_row
+from relay.dynamodb.values import canonical_number, image_json, key_value
 from tests.dynamodb.items import NUMBERS, TYPED, with_base64
 
 
@@ -125,65 +124,3 @@ def test_what_dynamodb_does_not_have_is_refused(value: dict[str, Any]) -> None:
     """I8"""
     with pytest.raises(ValueError, match="cannot be written as JSON"):
         image_json({"a": value})
-
-
-COLUMNS = {"id": "string", "total": "decimal(38,10)", "paid": "boolean", "raw": "bytes", "at": "timestamp"}
-
-
-def test_a_typed_row_has_declared_columns_and_the_rest() -> None:
-    item: dict[str, dict[str, Any]] = {
-        "id": {"S": "o-1"},
-        "total": {"N": "1.10"},
-        "paid": {"BOOL": False},
-        "raw": {"B": b"\x00"},
-        "at": {"S": "2024-02-29T12:00:00.5+02:00"},
-        "note": {"N": "1.0"},
-    }
-    assert typed_row(item, COLUMNS) == {
-        "id": "o-1",
-        "total": Decimal("1.10"),
-        "paid": False,
-        "raw": b"\x00",
-        "at": datetime(2024, 2, 29, 10, 0, 0, 500000, tzinfo=UTC),
-        "rest": '{"note":{"N":"1.0"}}',
-    }
-
-
-def test_a_null_attribute_and_an_absent_one_are_told_apart() -> None:
-    """I8"""
-    columns = {"id": "string", "a": "string", "b": "string"}
-    row = typed_row({"id": {"S": "x"}, "a": {"NULL": True}}, columns)
-    assert row == {"id": "x", "a": None, "b": None, "rest": '{"a":{"NULL":true}}'}
-    assert typed_row({"id": {"S": "x"}}, columns)["rest"] is None
-
-
-@pytest.mark.parametrize(
-    ("value", "time"),
-    [
-        ({"N": "0"}, datetime(1970, 1, 1, tzinfo=UTC)),
-        ({"N": "1700000000.000001"}, datetime(2023, 11, 14, 22, 13, 20, 1, tzinfo=UTC)),
-        ({"N": "-0.5"}, datetime(1969, 12, 31, 23, 59, 59, 500000, tzinfo=UTC)),
-        ({"S": "2024-01-01T00:00:00Z"}, datetime(2024, 1, 1, tzinfo=UTC)),
-        ({"S": "2024-01-01 00:00:00.123456+00:00"}, datetime(2024, 1, 1, 0, 0, 0, 123456, tzinfo=UTC)),
-    ],
-)
-def test_a_time_is_read_from_iso_text_or_seconds(value: dict[str, Any], time: datetime) -> None:
-    assert typed_row({"at": value}, {"at": "timestamp"})["at"] == time
-
-
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
-        ("timestamp", {"S": "2024-01-01T00:00:00"}),
-        ("timestamp", {"S": "yesterday"}),
-        ("timestamp", {"S": "2024-01-01T00:00:00.1234567Z"}),
-        ("timestamp", {"N": "1700000000000"}),
-        ("timestamp", {"N": "1.0000001"}),
-        ("timestamp", {"BOOL": True}),
-        ("string", {"SS": ["a"]}),
-        ("int", {"M": {}}),
-    ],
-)
-def test_a_value_of_another_type_is_left_for_encoding_to_refuse(kind: str, value: dict[str, Any]) -> None:
-    """I8"""
-    assert typed_row({"a": value}, {"a": kind})["a"] == value

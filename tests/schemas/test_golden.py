@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from io import BytesIO
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 
 from relay.avro.decode import decode
 from relay.avro.framing import confluent_header, fingerprint, schema_id, single_object_header
-from relay.avro.rows import column_type, unescape
+from relay.avro.rows import REST, column_type, unescape
 from relay.change import Images, Operation
+from relay.dynamodb.columns import TypedRows
 from relay.lineage import Checkpoint, Gap, Plan, Stream, parse_key
 from relay.token import EventToken
 from tests import golden, golden_inputs
@@ -72,6 +74,20 @@ def test_a_value_decodes_to_its_input_under_original_names(case: dict[str, Any])
         assert {**golden_inputs.ORDINARY, **case["input"]["change"]}[part] is None or change[part] is not None
     same = set(change) - {"key", "old", "new"}
     assert {name: change[name] for name in same} == {name: case["decoded"][name] for name in same}
+
+
+@pytest.mark.parametrize("case", [case for case in cases("values.json") if "new_item" in case.values[0]["input"]])
+def test_an_item_becomes_the_row_that_is_written_there(case: dict[str, Any]) -> None:
+    """I8"""
+    given = case["input"]
+    table = golden.read_table(given["table"])
+    assert table.row is not None
+    rows = TypedRows({column.name: column.type for column in table.row if column.type != REST})
+    assert rows.columns == table.row
+    new = dict(rows.row(given["new_item"]))
+    if new["expires"] is not None:
+        new["expires"] = datetime.fromtimestamp(new["expires"] / 1e6, UTC)
+    assert new == golden.read_values(table.row, given["change"]["new"])
 
 
 @pytest.mark.parametrize("header", sorted(committed("values.json")["schemas"]))

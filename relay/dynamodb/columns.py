@@ -1,0 +1,171 @@
+"""Declared columns: an item as a typed row, and what no column can hold exactly as DynamoDB's JSON beside it.
+
+The types and what each takes are on the wire: the table in ``schemas/README.md`` says them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any
+
+from relay.avro.columns import FIRST_TIME, LAST_TIME
+from relay.avro.rows import MAX_AVRO_PRECISION, REST, Column, Decimals, column_type
+from relay.dynamodb.values import binary, canonical_number, image_json
+
+Convert = Callable[[Mapping[str, Any]], Any]
+"""Gives the value that a typed attribute has in its column, None where the column cannot hold it exactly."""
+
+_ATTRIBUTES = {
+    "string": "S",
+    "bytes": "B",
+    "boolean": "BOOL",
+    "int": "N",
+    "long": "N",
+    "double": "N",
+    "timestamp": "N",
+    "set": "SS",
+    "json": None,
+}
+
+
+def declared(text: str) -> str:
+    """Give a declared type in its one spelling; ValueError if an attribute cannot be declared as it."""
+    try:
+        kind = column_type(text)
+    except ValueError:
+        kind = REST
+    if isinstance(kind, Decimals):
+        if kind.precision > MAX_AVRO_PRECISION:
+            raise ValueError(f"{kind} has more than {MAX_AVRO_PRECISION} digits, and no number of DynamoDB has")
+    elif kind not in _ATTRIBUTES:
+        raise ValueError(f"{text!r} is none of {', '.join(_ATTRIBUTES)}, decimal(p,s) with p up to 38")
+    return str(kind)
+
+
+def attribute_type(kind: str) -> str | None:
+    """Give the DynamoDB type that a column of a declared type holds, such as ``N``; None for any."""
+    return "N" if isinstance(column_type(kind), Decimals) else _ATTRIBUTES[kind]
+
+
+class TypedRows:
+    """Turns the items of one table into rows. ``columns``: declared type by attribute name."""
+
+    def __init__(self, columns: Mapping[str, str]) -> None:
+        self.columns = (*(Column(name, kind) for name, kind in columns.items()), Column(REST, REST))
+        self._converts = [(name, _convert(kind)) for name, kind in columns.items()]
+
+    def __repr__(self) -> str:
+        return f"<TypedRows[{', '.join(f'{column.name}: {column.type}' for column in self.columns)}]>"
+
+    def row(self, item: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """Give a row: every declared column, and in `REST` the JSON of all attributes that are in none.
+
+        I8: these are the undeclared, NULL, and what its column cannot hold exactly. So an absent attribute is
+        null only, and a null column that `REST` names holds what is there.
+        """
+        row = {name: convert(item[name]) if name in item else None for name, convert in self._converts}
+        others = {name: value for name, value in item.items() if row.get(name) is None}
+        row[REST] = image_json(others) if others else None
+        return row
+
+
+def _convert(kind: str) -> Convert:
+    read = column_type(kind)
+    if isinstance(read, Decimals):
+        return _number(_decimal(read))
+    return _CONVERTS[read]
+
+
+def _string(value: Mapping[str, Any]) -> str | None:
+    raw = value.get("S")
+    return raw if isinstance(raw, str) and len(value) == 1 else None
+
+
+def _boolean(value: Mapping[str, Any]) -> bool | None:
+    raw = value.get("BOOL")
+    return raw if isinstance(raw, bool) and len(value) == 1 else None
+
+
+def _bytes(value: Mapping[str, Any]) -> bytes | None:
+    if len(value) != 1 or "B" not in value:
+        return None
+    try:
+        return binary(value["B"])
+    except ValueError:
+        return None
+
+
+def _set(value: Mapping[str, Any]) -> list[str] | None:
+    raw = value.get("SS")
+    return raw if isinstance(raw, list) and len(value) == 1 else None
+
+
+def _number(fit: Callable[[str], Any]) -> Convert:
+    """Make the conversion of numbers; ``fit`` gives what a canonical text is in the column, or None."""
+
+    def convert(value: Mapping[str, Any]) -> Any:
+        raw = value.get("N")
+        if not isinstance(raw, str) or len(value) != 1:
+            return None
+        try:
+            return fit(canonical_number(raw))
+        except ValueError:
+            return None
+
+    return convert
+
+
+def _whole(bits: int) -> Callable[[str], int | None]:
+    limit = 1 << (bits - 1)
+
+    def fit(text: str) -> int | None:
+        if "." in text:
+            return None
+        number = int(text)
+        return number if -limit <= number < limit else None
+
+    return fit
+
+
+def _decimal(kind: Decimals) -> Callable[[str], Decimal | None]:
+    most = kind.precision - kind.scale
+
+    def fit(text: str) -> Decimal | None:
+        whole, _, decimals = text.removeprefix("-").partition(".")
+        fits = len(decimals) <= kind.scale and (len(whole) <= most or whole == "0")
+        return Decimal(text) if fits else None
+
+    return fit
+
+
+def _double(text: str) -> float | None:
+    # A double stands for the one decimal text that is printed for it, so that no two numbers become one.
+    number = float(text)
+    return number if math.isfinite(number) and Decimal(repr(number)) == Decimal(text) else None
+
+
+def _time(text: str) -> int | None:
+    """Give the microseconds of a number of seconds since the epoch, as `ttl` attributes are.
+
+    Not of ISO text: its offset, and that it was text, would be lost (I8).
+    """
+    whole, _, decimals = text.partition(".")
+    if len(decimals) > 6 or len(whole) > 13:
+        return None
+    time = int(whole + decimals.ljust(6, "0"))
+    return time if FIRST_TIME <= time <= LAST_TIME else None
+
+
+_CONVERTS: dict[str, Convert] = {
+    "string": _string,
+    "bytes": _bytes,
+    "boolean": _boolean,
+    "int": _number(_whole(32)),
+    "long": _number(_whole(64)),
+    "double": _number(_double),
+    "timestamp": _number(_time),
+    "set": _set,
+    "json": image_json,
+}

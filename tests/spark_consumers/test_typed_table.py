@@ -1,0 +1,167 @@
+"""A table with declared columns, from DynamoDB to the copy, the log and the cache, on real services."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from relay.cache import RedisStore, entry_key, generation_key
+from relay.cli import app
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+
+COLUMNS = {
+    "id": "string",
+    "line": "long",
+    "a-b": "string",
+    "ab": "string",
+    "total": "decimal(38,10)",
+    "raw": "bytes",
+    "tags": "set",
+    "expires": "timestamp",
+    "more": "json",
+}
+ITEM: dict[str, Any] = {
+    "id": {"S": "o-1"},
+    "line": {"N": "7"},
+    "a-b": {"S": "1"},
+    "ab": {"N": "1"},
+    "total": {"N": "0.00000001"},
+    "raw": {"B": b"\x00\xff"},
+    "tags": {"SS": ["gift"]},
+    "expires": {"N": "1700000000"},
+    "more": {"M": {"é": {"N": "1"}}},
+    "rest": {"S": "mine"},
+    "note": {"S": "first"},
+}
+# One Java for all consumers, as a session that is there is used.
+CONSUME = """
+import json, pathlib, sys
+import spark_consumers
+from relay.config import load
+from relay.local.tables import spark
+
+config = load(pathlib.Path(sys.argv[1]))
+folder = pathlib.Path(sys.argv[2])
+with spark() as session:
+    for name in ("copy", "log", "cache"):
+        spark_consumers.run(name, config, until_caught_up=True, start=None, checkpoint=folder / name)
+    delta = session.read.format("delta")
+    copied = delta.load(f"{folder}/copied/orders/{config.sources[0].table}").where("not _relay_deleted")
+    logged = delta.load(f"{folder}/logged").orderBy("token_position")
+    json.dump(
+        {
+            "copy": [[row["id"], row["line"], json.loads(row["item"])] for row in copied.collect()],
+            "log": [[row["operation"], json.loads(row["new"] or "null")] for row in logged.collect()],
+        },
+        sys.stdout,
+    )
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path, kafka: Any, dynamodb: Any, redis_server: Any, unique: str) -> Path:
+    client = boto3.client("dynamodb", endpoint_url=dynamodb.endpoint_url, region_name="us-east-1")
+    client.create_table(
+        TableName=unique,
+        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}, {"AttributeName": "line", "KeyType": "RANGE"}],
+        AttributeDefinitions=[
+            {"AttributeName": "id", "AttributeType": "S"},
+            {"AttributeName": "line", "AttributeType": "N"},
+        ],
+        BillingMode="PAY_PER_REQUEST",
+        StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
+    )
+    client.put_item(TableName=unique, Item=ITEM)
+    client.put_item(TableName=unique, Item=ITEM | {"total": {"N": "12.50"}, "note": {"S": "second"}})
+    client.put_item(TableName=unique, Item={"id": {"S": "o-2"}, "line": {"N": "1E+30"}, "total": {"NULL": True}})
+    client.put_item(TableName=unique, Item={"id": {"S": "o-3"}, "line": {"N": "1"}})
+    client.delete_item(TableName=unique, Key={"id": {"S": "o-3"}, "line": {"N": "1"}})
+    client.close()
+    source = {
+        "name": "orders",
+        "type": "dynamodb",
+        "table": unique,
+        "region": "us-east-1",
+        "endpoint_url": dynamodb.endpoint_url,
+        "columns": COLUMNS,
+    }
+    keys = {unique: ["order:{id}:{line}", "total:{total}", "ab:{ab}", "note:{note}", "expires:{expires}"]}
+    config = {
+        "name": unique,
+        "kafka": {"bootstrap_servers": kafka.bootstrap_servers, "partitions": 2},
+        "sources": [source],
+        "cache": {"url": redis_server.url, "namespace": unique, "keys": keys},
+        "log": {"path": f"file://{tmp_path}/logged"},
+        "copy": {"url": f"delta://{tmp_path}/copied"},
+    }
+    path = tmp_path / "relay.yaml"
+    path.write_text(yaml.safe_dump(config, sort_keys=False))
+    return path
+
+
+def test_a_typed_table_is_relayed_shown_copied_logged_and_invalidated(path: Path, redis_server: Any) -> None:
+    """I6, I8, X24, X25"""
+    run = [sys.executable, "-m", "relay.cli", "run", str(path), "--until-caught-up"]
+    subprocess.run(run, check=True, timeout=90)
+    shown = CliRunner().invoke(app, ["tail", str(path), "--from-beginning", "--exit-at-end", "--json"])
+    changes = [json.loads(line)["value"] for line in shown.stdout.splitlines()]
+    assert [change["operation"] for change in changes if change["key"]["id"] == "o-1"] == ["INSERT", "UPDATE"]
+    first = next(change for change in changes if change["operation"] == "INSERT" and change["key"]["id"] == "o-1")
+    # The names are those of the table, and what its column cannot hold is beside it.
+    assert first["new"] == {
+        "id": "o-1",
+        "line": 7,
+        "a-b": "1",
+        "ab": None,
+        "total": "0.0000000100",
+        "raw": "AP8=",
+        "tags": ["gift"],
+        "expires": "2023-11-14T22:13:20Z",
+        "more": '{"M":{"é":{"N":"1"}}}',
+        "rest": first["new"]["rest"],
+    }
+    rest = {"ab": {"N": "1"}, "rest": {"S": "mine"}, "note": {"S": "first"}}
+    assert json.loads(first["new"]["rest"]) == rest
+
+    command = [sys.executable, "-c", CONSUME, str(path), str(path.parent)]
+    answer = subprocess.run(command, capture_output=True, timeout=200, check=False)
+    assert answer.returncode == 0, answer.stderr.decode()
+    found = json.loads(answer.stdout.splitlines()[-1])
+    copied = {key: (line, item) for key, line, item in found["copy"]}
+    assert set(copied) == {"o-1", "o-2"}
+    line, item = copied["o-1"]
+    assert line == "7"
+    assert json.loads(item.pop("rest")) == rest | {"note": {"S": "second"}}
+    assert item == {
+        "id": "o-1",
+        "line": 7,
+        "a-b": "1",
+        "ab": None,
+        "total": "12.5000000000",
+        "raw": "AP8=",
+        "tags": ["gift"],
+        "expires": "2023-11-14T22:13:20.000000Z",
+        "more": '{"M":{"é":{"N":"1"}}}',
+    }
+    line, item = copied["o-2"]
+    assert line == "1" + "0" * 30
+    assert {name for name, value in item.items() if value is not None} == {"id", "rest"}
+    assert set(json.loads(item["rest"])) == {"line", "total"}
+    assert [operation for operation, _ in found["log"]] == ["INSERT", "UPDATE", "INSERT", "INSERT", "DELETE"]
+    assert found["log"][0][1]["total"] == "0.0000000100"
+
+    # One text for a value in a cache key, whether it is in its column, beside it, or not declared at all.
+    namespace = yaml.safe_load(path.read_text())["cache"]["namespace"]
+    keys = ["order:o-1:7", "total:0.00000001", "total:12.5", "ab:1", "note:first", "note:second", "expires:1700000000"]
+    with RedisStore(redis_server.url) as store:
+        entries, _ = store.read([entry_key(namespace, key) for key in keys], generation_key(namespace))
+    assert [key for key, entry in zip(keys, entries, strict=True) if entry is None] == []
