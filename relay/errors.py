@@ -25,6 +25,10 @@ class Unavailable(RelayError):
     exit_code = 3
 
 
+class StreamGone(Unavailable):
+    """The source says that a stream it had does not exist, or not any more."""
+
+
 class CheckFailed(RelayError):
     """A data check did not hold."""
 

@@ -140,6 +140,8 @@ class Plan:
     ``requested``: the ``start`` of the config as it was then. ``planned_at``: T0, seconds since the epoch.
     ``shards``: start per shard listed at T0; a shard that is not in it starts at its horizon.
     ``keys``: per table, its key columns as ``[name, type]``, hash columns first.
+    ``gap``: id of the gap between the stream that the source had before and this one, None for its first.
+    ``floor``: the last timestamp of that stream, in seconds: no token of this one goes below it.
     """
 
     requested: str
@@ -147,6 +149,8 @@ class Plan:
     shards: Mapping[str, Mapping[str, Any]]
     keys: Mapping[str, list[list[str]]]
     config_hash: str = ""
+    gap: str | None = None
+    floor: int = 0
 
     def start_of(self, shard: str) -> Mapping[str, Any]:
         return self.shards.get(shard, {"type": "trim_horizon"})
@@ -159,13 +163,15 @@ class Plan:
                 "shards": self.shards,
                 "keys": self.keys,
                 "config_hash": self.config_hash,
+                **({"gap": self.gap, "floor": self.floor} if self.gap else {}),
             }
         )
 
     @classmethod
     def from_json(cls, text: bytes) -> Plan:
         raw = orjson.loads(text)
-        return cls(raw["start"], raw["planned_at"], raw["shards"], raw["keys"], raw["config_hash"])
+        where = raw["start"], raw["planned_at"], raw["shards"], raw["keys"], raw["config_hash"]
+        return cls(*where, raw.get("gap"), raw.get("floor", 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,15 +293,15 @@ class Lineage:
             ):
                 yield shard
 
-    def floor(self, shard: Shard, checkpoints: Mapping[str, Checkpoint]) -> int:
+    def floor(self, shard: Shard, checkpoints: Mapping[str, Checkpoint], lowest: int = 0) -> int:
         """The timestamp that tokens of ``shard`` may not go below: the last of its own and of its ancestors.
 
-        A shard that never held a change passes on what its parents left.
+        A shard that never held a change passes on what its parents left. ``lowest``: that of the whole stream.
         """
         own = checkpoints.get(shard.id)
         if own is not None and own.token is not None:
             return own.token.timestamp
-        floor, seen, waiting = 0, set[str](), list(shard.parents)
+        floor, seen, waiting = lowest, set[str](), list(shard.parents)
         while waiting:
             name = waiting.pop()
             if name in seen:

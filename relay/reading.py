@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
-from relay.errors import ConfigError, RelayError
+from relay.errors import ConfigError, RelayError, StreamGone
 from relay.kafka.checkpoints import CheckpointView, partition_of
-from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, resume_timestamp
+from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, Stream, resume_timestamp
 from relay.pump import Pump, Reading
 from relay.snapshot import Snapshots
 from relay.source import Page, Source
@@ -39,20 +39,28 @@ class SourceReading:
         self.view = view
         self.pump = pump
         self.clock = clock
-        self.stream = source.connect()
-        self.plan_key = self.stream.plan_key
-        self.lineage = Lineage(self.stream)
-        self.snapshots = Snapshots(source, self.stream, view, pump, self.resume_timestamp, clock=clock)
+        self._turn_to(source.connect())
+        self.started = clock()
+        self._lister = ThreadPoolExecutor(1, thread_name_prefix=f"list-{source.name}")
+
+    def _turn_to(self, stream: Stream) -> None:
+        """Begin to read ``stream``, and know nothing of any other."""
+        self.stream = stream
+        self.plan_key = stream.plan_key
+        self.lineage = Lineage(stream)
+        self.snapshots = Snapshots(self.source, stream, self.view, self.pump, self.resume_timestamp, clock=self.clock)
+        # The stream that the source has instead, once it was seen.
+        self.successor: str | None = None
         # Open shards, and finished ones whose last checkpoint is not visible yet.
         self.open: dict[str, Reading] = {}
         # The newest checkpoint per open shard, published or about to be.
         self._latest: dict[str, Checkpoint] = {}
         # Since the command's start: consecutive empty pages, and shards with a change from after it.
-        self.started = clock()
         self._empty: dict[str, int] = {}
         self._past_start: set[str] = set()
-        self._listing: Future[list[Shard]] | None = None
+        self._listing: Future[tuple[list[Shard], str]] | None = None
         self._list_at = 0.0
+        self._soon = _RELIST_SOON
         # Whether the listing under way, if any, may have been begun too early.
         self._list_again = False
         # The endings of the view that were seen.
@@ -61,7 +69,6 @@ class SourceReading:
         # When the listing that is in ``lineage`` was begun.
         self._listed_at = 0.0
         self._listing_begun = 0.0
-        self._lister = ThreadPoolExecutor(1, thread_name_prefix=f"list-{source.name}")
 
     def __repr__(self) -> str:
         return f"<SourceReading[{self.source.name}: {len(self.open)} open]>"
@@ -81,6 +88,50 @@ class SourceReading:
 
     # ------------------------------------------------------------------ the plan
 
+    def go_back(self) -> None:
+        """Go on with the stream that was read when the relay stopped, though the source has a newer one by now."""
+        before = self._before()
+        if self.plan is None and before is not None:
+            log.info("source %s: going on with its stream %s first", self.source.name, before.label)
+            self._turn_to(self.source.connect(before.label))
+
+    def go_on(self) -> bool:
+        """Turn to the stream that has replaced this one, once this one is drained. Return whether that was so."""
+        if self.successor is None or self.plan is None:
+            return False
+        drained = all(
+            (checkpoint := self.checkpoints.get(shard)) is not None and checkpoint.state.ended
+            for shard in {*self.lineage.listed, *self.checkpoints}
+        )
+        if not drained or not self._listed_at:
+            return False
+        self.forget()
+        log.info("source %s: stream %s is drained, %s follows", self.source.name, self.stream.label, self.successor)
+        self._turn_to(self.source.connect(self.successor))
+        return True
+
+    def _before(self) -> Stream | None:
+        """Return the newest other stream of this source that was planned. Labels are times, and sort as such."""
+        others = [stream for stream in self.view.plans if stream.source == self.source.name and stream != self.stream]
+        return max(others, key=lambda stream: stream.label, default=None)
+
+    def epoch(self) -> tuple[Plan, Gap] | None:
+        """Return the plan, and the gap, of a stream that replaces another: all of it is read (I9)."""
+        before = self._before()
+        if before is None:
+            return None
+        now = self.clock()
+        place = {"stream": before.label}, {"stream": self.stream.label}
+        gap = Gap(self.source.name, self.stream.label, None, "new stream", *place, now)
+        tokens = [c.token.timestamp for c in self.view.checkpoints.get(before, {}).values() if c.token]
+        start = {shard.id: {"type": "trim_horizon"} for shard in self.source.shards()}
+        floor = max([self.view.plans[before].floor, *tokens])
+        plan = Plan(self.source.start, now, start, self._keys(), self.source.config_hash(), gap.id, floor)
+        return plan, gap
+
+    def _keys(self) -> dict[str, list[list[str]]]:
+        return {table.table: [[c.name, c.type] for c in table.key] for table in self.source.tables()}
+
     def make_plan(self) -> Plan:
         """Decide where reading begins. Written once, by the owner of the source's own key."""
         shards = self.source.shards()
@@ -88,8 +139,7 @@ class SourceReading:
         now = self.clock()
         since = self.source.start_since(now)
         start = {"type": "trim_horizon"} if since is None else {"since": since}
-        keys = {table.table: [[c.name, c.type] for c in table.key] for table in self.source.tables()}
-        return Plan(self.source.start, now, {s.id: start for s in shards}, keys, self.source.config_hash())
+        return Plan(self.source.start, now, {s.id: start for s in shards}, self._keys(), self.source.config_hash())
 
     def check_plan(self) -> None:
         """Refuse to go on under a plan that the config or the table no longer agrees with."""
@@ -109,7 +159,7 @@ class SourceReading:
                 f"source {name}: its checkpoints belong to another stream than the one it names now. "
                 "Give the other table a source of another name."
             )
-        keys = {table.table: [[c.name, c.type] for c in table.key] for table in self.source.tables()}
+        keys = self._keys()
         if plan.keys != keys:
             raise ConfigError(
                 f"source {name}: the key columns are {keys}, but its changes are keyed by {plan.keys}: "
@@ -124,21 +174,36 @@ class SourceReading:
             listing, self._listing = self._listing, None
             self._list_at = self.clock() + _RELIST
             try:
-                shards = listing.result()
+                shards, newest = listing.result()
             except RelayError as error:
                 log.warning("source %s: cannot list its shards: %s", self.source.name, error)
                 self._list_at = self.clock() + 5.0
                 return False
+            self.successor = newest if newest != self.stream.label else None
+            known = set(self.lineage.listed)
             self._listed_at = self._listing_begun
             self.lineage.update(shards, self.checkpoints)
+            # A leaf may stay one for long, such as while its stream is disabled: asked less and less often.
+            changed = self._list_again or known != set(self.lineage.listed)
+            self._soon = _RELIST_SOON if changed else min(2 * self._soon, _RELIST)
             if self._list_again or self._is_uncertain():
-                self._list_at = self.clock() + _RELIST_SOON
+                self._list_at = self.clock() + self._soon
             return True
         if self._listing is None and self.clock() >= self._list_at:
             self._listing_begun = self.clock()
             self._list_again = False
-            self._listing = self._lister.submit(self.source.shards)
+            self._listing = self._lister.submit(self._list)
         return False
+
+    def _list(self) -> tuple[list[Shard], str]:
+        """In the lister's thread: return the shards, and the label of the newest stream."""
+        newest = self.source.newest()
+        try:
+            return self.source.shards(), newest
+        except StreamGone:
+            if newest == self.stream.label:
+                raise
+            return [], newest  # replaced for so long that it is forgotten: what was not read of it is lost
 
     def list_soon(self) -> None:
         """List again: what a listing that is under way brings is too old."""
@@ -176,7 +241,7 @@ class SourceReading:
                 continue
             committed = self.checkpoints.get(shard.id)
             position = committed.position if committed else None
-            floor = self.lineage.floor(shard, self.checkpoints)
+            floor = self.lineage.floor(shard, self.checkpoints, plan.floor)
             log.info("source %s: reading shard %s after %s", self.source.name, shard.id, position or "its start")
             reader = self.source.open(
                 shard, plan.start_of(shard.id), committed, floor, self._read_until(shard, plan, committed)
@@ -273,12 +338,27 @@ class SourceReading:
         if page.changes and page.progress is not None and page.progress > self.started:
             self._past_start.add(shard)
 
+    def snapshot_step(self) -> tuple[Checkpoint, str | None] | None:
+        """See ``Snapshots.step``."""
+        plan = self.plan
+        if plan is None:
+            return None
+        last = max([plan.floor, *(c.token.timestamp for c in self.checkpoints.values() if c.token)])
+        return self.snapshots.step(self._gaps(), plan.gap is None, last)
+
+    def _gaps(self) -> set[str]:
+        """Return the ids of the losses that are known of this stream, and before it."""
+        found = {checkpoint.gap for checkpoint in self.checkpoints.values()} | {self.plan.gap if self.plan else None}
+        return {gap for gap in found if gap is not None}
+
     def resume_timestamp(self) -> int:
         return resume_timestamp(self.checkpoints.values())
 
     def is_caught_up(self) -> bool:
         """Whether every shard has been read up to the command's start, and that is committed."""
-        if self.plan is None or self._listed_at < self.started or not self.snapshots.is_settled(self.checkpoints):
+        if self.plan is None or self._listed_at < self.started or self.successor is not None:
+            return False
+        if not self.snapshots.is_settled(self._gaps(), self.plan.gap is None):
             return False
         return all(self._shard_is_caught_up(shard) for shard in self.lineage.listed.values())
 

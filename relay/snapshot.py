@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
@@ -71,15 +71,15 @@ class Snapshots:
 
     # ------------------------------------------------------------------ the control record
 
-    def step(self, shards: Mapping[str, Checkpoint]) -> tuple[Checkpoint, str | None] | None:
+    def step(self, gaps: Set[str], is_first: bool, last: int) -> tuple[Checkpoint, str | None] | None:
         """Return what to write down next, and which mark to publish with it; None if nothing is due.
 
-        ``shards``: the checkpoints of the stream. For the owner of ``control_key``.
+        ``gaps``: ids of all known losses. ``is_first``: whether the source had no stream before this one. ``last``:
+        the last timestamp published, in seconds. For the owner of ``control_key``.
         """
         control = self.control
-        gaps = self._gaps(shards)
-        if self._is_wanted(control, gaps):
-            return self._requested(gaps, shards), None
+        if self._is_wanted(control, gaps, is_first):
+            return self._requested(gaps, last), None
         if control is None or control.snapshot is None:
             return None
         if control.state is ShardState.PLANNED:
@@ -114,10 +114,10 @@ class Snapshots:
                 attributes={MARK: kind},
             )
 
-    def is_settled(self, shards: Mapping[str, Checkpoint]) -> bool:
-        """Whether no snapshot is running or due."""
+    def is_settled(self, gaps: Set[str], is_first: bool) -> bool:
+        """Whether no snapshot is running or due. See ``step``."""
         control = self.control
-        if self._is_wanted(control, self._gaps(shards)):
+        if self._is_wanted(control, gaps, is_first):
             return False
         return control is None or control.state is ShardState.FINISHED
 
@@ -134,24 +134,18 @@ class Snapshots:
         ]
         return [key for key in keys if partition_of(key) in owned]
 
-    def _gaps(self, shards: Mapping[str, Checkpoint]) -> list[str]:
-        """Return the losses that a snapshot has to repair."""
-        if self.source.on_gap != "resnapshot":
-            return []
-        return sorted({checkpoint.gap for checkpoint in shards.values() if checkpoint.gap})
-
-    def _is_wanted(self, control: Checkpoint | None, gaps: list[str]) -> bool:
+    def _is_wanted(self, control: Checkpoint | None, gaps: Set[str], is_first: bool) -> bool:
+        repairs = gaps if self.source.on_gap == "resnapshot" else set()
         if control is None or control.snapshot is None:
-            return self.source.snapshot == "initial" or bool(gaps)
-        return not set(gaps) <= set(control.snapshot["gaps"])
+            return (self.source.snapshot == "initial" and is_first) or bool(repairs)
+        return not repairs <= set(control.snapshot["gaps"])
 
-    def _requested(self, gaps: list[str], shards: Mapping[str, Checkpoint]) -> Checkpoint:
+    def _requested(self, gaps: Set[str], last: int) -> Checkpoint:
         """A new snapshot. Where it repairs a loss it begins after all that was published before it."""
-        tokens = [checkpoint.token.timestamp for checkpoint in shards.values() if checkpoint.token]
         fields = {
             "id": f"{int(self.clock())}-{secrets.token_hex(4)}",
-            "gaps": gaps,
-            "after": max(tokens, default=0) if gaps else 0,
+            "gaps": sorted(gaps),
+            "after": last if gaps else 0,
             "as_of": None,
             "segments": 0,
             "rows": 0,

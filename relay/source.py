@@ -69,8 +69,11 @@ class Source(Protocol):
 
     def close(self) -> None: ...
 
-    def connect(self) -> Stream:
-        """Look the stream up and verify it. Raises ``Unavailable`` with what to do."""
+    def connect(self, label: str | None = None) -> Stream:
+        """Look the newest stream up, or the one called ``label``, and verify it. Raises ``Unavailable``."""
+
+    def newest(self) -> str:
+        """Return the label of the newest stream there is. Raises ``Unavailable``."""
 
     def tables(self) -> Sequence[TableSchema]: ...
 

@@ -13,8 +13,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from types import FrameType
-from typing import Any, Protocol, Self
+from typing import Protocol
 
 from relay.avro.registry import open_schemas
 from relay.config import Config
@@ -31,6 +30,7 @@ from relay.kafka.transaction import Transaction
 from relay.lineage import Checkpoint, Gap, Stream
 from relay.pump import Pump, Reading
 from relay.reading import SourceReading
+from relay.signals import Signals
 from relay.source import Page, Source
 
 log = logging.getLogger(__name__)
@@ -150,6 +150,7 @@ class Worker:
         if not self._view.read_to_end(everything, self._group.barrier_timeout):
             raise Unavailable(f"{self.settings.checkpoints} cannot be read to its end")
         for source in self._sources:
+            source.go_back()
             source.check_plan()
 
     def _serve_group(self) -> None:
@@ -170,11 +171,12 @@ class Worker:
         """Plan, discover and open the shards of ``source``, and write down what that brings."""
         if source.plan is None:
             if partition_of(source.plan_key) in self._group.owned:
-                self._transaction.record(source.plan_key, source.make_plan().to_json())
-                self._commit_and_see()
+                self._plan(source)
             return
         source.check_plan()  # it may have been another worker's
         source.settle()
+        if source.go_on():
+            return
         if source.discover():
             self._commit_and_see()  # what a lost shard's checkpoint says is then the newest
             lost, prunable = source.ended(self._group.owned)
@@ -189,9 +191,19 @@ class Worker:
         source.open_ready(self._group.owned)
         self._look_after_snapshots(source)
 
+    def _plan(self, source: SourceReading) -> None:
+        epoch = source.epoch()
+        if epoch is not None:
+            plan, gap = epoch
+            self._gap(source, gap)
+        else:
+            plan = source.make_plan()
+        self._transaction.record(source.plan_key, plan.to_json())
+        self._commit_and_see()
+
     def _look_after_snapshots(self, source: SourceReading) -> None:
         snapshots, owned = source.snapshots, self._group.owned
-        if partition_of(snapshots.control_key) in owned and (step := snapshots.step(source.checkpoints)) is not None:
+        if partition_of(snapshots.control_key) in owned and (step := source.snapshot_step()) is not None:
             control, mark = step
             if mark is not None:
                 self._transaction.begin()
@@ -343,7 +355,7 @@ def run(
     ``settings``: of the Kafka clients, those of the config unless given. Raises ``RelayError``.
     Call it from the main thread, for the signals' sake.
     """
-    with _Signals() as signals:
+    with Signals() as signals:
         sources = [DynamoDBSource(source) for source in config.sources]
         admin = topics.connect(config)
         for source in sources:
@@ -360,32 +372,7 @@ def run(
         worker = Worker(
             settings or Settings.of(config), sources, outboxes, until_caught_up=until_caught_up, probe=probe
         )
-        signals.worker = worker
+        signals.stop = worker.stop
         worker.run()
     if worker.stopping == signal.SIGINT:
         raise KeyboardInterrupt
-
-
-class _Signals:
-    """Stops the worker in order on SIGTERM and SIGINT, or ends at once while there is none to stop."""
-
-    def __init__(self) -> None:
-        self.worker: Worker | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> Self:
-        for signum in (signal.SIGTERM, signal.SIGINT):
-            self._before[signum] = signal.signal(signum, self._handle)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for signum, before in self._before.items():
-            signal.signal(signum, before)
-
-    def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self.worker is not None:
-            self.worker.stop(signum)
-        elif signum == signal.SIGINT:
-            raise KeyboardInterrupt
-        else:
-            raise SystemExit(0)  # nothing was begun, so this is a clean stop

@@ -125,13 +125,7 @@ def describe(
     deadline = time.monotonic() + patience
     told = False
     while True:
-        table = _ask(
-            source,
-            client,
-            f"to describe the table {name}",
-            lambda: client.describe_table(TableName=name)["Table"],
-            missing=f"there is no table {name!r} {at}: check `table`, `region` and `endpoint_url`",
-        )
+        table = _table(client, source)
         status = table.get("TableStatus", "ACTIVE")
         if status in _READABLE:
             break
@@ -165,14 +159,26 @@ def describe(
 
 def measure(client: DynamoDBClient, source: DynamoDBSource) -> tuple[int, int]:
     """Return the bytes and the items of the table, as DynamoDB counts them every six hours. Raises ``Unavailable``."""
-    table = _ask(
+    table = _table(client, source)
+    return int(table.get("TableSizeBytes", 0)), int(table.get("ItemCount", 0))
+
+
+def newest(client: DynamoDBClient, source: DynamoDBSource) -> str | None:
+    """Return the label of the newest stream of the table, disabled or not. Raises ``Unavailable``."""
+    label = _table(client, source).get("LatestStreamLabel")
+    return None if label is None else str(label)
+
+
+def _table(client: DynamoDBClient, source: DynamoDBSource) -> Any:
+    name = source.table_name
+    at = f"in region {client.meta.region_name} at {client.meta.endpoint_url}"
+    return _ask(
         source,
         client,
-        f"to describe the table {source.table_name}",
-        lambda: client.describe_table(TableName=source.table_name)["Table"],
-        missing=f"there is no table {source.table_name!r}",
+        f"to describe the table {name}",
+        lambda: client.describe_table(TableName=name)["Table"],
+        missing=f"there is no table {name!r} {at}: check `table`, `region` and `endpoint_url`",
     )
-    return int(table.get("TableSizeBytes", 0)), int(table.get("ItemCount", 0))
 
 
 def mismatches(found: Description, columns: Mapping[str, str]) -> list[str]:

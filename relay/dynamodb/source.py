@@ -19,7 +19,7 @@ from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.session import ShardNotFound, StreamSession, Transient
 from relay.dynamodb.snapshot import MARGIN, MOST_SEGMENTS, SEGMENT_BYTES, SegmentReader
 from relay.dynamodb.values import image_json
-from relay.errors import Unavailable
+from relay.errors import StreamGone, Unavailable
 from relay.lineage import Checkpoint, Shard, Stream
 
 if TYPE_CHECKING:
@@ -50,15 +50,23 @@ class DynamoDBSource:
         self._dynamodb.close()
         self._streams.close()
 
-    def connect(self) -> Stream:
+    def connect(self, label: str | None = None) -> Stream:
         found = describe.describe(self._dynamodb, self.config, self._streams)
         describe.verify(found, self.config)
-        self.stream = Stream(self.name, found.stream_label)
-        self.session = StreamSession(self._streams, found.stream_arn)
+        arn = found.stream_arn
+        if label is not None and label != found.stream_label:
+            arn = f"{arn.removesuffix(found.stream_label)}{label}"
+        self.stream = Stream(self.name, label or found.stream_label)
+        self.session = StreamSession(self._streams, arn)
         self.table = TableSchema(
             self.name, found.table, found.key, hash_columns=1, row=self._rows.columns if self._rows else None
         )
         return self.stream
+
+    def newest(self) -> str:
+        if self.config.stream_arn is not None:
+            return self.stream.label  # the one that was asked for
+        return describe.newest(self._dynamodb, self.config) or self.stream.label
 
     def tables(self) -> Sequence[TableSchema]:
         return (self.table,)
@@ -90,7 +98,7 @@ class DynamoDBSource:
             try:
                 return self.session.shards()
             except ShardNotFound as error:
-                raise Unavailable(
+                raise StreamGone(
                     f"source {self.name}: the stream {self.session.stream_arn} does not exist (any more)"
                 ) from error
             except Transient as error:

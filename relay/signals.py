@@ -1,0 +1,33 @@
+"""SIGTERM and SIGINT while a command runs that has something to bring to an end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Self
+
+
+class Signals:
+    """Stops the worker in order on SIGTERM and SIGINT, or ends at once while there is none to stop."""
+
+    def __init__(self) -> None:
+        self.stop: Callable[[int], None] | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            self._before[signum] = signal.signal(signum, self._handle)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for signum, before in self._before.items():
+            signal.signal(signum, before)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self.stop is not None:
+            self.stop(signum)
+        elif signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        else:
+            raise SystemExit(0)  # nothing was begun, so this is a clean stop
