@@ -14,6 +14,12 @@ from typing import Any
 
 from relay.token import EventToken
 
+MARK = "snapshot"
+"""The attribute of the READs without a key that mark a snapshot in every partition: ``begin`` or ``end``.
+
+Their ``Snapshot.as_of`` is that of the begin: a row that is older, and that no READ since found, is gone.
+"""
+
 
 class Operation(StrEnum):
     INSERT = "INSERT"

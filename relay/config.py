@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from relay import config_file
 from relay.avro.rows import REST
 from relay.config_errors import explain, later, refuse
-from relay.config_fields import Name, Part, Seconds, Start, not_yet, redacted, since, url
+from relay.config_fields import Name, Part, Seconds, Start, redacted, since, url
 from relay.config_file import Location
 from relay.dynamodb.columns import declared
 from relay.errors import ConfigError
@@ -120,13 +120,14 @@ class DynamoDBSource(Part):
     """Where to begin on the first run: `trim_horizon`, `latest`, an ISO time (UTC unless it says otherwise),
     or a time ago such as `-30s`."""
 
-    snapshot: Annotated[Literal["none"], not_yet("initial")] = "none"
+    snapshot: Literal["none", "initial"] = "none"
+    """`initial` reads the whole table once, beside the stream, and publishes every item as READ."""
 
     key: Literal["hash", "item"] = "hash"
     """The Kafka key: the hash key alone, or the full primary key."""
 
-    on_gap: Annotated[Literal["fail", "skip"], not_yet("resnapshot")] = "fail"
-    """What to do when changes were lost before they could be read."""
+    on_gap: Literal["fail", "skip", "resnapshot"] = "fail"
+    """What to do when changes were lost before they could be read: stop, go on, or go on and read the table again."""
 
     columns: dict[str, str] | None = Field(default=None, min_length=1)
     """Types of attributes, key columns included, for typed rows in place of JSON. What is in none of them is

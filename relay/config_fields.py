@@ -150,14 +150,3 @@ def _has_host(value: str) -> bool:
         return bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
-
-
-def not_yet(*values: str) -> BeforeValidator:
-    """Say of ``values`` that they come later."""
-
-    def check(value: Any, info: ValidationInfo) -> Any:
-        if isinstance(value, str) and value in values:
-            raise later(f"`{info.field_name}: {value}`")
-        return value
-
-    return BeforeValidator(check)

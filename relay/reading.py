@@ -16,6 +16,7 @@ from relay.errors import ConfigError, RelayError
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, resume_timestamp
 from relay.pump import Pump, Reading
+from relay.snapshot import Snapshots
 from relay.source import Page, Source
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class SourceReading:
         self.stream = source.connect()
         self.plan_key = self.stream.plan_key
         self.lineage = Lineage(self.stream)
+        self.snapshots = Snapshots(source, self.stream, view, pump, self.resume_timestamp, clock=clock)
         # Open shards, and finished ones whose last checkpoint is not visible yet.
         self.open: dict[str, Reading] = {}
         # The newest checkpoint per open shard, published or about to be.
@@ -198,6 +200,7 @@ class SourceReading:
         for shard, reading in list(self.open.items()):
             if lost is None or partition_of(reading.key) in lost:
                 self._close(shard)
+        self.snapshots.forget(lost)
 
     def settle(self) -> None:
         """Let go of ended shards once their end is visible."""
@@ -275,7 +278,7 @@ class SourceReading:
 
     def is_caught_up(self) -> bool:
         """Whether every shard has been read up to the command's start, and that is committed."""
-        if self.plan is None or self._listed_at < self.started:
+        if self.plan is None or self._listed_at < self.started or not self.snapshots.is_settled(self.checkpoints):
             return False
         return all(self._shard_is_caught_up(shard) for shard in self.lineage.listed.values())
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from relay.avro.rows import TableSchema
-from relay.change import Change
+from relay.change import Change, Snapshot
 from relay.lineage import Checkpoint, Gap, Shard, Stream
 from relay.token import EventToken
 
@@ -62,7 +62,10 @@ class Source(Protocol):
 
     name: str
     start: str
-    on_gap: Literal["fail", "skip"]
+    on_gap: Literal["fail", "skip", "resnapshot"]
+    snapshot: Literal["none", "initial"]
+    snapshot_margin: float
+    """Seconds by which the clocks and the rounding of times may put a change before a READ that is older."""
 
     def close(self) -> None: ...
 
@@ -90,4 +93,15 @@ class Source(Protocol):
 
         No token is made below ``floor``. ``read_until``: seconds up to which nothing of the shard is missing on
         the topic; what the source has dropped since then is a gap.
+        """
+
+    def measure(self) -> tuple[int, int]:
+        """Return how many segments a snapshot is read in, and about how many rows there are."""
+
+    def open_segment(
+        self, shard: Shard, snapshot: Snapshot, segment: int, segments: int, position: Mapping[str, Any] | None
+    ) -> ShardReader:
+        """Open one segment of a snapshot after ``position``. ``snapshot.as_of``: that of its begin.
+
+        Positions of segments hold ``rows``, how many were read.
         """

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from types import FrameType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from relay.avro.registry import open_schemas
 from relay.config import Config
@@ -28,7 +28,7 @@ from relay.kafka.outbox import Outbox
 from relay.kafka.publisher import Aborted, Fenced, Probe, Publisher
 from relay.kafka.settings import Settings
 from relay.kafka.transaction import Transaction
-from relay.lineage import Gap
+from relay.lineage import Checkpoint, Gap, Stream
 from relay.pump import Pump, Reading
 from relay.reading import SourceReading
 from relay.source import Page, Source
@@ -48,6 +48,19 @@ _TURN = 0.05
 
 # Failures in a row of one shard that are told of: not each, and not only the first.
 _TELLING_FAILURES = {3, 10, 100, 1000, 10_000}
+
+
+class Reads(Protocol):
+    """What the worker publishes pages for: the shards of a source, or the segments of its snapshots."""
+
+    source: Source
+    stream: Stream
+    open: dict[str, Reading]
+
+    def checkpoint(self, page: Page) -> Checkpoint | None: ...
+    def resume_timestamp(self) -> int: ...
+    def note(self, page: Page) -> None: ...
+    def list_soon(self) -> None: ...
 
 
 class Worker:
@@ -74,7 +87,7 @@ class Worker:
         # Taken from the pump and not published yet.
         self._inbox: deque[tuple[Reading, Page]] = deque()
         # Published in the open transaction, in order: to be published again should it be aborted.
-        self._unconfirmed: list[tuple[SourceReading, Reading, Page]] = []
+        self._unconfirmed: list[tuple[Reads, Reading, Page]] = []
         self._identity = Identity(settings.name)
         self._pump = Pump()
         self._view = CheckpointView(settings.client, settings.checkpoints)
@@ -174,6 +187,25 @@ class Worker:
                 self._transaction.record(key, checkpoint.to_json())
             self._commit_and_see()
         source.open_ready(self._group.owned)
+        self._look_after_snapshots(source)
+
+    def _look_after_snapshots(self, source: SourceReading) -> None:
+        snapshots, owned = source.snapshots, self._group.owned
+        if partition_of(snapshots.control_key) in owned and (step := snapshots.step(source.checkpoints)) is not None:
+            control, mark = step
+            if mark is not None:
+                self._transaction.begin()
+                for change in snapshots.mark(control, mark):
+                    outbox = self._outboxes[change.source, change.table]
+                    outbox.send_everywhere(self._transaction.publisher, change, source.resume_timestamp())
+            self._transaction.record(snapshots.control_key, control.to_json())
+            self._commit_and_see()
+        if prunable := snapshots.prunable(owned):
+            for key in prunable:
+                self._transaction.record(key, None)
+            self._commit_and_see()
+        snapshots.open_ready(owned)
+        snapshots.tell()
 
     def _start_over(self) -> None:
         """Forget all that is not committed: the fate of the last transaction must be read from Kafka."""
@@ -188,7 +220,8 @@ class Worker:
     # ------------------------------------------------------------------ transactions
 
     def _publish(self, reading: Reading, page: Page) -> None:
-        source = next((s for s in self._sources if s.open.get(page.shard.id) is reading), None)
+        reads = (each for source in self._sources for each in (source, source.snapshots))
+        source = next((each for each in reads if each.open.get(page.shard.id) is reading), None)
         if source is None:
             return  # closed since it was read
         if page.gone:
@@ -213,7 +246,7 @@ class Worker:
             self._pump.again(reading, reading.wait_after(page))
         self._send(source, page)
 
-    def _send(self, source: SourceReading, page: Page) -> None:
+    def _send(self, source: Reads, page: Page) -> None:
         if page.gap is not None:
             self._gap(source, page.gap)
         if page.changes:
@@ -226,16 +259,16 @@ class Worker:
         if checkpoint is not None:
             self._transaction.record(source.stream.checkpoint_key(page.shard.id), checkpoint.to_json())
 
-    def _gap(self, source: SourceReading, gap: Gap) -> None:
+    def _gap(self, source: Reads, gap: Gap) -> None:
         """Report lost changes once (I9), or stop: what is lost is for a human to accept."""
         name = source.source.name
         if source.source.on_gap == "fail":
             raise RelayError(
                 f"source {name}: changes are lost: {gap.reason} at shard {gap.shard} of stream {gap.label} after "
                 f"{gap.begin or 'its start'} (gap {gap.id}). Nothing was skipped. Set `on_gap: skip` on the source "
-                "to record the gap and go on."
+                "to record the gap and go on, or `on_gap: resnapshot` to read the table again as well."
             )
-        log.warning("source %s: gap %s: %s at shard %s, skipped", name, gap.id, gap.reason, gap.shard)
+        log.warning("source %s: gap %s: %s at shard %s: %s", name, gap.id, gap.reason, gap.shard, source.source.on_gap)
         self._transaction.begin()
         self._transaction.publisher.send(self.settings.gaps, gap.to_json(), gap.id.encode(), 0)
 

@@ -16,7 +16,7 @@ import orjson
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from relay.change import Images, Operation, Snapshot
+from relay.change import MARK, Images, Operation, Snapshot
 from relay.config import Config, Copy
 from relay.token import EventToken
 from spark_consumers.change_log import others_of
@@ -42,6 +42,7 @@ class Slim:
     images: Images
     token: EventToken | None
     snapshot: Snapshot | None
+    mark: str | None = None  # begin or end of a snapshot
 
 
 class CopyConsumer:
@@ -91,13 +92,15 @@ class CopyConsumer:
         for name, of_table in tables.items():
             table = self._table(name, self._layouts[of_table[0]["layout"]])
             slims = [_read(row) for row in of_table]
-            keyed = [slim for slim in slims if slim.operation is not Operation.TRUNCATE]
+            keyed = [slim for slim in slims if slim.operation is not Operation.TRUNCATE and slim.mark is None]
             items = by_item(keyed, attrgetter("key"), attrgetter("place"))
             table.apply(frame, items, counts)
-            # Last: every row that is younger than the truncation is protected by its token.
+            # Last: every row that is younger is protected by its token, or by the snapshot that read it.
             for slim in slims:
                 if slim.operation is Operation.TRUNCATE:
                     table.truncate(frame, slim, counts)
+                elif slim.mark == "end":
+                    table.sweep(frame, slim, slim.place[0], counts)
         return {
             "rows": len(rows),
             "applied": counts.applied,
@@ -125,6 +128,7 @@ def _slim() -> Any:
             F.when(F.col("new").isNotNull(), True).alias("new"),
             "snapshot_id",
             "snapshot_as_of",
+            F.try_element_at("attributes", F.lit(MARK)).alias("mark"),
         )
     )
 
@@ -141,4 +145,5 @@ def _read(row: Mapping[str, Any]) -> Slim:
         images=Images(row["images"]),
         token=None if token is None else EventToken.from_json(token),
         snapshot=None if snapshot is None else Snapshot(snapshot, row["snapshot_as_of"]),
+        mark=row.get("mark") if row.get("key_texts") is None else None,
     )

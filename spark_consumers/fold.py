@@ -8,7 +8,7 @@ rule goes through the properties in ``tests/spark_consumers/test_fold.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
@@ -41,7 +41,8 @@ class Stored:
     """One row of the copy, tombstones included.
 
     ``item``: the row, opaque to the rule; None for a tombstone. ``incomplete``: the item is older than the token,
-    since the change came without the image it needs.
+    since the change came without the image it needs. ``read_as_of``: of the latest snapshot that stored it, in
+    seconds, whatever was stored since; 0 if none did.
     """
 
     item: Any
@@ -49,6 +50,7 @@ class Stored:
     event_id: str
     deleted: bool = False
     incomplete: bool = False
+    read_as_of: int = 0
 
 
 class Verdict(StrEnum):
@@ -70,19 +72,23 @@ class Counts:
 def store(stored: Stored | None, change: ChangeLike) -> tuple[Stored | None, Verdict]:
     """Return the row after ``change`` (``stored`` itself if it is ignored), and why.
 
-    Not for TRUNCATE, which has no key: `truncate`.
+    Not for what has no key: TRUNCATE (`truncate`) and the marks of a snapshot (`sweep`).
     """
     verdict = _verdict(stored, change)
     if verdict is Verdict.IGNORED:
         return stored, verdict
+    read = stored.read_as_of if stored is not None else 0
+    if change.operation is Operation.READ and change.snapshot is not None:
+        read = max(read, change.snapshot.as_of)
     if change.operation is Operation.DELETE:
-        return Stored(None, change.token, change.event_id, deleted=True), verdict
+        return Stored(None, change.token, change.event_id, deleted=True, read_as_of=read), verdict
     if change.new is not None:
-        return Stored(change.new, change.token, change.event_id), verdict
+        return Stored(change.new, change.token, change.event_id, read_as_of=read), verdict
     # I8: what the row is now is not known, so the row that was is kept, and says so.
     kept = stored.item if stored is not None else None
     deleted = stored is None or stored.deleted
-    return Stored(kept, change.token, change.event_id, deleted=deleted, incomplete=True), verdict
+    after = Stored(kept, change.token, change.event_id, deleted=deleted, incomplete=True, read_as_of=read)
+    return after, verdict
 
 
 def _verdict(stored: Stored | None, change: ChangeLike) -> Verdict:
@@ -112,9 +118,23 @@ def truncate(stored: Stored, change: ChangeLike) -> tuple[Stored, Verdict]:
     if stored.deleted or order is Order.NEWER:
         return stored, Verdict.IGNORED
     if order is Order.UNKNOWN:
-        kept = Stored(stored.item, stored.token, stored.event_id, incomplete=True)
+        kept = replace(stored, incomplete=True)
         return kept, Verdict.IGNORED if kept == stored else Verdict.UNKNOWN
-    return Stored(None, change.token, change.event_id, deleted=True), Verdict.APPLIED
+    after = Stored(None, change.token, change.event_id, deleted=True, read_as_of=stored.read_as_of)
+    return after, Verdict.APPLIED
+
+
+def sweep(stored: Stored, end: ChangeLike) -> tuple[Stored, Verdict]:
+    """Return a row after the end of a snapshot, whose ``as_of`` is that of its begin.
+
+    A row that is older than the begin, and that neither this snapshot nor a later one found, is no longer in the
+    source: its deletion was lost. It keeps its token, so that a replay does not bring it back.
+    """
+    begin = end.snapshot.as_of if end.snapshot is not None else 0
+    younger = stored.token is not None and stored.token.timestamp >= begin
+    if stored.deleted or younger or stored.read_as_of >= begin:
+        return stored, Verdict.IGNORED
+    return replace(stored, item=None, event_id=end.event_id, deleted=True, incomplete=False), Verdict.APPLIED
 
 
 def fold(stored: Stored | None, changes: Iterable[ChangeLike], counts: Counts) -> Stored | None:

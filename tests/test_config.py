@@ -172,8 +172,6 @@ def test_a_wrong_value_is_reported_at_its_place(file: Path, old: str, new: str, 
     ("old", "new", "said"),
     [
         ("name: shop\n", 'name: shop\n    http: "127.0.0.1:9400"\n', "2:1: `http` is not available in this version"),
-        ("snapshot: none", "snapshot: initial", "12:15: `snapshot: initial` is not available in this version"),
-        ("on_gap: fail", "on_gap: resnapshot", "14:13: `on_gap: resnapshot` is not available in this version"),
         ("start: trim_horizon", "start: {token: path.json}",
          "11:12: `start` with `token` is not available in this version"),
         ("key: hash", "lateness: 60s", "13:5: `lateness` is not available in this version"),

@@ -13,7 +13,7 @@ from typing import Any
 from relay.avro import columns
 from relay.avro.binary import LENGTHS, NULL, PRESENT, PRESENT_LENGTHS, SHORT, blob, length, long, text, varint
 from relay.avro.rows import source_name
-from relay.change import Change, Operation
+from relay.change import MARK, Change, Operation
 from relay.errors import RelayError
 from relay.token import OriginToken
 
@@ -72,10 +72,10 @@ class ChangeEncoder:
             key_bytes = PRESENT + b"".join([write(key[name]) for name, write in self._key])
             if len(key) != len(self._key):
                 raise ValueError(f"key columns {sorted(key)} are not those of the schema")
-        elif change.operation is Operation.TRUNCATE:
+        elif change.operation is Operation.TRUNCATE or MARK in change.attributes:
             key_bytes = NULL
         else:
-            raise ValueError("only a TRUNCATE has no key")
+            raise ValueError("only a TRUNCATE and the marks of a snapshot have no key")
 
         old, new = change.old, change.new
         old_length = new_length = NULL

@@ -200,6 +200,18 @@ def verify(found: Description, source: DynamoDBSource) -> None:
         raise Unavailable("\n".join(f"source {source.name}: {problem}" for problem in problems))
 
 
+def measure(client: DynamoDBClient, source: DynamoDBSource) -> tuple[int, int]:
+    """Return the bytes and the items of the table, as DynamoDB counts them every six hours. Raises ``Unavailable``."""
+    table = _ask(
+        source,
+        client,
+        f"to describe the table {source.table_name}",
+        lambda: client.describe_table(TableName=source.table_name)["Table"],
+        missing=f"there is no table {source.table_name!r}",
+    )
+    return int(table.get("TableSizeBytes", 0)), int(table.get("ItemCount", 0))
+
+
 def _current_stream(table: Any, source: DynamoDBSource, at: str) -> str:
     arn = table.get("LatestStreamArn")
     if not arn or not table.get("StreamSpecification", {}).get("StreamEnabled"):

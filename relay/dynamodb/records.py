@@ -49,7 +49,7 @@ class RecordFormat:
             key = {column.name: key_value(keys[column.name]) for column in self.table.key}
             old, new = data.get("OldImage"), data.get("NewImage")
             return Change(
-                event_id=event_id(self.shard, position, self.table.table, _identity(key), 0),
+                event_id=event_id(self.shard, position, self.table.table, key_bytes(key), 0),
                 operation=_OPERATIONS[record["eventName"]],
                 source=self.table.source,
                 table=self.table.table,
@@ -69,7 +69,8 @@ class RecordFormat:
             ) from error
 
 
-def _identity(key: Mapping[str, str | bytes]) -> bytes:
+def key_bytes(key: Mapping[str, str | bytes]) -> bytes:
+    """Return the values of a primary key as one text in which none runs into the next."""
     parts = [value if isinstance(value, bytes) else value.encode() for value in key.values()]
     return b"".join([len(part).to_bytes(4, "big") + part for part in parts])
 

@@ -131,7 +131,7 @@ class StreamSession:
         seen: set[str] = set()
         for _ in range(_MAX_LISTING_PAGES):
             try:
-                with _translated(self.stream_arn):
+                with translated(self.stream_arn):
                     answer = self.client.describe_stream(StreamArn=self.stream_arn, **arguments)
             except ShardNotFound as error:
                 raise StreamNotFound(str(error)) from error
@@ -152,7 +152,7 @@ class StreamSession:
     def iterator_at(self, shard: str, iterator_type: IteratorType, sequence: str | None = None) -> str | None:
         """Return an iterator by its type; at and after a sequence need one. None if nothing is left to read."""
         arguments: dict[str, Any] = {"SequenceNumber": sequence} if sequence is not None else {}
-        with _translated(self.stream_arn):
+        with translated(self.stream_arn):
             return self.client.get_shard_iterator(
                 StreamArn=self.stream_arn,
                 ShardId=shard,
@@ -167,12 +167,12 @@ class StreamSession:
             arguments["ShardIteratorType"] = "TRIM_HORIZON"
         else:
             arguments |= {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": sequence}
-        with _translated(self.stream_arn):
+        with translated(self.stream_arn):
             return self.client.get_shard_iterator(**arguments).get("ShardIterator")
 
     def head(self, shard: str) -> str | None:
         """Return an iterator at the head of ``shard``: what comes from now on. None if it is closed."""
-        with _translated(self.stream_arn):
+        with translated(self.stream_arn):
             answer = self.client.get_shard_iterator(
                 StreamArn=self.stream_arn, ShardId=shard, ShardIteratorType="LATEST"
             )
@@ -180,7 +180,7 @@ class StreamSession:
 
     def records(self, iterator: str) -> tuple[list[Any], str | None]:
         """Return the records at ``iterator`` and the next iterator, None at the end of a closed shard."""
-        with _translated(self.stream_arn):
+        with translated(self.stream_arn):
             answer = self.client.get_records(ShardIterator=iterator, Limit=PAGE_LIMIT)
         return answer["Records"], answer.get("NextShardIterator")
 
@@ -195,7 +195,8 @@ _UNAUTHORISED = {
 
 
 @contextmanager
-def _translated(stream_arn: str) -> Iterator[None]:
+def translated(stream_arn: str) -> Iterator[None]:
+    """Raise what a call on a stream, or a table, was refused with as what the caller can do about it."""
     try:
         yield
     except ClientError as error:

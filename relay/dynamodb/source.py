@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from relay.avro.rows import TableSchema
+from relay.change import Snapshot
 from relay.dynamodb import describe
 from relay.dynamodb.columns import TypedRows
 from relay.dynamodb.reader import DynamoDBShardReader
 from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.session import ShardNotFound, StreamSession, Transient
+from relay.dynamodb.snapshot import MARGIN, MOST_SEGMENTS, SEGMENT_BYTES, SegmentReader
 from relay.dynamodb.values import image_json
 from relay.errors import Unavailable
 from relay.lineage import Checkpoint, Shard, Stream
@@ -34,7 +36,10 @@ class DynamoDBSource:
         self.name = config.name
         self.start = config.start
         self.on_gap = config.on_gap
+        self.snapshot = config.snapshot
+        self.snapshot_margin = MARGIN
         self._rows = TypedRows(config.columns) if config.columns else None
+        self._image = self._rows.row if self._rows else image_json
         self._dynamodb, self._streams = describe.clients(config)
         # Iterators at the head of shards, of when the plan was made.
         self._heads: dict[str, str] = {}
@@ -98,8 +103,7 @@ class DynamoDBSource:
     def open(
         self, shard: Shard, start: Mapping[str, Any], checkpoint: Checkpoint | None, floor: int, read_until: float
     ) -> DynamoDBShardReader:
-        image = self._rows.row if self._rows else image_json
-        record_format = RecordFormat(self.table, self.stream.qualified(shard.id), image)
+        record_format = RecordFormat(self.table, self.stream.qualified(shard.id), self._image)
         return DynamoDBShardReader(
             self.session,
             self.stream,
@@ -110,4 +114,15 @@ class DynamoDBSource:
             floor=floor,
             read_until=read_until,
             head=self._heads.pop(shard.id, None) if checkpoint is None or checkpoint.position is None else None,
+        )
+
+    def measure(self) -> tuple[int, int]:
+        size, rows = describe.measure(self._dynamodb, self.config)
+        return min(MOST_SEGMENTS, 1 + size // SEGMENT_BYTES), rows
+
+    def open_segment(
+        self, shard: Shard, snapshot: Snapshot, segment: int, segments: int, position: Mapping[str, Any] | None
+    ) -> SegmentReader:
+        return SegmentReader(
+            self._dynamodb, self.table, shard, snapshot, segment, segments, position, image=self._image
         )

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 from relay.errors import RelayError, Unavailable
 from relay.kafka.failures import passes
 from relay.kafka.keys import partition
-from relay.kafka.topics import CHECKPOINT_PARTITIONS
+from relay.kafka.topics import CHECKPOINT_PARTITIONS, refresh
 from relay.lineage import Checkpoint, Plan, Stream, parse_key
 
 
@@ -91,7 +91,7 @@ class CheckpointView:
         """Return the high watermarks, None if they cannot be had in time."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         wanted = {TopicPartition(self.topic, p): latest for p in partitions}
-        patience = 1.0  # see topics.bounds
+        patience = 1.0
         while True:
             try:
                 found = self._admin.list_offsets(
@@ -107,6 +107,7 @@ class CheckpointView:
                     raise Unavailable(f"{self.topic}: cannot find the end of its partitions: {error}") from error
             if self.clock() > deadline:
                 return None
+            refresh(self._admin)
             patience = min(2 * patience, 5.0)
             time.sleep(0.1)
 

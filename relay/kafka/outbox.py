@@ -44,12 +44,7 @@ class Outbox:
         if change.key is None:
             raise RelayError(f"{self.topic}: change {change.event_id} has no key")
         hash_bytes = self._codec.hash_bytes(change.key)
-        change.resume_timestamp = resume_timestamp
-        change.relayed_at = time.time_ns() // 1000
-        value = self._encoder.encode(change)
-        headers: list[tuple[str, str | bytes | None]] = [("event_id", change.event_id.encode())]
-        if change.token is not None:
-            headers.append(("token", change.token.to_json().encode()))
+        value, headers = self._encoded(change, resume_timestamp)
         publisher.send(
             self.topic,
             value,
@@ -58,3 +53,17 @@ class Outbox:
             headers,
         )
         return len(value)
+
+    def send_everywhere(self, publisher: Publisher, change: Change, resume_timestamp: int) -> None:
+        """Send ``change``, which concerns no single item, to every partition of the topic."""
+        value, headers = self._encoded(change, resume_timestamp)
+        for number in range(self.partitions):
+            publisher.send(self.topic, value, None, number, headers)
+
+    def _encoded(self, change: Change, resume_timestamp: int) -> tuple[bytes, list[tuple[str, str | bytes | None]]]:
+        change.resume_timestamp = resume_timestamp
+        change.relayed_at = time.time_ns() // 1000
+        headers: list[tuple[str, str | bytes | None]] = [("event_id", change.event_id.encode())]
+        if change.token is not None:
+            headers.append(("token", change.token.to_json().encode()))
+        return self._encoder.encode(change), headers

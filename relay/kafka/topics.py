@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -270,8 +271,6 @@ def _offsets(
     admin: AdminClient, partitions: Sequence[Partition], spec: OffsetSpec, deadline: float
 ) -> dict[Partition, int]:
     found: dict[Partition, int] = {}
-    # librdkafka may wait for the leader of a topic just created until the request times out, and finds it at once
-    # when asked again.
     patience = 1.0
     while missing := [partition for partition in partitions if partition not in found]:
         answers = admin.list_offsets(
@@ -293,8 +292,15 @@ def _offsets(
                 if not settling or time.monotonic() > deadline:
                     raise Unavailable(f"{asked.topic}[{asked.partition}] cannot be read: {_text(error)}") from error
         if len(found) < len(partitions):
+            refresh(admin)
             time.sleep(0.1)
     return found
+
+
+def refresh(admin: AdminClient) -> None:
+    """Make the client ask for all topics. One that asked for a topic before it was there never finds its leaders."""
+    with suppress(KafkaException):  # whoever asks again will say that nobody answers
+        admin.list_topics(timeout=5.0)
 
 
 def _text(error: BaseException) -> str:

@@ -6,10 +6,11 @@ The columns are a contract with those who query the copy, shown in the README of
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
+from typing import Protocol
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -18,7 +19,7 @@ from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, St
 from relay.errors import RelayError
 from relay.token import EventToken
 from spark_consumers.decode import Layout, Status
-from spark_consumers.fold import ChangeLike, Counts, Stored, fold, tally, truncate
+from spark_consumers.fold import ChangeLike, Counts, Stored, Verdict, fold, sweep, tally, truncate
 from spark_consumers.sinks import delta
 
 Place = tuple[int, int]
@@ -34,11 +35,21 @@ _COLUMNS = {
     "_relay_event_id": "STRING",
     "_relay_incomplete": "BOOLEAN",
     "_relay_updated_at": "TIMESTAMP",
+    "_relay_read_as_of": "BIGINT",
+    "_relay_partition": "INT",
 }
-_STATE = ("_relay_token", "_relay_deleted", "_relay_event_id", "_relay_incomplete")
+_STATE = ("_relay_token", "_relay_deleted", "_relay_event_id", "_relay_incomplete", "_relay_read_as_of")
 _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
 _ROUNDS = 20  # a row that changes under as many attempts in a row is no contention but a fault
-_TRUNCATED_AT_ONCE = 20_000  # rows decided and written in one go (I11)
+_SWEPT_AT_ONCE = 20_000  # rows decided and written in one go (I11)
+
+
+_Rule = Callable[[Stored], tuple[Stored, Verdict]]
+
+
+class PlacedChange(ChangeLike, Protocol):
+    @property
+    def place(self) -> Place: ...
 
 
 class Item(Enum):
@@ -52,6 +63,7 @@ class _Write:
     key: Key
     read: Stored | None
     row: Stored
+    partition: int | None = None  # of Kafka, where the row's changes are; None leaves it
 
 
 class CopyTable:
@@ -69,7 +81,7 @@ class CopyTable:
                 f"({', '.join(self.key_columns)}): Delta cannot keep them"
             )
 
-    def apply(self, batch: DataFrame, items: Mapping[Key, Sequence[ChangeLike]], counts: Counts) -> None:
+    def apply(self, batch: DataFrame, items: Mapping[Key, Sequence[PlacedChange]], counts: Counts) -> None:
         """Apply the changes of some items, each item's in order."""
         session = batch.sparkSession
         left = items
@@ -83,7 +95,7 @@ class CopyTable:
                 read = stored.get(key)
                 row = fold(read, changes, round_counts[key])
                 if row is not None and not _same(row, read):
-                    writes.append(_Write(key, read, row))
+                    writes.append(_Write(key, read, row, changes[0].place[0]))
             lost = self._write(batch, writes)
             for key, of_key in round_counts.items():
                 if key not in lost:
@@ -93,16 +105,23 @@ class CopyTable:
 
     def truncate(self, batch: DataFrame, change: ChangeLike, counts: Counts) -> None:
         """Delete every row that is older than the truncation."""
+        self._sweep(batch, "true", lambda row: truncate(row, change), counts)
+
+    def sweep(self, batch: DataFrame, end: ChangeLike, partition: int, counts: Counts) -> None:
+        """Delete, of one partition of Kafka, every row that a snapshot that has ended did not find."""
+        self._sweep(batch, f"_relay_partition = {partition}", lambda row: sweep(row, end), counts)
+
+    def _sweep(self, batch: DataFrame, where: str, rule: _Rule, counts: Counts) -> None:
         session = batch.sparkSession
         self._make(session)
-        rows = session.sql(f"SELECT * FROM {self._table} WHERE NOT _relay_deleted").toLocalIterator()
+        rows = session.sql(f"SELECT * FROM {self._table} WHERE NOT _relay_deleted AND {where}").toLocalIterator()
         states = (self._state(row) for row in rows)
-        while part := list(islice(states, _TRUNCATED_AT_ONCE)):
-            self._truncate(batch, dict(part), change, counts)
+        while part := list(islice(states, _SWEPT_AT_ONCE)):
+            self._apply_to_all(batch, dict(part), rule, counts)
 
-    def _truncate(self, batch: DataFrame, read: Mapping[Key, Stored], change: ChangeLike, counts: Counts) -> None:
+    def _apply_to_all(self, batch: DataFrame, read: Mapping[Key, Stored], rule: _Rule, counts: Counts) -> None:
         for _ in range(_ROUNDS):
-            decided = {key: truncate(state, change) for key, state in read.items()}
+            decided = {key: rule(state) for key, state in read.items()}
             writes = [_Write(key, read[key], row) for key, (row, _) in decided.items() if not _same(row, read[key])]
             lost = self._write(batch, writes)
             for key, (row, verdict) in decided.items():
@@ -111,7 +130,7 @@ class CopyTable:
             if not lost:
                 return
             read = self._read(batch.sparkSession, list(lost))
-        raise RelayError(f"{self._table}: a row changed under {_ROUNDS} attempts to truncate it")
+        raise RelayError(f"{self._table}: a row changed under {_ROUNDS} attempts to write it")
 
     # ------------------------------------------------------------------ reading
 
@@ -134,6 +153,7 @@ class CopyTable:
             row["_relay_event_id"],
             deleted=row["_relay_deleted"],
             incomplete=row["_relay_incomplete"],
+            read_as_of=row["_relay_read_as_of"],
         )
 
     # ------------------------------------------------------------------ writing
@@ -160,8 +180,10 @@ class CopyTable:
             "_relay_event_id": "s.event_id",
             "_relay_incomplete": "s.incomplete",
             "_relay_updated_at": "current_timestamp()",
+            "_relay_read_as_of": "s.read_as_of",
         }
         updates = ", ".join(f"t.{name} = {value}" for name, value in values.items())
+        inserted = [*(f"s.k{n}" for n in range(len(keys))), "s._item", *values.values(), "s.kafka_partition"]
         written = delta.merged(
             session,
             f"""MERGE INTO {self._table} t USING relay_batch s ON {self._same_key()}
@@ -170,8 +192,8 @@ class CopyTable:
                 AND t._relay_incomplete = s.read_incomplete
             THEN UPDATE SET t.item = {item}, {updates}
             WHEN NOT MATCHED AND NOT s.existed
-            THEN INSERT ({", ".join((*keys, "item", *values))})
-            VALUES ({", ".join((*(f"s.k{n}" for n in range(len(keys))), "s._item", *values.values()))})""",
+            THEN INSERT ({", ".join((*keys, "item", *values, "_relay_partition"))})
+            VALUES ({", ".join(inserted)})""",
         )
         if written == len(writes):
             return set()
@@ -190,6 +212,8 @@ class CopyTable:
             row.deleted,
             row.event_id,
             row.incomplete,
+            row.read_as_of,
+            write.partition,
             read is not None,
             _json(read.token) if read else None,
             read.event_id if read else None,
@@ -229,6 +253,8 @@ class CopyTable:
                 StructField("deleted", flag),
                 StructField("event_id", text),
                 StructField("incomplete", flag),
+                StructField("read_as_of", LongType()),
+                StructField("kafka_partition", IntegerType()),
                 StructField("existed", flag),
                 StructField("read_token", text),
                 StructField("read_event_id", text),

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+from zlib import crc32
 
 import orjson
 
@@ -60,6 +61,8 @@ class ScriptedStream:
         self.view_type = "NEW_AND_OLD_IMAGES"
         # Whether it knows DescribeStream's ShardFilter.
         self.filters = True
+        # The items as they are now, by key.
+        self.table: dict[str, dict[str, Any]] = {}
         self.calls: list[str] = []
         self.requests: list[dict[str, Any]] = []
         # Called before each call is answered, with the operation; may raise Refused.
@@ -89,7 +92,7 @@ class ScriptedStream:
     def clear(self) -> None:
         """Begin anew: no shards, no calls, no troubles, the page sizes of the beginning."""
         with self._lock:
-            self.shards, self.calls, self.requests = {}, [], []
+            self.shards, self.table, self.calls, self.requests = {}, {}, [], []
             self.page, self.listing_page = self._pages
             self.status, self.view_type, self.filters = "ENABLED", "NEW_AND_OLD_IMAGES", True
             self.before = lambda operation: None
@@ -112,6 +115,10 @@ class ScriptedStream:
                 images["NewImage"] = _image(key, version)
             if self.view_type in ("NEW_AND_OLD_IMAGES", "OLD_IMAGE") and old is not None:
                 images["OldImage"] = _image(key, old)
+            if more.get("eventName") == "REMOVE":
+                self.table.pop(key, None)
+            else:
+                self.table[key] = _image(key, version)
             self.shards[full(shard)].records.append(
                 {
                     "eventID": f"e{self._sequence}",
@@ -185,6 +192,8 @@ class ScriptedStream:
                 "TableName": TABLE,
                 "TableArn": ARN.split("/stream/")[0],
                 "TableStatus": "ACTIVE",
+                "ItemCount": len(self.table),
+                "TableSizeBytes": 600 << 20,  # three segments
                 "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
                 "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
                 "StreamSpecification": {"StreamEnabled": True, "StreamViewType": self.view_type},
@@ -192,6 +201,19 @@ class ScriptedStream:
                 "LatestStreamLabel": LABEL,
             }
         }
+
+    def _Scan(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert request["ConsistentRead"]
+        after = request.get("ExclusiveStartKey", {}).get("id", {}).get("S", "")
+        mine = [
+            key for key in sorted(self.table) if crc32(key.encode()) % request["TotalSegments"] == request["Segment"]
+        ]
+        rest = [key for key in mine if key > after]
+        page = rest[: self.page]
+        answer: dict[str, Any] = {"Items": [self.table[key] for key in page], "Count": len(page)}
+        if len(rest) > len(page):
+            answer["LastEvaluatedKey"] = {"id": {"S": page[-1]}}
+        return answer
 
     def _DescribeStream(self, request: dict[str, Any]) -> dict[str, Any]:
         shards = sorted((s for s in self.shards.values() if s.listed), key=lambda s: s.id)

@@ -100,6 +100,16 @@ class TestOnABroker:
         assert orders["cleanup.policy"] == "delete"
         assert orders["max.message.bytes"] == str(topics.LARGEST_MESSAGE)
 
+    def test_a_topic_asked_for_before_it_was_there_is_found_once_it_is(
+        self, relayed: Config, admin: AdminClient
+    ) -> None:
+        """A client of librdkafka that once asked in vain for a leader would never find it by itself."""
+        asked = f"{relayed.name}.asked"
+        with pytest.raises(Unavailable):
+            topics.bounds(admin, [(asked, 0)], timeout=0.1)
+        self.create(admin, asked, 1)
+        assert topics.bounds(admin, [(asked, 0)]) == {(asked, 0): (0, 0)}
+
     def test_topics_that_are_right_are_left_alone(self, relayed: Config, admin: AdminClient) -> None:
         self.create(admin, f"{relayed.name}.orders", 3, retention_ms="1234567")
         topics.ensure(admin, relayed, ["orders"])

@@ -107,7 +107,7 @@ def test_a_snapshot_row_replaces_only_what_is_older_than_it() -> None:
 
     streamed = apply(None, [change(5)])  # its timestamp is 1005
     assert apply(streamed, [read(1005)]) == streamed
-    assert apply(streamed, [read(1006)]) == Stored("read", None, "r")
+    assert apply(streamed, [read(1006)]) == Stored("read", None, "r", read_as_of=1006)
     deleted = apply(None, [change(5, deletes=True)])
     assert apply(deleted, [read(1000)]) == deleted
 

@@ -30,7 +30,7 @@ class ScriptedTables(ScriptedStream):
         super().__init__()
         self.tables: dict[str, dict[Any, dict[str, Any]]] = {}
         self.script: Iterator[int | Refused] = iter(())
-        self.gets: list[dict[str, Any]] = []
+        self.asked: list[dict[str, Any]] = []
 
     def put(self, table: str, item: dict[str, Any], *key: str) -> None:  # type: ignore[override]
         written = _as_stored(with_base64(item))
@@ -38,7 +38,7 @@ class ScriptedTables(ScriptedStream):
 
     def _BatchGetItem(self, request: dict[str, Any]) -> dict[str, Any]:
         tables = request["RequestItems"]
-        self.gets.append(tables)
+        self.asked.append(tables)
         places = [(table, _as_stored(key)) for table, asked in tables.items() for key in asked["Keys"]]
         identities = [(table, _identity(key)) for table, key in places]
         if not 1 <= len(places) <= 100 or len(set(identities)) < len(places):
@@ -85,7 +85,7 @@ def served() -> Iterator[tuple[ScriptedTables, Any]]:
 
 @pytest.fixture
 def tables(served: tuple[ScriptedTables, Any]) -> ScriptedTables:
-    served[0].tables, served[0].gets, served[0].script = {}, [], iter(())
+    served[0].tables, served[0].asked, served[0].script = {}, [], iter(())
     return served[0]
 
 
@@ -117,19 +117,19 @@ def test_items_of_several_tables_come_with_their_own_key_shapes(tables: Scripted
         items={"a": [{"id": {"S": "1"}, "v": {"B": b"\xff"}}], "b": [{"x": {"B": b"\x00"}, "y": {"N": "7"}}], "c": []},
         missing={"a": [{"id": {"S": "2"}}]},
     )
-    assert len(tables.gets) == 1
+    assert len(tables.asked) == 1
 
 
 def test_nothing_is_asked_for_nothing(tables: ScriptedTables, client: Any) -> None:
     assert batch_load(client, {}) == Loaded({}, {})
     assert batch_load(client, {"t": []}) == Loaded({"t": []}, {})
-    assert tables.gets == []
+    assert tables.asked == []
 
 
 @pytest.mark.parametrize("consistent", [True, False])
 def test_consistency_is_asked_of_every_table(tables: ScriptedTables, client: Any, consistent: bool) -> None:
     batch_load(client, {"t": numbered(1), "u": numbered(1)}, consistent=consistent)
-    assert [asked["ConsistentRead"] for request in tables.gets for asked in request.values()] == [consistent] * 2
+    assert [asked["ConsistentRead"] for request in tables.asked for asked in request.values()] == [consistent] * 2
 
 
 @pytest.mark.parametrize(("count", "requests"), [(100, 1), (101, 2), (1000, 10)])
@@ -140,12 +140,12 @@ def test_distinct_keys_decide_how_often_is_asked_not_the_given_ones(
         tables.put("t", key, "id")
     loaded = batch_load(client, {"t": numbered(count) * 3})
     assert loaded == Loaded({"t": numbered(count)}, {})
-    assert len(tables.gets) == requests
+    assert len(tables.asked) == requests
 
 
 def test_keys_of_many_tables_share_requests(tables: ScriptedTables, client: Any) -> None:
     batch_load(client, {f"t{number}": numbered(10) for number in range(20)})
-    assert len(tables.gets) == 2
+    assert len(tables.asked) == 2
 
 
 def test_two_spellings_of_a_number_are_one_key_and_are_told_back_as_given(tables: ScriptedTables, client: Any) -> None:
@@ -155,7 +155,7 @@ def test_two_spellings_of_a_number_are_one_key_and_are_told_back_as_given(tables
     loaded = batch_load(client, {"t": spellings})
     assert loaded.items == {"t": [{"id": {"N": "1"}}]}
     assert loaded.missing == {"t": [{"id": {"N": "2.50"}}, {"id": {"N": "25e-1"}}]}
-    assert len(tables.gets[0]["t"]["Keys"]) == 2
+    assert len(tables.asked[0]["t"]["Keys"]) == 2
 
 
 def test_values_that_change_places_are_different_keys(tables: ScriptedTables, client: Any) -> None:
@@ -201,7 +201,7 @@ def test_whatever_is_cut_or_throttled_each_item_comes_once_and_the_rest_is_missi
     served: tuple[ScriptedTables, Any], asked: dict[str, Any], stored: dict[str, Any], script: list[Any]
 ) -> None:
     tables, client = served
-    tables.tables, tables.gets, tables.script = {}, [], iter(script)
+    tables.tables, tables.asked, tables.script = {}, [], iter(script)
     for table, items in stored.items():
         for item in items:
             tables.put(table, item, "x", "y")
@@ -230,7 +230,7 @@ def test_a_load_that_goes_on_waits_little_and_one_that_stalls_ever_longer(tables
     waits = Waits()
     loaded = batch_load(client, {"t": numbered(100)}, sleep=waits)
     assert loaded == Loaded({"t": numbered(100)}, {})
-    assert [len(request["t"]["Keys"]) for request in tables.gets] == [100, 60, 20, 20, 20, 20, 20, 15, 15]
+    assert [len(request["t"]["Keys"]) for request in tables.asked] == [100, 60, 20, 20, 20, 20, 20, 15, 15]
     longest = [0.05, 0.05, 0.1, 0.2, 0.4, 0.8, 0.05, 0.1]
     assert all(most / 2 <= wait <= most for wait, most in zip(waits, longest, strict=True))
 
@@ -242,7 +242,7 @@ def test_a_load_that_makes_no_progress_ends_with_an_error(tables: ScriptedTables
     waits = Waits()
     with pytest.raises(Unavailable, match=r"orders.*50 keys are left") as caught:
         batch_load(client, {"orders": numbered(100)}, sleep=waits)
-    assert len(tables.gets) == 11
+    assert len(tables.asked) == 11
     assert 10 < sum(waits) < 25
     assert isinstance(caught.value.__cause__, ClientError) == isinstance(stall, Refused)
 
@@ -250,7 +250,7 @@ def test_a_load_that_makes_no_progress_ends_with_an_error(tables: ScriptedTables
 def test_keys_of_another_table_do_not_wait_behind_a_throttled_one(tables: ScriptedTables, client: Any) -> None:
     tables.script = iter([0])
     batch_load(client, {"t": numbered(100), "u": numbered(100)}, sleep=Waits())
-    assert [set(request) for request in tables.gets] == [{"t"}, {"u"}, {"t"}]
+    assert [set(request) for request in tables.asked] == [{"t"}, {"u"}, {"t"}]
 
 
 @pytest.mark.parametrize("kind", ["ResourceNotFoundException", "ValidationException", "AccessDeniedException"])
@@ -258,7 +258,7 @@ def test_what_dynamodb_refuses_for_good_is_not_asked_again(tables: ScriptedTable
     tables.script = iter([Refused(kind)])
     with pytest.raises(ClientError, match=kind):
         batch_load(client, {"t": numbered(1)}, sleep=Waits())
-    assert len(tables.gets) == 1
+    assert len(tables.asked) == 1
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_keys_of_no_one_shape_are_refused_before_anything_is_asked(
     with pytest.raises(ValueError, match="table orders") as caught:
         batch_load(client, {"good": numbered(1), "orders": keys})
     assert repr(keys[-1]) in str(caught.value)
-    assert tables.gets == []
+    assert tables.asked == []
 
 
 @pytest.mark.parametrize(

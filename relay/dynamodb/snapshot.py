@@ -1,0 +1,134 @@
+"""Reading a table in parallel segments, consistently: one segment of a snapshot.
+
+Rules: AWS, "Parallel scan" and "Read consistency". A segment's position is the last key it has read, in
+DynamoDB-typed JSON, so a scan goes on where it was, however long ago.
+"""
+
+from __future__ import annotations
+
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from relay.avro.rows import TableSchema
+from relay.change import Change, Images, Operation, Snapshot, event_id
+from relay.dynamodb.records import key_bytes
+from relay.dynamodb.session import ShardNotFound, Transient, translated
+from relay.dynamodb.values import image_json, key_value
+from relay.errors import Unavailable
+from relay.lineage import Shard
+from relay.source import Page
+
+if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
+
+MARGIN = 65.0
+"""Seconds by which a page's ``as_of`` lies before its reading: DynamoDB Local rounds creation times down to the
+minute, and clocks differ by some seconds. A change that looks older than a READ really is."""
+
+SEGMENT_BYTES = 256 << 20
+MOST_SEGMENTS = 64
+
+
+class SegmentReader:
+    """The reader of one segment of a snapshot. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        client: DynamoDBClient,
+        table: TableSchema,
+        shard: Shard,
+        snapshot: Snapshot,
+        segment: int,
+        segments: int,
+        position: Mapping[str, Any] | None,
+        *,
+        image: Callable[[Mapping[str, Any]], Any] = image_json,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.client = client
+        self.table = table
+        self.shard = shard
+        self.snapshot = snapshot
+        self.segment = segment
+        self.segments = segments
+        # What an item is in a change.
+        self.image = image
+        self.clock = clock
+        self._key: Mapping[str, Any] | None = position["key"] if position else None
+        self._rows: int = position["rows"] if position else 0
+
+    def __repr__(self) -> str:
+        return f"<SegmentReader[{self.table.table} {self.segment + 1} of {self.segments}]>"
+
+    def read(self) -> Page:
+        """Return the next page: at most a megabyte of the table. Raises ``RelayError`` on what is final."""
+        begun = self.clock()
+        arguments: dict[str, Any] = {"ExclusiveStartKey": _python(self._key)} if self._key else {}
+        try:
+            with translated(self.table.table):
+                answer = self.client.scan(
+                    TableName=self.table.table,
+                    ConsistentRead=True,
+                    Segment=self.segment,
+                    TotalSegments=self.segments,
+                    **arguments,
+                )
+        except ShardNotFound as error:
+            raise Unavailable(f"source {self.table.source}: the table {self.table.table!r} is gone") from error
+        except Transient as error:
+            return self._page([], begun, failed=str(error))
+        # Never before the snapshot's own, though the clock may have gone back.
+        as_of = Snapshot(self.snapshot.id, max(self.snapshot.as_of, int(begun - MARGIN)))
+        changes = [self._change(item, as_of, begun) for item in answer["Items"]]
+        last = answer.get("LastEvaluatedKey")
+        self._key = _json(last) if last else None
+        self._rows += len(changes)
+        return self._page(changes, begun, finished=not last)
+
+    def _change(self, item: Mapping[str, Any], snapshot: Snapshot, begun: float) -> Change:
+        key = {column.name: key_value(item[column.name]) for column in self.table.key}
+        return Change(
+            event_id=event_id(self.table.source, f"snapshot/{snapshot.id}", self.table.table, key_bytes(key), 0),
+            operation=Operation.READ,
+            source=self.table.source,
+            table=self.table.table,
+            key=key,
+            old=None,
+            new=self.image(item),
+            images=Images.NEW,
+            token=None,
+            committed_at=int(begun * 1_000_000),
+            snapshot=snapshot,
+        )
+
+    def _page(self, changes: list[Change], begun: float, *, finished: bool = False, failed: str | None = None) -> Page:
+        return Page(
+            self.shard,
+            changes,
+            {"type": "scan", "key": self._key, "rows": self._rows},
+            None,
+            None,
+            begun,
+            records=len(changes),
+            size=sum(len(str(change.new)) for change in changes),
+            full=not finished and failed is None,
+            finished=finished,
+            failed=failed,
+        )
+
+
+def _json(key: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a key as boto3 has it in DynamoDB-typed JSON."""
+    return {
+        name: {kind: b64encode(value).decode() if kind == "B" else value for kind, value in typed.items()}
+        for name, typed in key.items()
+    }
+
+
+def _python(key: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: {kind: b64decode(value) if kind == "B" else value for kind, value in typed.items()}
+        for name, typed in key.items()
+    }

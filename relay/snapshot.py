@@ -1,0 +1,250 @@
+"""Snapshots of a table beside its stream: every row once as READ, in segments that survive restarts.
+
+Written down like shards, under a stream of their own (``<label>/snapshot``): one control record, which its owner alone
+moves on (*planned -> reading -> finished*), and a record for each segment, read by whoever owns it. A snapshot that is
+asked for while one runs replaces it: what was read before a loss does not repair it.
+
+The rule that makes it safe beside the stream is the copy's (``spark_consumers.fold``): a READ is good for what
+happened before its ``as_of``, which is the clock before its page was read minus ``Source.snapshot_margin``.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
+from relay.kafka.checkpoints import CheckpointView, partition_of
+from relay.lineage import Checkpoint, Shard, ShardState, Stream
+from relay.pump import Pump, Reading
+from relay.source import Page, Source
+
+log = logging.getLogger(__name__)
+
+_CONTROL = "control"
+_AT_ONCE = 4  # segments open in one worker: the others' threads are for the stream
+_TELL_EVERY = 10.0  # seconds
+
+
+class Snapshots:
+    """The snapshots of one source. Used by the worker's thread.
+
+    ``resume_timestamp``: of the source's stream, which goes into every change.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        stream: Stream,
+        view: CheckpointView,
+        pump: Pump,
+        resume_timestamp: Callable[[], int],
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.source = source
+        self.stream = Stream(stream.source, f"{stream.label}/snapshot")
+        self.view = view
+        self.pump = pump
+        self.resume_timestamp = resume_timestamp
+        self.clock = clock
+        self.control_key = self.stream.checkpoint_key(_CONTROL)
+        # Open segments by the name of their record, finished ones whose last checkpoint is not visible yet included.
+        self.open: dict[str, Reading] = {}
+        self._latest: dict[str, Checkpoint] = {}
+        self._told = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Snapshots[{self.source.name}: {len(self.open)} segments open]>"
+
+    @property
+    def checkpoints(self) -> Mapping[str, Checkpoint]:
+        return self.view.checkpoints.get(self.stream, {})
+
+    @property
+    def control(self) -> Checkpoint | None:
+        return self.checkpoints.get(_CONTROL)
+
+    # ------------------------------------------------------------------ the control record
+
+    def step(self, shards: Mapping[str, Checkpoint]) -> tuple[Checkpoint, str | None] | None:
+        """Return what to write down next, and which mark to publish with it; None if nothing is due.
+
+        ``shards``: the checkpoints of the stream. For the owner of ``control_key``.
+        """
+        control = self.control
+        gaps = self._gaps(shards)
+        if self._is_wanted(control, gaps):
+            return self._requested(gaps, shards), None
+        if control is None or control.snapshot is None:
+            return None
+        if control.state is ShardState.PLANNED:
+            as_of = int(self.clock() - self.source.snapshot_margin)
+            if as_of <= control.snapshot["after"]:
+                return None  # a READ could not yet replace what was published before the loss
+            segments, rows = self.source.measure()
+            fields = {**control.snapshot, "as_of": as_of, "segments": segments, "rows": rows}
+            log.info("source %s: snapshot %s begins: about %d rows", self.source.name, fields["id"], rows)
+            return self._moved(control, ShardState.READING, fields), "begin"
+        if control.state is ShardState.READING and all(self._has_finished(name) for name, _ in self._segments(control)):
+            log.info("source %s: snapshot %s has ended", self.source.name, control.snapshot["id"])
+            return self._moved(control, ShardState.FINISHED, control.snapshot), "end"
+        return None
+
+    def mark(self, control: Checkpoint, kind: str) -> Iterator[Change]:
+        """Yield, for each table, the change that marks the begin or the end; it goes to every partition."""
+        fields = control.snapshot or {}
+        for table in self.source.tables():
+            yield Change(
+                event_id=event_id(self.stream.label, f"{fields['id']}/{kind}", table.table, b"", 0),
+                operation=Operation.READ,
+                source=self.source.name,
+                table=table.table,
+                key=None,
+                old=None,
+                new=None,
+                images=Images.KEYS_ONLY,
+                token=None,
+                committed_at=int(self.clock() * 1_000_000),
+                snapshot=Snapshot(fields["id"], fields["as_of"]),
+                attributes={MARK: kind},
+            )
+
+    def is_settled(self, shards: Mapping[str, Checkpoint]) -> bool:
+        """Whether no snapshot is running or due."""
+        control = self.control
+        if self._is_wanted(control, self._gaps(shards)):
+            return False
+        return control is None or control.state is ShardState.FINISHED
+
+    def prunable(self, owned: set[int]) -> list[bytes]:
+        """Return the keys, of the partitions ``owned``, of segments that nobody will ask for again."""
+        control = self.control
+        if control is None:
+            return []
+        current = {name for name, _ in self._segments(control)} if control.state is ShardState.READING else set()
+        keys = [
+            self.stream.checkpoint_key(name)
+            for name in self.checkpoints
+            if name != _CONTROL and name not in current and name not in self.open
+        ]
+        return [key for key in keys if partition_of(key) in owned]
+
+    def _gaps(self, shards: Mapping[str, Checkpoint]) -> list[str]:
+        """Return the losses that a snapshot has to repair."""
+        if self.source.on_gap != "resnapshot":
+            return []
+        return sorted({checkpoint.gap for checkpoint in shards.values() if checkpoint.gap})
+
+    def _is_wanted(self, control: Checkpoint | None, gaps: list[str]) -> bool:
+        if control is None or control.snapshot is None:
+            return self.source.snapshot == "initial" or bool(gaps)
+        return not set(gaps) <= set(control.snapshot["gaps"])
+
+    def _requested(self, gaps: list[str], shards: Mapping[str, Checkpoint]) -> Checkpoint:
+        """A new snapshot. Where it repairs a loss it begins after all that was published before it."""
+        tokens = [checkpoint.token.timestamp for checkpoint in shards.values() if checkpoint.token]
+        fields = {
+            "id": f"{int(self.clock())}-{secrets.token_hex(4)}",
+            "gaps": gaps,
+            "after": max(tokens, default=0) if gaps else 0,
+            "as_of": None,
+            "segments": 0,
+            "rows": 0,
+        }
+        return Checkpoint(ShardState.PLANNED, snapshot=fields, updated_at=self.clock())
+
+    def _moved(self, control: Checkpoint, state: ShardState, fields: Mapping[str, Any]) -> Checkpoint:
+        return replace(control, state=state, snapshot=fields, updated_at=self.clock())
+
+    # ------------------------------------------------------------------ segments
+
+    def _segments(self, control: Checkpoint) -> list[tuple[str, int]]:
+        fields = control.snapshot or {}
+        return [(f"{fields['id']}/{number}", number) for number in range(fields["segments"])]
+
+    def _has_finished(self, name: str) -> bool:
+        checkpoint = self.checkpoints.get(name)
+        return checkpoint is not None and checkpoint.state is ShardState.FINISHED
+
+    def open_ready(self, owned: set[int]) -> None:
+        """Open segments of ``owned``, after the fence, a few at a time; let go of what has ended."""
+        control = self.control
+        current = self._segments(control) if control is not None and control.state is ShardState.READING else []
+        names = {name for name, _ in current}
+        for name in [name for name in self.open if name not in names or self._has_finished(name)]:
+            self._close(name)
+        if control is None or control.snapshot is None:
+            return
+        for name, number in current:
+            if len(self.open) >= _AT_ONCE:
+                return
+            key = self.stream.checkpoint_key(name)
+            if name in self.open or self._has_finished(name) or partition_of(key) not in owned:
+                continue
+            committed = self.checkpoints.get(name)
+            fields = control.snapshot
+            snapshot = Snapshot(fields["id"], fields["as_of"])
+            position = committed.position if committed else None
+            reader = self.source.open_segment(Shard(name), snapshot, number, fields["segments"], position)
+            self.open[name] = self.pump.open(reader, key)
+            self._latest[name] = committed or Checkpoint(ShardState.PLANNED)
+
+    def forget(self, lost: set[int] | None = None) -> None:
+        """Close the open segments of ``lost`` partitions, or all."""
+        for name, reading in list(self.open.items()):
+            if lost is None or partition_of(reading.key) in lost:
+                self._close(name)
+
+    def _close(self, name: str) -> None:
+        self.open.pop(name).closed = True
+        self._latest.pop(name, None)
+
+    def checkpoint(self, page: Page) -> Checkpoint:
+        """What is known once ``page`` is on the topic."""
+        state = ShardState.FINISHED if page.finished else ShardState.READING
+        after = replace(self._latest[page.shard.id], state=state, position=page.position, updated_at=self.clock())
+        self._latest[page.shard.id] = after
+        return after
+
+    def note(self, page: Page) -> None:
+        """Nothing is told by a page of a snapshot."""
+
+    def list_soon(self) -> None:
+        """Segments are not listed."""
+
+    # ------------------------------------------------------------------ progress
+
+    def progress(self) -> tuple[int, int] | None:
+        """Return rows read and rows estimated of the running snapshot, all workers'; None if none runs."""
+        control = self.control
+        if control is None or control.snapshot is None or control.state is not ShardState.READING:
+            return None
+        read = 0
+        for name, _ in self._segments(control):
+            checkpoint = self._latest.get(name) or self.checkpoints.get(name)
+            read += checkpoint.position["rows"] if checkpoint and checkpoint.position else 0
+        return read, max(read, control.snapshot["rows"])
+
+    def tell(self) -> None:
+        """Log the progress and an estimate from time to time."""
+        now = self.clock()
+        progress = self.progress()
+        if progress is None or now - self._told < _TELL_EVERY:
+            return
+        self._told = now
+        read, rows = progress
+        control = self.control
+        begun = control.updated_at if control else now
+        left = (now - begun) * (rows - read) / read if read else None
+        log.info(
+            "source %s: snapshot: %d of about %d rows, %s",
+            self.source.name,
+            read,
+            rows,
+            f"about {left:.0f} s left" if left is not None else "no estimate yet",
+        )
