@@ -163,6 +163,18 @@ def describe(
     )
 
 
+def measure(client: DynamoDBClient, source: DynamoDBSource) -> tuple[int, int]:
+    """Return the bytes and the items of the table, as DynamoDB counts them every six hours. Raises ``Unavailable``."""
+    table = _ask(
+        source,
+        client,
+        f"to describe the table {source.table_name}",
+        lambda: client.describe_table(TableName=source.table_name)["Table"],
+        missing=f"there is no table {source.table_name!r}",
+    )
+    return int(table.get("TableSizeBytes", 0)), int(table.get("ItemCount", 0))
+
+
 def mismatches(found: Description, columns: Mapping[str, str]) -> list[str]:
     """Say where a table is not what ``columns``, its declared types, make of it; empty if it is.
 
@@ -198,18 +210,6 @@ def verify(found: Description, source: DynamoDBSource) -> None:
     """Hold a table to the declared columns of its source. Raises ``Unavailable``, saying all that differs."""
     if source.columns and (problems := mismatches(found, source.columns)):
         raise Unavailable("\n".join(f"source {source.name}: {problem}" for problem in problems))
-
-
-def measure(client: DynamoDBClient, source: DynamoDBSource) -> tuple[int, int]:
-    """Return the bytes and the items of the table, as DynamoDB counts them every six hours. Raises ``Unavailable``."""
-    table = _ask(
-        source,
-        client,
-        f"to describe the table {source.table_name}",
-        lambda: client.describe_table(TableName=source.table_name)["Table"],
-        missing=f"there is no table {source.table_name!r}",
-    )
-    return int(table.get("TableSizeBytes", 0)), int(table.get("ItemCount", 0))
 
 
 def _current_stream(table: Any, source: DynamoDBSource, at: str) -> str:

@@ -109,7 +109,7 @@ def test_an_image_of_the_deepest_nesting_and_the_longest_number_is_carried(serve
     value: dict[str, Any] = {"NS": ["9.9999999999999999999999999999999999999E+125", "-1E-130"]}
     for _ in range(32):
         value = {"L": [{"M": {"": value}}]}
-    served.stream.put("s", "k", 1)
+    served.stream.put("s", "k", 1, created=1_700_000_000)
     image = served.shard.records[0]["dynamodb"]["NewImage"] = {"a": value}
     assert FORMAT.change(served.read(served.ours)[0], 0).new == orjson.dumps(image).decode()
 
@@ -117,13 +117,13 @@ def test_an_image_of_the_deepest_nesting_and_the_longest_number_is_carried(serve
 @pytest.mark.parametrize("raw", [b"", b"\x00", b"\xff" * 2048])
 def test_a_binary_key_is_bytes(served: Served, raw: bytes) -> None:
     """X25"""
-    served.stream.put("s", "k", 1)
+    served.stream.put("s", "k", 1, created=1_700_000_000)
     served.shard.records[0]["dynamodb"]["Keys"] = {"id": {"B": b64encode(raw).decode()}}
     assert FORMAT.change(served.read(served.ours)[0], 0).key == {"id": raw}
 
 
 def test_a_time_with_decimals_counts_as_its_second(served: Served) -> None:
-    served.stream.put("s", "k", 1)
+    served.stream.put("s", "k", 1, created=1_700_000_000)
     served.shard.records[0]["dynamodb"]["ApproximateCreationDateTime"] = 1_700_000_000.9
     change = FORMAT.change(served.read(served.ours)[0], 0)
     assert change.committed_at == 1_700_000_000_000_000
@@ -133,7 +133,7 @@ def test_a_time_with_decimals_counts_as_its_second(served: Served) -> None:
 
 def test_who_made_a_change_reads_the_same_in_whatever_order_it_comes(served: Served) -> None:
     identity = {"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}
-    served.stream.put("s", "k", 1, old=1, eventName="REMOVE", userIdentity=identity)
+    served.stream.put("s", "k", 1, created=1_700_000_000, old=1, eventName="REMOVE", userIdentity=identity)
     attributes = FORMAT.change(served.read(served.ours)[0], 0).attributes
     assert attributes["user_identity"] == '{"PrincipalId":"dynamodb.amazonaws.com","Type":"Service"}'
     assert attributes["ttl_delete"] == "true"
@@ -141,14 +141,14 @@ def test_who_made_a_change_reads_the_same_in_whatever_order_it_comes(served: Ser
 
 def test_a_record_that_botocore_has_parsed_is_refused(served: Served) -> None:
     """I8: so a client without the hook fails at once, and not in what it carries."""
-    sequence = served.stream.put("s", "k", 1)
+    sequence = served.stream.put("s", "k", 1, created=1_700_000_000)
     with pytest.raises(RelayError, match=sequence):
         FORMAT.change(served.read(served.stock)[0], 0)
 
 
 def test_text_that_is_not_unicode_is_refused_with_its_place(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """I8: half a surrogate pair is legal JSON, but no text."""
-    sequence = served.stream.put("s", "k", 1)
+    sequence = served.stream.put("s", "k", 1, created=1_700_000_000)
     served.stream.put("s", "l", 2)
     body = orjson.dumps({"Records": served.shard.records}).replace(b'"1"', b'"\\ud800"')
     monkeypatch.setattr(served.stream, "_GetRecords", lambda request: orjson.Fragment(body))
@@ -169,7 +169,7 @@ def test_an_answer_that_is_none_is_worth_another_try(
 
 
 def test_throttling_and_server_errors_are_retried_by_botocore(served: Served) -> None:
-    served.stream.put("s", "k", 1)
+    served.stream.put("s", "k", 1, created=1_700_000_000)
     refusals = iter([Refused("ThrottlingException"), Refused("InternalServerError", 500)])
 
     def refuse(operation: str) -> None:

@@ -312,6 +312,7 @@ def test_the_public_names_are_these() -> None:
         "StreamToken",
         "batch_load",
     }
+    assert callable(relay.dynamodb.batch_load)
 
 
 def test_the_example_of_the_readme_works(
