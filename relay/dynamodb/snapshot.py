@@ -11,8 +11,6 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from relay.avro.rows import TableSchema
 from relay.change import Change, Images, Operation, Snapshot, event_id
 from relay.dynamodb.records import key_bytes
@@ -46,17 +44,17 @@ class SegmentReader:
         segments: int,
         position: Mapping[str, Any] | None,
         *,
-        row: Callable[[Mapping[str, Any]], Any] | None = None,
+        image: Callable[[Mapping[str, Any]], Any] = image_json,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.client = client
-        # Makes the typed row of an item in DynamoDB's JSON; without it the JSON is the row.
-        self.row = row
         self.table = table
         self.shard = shard
         self.snapshot = snapshot
         self.segment = segment
         self.segments = segments
+        # What an item is in a change.
+        self.image = image
         self.clock = clock
         self._key: Mapping[str, Any] | None = position["key"] if position else None
         self._rows: int = position["rows"] if position else 0
@@ -91,7 +89,6 @@ class SegmentReader:
 
     def _change(self, item: Mapping[str, Any], snapshot: Snapshot, begun: float) -> Change:
         key = {column.name: key_value(item[column.name]) for column in self.table.key}
-        text = image_json(item)
         return Change(
             event_id=event_id(self.table.source, f"snapshot/{snapshot.id}", self.table.table, key_bytes(key), 0),
             operation=Operation.READ,
@@ -99,7 +96,7 @@ class SegmentReader:
             table=self.table.table,
             key=key,
             old=None,
-            new=self.row(orjson.loads(text)) if self.row else text,
+            new=self.image(item),
             images=Images.NEW,
             token=None,
             committed_at=int(begun * 1_000_000),

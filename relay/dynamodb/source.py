@@ -39,6 +39,7 @@ class DynamoDBSource:
         self.snapshot = config.snapshot
         self.snapshot_margin = MARGIN
         self._rows = TypedRows(config.columns) if config.columns else None
+        self._image = self._rows.row if self._rows else image_json
         self._dynamodb, self._streams = describe.clients(config)
         # Iterators at the head of shards, of when the plan was made.
         self._heads: dict[str, str] = {}
@@ -110,8 +111,7 @@ class DynamoDBSource:
     def open(
         self, shard: Shard, start: Mapping[str, Any], checkpoint: Checkpoint | None, floor: int, read_until: float
     ) -> DynamoDBShardReader:
-        image = self._rows.row if self._rows else image_json
-        record_format = RecordFormat(self.table, self.stream.qualified(shard.id), image)
+        record_format = RecordFormat(self.table, self.stream.qualified(shard.id), self._image)
         return DynamoDBShardReader(
             self.session,
             self.stream,
@@ -131,5 +131,6 @@ class DynamoDBSource:
     def open_segment(
         self, shard: Shard, snapshot: Snapshot, segment: int, segments: int, position: Mapping[str, Any] | None
     ) -> SegmentReader:
-        row = self._rows.row if self._rows else None
-        return SegmentReader(self._dynamodb, self.table, shard, snapshot, segment, segments, position, row=row)
+        return SegmentReader(
+            self._dynamodb, self.table, shard, snapshot, segment, segments, position, image=self._image
+        )

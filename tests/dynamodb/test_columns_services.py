@@ -11,10 +11,11 @@ from typing import Any
 import boto3
 import pytest
 
-from relay.change import Change, Operation
+from relay.change import Change, Operation, Snapshot
 from relay.config import DynamoDBSource as SourceConfig
 from relay.dynamodb.source import DynamoDBSource
 from relay.errors import Unavailable
+from relay.lineage import Shard
 from tests.dynamodb.items import carried, item_of, with_base64
 
 pytestmark = pytest.mark.services
@@ -178,6 +179,26 @@ def test_an_items_life_is_carried_whole(
             assert worth(back) == worth(with_base64(item))
             if columns and item is OTHER:
                 assert set(json.loads(image["rest"])) == IN_REST
+
+
+@pytest.mark.parametrize("columns", [None, COLUMNS], ids=["untyped", "typed"])
+def test_the_rows_of_a_snapshot_are_as_those_of_changes(
+    dynamodb: Any, database: Any, unique: str, columns: dict[str, str] | None
+) -> None:
+    """I8, X24, X25"""
+    create(database, unique, "NEW_AND_OLD_IMAGES")
+    second = OTHER | {"n": {"N": "2"}}
+    for written in (FITTING, second):
+        database.put_item(TableName=unique, Item=written)
+    source = opened(dynamodb, unique, columns)
+    kinds = {column.name: column.type for column in source.table.row or ()}
+    page = source.open_segment(Shard("snapshot"), Snapshot("s-1", 1), 0, 1, None).read()
+    source.close()
+    assert page.finished
+    assert page.size > 500
+    rows = [carried(change, source.table)["new"] for change in page.changes]
+    items = [worth(item_of(row, kinds) if columns else json.loads(row)) for row in rows]
+    assert items == [worth(with_base64(item)) for item in (FITTING, second)]
 
 
 @pytest.mark.parametrize(
