@@ -79,9 +79,15 @@ class DemoSource(StrEnum):
 
 
 def _load(path: Path) -> Config:
+    """Read the config, and find the tables that its tags mean."""
     from relay.config import load
 
-    return load(path)
+    config = load(path)
+    if not any(source.tags for source in config.sources):
+        return config  # spares boto3 to commands that do not need it
+    from relay.dynamodb.discover import tagged
+
+    return config.with_tables(tagged)
 
 
 def _log_to_stderr() -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from relay import config_file
 from relay.avro.rows import REST
@@ -107,6 +107,12 @@ class DynamoDBSource(Part):
     table: str | None = None
     """The table whose stream is read. Or give `stream_arn`."""
 
+    tables: list[str] | None = Field(default=None, min_length=1)
+    """Several tables in place of one. Each becomes a source of its own, called `<name>.<table>`."""
+
+    tags: dict[str, str] | None = Field(default=None, min_length=1)
+    """All tables of the region that carry these tags, in place of `tables`. They are looked for at each start."""
+
     stream_arn: str | None = None
     """One stream, by its ARN, in place of `table`."""
 
@@ -141,11 +147,12 @@ class DynamoDBSource(Part):
             raise later(f"`type: {data['type']}`", at=("type",))
         return data
 
-    @field_validator("table")
+    @field_validator("table", "tables")
     @classmethod
-    def _table(cls, value: str | None) -> str | None:
-        if value is not None and not re.fullmatch(r"[A-Za-z0-9_.-]{3,255}", value):
-            raise refuse(f"{value!r} is not a table name: 3 to 255 letters, digits, dots, dashes, underscores")
+    def _table(cls, value: str | list[str] | None) -> str | list[str] | None:
+        for name in [value] if isinstance(value, str) else value or ():
+            if not re.fullmatch(r"[A-Za-z0-9_.-]{3,255}", name):
+                raise refuse(f"{name!r} is not a table name: 3 to 255 letters, digits, dots, dashes, underscores")
         return value
 
     @field_validator("stream_arn")
@@ -173,13 +180,22 @@ class DynamoDBSource(Part):
 
     @model_validator(mode="after")
     def _one_table(self) -> Self:
-        if (self.table is None) == (self.stream_arn is None):
-            raise refuse("a source needs either `table` or `stream_arn`")
+        if [self.table, self.tables, self.tags, self.stream_arn].count(None) != 3:
+            raise refuse("a source needs either `table` or `stream_arn`, or, for several tables, `tables` or `tags`")
+        if self.columns and (self.tables or self.tags):
+            raise refuse((("columns",), "are those of one table: give it a source of its own"))
         arn = _STREAM_ARN.fullmatch(self.stream_arn or "")
         # An embedded DynamoDB writes a region of its own into its ARNs.
         if arn and self.region and self.endpoint_url is None and arn[1] != self.region:
             raise refuse((("region",), f"is {self.region}, but the stream is in {arn[1]}"))
         return self
+
+    def of_tables(self, tables: Iterable[str]) -> list[DynamoDBSource]:
+        """Return a source for each of ``tables``, set up as this one, called after it and the table."""
+        return [
+            self.model_copy(update={"name": f"{self.name}.{table}", "table": table, "tables": None, "tags": None})
+            for table in tables
+        ]
 
     @property
     def table_name(self) -> str:
@@ -261,6 +277,8 @@ class Config(Part):
     """The topic of a table's changes."""
 
     sources: list[DynamoDBSource] = Field(min_length=1)
+    # Of each source, the number of its entry in the file.
+    _entries: list[int] = PrivateAttr(default_factory=list)
 
     cache: Cache | None = None
     """The cache that `relay consume cache` keeps honest."""
@@ -284,28 +302,47 @@ class Config(Part):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        each = [source.of_tables(source.tables) if source.tables else [source] for source in self.sources]
+        self._entries = [number for number, sources in enumerate(each) for _ in sources]
+        # Frozen for all others: from here on every source has one table, but for those whose tags say which.
+        object.__setattr__(self, "sources", [source for sources in each for source in sources])
         if problems := [*self._source_problems(), *self._topic_problems(), *self._cache_problems()]:
             raise refuse(*problems)
         return self
 
+    def with_tables(self, find: Callable[[DynamoDBSource], Iterable[str]]) -> Config:
+        """Return this config with the tables that ``find`` gives for the tags of a source. ``ConfigError``."""
+        if not any(source.tags for source in self.sources):
+            return self
+        each = [source.of_tables(sorted(find(source))) if source.tags else [source] for source in self.sources]
+        found = self.model_copy(update={"sources": [source for sources in each for source in sources]})
+        found._entries = list(range(len(found.sources)))
+        for _, problem in (*found._source_problems(), *found._topic_problems(), *found._cache_problems()):
+            raise ConfigError(f"with the tables that carry the tags: {problem}")
+        return found
+
     def _source_problems(self) -> Iterator[tuple[Location, str]]:
         names: set[str] = set()
         tables: dict[str, str] = {}
-        for i, source in enumerate(self.sources):
+        for i, source in zip(self._entries, self.sources, strict=True):
             if source.name in names:
                 yield ("sources", i, "name"), f"another source is called {source.name!r} already"
+            elif source.tags:
+                pass  # its tables are not known yet
             elif source.table_name in tables:
                 yield (
-                    ("sources", i, "table" if source.table else "stream_arn"),
+                    ("sources", i, "stream_arn" if source.stream_arn else "table"),
                     f"the source {tables[source.table_name]!r} has the table {source.table_name!r} already, "
                     f"and both would go to the topic {self.topic(source.table_name)!r}",
                 )
             names.add(source.name)
-            tables.setdefault(source.table_name, source.name)
+            if not source.tags:
+                tables.setdefault(source.table_name, source.name)
 
     def _topic_problems(self) -> Iterator[tuple[Location, str]]:
-        tables = list(dict.fromkeys(source.table_name for source in self.sources))
-        if len(tables) > 1 and "table" not in Template.parse(self.topics).columns:
+        tables = list(dict.fromkeys(source.table_name for source in self.sources if not source.tags))
+        several = len(tables) > 1 or any(source.tags for source in self.sources)
+        if several and "table" not in Template.parse(self.topics).columns:
             yield ("topics",), "has to contain {table}, since there are several tables"
             return
         # Kafka itself refuses two topics that differ only in dots and underscores.
@@ -328,6 +365,8 @@ class Config(Part):
                 )
 
     def _cache_problems(self) -> Iterator[tuple[Location, str]]:
+        if any(source.tags for source in self.sources):
+            return  # asked again when their tables are known
         tables = [source.table_name for source in self.sources]
         for table in self.cache.keys if self.cache else ():
             if table not in tables:

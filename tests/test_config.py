@@ -35,6 +35,7 @@ GOOD = """\
     copy: {url: "delta:///var/lib/relay/copy"}
 """
 
+ONE_TABLE = "a source needs either `table` or `stream_arn`, or, for several tables, `tables` or `tags`"
 ARN = "arn:aws:dynamodb:eu-west-1:123456789012:table/orders/stream/2026-11-21T06:00:00.000"
 
 
@@ -246,9 +247,9 @@ def test_everything_wrong_is_said_at_once_in_the_order_of_the_file(file: Path) -
         (f'{{name: again, type: dynamodb, stream_arn: "{ARN}"}}',
          "15:47: `sources[1].stream_arn`: the source 'orders' has the table 'orders' already, and both would go "
          "to the topic 'shop.orders'"),
-        ("{name: b, type: dynamodb}", "15:5: `sources[1]`: a source needs either `table` or `stream_arn`"),
+        ("{name: b, type: dynamodb}", f"15:5: `sources[1]`: {ONE_TABLE}"),
         (f'{{name: b, type: dynamodb, table: abc, stream_arn: "{ARN}"}}',
-         "15:5: `sources[1]`: a source needs either `table` or `stream_arn`"),
+         f"15:5: `sources[1]`: {ONE_TABLE}"),
         (f'{{name: b, type: dynamodb, region: us-east-1, stream_arn: "{ARN}"}}',
          "15:39: `sources[1].region`: is us-east-1, but the stream is in eu-west-1"),
         ("{name: b/c, type: dynamodb, table: abc}",
@@ -427,11 +428,48 @@ def test_the_json_schema_names_the_keys_as_the_file_does(file: Path) -> None:
     source = schema["$defs"]["DynamoDBSource"]
     assert source["additionalProperties"] is False
     assert set(source["properties"]) == {
-        "name", "type", "table", "stream_arn", "region", "endpoint_url", "start", "snapshot", "key", "on_gap",
-        "columns",
+        "name", "type", "table", "tables", "tags", "stream_arn", "region", "endpoint_url", "start", "snapshot", "key",
+        "on_gap", "columns",
     }  # fmt: skip
     assert schema["$defs"]["Cache"]["properties"]["tombstone_ttl"]["type"] == "string"
     undescribed = {"snapshot", "type", "kafka", "sources"}
     for part in (schema, *schema["$defs"].values()):
         for key, rules in part["properties"].items():
             assert rules.get("description") or key in undescribed
+
+
+class TestSeveralTables:
+    def test_each_table_of_a_list_becomes_a_source_of_its_own(self, file: Path) -> None:
+        text = GOOD.replace("table: orders", "tables: [orders, order-lines]").replace("on_gap: fail", "on_gap: skip")
+        config = read(file, text)
+        assert [(source.name, source.table_name, source.on_gap) for source in config.sources] == [
+            ("orders.orders", "orders", "skip"),
+            ("orders.order-lines", "order-lines", "skip"),
+        ]
+
+    def test_problems_of_later_sources_are_still_found_at_their_place(self, file: Path) -> None:
+        text = GOOD.replace("table: orders", "tables: [orders, lines]").replace(
+            "    cache:", "      - {name: b, type: dynamodb, table: lines}\n    cache:"
+        )
+        [line] = refused(file, text)
+        assert line.startswith("15:")
+        assert "has the table 'lines' already" in line
+
+    def test_tables_of_tags_are_checked_once_they_are_known(self, file: Path) -> None:
+        config = read(file, GOOD.replace("table: orders", "tags: {relay: 'yes'}"))
+        found = config.with_tables(lambda source: ["orders", "lines"])
+        assert [source.name for source in found.sources] == ["orders.lines", "orders.orders"]
+        with pytest.raises(ConfigError, match="no source has the table 'orders'"):
+            config.with_tables(lambda source: ["lines"])
+
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            ("tables: []", "tables"),
+            ("tables: [orders, o]", "'o' is not a table name"),
+            ("table: orders\n        tables: [lines]", ONE_TABLE),
+            ("tables: [orders]\n        columns: {id: string}", "are those of one table"),
+        ],
+    )
+    def test_what_makes_no_sense_is_refused(self, file: Path, line: str, said: str) -> None:
+        assert said in "\n".join(refused(file, GOOD.replace("table: orders", line)))

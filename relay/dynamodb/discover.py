@@ -1,0 +1,41 @@
+"""Which tables carry certain tags."""
+
+from __future__ import annotations
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from relay.config import DynamoDBSource
+from relay.dynamodb.describe import clients
+from relay.errors import Unavailable
+
+
+def tagged(source: DynamoDBSource) -> list[str]:
+    """Return the tables of the region that carry all of ``source.tags``, and have a stream.
+
+    Needs ListTables, ListTagsOfResource and DescribeTable. ``Unavailable`` if DynamoDB does not answer, or if
+    there is no such table.
+    """
+    wanted = set((source.tags or {}).items())
+    client, streams = clients(source)
+    at = f"in region {client.meta.region_name} at {client.meta.endpoint_url}"
+    found: list[str] = []
+    without: list[str] = []
+    try:
+        for page in client.get_paginator("list_tables").paginate():
+            for name in page["TableNames"]:
+                table = client.describe_table(TableName=name)["Table"]
+                pages = client.get_paginator("list_tags_of_resource").paginate(ResourceArn=table["TableArn"])
+                if wanted <= {(tag["Key"], tag["Value"]) for tags in pages for tag in tags["Tags"]}:
+                    enabled = table.get("StreamSpecification", {}).get("StreamEnabled")
+                    (found if enabled else without).append(name)
+    except (ClientError, BotoCoreError) as error:
+        raise Unavailable(f"source {source.name}: cannot look for tables by tag {at}: {error}") from error
+    finally:
+        client.close()
+        streams.close()
+    if without:
+        raise Unavailable(f"source {source.name}: tables with its tags {at} have no stream: {', '.join(without)}")
+    if not found:
+        tags = ", ".join(f"{key}={value}" for key, value in sorted(wanted))
+        raise Unavailable(f"source {source.name}: no table {at} carries the tags {tags}")
+    return found
