@@ -2,7 +2,7 @@
 
 The rule of the copy (seed 004, "Data Dump, Keeping It Up To Date"). A batch is folded with the rule that one change
 is stored by, from the state that really is stored, so a batch ends as its changes one by one would. A change of the
-rule goes through the properties in ``tests/spark_consumers/test_fold.py``.
+rule goes through the properties in ``tests/spark_consumers/test_convergence.py``.
 """
 
 from __future__ import annotations
