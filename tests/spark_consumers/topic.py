@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from relay.avro.registry import TopicSchemas
 from relay.avro.rows import KeyColumn, TableSchema
-from relay.change import Change, Images, Operation, event_id
+from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
 from relay.config import Config, load
 from relay.dynamodb.values import image_json
 from relay.kafka import topics
@@ -47,6 +47,22 @@ def change(customer: str, version: int, operation: Operation = Operation.UPDATE)
     )
 
 
+def read(customer: str, version: int, as_of: int) -> Change:
+    """Return a row of a snapshot: order 1 of ``customer``, read at ``version``."""
+    row = change(customer, version)
+    row.operation, row.old, row.token, row.images = Operation.READ, None, None, Images.NEW
+    row.event_id, row.snapshot = event_id(SHARD, f"read-{as_of}", "orders", customer.encode(), 0), Snapshot("s", as_of)
+    return row
+
+
+def mark(kind: str, as_of: int) -> Change:
+    """Return the begin or the end of a snapshot that began at ``as_of``."""
+    row = read("nobody", 1, as_of)
+    row.key, row.new, row.images, row.attributes = None, None, Images.KEYS_ONLY, {MARK: kind}
+    row.event_id = event_id(SHARD, kind, "orders", b"", 0)
+    return row
+
+
 class Topic:
     """The topic of ``orders`` under a name of its own, and a config for all three consumers."""
 
@@ -76,7 +92,8 @@ class Topic:
             self._outbox = Outbox(TABLE, self.name, 2, "hash", schemas)
         producer = Producer({**self._client, "enable.idempotence": True})
         for one in changes:
-            self._outbox.send(_Sending(producer), one, 1_700_000_000)  # type: ignore[arg-type]
+            send = self._outbox.send if one.key is not None else self._outbox.send_everywhere
+            send(_Sending(producer), one, 1_700_000_000)  # type: ignore[arg-type]
         assert producer.flush(30) == 0
 
     def publish_raw(self, *values: bytes) -> None:
@@ -126,22 +143,28 @@ class Topic:
                         sums[name] = sums.get(name, 0) + value
         return sums
 
-    def tables(self) -> dict[str, Any]:
-        """Read copy and log back, in a process of its own: py4j leaves its sockets to the collector."""
+    def apply(self, *steps: tuple[str, str]) -> dict[str, Any]:
+        """Run consumers, each with a checkpoint, one after the other in one Java; return what copy and log hold then.
+
+        In a process of its own: py4j leaves its sockets to the collector, which is a warning here.
+        """
         script = f"""
 import json, pathlib, sys
+import spark_consumers
 from relay.config import load
 from relay.local.tables import read_copy, read_log, spark
 
-config = load(pathlib.Path({str(self.path)!r}))
+config, folder = load(pathlib.Path({str(self.path)!r})), pathlib.Path({str(self.folder / "checkpoints")!r})
 with spark() as session:
+    for consumer, checkpoint in {steps!r}:
+        spark_consumers.run(consumer, config, until_caught_up=True, checkpoint=folder / checkpoint)
     copied, logged = read_copy(session, config, "orders"), read_log(session, config)
 copied = {{customer: version for (customer, _), version in copied.items()}}
 json.dump({{"copy": copied, "log": sorted(logged)}}, sys.stdout)
 """
-        answer = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=180, check=False)
+        answer = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=250, check=False)
         assert answer.returncode == 0, answer.stderr.decode()
-        return json.loads(answer.stdout)  # type: ignore[no-any-return]
+        return json.loads(answer.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
 class _Sending:
