@@ -24,6 +24,7 @@ from botocore.exceptions import (
 )
 
 from relay.avro.rows import KeyColumn
+from relay.dynamodb.raw_records import keep_records_raw
 from relay.errors import ConfigError, Unavailable
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def clients(source: DynamoDBSource, *, probe: bool = False) -> tuple[DynamoDBCli
     """Return the clients of DynamoDB and of its streams; nothing is connected yet.
 
     ``probe``: give up after at most 11 seconds, for a check that a person waits for; otherwise retry
-    for about a minute. ``ConfigError`` when no region or profile can be found.
+    for about a minute. Records come raw, see ``relay.dynamodb.raw_records``. ``ConfigError`` when no region or
+    profile can be found.
     """
     settings = BotoConfig(
         connect_timeout=3 if probe else 5,
@@ -81,14 +83,14 @@ def clients(source: DynamoDBSource, *, probe: bool = False) -> tuple[DynamoDBCli
     )
     try:
         session = boto3.session.Session(region_name=source.region_name)
-        return (
-            session.client("dynamodb", endpoint_url=source.endpoint_url, config=settings),
-            session.client("dynamodbstreams", endpoint_url=source.endpoint_url, config=settings),
-        )
+        dynamodb = session.client("dynamodb", endpoint_url=source.endpoint_url, config=settings)
+        streams = session.client("dynamodbstreams", endpoint_url=source.endpoint_url, config=settings)
     except NoRegionError as error:
         raise ConfigError(f"source {source.name}: no region is given: set `region`, or AWS_DEFAULT_REGION") from error
     except ProfileNotFound as error:
         raise ConfigError(f"source {source.name}: {error}") from error
+    keep_records_raw(streams)
+    return dynamodb, streams
 
 
 def describe(client: DynamoDBClient, source: DynamoDBSource, streams: DynamoDBStreamsClient) -> Description:

@@ -1,6 +1,6 @@
 """One stream record becomes one change.
 
-The images and keys keep every byte that DynamoDB gave (I8); see ``values``.
+Records are DynamoDB's JSON as it stands (see ``raw_records``), so the images and keys keep every byte (I8).
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ class RecordFormat:
     shard: str  # globally qualified
 
     def change(self, record: Mapping[str, Any], floor: int) -> Change:
-        """Return the change of ``record``, its token's timestamp not below ``floor`` (seconds)."""
+        """Return the change of a raw ``record``, its token's timestamp not below ``floor`` (seconds).
+
+        ``RelayError``, with the record's place, if it cannot be carried exactly.
+        """
         data = record["dynamodb"]
         sequence = data["SequenceNumber"]
         position = f"DynamoDB/{sequence}"
-        created = int(data["ApproximateCreationDateTime"].timestamp())
         try:
+            created = int(data["ApproximateCreationDateTime"])
             keys = data["Keys"]
             key = {column.name: key_value(keys[column.name]) for column in self.table.key}
             old, new = data.get("OldImage"), data.get("NewImage")
@@ -74,7 +77,8 @@ def _attributes(record: Mapping[str, Any]) -> dict[str, str]:
     attributes = {"event_version": record["eventVersion"]} if record.get("eventVersion") else {}
     identity = record.get("userIdentity")
     if identity:
-        attributes["user_identity"] = orjson.dumps(identity).decode()
-        if dict(identity) == _TTL_SERVICE and record["eventName"] == "REMOVE":
+        # Sorted: the attribute does not depend on how the service happens to order it.
+        attributes["user_identity"] = orjson.dumps(identity, option=orjson.OPT_SORT_KEYS).decode()
+        if identity == _TTL_SERVICE and record["eventName"] == "REMOVE":
             attributes["ttl_delete"] = "true"
     return attributes

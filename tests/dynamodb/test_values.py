@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -13,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.dynamodb.values import canonical_number, image_json, key_value, typed_row
+from tests.dynamodb.items import NUMBERS, TYPED, with_base64
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,6 @@ def test_a_number_has_one_text(text: str, canonical: str) -> None:
     """I8, X25"""
     assert canonical_number(text) == canonical
     assert canonical_number(canonical) == canonical
-
-
-NUMBERS = st.builds(
-    lambda sign, digits, exponent: f"{sign}{digits}E{exponent}",
-    st.sampled_from(["", "-", "+"]),
-    st.text("0123456789", min_size=1, max_size=38),
-    st.integers(-167, 125),
-)
 
 
 @given(NUMBERS)
@@ -108,40 +100,11 @@ def test_what_cannot_be_a_key_is_refused(value: dict[str, Any]) -> None:
         key_value(value)
 
 
-TYPED = st.recursive(
-    st.one_of(
-        st.text().map(lambda v: {"S": v}),
-        NUMBERS.map(lambda v: {"N": v}),
-        st.binary().map(lambda v: {"B": v}),
-        st.booleans().map(lambda v: {"BOOL": v}),
-        st.just({"NULL": True}),
-        st.lists(st.text(), min_size=1).map(lambda v: {"SS": v}),
-        st.lists(NUMBERS, min_size=1).map(lambda v: {"NS": v}),
-        st.lists(st.binary(), min_size=1).map(lambda v: {"BS": v}),
-    ),
-    lambda inner: (
-        st.lists(inner, max_size=3).map(lambda v: {"L": v})
-        | st.dictionaries(st.text(), inner, max_size=3).map(lambda v: {"M": v})
-    ),
-    max_leaves=8,
-)
-
-
-def _with_base64(part: Any) -> Any:
-    if isinstance(part, bytes):
-        return b64encode(part).decode()
-    if isinstance(part, dict):
-        return {name: _with_base64(value) for name, value in part.items()}
-    if isinstance(part, list):
-        return [_with_base64(value) for value in part]
-    return part
-
-
 @settings(deadline=None)
 @given(st.dictionaries(st.text(), TYPED, max_size=4))
 def test_an_image_is_the_item_as_it_is_with_binary_in_base64(item: dict[str, Any]) -> None:
     """I8, X24, X25: numbers byte for byte, sets in order, every name."""
-    assert json.loads(image_json(item)) == _with_base64(item)
+    assert json.loads(image_json(item)) == with_base64(item)
 
 
 def test_an_item_that_was_json_already_stays_as_it_is() -> None:

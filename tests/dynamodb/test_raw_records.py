@@ -1,0 +1,181 @@
+"""Raw records: the same changes as botocore's parsing would give, and its errors."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import boto3
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relay.avro.rows import KeyColumn, TableSchema
+from relay.config import DynamoDBSource
+from relay.dynamodb import describe
+from relay.dynamodb.records import RecordFormat
+from relay.dynamodb.session import StreamSession, Transient
+from relay.dynamodb.values import image_json
+from relay.errors import RelayError
+from tests.dynamodb.endpoint import ARN, TABLE, Refused, ScriptedShard, ScriptedStream
+from tests.dynamodb.items import TYPED, with_base64
+
+FORMAT = RecordFormat(TableSchema("orders", TABLE, (KeyColumn("id", "S"),), 1), "orders/label/shard")
+
+
+class Served:
+    """A shard, and the same stream as the relay reads it and as boto3 does."""
+
+    def __init__(self, stream: ScriptedStream) -> None:
+        self.stream = stream
+        self.shard: ScriptedShard = stream.shard("s")
+        place: dict[str, Any] = {"endpoint_url": stream.url, "region": "us-east-1"}
+        config = DynamoDBSource(name="orders", type="dynamodb", table=TABLE, **place)
+        self.dynamodb, streams = describe.clients(config)
+        stock = boto3.client("dynamodbstreams", region_name="us-east-1", endpoint_url=stream.url)
+        self.ours, self.stock = StreamSession(streams, ARN), StreamSession(stock, ARN)
+
+    def read(self, session: StreamSession) -> list[Any]:
+        iterator = session.iterator(self.shard.id, None)
+        assert iterator is not None
+        return session.records(iterator)[0]
+
+    def close(self) -> None:
+        for client in (self.dynamodb, self.ours.client, self.stock.client):
+            client.close()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Served]:
+    """For tests that only read what they put."""
+    with ScriptedStream() as stream:
+        served = Served(stream)
+        yield served
+        served.close()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    with ScriptedStream() as stream:
+        served = Served(stream)
+        yield served
+        served.close()
+
+
+def test_records_come_as_they_are_on_the_wire(served: Served) -> None:
+    """Fails when botocore no longer takes the relay's answer for its own parsing, or when it parses it again."""
+    served.stream.put("s", "k", 1, unheard={"of": None})
+    image = served.shard.records[0]["dynamodb"]["NewImage"]
+    image |= {"b": {"B": "AP8="}, "bs": {"BS": ["AP8="]}, "new": {"X": {}}}
+    assert served.read(served.ours) == served.shard.records
+    ours, stock = served.read(served.ours)[0]["dynamodb"], served.read(served.stock)[0]["dynamodb"]
+    assert ours["ApproximateCreationDateTime"] == 1_700_000_000
+    # Another client of the same process parses as ever.
+    assert stock["ApproximateCreationDateTime"] == datetime.fromtimestamp(1_700_000_000, UTC)
+    assert stock["NewImage"]["b"] == {"B": b"\x00\xff"}
+
+
+def test_the_rest_of_the_answer_is_botocores(served: Served) -> None:
+    iterator = served.ours.iterator(served.shard.id, None)
+    assert iterator is not None
+    answer = served.ours.client.get_records(ShardIterator=iterator)
+    assert answer["ResponseMetadata"]["HTTPStatusCode"] == 200
+    assert answer["NextShardIterator"]
+    served.stream.close("s")
+    assert "NextShardIterator" not in served.ours.client.get_records(ShardIterator=iterator)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.dictionaries(st.text(), TYPED, max_size=4), st.dictionaries(st.text(), TYPED, max_size=4))
+def test_images_are_byte_for_byte_what_botocores_parsing_gives(
+    shared: Served, old: dict[str, Any], new: dict[str, Any]
+) -> None:
+    """I8, X24, X25"""
+    shared.shard.records.clear()
+    shared.stream.put("s", "k", 1, old=1)
+    shared.shard.records[0]["dynamodb"] |= {"OldImage": with_base64(old), "NewImage": with_base64(new)}
+    (record,), (stock,) = shared.read(shared.ours), shared.read(shared.stock)
+    change = FORMAT.change(record, 0)
+    assert change.old == image_json(stock["dynamodb"]["OldImage"]) == image_json(old)
+    assert change.new == image_json(stock["dynamodb"]["NewImage"]) == image_json(new)
+    assert change.committed_at == 1_700_000_000_000_000
+
+
+def test_an_image_of_the_deepest_nesting_and_the_longest_number_is_carried(served: Served) -> None:
+    """I8, X25: 32 levels, 38 digits at both ends of the exponents."""
+    value: dict[str, Any] = {"NS": ["9.9999999999999999999999999999999999999E+125", "-1E-130"]}
+    for _ in range(32):
+        value = {"L": [{"M": {"": value}}]}
+    served.stream.put("s", "k", 1)
+    image = served.shard.records[0]["dynamodb"]["NewImage"] = {"a": value}
+    assert FORMAT.change(served.read(served.ours)[0], 0).new == orjson.dumps(image).decode()
+
+
+@pytest.mark.parametrize("raw", [b"", b"\x00", b"\xff" * 2048])
+def test_a_binary_key_is_bytes(served: Served, raw: bytes) -> None:
+    """X25"""
+    served.stream.put("s", "k", 1)
+    served.shard.records[0]["dynamodb"]["Keys"] = {"id": {"B": b64encode(raw).decode()}}
+    assert FORMAT.change(served.read(served.ours)[0], 0).key == {"id": raw}
+
+
+def test_a_time_with_decimals_counts_as_its_second(served: Served) -> None:
+    served.stream.put("s", "k", 1)
+    served.shard.records[0]["dynamodb"]["ApproximateCreationDateTime"] = 1_700_000_000.9
+    change = FORMAT.change(served.read(served.ours)[0], 0)
+    assert change.committed_at == 1_700_000_000_000_000
+    assert change.token is not None
+    assert change.token.timestamp == 1_700_000_000
+
+
+def test_who_made_a_change_reads_the_same_in_whatever_order_it_comes(served: Served) -> None:
+    identity = {"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}
+    served.stream.put("s", "k", 1, old=1, eventName="REMOVE", userIdentity=identity)
+    attributes = FORMAT.change(served.read(served.ours)[0], 0).attributes
+    assert attributes["user_identity"] == '{"PrincipalId":"dynamodb.amazonaws.com","Type":"Service"}'
+    assert attributes["ttl_delete"] == "true"
+
+
+def test_a_record_that_botocore_has_parsed_is_refused(served: Served) -> None:
+    """I8: so a client without the hook fails at once, and not in what it carries."""
+    sequence = served.stream.put("s", "k", 1)
+    with pytest.raises(RelayError, match=sequence):
+        FORMAT.change(served.read(served.stock)[0], 0)
+
+
+def test_text_that_is_not_unicode_is_refused_with_its_place(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I8: half a surrogate pair is legal JSON, but no text."""
+    sequence = served.stream.put("s", "k", 1)
+    served.stream.put("s", "l", 2)
+    body = orjson.dumps({"Records": served.shard.records}).replace(b'"1"', b'"\\ud800"')
+    monkeypatch.setattr(served.stream, "_GetRecords", lambda request: orjson.Fragment(body))
+    bad, good = served.read(served.ours)
+    with pytest.raises(RelayError, match=sequence):
+        FORMAT.change(bad, 0)
+    assert FORMAT.change(good, 0).key == {"id": "l"}
+
+
+@pytest.mark.parametrize("body", ["", "<html>sign in</html>", '{"Records":[{"dynamodb":', "[]", "{}", '{"Records":{}}'])
+def test_an_answer_that_is_none_is_worth_another_try(
+    served: Served, monkeypatch: pytest.MonkeyPatch, body: str
+) -> None:
+    """I1: it is not taken for an empty page."""
+    monkeypatch.setattr(served.stream, "_GetRecords", lambda request: orjson.Fragment(body))
+    with pytest.raises(Transient, match="cannot be read"):
+        served.read(served.ours)
+
+
+def test_throttling_and_server_errors_are_retried_by_botocore(served: Served) -> None:
+    served.stream.put("s", "k", 1)
+    refusals = iter([Refused("ThrottlingException"), Refused("InternalServerError", 500)])
+
+    def refuse(operation: str) -> None:
+        if operation == "GetRecords" and (refused := next(refusals, None)):
+            raise refused
+
+    served.stream.before = refuse
+    assert len(served.read(served.ours)) == 1
+    assert served.stream.calls.count("GetRecords") == 3
