@@ -19,7 +19,7 @@ from tests.dynamodb.endpoint import Dropped, Refused, ScriptedShard, ScriptedStr
 Item = tuple[str, int]
 """Hash and sort key."""
 
-_MOVES = {"write": 16, "delete": 2, "empty": 2, "split": 2, "split_listed_late": 1, "split_closed_late": 1, "trim": 1}
+_MOVES = {"write": 32, "delete": 4, "empty": 3, "split": 2, "split_listed_late": 1, "split_closed_late": 1, "trim": 2}
 _TROUBLES = (
     Refused("ThrottlingException"),
     Refused("InternalServerError", 500),
@@ -43,14 +43,14 @@ class Scenario(ScriptedStream):
 
     def __init__(self, seed: int, on_call: Callable[[], None] = lambda: None) -> None:
         traits = random.Random(f"{seed}/traits")
-        super().__init__(page=traits.randint(1, 12), listing_page=traits.randint(1, 6), table=f"scripted-{seed}")
+        super().__init__(page=traits.randint(1, 12), listing_page=traits.randint(2, 9), table=f"scripted-{seed}")
         self.seed = seed
         self.sort_key = "number"
         self.on_call = on_call
         # Whether it may lose what was not read yet.
         self.lossy = traits.random() < 0.4
         self.trouble = traits.choice([0.0, 0.02, 0.06])
-        self.left = traits.randint(20, 120)
+        self.left = traits.randint(20, 100)
         self.truth: dict[Item, list[Write]] = defaultdict(list)
         self._history = random.Random(f"{seed}/history")
         self._calls = random.Random(f"{seed}/calls")
@@ -63,6 +63,7 @@ class Scenario(ScriptedStream):
         self._hidden: set[str] = set()
         # Shards that this listing, over all its pages, leaves out; never twice in a row.
         self._omitted: set[str] = set()
+        self._omits = True
         # Shards of which the relay is known to have committed a position, and how many of their records.
         self._committed: dict[str, int] = {}
         self._lost: set[str] = set()
@@ -83,7 +84,7 @@ class Scenario(ScriptedStream):
             self._tick()
             if operation == "DescribeStream" and request.get("Limit") != 1 and "ExclusiveStartShardId" not in request:
                 listed = [shard.id for shard in self.shards.values() if shard.id not in self._omitted]
-                few = self._calls.random() < 0.15
+                few = self._omits and self._calls.random() < 0.15
                 self._omitted = set(self._calls.sample(listed, k=min(len(listed), 2))) if few else set()
             if operation != "DescribeTable" and request.get("Limit") != 1:
                 if self._calls.random() < self.trouble / 4:
@@ -93,14 +94,13 @@ class Scenario(ScriptedStream):
             return super().answer(operation, request)
 
     def settle(self) -> None:
-        """Let all that is left happen, and nothing go wrong from now on."""
+        """Let all that is left happen. Calls still fail and iterators expire, but listings are complete."""
         with self._lock:
             while self.left:
                 self._move()
             while self._later:
                 self._tick()
-            self._omitted = set()
-            self.trouble = 0.0
+            self._omitted, self._omits = set(), False
             # More than four empty pages in a row are taken for the head.
             for shard in self.shards.values():
                 shard.empties = {at: min(empties, 4) for at, empties in shard.empties.items()}
@@ -174,12 +174,12 @@ class Scenario(ScriptedStream):
         parent, children = self._divide(item)
         self.close(parent)
         self._hidden |= children
-        self._later.append((self._history.randint(1, 150), lambda: self._hidden.difference_update(children)))
+        self._later.append((self._history.randint(1, 60), lambda: self._hidden.difference_update(children)))
 
     def _split_closed_late(self, item: Item) -> None:
         """The children are listed, and written to, while the parent still looks open."""
         parent, _ = self._divide(item)
-        self._later.append((self._history.randint(1, 150), lambda: self.close(parent)))
+        self._later.append((self._history.randint(1, 60), lambda: self.close(parent)))
 
     def _trim(self, item: Item) -> None:
         """Drop what was read, and is known to have been published."""
