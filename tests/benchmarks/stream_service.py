@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from functools import cache
 from typing import Any
 
@@ -19,6 +20,7 @@ _KEY_SCHEMA = [
     {"AttributeName": "customer", "KeyType": "HASH"},
     {"AttributeName": "order_id", "KeyType": "RANGE"},
 ]
+_begun = 0.0
 
 
 def table(shards: int, pages: int) -> str:
@@ -30,9 +32,14 @@ def stream_arn(table: str) -> str:
 
 
 def answer(request: bytes) -> bytes:
-    """Answer the four calls; which one it is shows in what it asks for."""
+    """Answer the four calls; which one it is shows in what it asks for.
+
+    And two of the benchmark's own: ``Prepare`` makes the pages of a table, ``Begun`` tells when its first was read.
+    """
+    global _begun
     asked = orjson.loads(request)
     if "ShardIterator" in asked:
+        _begun = _begun or time.monotonic()
         shard, page, pages = asked["ShardIterator"].split("|")
         return _page(int(shard), int(page), int(pages))
     if "ShardIteratorType" in asked:
@@ -40,6 +47,16 @@ def answer(request: bytes) -> bytes:
         after = asked.get("SequenceNumber")
         page = int(after[8:12]) + 1 if after else 0
         return orjson.dumps({"ShardIterator": f"{int(asked['ShardId'][-4:])}|{page}|{pages}"})
+    if "Prepare" in asked:
+        shards, pages = _size(asked["Prepare"])
+        _page.cache_clear()
+        for shard in range(shards):
+            for page in range(pages):
+                _page(shard, page, pages)
+        _begun = 0.0
+        return b"{}"
+    if "Begun" in asked:
+        return orjson.dumps(_begun)
     name = asked["TableName"] if "TableName" in asked else asked["StreamArn"].split("/")[1]
     return orjson.dumps(_table(name) if "TableName" in asked else _stream(name, asked))
 
