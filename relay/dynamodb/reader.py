@@ -128,9 +128,9 @@ class DynamoDBShardReader:
             if not self._discards or _may_be_after(created, self.since):
                 self._discards = False
                 changes.append(change)
-                size += record["dynamodb"].get("SizeBytes") or len(change.new or "") + len(change.old or "")
+                size += record.dynamodb.size_bytes or len(change.new or "") + len(change.old or "")
         if records:
-            self.sequence = records[-1]["dynamodb"]["SequenceNumber"]
+            self.sequence = records[-1].dynamodb.sequence_number
         self.read_until = max(self.read_until, progress)
         gap, self._gap = self._gap, None
         return Page(

@@ -43,18 +43,12 @@ class Outbox:
         """Send ``change`` in the open transaction; return the bytes of its value."""
         if change.key is None:
             raise RelayError(f"{self.topic}: change {change.event_id} has no key")
-        hash_bytes = self._codec.hash_bytes(change.key)
+        hash_bytes, key = self._codec.both(change.key)
         change.resume_timestamp = resume_timestamp
         change.relayed_at = time.time_ns() // 1000
         value = self._encoder.encode(change)
         headers: list[tuple[str, str | bytes | None]] = [("event_id", change.event_id.encode())]
         if change.token is not None:
-            headers.append(("token", change.token.to_json().encode()))
-        publisher.send(
-            self.topic,
-            value,
-            self._codec.kafka_key(change.key),
-            partition(hash_bytes, self.partitions),
-            headers,
-        )
+            headers.append(("token", change.token.to_json_bytes()))
+        publisher.send(self.topic, value, key, partition(hash_bytes, self.partitions), headers)
         return len(value)

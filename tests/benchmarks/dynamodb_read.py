@@ -145,8 +145,7 @@ class Watch(threading.Thread):
         self.join()
         self._consumer.close()
         last = self._samples[-1][1]
-        end = next(at for at, readable in self._samples if readable == last)
-        return end
+        return next(at for at, readable in self._samples if readable == last)
 
     def _sample(self) -> None:
         ends = [self._consumer.get_watermark_offsets(partition, timeout=10)[1] for partition in self._partitions]

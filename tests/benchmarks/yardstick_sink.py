@@ -80,7 +80,7 @@ class Sink:
         self.producer.flush()
 
 
-def client(service: str, url: str) -> Any:
+def client(service: Any, url: str) -> Any:
     settings = Config(max_pool_connections=64)
     return boto3.client(
         service,
