@@ -6,7 +6,7 @@ together, and only with new golden files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import blake2b
@@ -88,7 +88,33 @@ def event_id(shard: str, position: str, table: str, key_bytes: bytes, n: int) ->
     ``shard`` and ``position`` are those of the origin, where a reshard's replication applied the change.
     The same change has the same id after crashes, replays and reshards: 32 hex digits.
     """
-    parts = (shard.encode(), position.encode(), table.encode(), key_bytes, n.to_bytes(4, "big"))
+    return event_ids(shard, table)(position, key_bytes, n)
+
+
+def event_ids(shard: str, table: str) -> Callable[..., str]:
+    """Return ``event_id`` for the changes of one table in one shard: ``name(position, key_bytes, n=0)``."""
     # The lengths keep ("a", "bc") and ("ab", "c") apart.
-    identity = b"".join([len(part).to_bytes(4, "big") + part for part in parts])
-    return blake2b(identity, digest_size=16).hexdigest()
+    begun = blake2b(_part(shard.encode()), digest_size=16)
+    middle = _part(table.encode())
+
+    def name(position: str, key_bytes: bytes, n: int = 0) -> str:
+        identity = begun.copy()
+        at = position.encode()
+        identity.update(
+            b"%b%b%b%b%b\x00\x00\x00\x04%b"
+            % (
+                len(at).to_bytes(4, "big"),
+                at,
+                middle,
+                len(key_bytes).to_bytes(4, "big"),
+                key_bytes,
+                n.to_bytes(4, "big"),
+            )
+        )
+        return identity.hexdigest()
+
+    return name
+
+
+def _part(part: bytes) -> bytes:
+    return len(part).to_bytes(4, "big") + part

@@ -10,9 +10,9 @@ import heapq
 import itertools
 import queue
 import random
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from relay.source import Page, ShardReader
@@ -61,7 +61,9 @@ class Pump:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="read")
+        # What is to be read now, None for a thread to end.
+        self._wanted: queue.SimpleQueue[Reading | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
         self._due: list[tuple[float, int, Reading]] = []
         self._numbers = itertools.count()
         self._done: queue.SimpleQueue[tuple[Reading, Page | BaseException]] = queue.SimpleQueue()
@@ -79,7 +81,15 @@ class Pump:
 
     def close(self) -> None:
         self._due.clear()
-        self._threads.shutdown(wait=True, cancel_futures=True)
+        while True:
+            try:
+                self._wanted.get_nowait()
+            except queue.Empty:
+                break
+        for _ in self._threads:
+            self._wanted.put(None)
+        for thread in self._threads:
+            thread.join()
 
     def take(self, timeout: float) -> list[tuple[Reading, Page]]:
         """Return the pages that have arrived, waiting up to ``timeout`` seconds for a first one.
@@ -108,10 +118,18 @@ class Pump:
             if not reading.closed:
                 reading.begun = now
                 self._running += 1
-                self._threads.submit(self._read, reading)
+                self._wanted.put(reading)
+                if len(self._threads) < min(self._running, _THREADS):
+                    thread = threading.Thread(target=self._read_wanted, name=f"read-{len(self._threads)}", daemon=True)
+                    self._threads.append(thread)
+                    thread.start()
 
     def _has_room(self) -> bool:
         return (self._running + 1) * _LARGEST_PAGE <= _BUDGET  # I11
+
+    def _read_wanted(self) -> None:
+        while (reading := self._wanted.get()) is not None:
+            self._read(reading)
 
     def _read(self, reading: Reading) -> None:
         try:

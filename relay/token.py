@@ -66,6 +66,9 @@ class EventToken:
         """Return the token with the keys in the order of the fields and no spaces."""
         return orjson.dumps(self).decode()
 
+    def to_json_bytes(self) -> bytes:
+        return orjson.dumps(self)
+
     @classmethod
     def from_json(cls, text: str | bytes) -> EventToken:
         """Read what ``to_json`` wrote. ValueError on anything else."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
+import botocore.session
 from botocore.config import Config as BotoConfig
 from botocore.exceptions import (
     BotoCoreError,
@@ -24,6 +25,7 @@ from botocore.exceptions import (
     ProfileNotFound,
     TokenRetrievalError,
 )
+from botocore.loaders import Loader
 
 from relay.avro.rows import REST, KeyColumn
 from relay.dynamodb.columns import attribute_type
@@ -50,6 +52,8 @@ _BAD_CREDENTIALS = {
     "ExpiredTokenException",
     "ExpiredToken",
 }
+# The descriptions of services, which take most of the time that making a client takes: read once for all sources.
+_LOADER: Any = Loader()
 _READABLE = {"ACTIVE", "UPDATING"}
 
 CREATION_PATIENCE = 300.0
@@ -96,7 +100,9 @@ def clients(source: DynamoDBSource, *, probe: bool = False) -> tuple[DynamoDBCli
         user_agent_extra="relay",
     )
     try:
-        session = boto3.session.Session(region_name=source.region_name)
+        core = botocore.session.get_session()
+        core.register_component("data_loader", _LOADER)
+        session = boto3.session.Session(region_name=source.region_name, botocore_session=core)
         dynamodb = session.client("dynamodb", endpoint_url=source.endpoint_url, config=settings)
         streams = session.client("dynamodbstreams", endpoint_url=source.endpoint_url, config=settings)
     except NoRegionError as error:

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import orjson
-
 from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.session import (
     PAGE_LIMIT,
@@ -130,9 +128,9 @@ class DynamoDBShardReader:
             if not self._discards or _may_be_after(created, self.since):
                 self._discards = False
                 changes.append(change)
-                size += record["dynamodb"].get("SizeBytes") or len(orjson.dumps(record["dynamodb"]))  # I11
+                size += record.dynamodb.size_bytes or record.dynamodb.image_bytes  # I11
         if records:
-            self.sequence = records[-1]["dynamodb"]["SequenceNumber"]
+            self.sequence = records[-1].dynamodb.sequence_number
         self.read_until = max(self.read_until, progress)
         gap, self._gap = self._gap, None
         return Page(

@@ -1,18 +1,20 @@
 """One stream record becomes one change.
 
-Records are DynamoDB's JSON as it stands (see ``raw_records``), so the images and keys keep every byte (I8).
+Images are DynamoDB's JSON as it stands (see ``raw_records``), so they keep every byte (I8).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
+from msgspec import Raw
 
 from relay.avro.rows import TableSchema
-from relay.change import Change, Images, Operation, event_id
+from relay.change import Change, Images, Operation, event_ids
+from relay.dynamodb.raw_records import RawRecord
 from relay.dynamodb.values import image_json, key_value
 from relay.errors import RelayError
 from relay.token import EventToken
@@ -27,45 +29,62 @@ _VIEWS = {
 _TTL_SERVICE = {"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}
 
 
-@dataclass(frozen=True, slots=True)
 class RecordFormat:
-    """How the records of one shard of one table are turned into changes. ``image``: how the items in them are."""
+    """How the records of one shard of one table are turned into changes.
 
-    table: TableSchema
-    shard: str  # globally qualified
-    image: Callable[[Mapping[str, Any]], Any] = image_json
+    ``shard``: globally qualified. ``row``: makes the typed row of an item in DynamoDB's JSON; without it the JSON is
+    the row.
+    """
 
-    def change(self, record: Mapping[str, Any], floor: int) -> Change:
+    def __init__(self, table: TableSchema, shard: str, row: Callable[[Mapping[str, Any]], Any] | None = None) -> None:
+        self.table = table
+        self.shard = shard
+        self._key = [column.name for column in table.key]
+        self._event_id = event_ids(shard, table.table)
+        self._image = _text if row is None else partial(_row, row)
+
+    def __repr__(self) -> str:
+        return f"<RecordFormat[{self.shard}]>"
+
+    def change(self, record: RawRecord, floor: int) -> Change:
         """Return the change of a raw ``record``, its token's timestamp not below ``floor`` (seconds).
 
         ``RelayError``, with the record's place, if it cannot be carried exactly.
         """
-        data = record["dynamodb"]
-        sequence = data["SequenceNumber"]
-        position = f"DynamoDB/{sequence}"
+        if type(record) is not RawRecord:
+            raise RelayError(f"{self.shard}: not a record as DynamoDB sent it: {record!r:.1000}")
+        data = record.dynamodb
+        position = f"DynamoDB/{data.sequence_number}"
         try:
-            created = int(data["ApproximateCreationDateTime"])
-            keys = data["Keys"]
-            key = {column.name: key_value(keys[column.name]) for column in self.table.key}
-            old, new = data.get("OldImage"), data.get("NewImage")
+            created = int(data.approximate_creation_date_time)
+            keys = data.keys
+            key: dict[str, str | bytes] = {}
+            identity = b""
+            for name in self._key:
+                value = key[name] = key_value(keys[name])
+                part = value if isinstance(value, bytes) else value.encode()
+                identity += len(part).to_bytes(4, "big") + part
+            table = self.table
             return Change(
-                event_id=event_id(self.shard, position, self.table.table, key_bytes(key), 0),
-                operation=_OPERATIONS[record["eventName"]],
-                source=self.table.source,
-                table=self.table.table,
-                key=key,
-                old=self.image(old) if old is not None else None,
-                new=self.image(new) if new is not None else None,
-                images=_VIEWS[data["StreamViewType"]],
+                self._event_id(position, identity),
+                _OPERATIONS[record.event_name],
+                table.source,
+                table.table,
+                key,
+                self._image(data.old_image),
+                self._image(data.new_image),
+                _VIEWS[data.stream_view_type],
                 # Never back along a lineage, so that a child whose clock is behind cannot make newer look older.
-                token=EventToken(max(created, floor), self.shard, position),
-                committed_at=created * 1_000_000,
-                attributes=_attributes(record),
+                EventToken(created if created > floor else floor, self.shard, position),
+                created * 1_000_000,
+                attributes=_VERSIONS[record.event_version]
+                if record.user_identity is None
+                else _attributes(record, record.user_identity),
             )
         except (KeyError, ValueError, TypeError) as error:
             # I8: what cannot be carried exactly is refused, with its place.
             raise RelayError(
-                f"{self.shard}: the record at sequence number {sequence} cannot be carried: {error!r}"
+                f"{self.shard}: the record at sequence number {data.sequence_number} cannot be carried: {error!r}"
             ) from error
 
 
@@ -75,12 +94,36 @@ def key_bytes(key: Mapping[str, str | bytes]) -> bytes:
     return b"".join([len(part).to_bytes(4, "big") + part for part in parts])
 
 
-def _attributes(record: Mapping[str, Any]) -> dict[str, str]:
-    attributes = {"event_version": record["eventVersion"]} if record.get("eventVersion") else {}
-    identity = record.get("userIdentity")
+def _text(image: Any) -> str | None:
+    if type(image) is Raw:
+        return str(image, "utf-8") if image else None
+    return image_json(image) if image is not None else None  # what a tolerant parser gave
+
+
+def _row(row: Callable[[Mapping[str, Any]], Any], image: Any) -> Any:
+    if type(image) is Raw:
+        return row(orjson.loads(bytes(image))) if image else None
+    return row(image) if image is not None else None
+
+
+class _Versions(dict[str | None, dict[str, str]]):
+    """The attributes of a record that has no more than its version: the same for all of them."""
+
+    def __missing__(self, version: str | None) -> dict[str, str]:
+        attributes = {"event_version": version} if version else {}
+        if len(self) < 100:  # I11
+            self[version] = attributes
+        return attributes
+
+
+_VERSIONS = _Versions()
+
+
+def _attributes(record: RawRecord, identity: dict[str, Any]) -> dict[str, str]:
+    attributes = dict(_VERSIONS[record.event_version])
     if identity:
         # Sorted: the attribute does not depend on how the service happens to order it.
         attributes["user_identity"] = orjson.dumps(identity, option=orjson.OPT_SORT_KEYS).decode()
-        if identity == _TTL_SERVICE and record["eventName"] == "REMOVE":
+        if identity == _TTL_SERVICE and record.event_name == "REMOVE":
             attributes["ttl_delete"] = "true"
     return attributes

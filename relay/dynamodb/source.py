@@ -111,7 +111,9 @@ class DynamoDBSource:
     def open(
         self, shard: Shard, start: Mapping[str, Any], checkpoint: Checkpoint | None, floor: int, read_until: float
     ) -> DynamoDBShardReader:
-        record_format = RecordFormat(self.table, self.stream.qualified(shard.id), self._image)
+        record_format = RecordFormat(
+            self.table, self.stream.qualified(shard.id), self._rows.row if self._rows else None
+        )
         return DynamoDBShardReader(
             self.session,
             self.stream,

@@ -70,6 +70,11 @@ class KeyCodec:
             raise self._refusal(key, fault) from fault
         return b"".join([len(part).to_bytes(4, "big") + part for part in parts])
 
+    def both(self, key: Mapping[str, Any]) -> tuple[bytes, bytes]:
+        """Give the bytes that choose the partition, and the record key."""
+        hash_bytes = self.hash_bytes(key)
+        return hash_bytes, hash_bytes if self._mode == "hash" else self.kafka_key(key)
+
     def kafka_key(self, key: Mapping[str, Any]) -> bytes:
         """Give the record key."""
         if self._mode == "hash":

@@ -43,15 +43,9 @@ class Outbox:
         """Send ``change`` in the open transaction; return the bytes of its value."""
         if change.key is None:
             raise RelayError(f"{self.topic}: change {change.event_id} has no key")
-        hash_bytes = self._codec.hash_bytes(change.key)
+        hash_bytes, key = self._codec.both(change.key)
         value, headers = self._encoded(change, resume_timestamp)
-        publisher.send(
-            self.topic,
-            value,
-            self._codec.kafka_key(change.key),
-            partition(hash_bytes, self.partitions),
-            headers,
-        )
+        publisher.send(self.topic, value, key, partition(hash_bytes, self.partitions), headers)
         return len(value)
 
     def send_everywhere(self, publisher: Publisher, change: Change, resume_timestamp: int) -> None:
@@ -65,5 +59,5 @@ class Outbox:
         change.relayed_at = time.time_ns() // 1000
         headers: list[tuple[str, str | bytes | None]] = [("event_id", change.event_id.encode())]
         if change.token is not None:
-            headers.append(("token", change.token.to_json().encode()))
+            headers.append(("token", change.token.to_json_bytes()))
         return self._encoder.encode(change), headers

@@ -8,7 +8,7 @@ import sys
 
 from relay.errors import RelayError
 
-NAMES = ("batch_load", "encode_publish", "get_records", "invalidate", "latency")
+NAMES = ("batch_load", "dynamodb_read", "encode_publish", "get_records", "invalidate", "latency")
 
 
 def main(names: list[str]) -> int:

@@ -22,11 +22,11 @@ Answer = Callable[[bytes], bytes]
 
 
 @contextmanager
-def serving(answer: Answer) -> Iterator[str]:
-    """Serve ``answer`` on the second core, and give its URL."""
+def serving(answer: Answer, core: int | None = 1) -> Iterator[str]:
+    """Serve ``answer``, on the second core unless told otherwise, and give its URL."""
     process_context = multiprocessing.get_context("spawn")
     ours, theirs = process_context.Pipe()
-    process = process_context.Process(target=_serve, args=(answer, theirs), daemon=True)
+    process = process_context.Process(target=_serve, args=(answer, core, theirs), daemon=True)
     process.start()
     try:
         yield f"http://127.0.0.1:{ours.recv()}"
@@ -52,7 +52,7 @@ class _Server(ThreadingMixIn, HTTPServer):
     daemon_threads = True
 
 
-def _serve(answer: Answer, to: Connection) -> None:
+def _serve(answer: Answer, core: int | None, to: Connection) -> None:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         # Headers and body are two writes: without this the second waits for an acknowledgement.
@@ -69,7 +69,8 @@ def _serve(answer: Answer, to: Connection) -> None:
         def log_message(self, *arguments: object) -> None:
             """Keep quiet."""
 
-    pin(os.getpid(), 1)
+    if core is not None:
+        pin(os.getpid(), core)
     server = _Server(("127.0.0.1", 0), Handler)
     to.send(server.server_address[1])
     server.serve_forever()

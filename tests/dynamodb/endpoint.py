@@ -6,6 +6,7 @@ What happens is decided by the test, call by call; the clock is the record's own
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,13 @@ import orjson
 
 LABEL = "2026-01-01T00:00:00.000"
 TABLE = "scripted"
-ARN = f"arn:aws:dynamodb:us-east-1:000000000000:table/{TABLE}/stream/{LABEL}"
+
+
+def arn(table: str) -> str:
+    return f"arn:aws:dynamodb:us-east-1:000000000000:table/{table}/stream/{LABEL}"
+
+
+ARN = arn(TABLE)
 
 
 def full(name: str) -> str:
@@ -50,28 +57,34 @@ class Refused(Exception):
         self.status = status
 
 
+class Dropped(Exception):
+    """No answer: the connection is closed."""
+
+
 class ScriptedStream:
     """One table with one stream. ``with ScriptedStream() as stream: ... stream.url``."""
 
-    def __init__(self, *, page: int = 1000, listing_page: int = 100) -> None:
+    def __init__(self, *, page: int = 1000, listing_page: int = 100, table: str = TABLE) -> None:
+        self.table, self.arn = table, arn(table)
         self.shards: dict[str, ScriptedShard] = {}
         self._pages = (page, listing_page)
         self.page, self.listing_page = self._pages
         self.status = "ENABLED"
         self.view_type = "NEW_AND_OLD_IMAGES"
+        # The sort key's name, if items have one. It is of type N.
+        self.sort_key: str | None = None
         # Whether it knows DescribeStream's ShardFilter.
         self.filters = True
         # The items as they are now, by key.
-        self.table: dict[str, dict[str, Any]] = {}
+        self.items: dict[str, dict[str, Any]] = {}
         self.calls: list[str] = []
         self.requests: list[dict[str, Any]] = []
-        # Called before each call is answered, with the operation; may raise Refused.
+        # Called before each call is answered, with the operation; may raise Refused or Dropped.
         self.before: Callable[[str], None] = lambda operation: None
         self._epoch = 0
         self._sequence = 0
         self._lock = threading.RLock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), self._handler())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
 
     @property
@@ -92,7 +105,7 @@ class ScriptedStream:
     def clear(self) -> None:
         """Begin anew: no shards, no calls, no troubles, the page sizes of the beginning."""
         with self._lock:
-            self.shards, self.table, self.calls, self.requests = {}, {}, [], []
+            self.shards, self.items, self.calls, self.requests = {}, {}, [], []
             self.page, self.listing_page = self._pages
             self.status, self.view_type, self.filters = "ENABLED", "NEW_AND_OLD_IMAGES", True
             self.before = lambda operation: None
@@ -104,21 +117,32 @@ class ScriptedStream:
             return shard
 
     def put(
-        self, shard: str, key: str, version: int, *, created: int | None = None, old: int | None = None, **more: Any
+        self,
+        shard: str,
+        key: str,
+        version: int,
+        *,
+        created: int | None = None,
+        old: int | None = None,
+        sort: int | None = None,
+        **more: Any,
     ) -> str:
         """Add the record of a write of item ``key``, made now unless given; return its sequence number."""
         with self._lock:
             self._sequence += 1
             sequence = str(10**20 + self._sequence)
             images = {}
+            keys: dict[str, Any] = {"id": {"S": key}}
+            if self.sort_key is not None:
+                keys[self.sort_key] = {"N": str(sort)}
             if self.view_type in ("NEW_AND_OLD_IMAGES", "NEW_IMAGE") and more.get("eventName") != "REMOVE":
-                images["NewImage"] = _image(key, version)
+                images["NewImage"] = {**keys, "version": {"N": str(version)}}
             if self.view_type in ("NEW_AND_OLD_IMAGES", "OLD_IMAGE") and old is not None:
-                images["OldImage"] = _image(key, old)
+                images["OldImage"] = {**keys, "version": {"N": str(old)}}
             if more.get("eventName") == "REMOVE":
-                self.table.pop(key, None)
+                self.items.pop(key, None)
             else:
-                self.table[key] = _image(key, version)
+                self.items[key] = {**keys, "version": {"N": str(version)}}
             self.shards[full(shard)].records.append(
                 {
                     "eventID": f"e{self._sequence}",
@@ -128,7 +152,7 @@ class ScriptedStream:
                     "awsRegion": "us-east-1",
                     "dynamodb": {
                         "ApproximateCreationDateTime": created if created is not None else int(time.time()),
-                        "Keys": {"id": {"S": key}},
+                        "Keys": keys,
                         **images,
                         "SequenceNumber": sequence,
                         "SizeBytes": 100,
@@ -175,6 +199,10 @@ class ScriptedStream:
         with self._lock:
             self._epoch += 1
 
+    def lists(self, shard: ScriptedShard) -> bool:
+        """Whether a listing shows ``shard``."""
+        return shard.listed
+
     # ------------------------------------------------------------------ the service
 
     def answer(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -185,19 +213,22 @@ class ScriptedStream:
             return getattr(self, f"_{operation}")(request)  # type: ignore[no-any-return]
 
     def _DescribeTable(self, request: dict[str, Any]) -> dict[str, Any]:
-        if request["TableName"] != TABLE:
+        if request["TableName"] != self.table:
             raise Refused("ResourceNotFoundException")
         return {
             "Table": {
-                "TableName": TABLE,
-                "TableArn": ARN.split("/stream/")[0],
+                "TableName": self.table,
+                "TableArn": self.arn.split("/stream/")[0],
                 "TableStatus": "ACTIVE",
-                "ItemCount": len(self.table),
+                "ItemCount": len(self.items),
                 "TableSizeBytes": 600 << 20,  # three segments
-                "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
-                "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
+                "KeySchema": self._key_schema(),
+                "AttributeDefinitions": [
+                    {"AttributeName": "id", "AttributeType": "S"},
+                    *([{"AttributeName": self.sort_key, "AttributeType": "N"}] if self.sort_key else []),
+                ],
                 "StreamSpecification": {"StreamEnabled": True, "StreamViewType": self.view_type},
-                "LatestStreamArn": ARN,
+                "LatestStreamArn": self.arn,
                 "LatestStreamLabel": LABEL,
             }
         }
@@ -206,18 +237,22 @@ class ScriptedStream:
         assert request["ConsistentRead"]
         after = request.get("ExclusiveStartKey", {}).get("id", {}).get("S", "")
         mine = [
-            key for key in sorted(self.table) if crc32(key.encode()) % request["TotalSegments"] == request["Segment"]
+            key for key in sorted(self.items) if crc32(key.encode()) % request["TotalSegments"] == request["Segment"]
         ]
         rest = [key for key in mine if key > after]
         page = rest[: self.page]
-        answer: dict[str, Any] = {"Items": [self.table[key] for key in page], "Count": len(page)}
+        answer: dict[str, Any] = {"Items": [self.items[key] for key in page], "Count": len(page)}
         if len(rest) > len(page):
             answer["LastEvaluatedKey"] = {"id": {"S": page[-1]}}
         return answer
 
+    def _key_schema(self) -> list[dict[str, str]]:
+        sort_key = [{"AttributeName": self.sort_key, "KeyType": "RANGE"}] if self.sort_key else []
+        return [{"AttributeName": "id", "KeyType": "HASH"}, *sort_key]
+
     def _DescribeStream(self, request: dict[str, Any]) -> dict[str, Any]:
-        shards = sorted((s for s in self.shards.values() if s.listed), key=lambda s: s.id)
-        if request["StreamArn"] != ARN:
+        shards = sorted((s for s in self.shards.values() if self.lists(s)), key=lambda s: s.id)
+        if request["StreamArn"] != self.arn:
             raise Refused("ResourceNotFoundException")
         if "ShardFilter" in request:
             if not self.filters:
@@ -227,12 +262,12 @@ class ScriptedStream:
         rest = [s for s in shards if s.id > after]
         page = rest[: min(request.get("Limit", 100), self.listing_page)]
         description: dict[str, Any] = {
-            "StreamArn": ARN,
+            "StreamArn": self.arn,
             "StreamLabel": LABEL,
             "StreamStatus": self.status,
             "StreamViewType": self.view_type,
-            "TableName": TABLE,
-            "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
+            "TableName": self.table,
+            "KeySchema": self._key_schema(),
             "Shards": [
                 {
                     "ShardId": s.id,
@@ -306,6 +341,9 @@ class ScriptedStream:
                 except Refused as refused:
                     status = refused.status
                     answer = {"__type": f"com.amazonaws.dynamodb.v20120810#{refused.kind}", "message": refused.kind}
+                except Dropped:
+                    self.close_connection = True
+                    return
                 body = orjson.dumps(answer)
                 self.send_response(status)
                 self.send_header("Content-Type", "application/x-amz-json-1.0")
@@ -319,5 +357,11 @@ class ScriptedStream:
         return Handler
 
 
-def _image(key: str, version: int) -> dict[str, Any]:
-    return {"id": {"S": key}, "version": {"N": str(version)}}
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Keep quiet about clients that were killed before they had their answer."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -70,9 +71,9 @@ def test_records_come_as_they_are_on_the_wire(served: Served) -> None:
     served.stream.put("s", "k", 1, created=1_700_000_000, unheard={"of": None})
     image = served.shard.records[0]["dynamodb"]["NewImage"]
     image |= {"b": {"B": "AP8="}, "bs": {"BS": ["AP8="]}, "new": {"X": {}}}
-    assert served.read(served.ours) == served.shard.records
-    ours, stock = served.read(served.ours)[0]["dynamodb"], served.read(served.stock)[0]["dynamodb"]
-    assert ours["ApproximateCreationDateTime"] == 1_700_000_000
+    ours, stock = served.read(served.ours)[0].dynamodb, served.read(served.stock)[0]["dynamodb"]
+    assert bytes(ours.new_image) == orjson.dumps(image)
+    assert ours.approximate_creation_date_time == 1_700_000_000
     # Another client of the same process parses as ever.
     assert stock["ApproximateCreationDateTime"] == datetime.fromtimestamp(1_700_000_000, UTC)
     assert stock["NewImage"]["b"] == {"B": b"\x00\xff"}
@@ -112,6 +113,20 @@ def test_an_image_of_the_deepest_nesting_and_the_longest_number_is_carried(serve
     served.stream.put("s", "k", 1, created=1_700_000_000)
     image = served.shard.records[0]["dynamodb"]["NewImage"] = {"a": value}
     assert FORMAT.change(served.read(served.ours)[0], 0).new == orjson.dumps(image).decode()
+
+
+@pytest.mark.parametrize("style", [{}, {"indent": 1}, {"ensure_ascii": True, "separators": (",", ":")}])
+def test_images_are_the_same_however_the_answer_is_written(
+    served: Served, monkeypatch: pytest.MonkeyPatch, style: dict[str, Any]
+) -> None:
+    """I8: spaces and escapes that a serialiser need not write are not carried."""
+    served.stream.put("s", "k", 1, old=1)
+    image = {"a": {"S": 'é \\ " / \n\u2028 \U0001f600'}, "b": {"L": []}, "c d": {"N": "1.0"}}
+    served.shard.records[0]["dynamodb"] |= {"OldImage": image, "NewImage": {}}
+    body = json.dumps({"Records": served.shard.records}, **{"ensure_ascii": False, **style}).encode()
+    monkeypatch.setattr(served.stream, "_GetRecords", lambda request: orjson.Fragment(body))
+    change = FORMAT.change(served.read(served.ours)[0], 0)
+    assert (change.old, change.new) == (orjson.dumps(image).decode(), "{}")
 
 
 @pytest.mark.parametrize("raw", [b"", b"\x00", b"\xff" * 2048])

@@ -1,0 +1,151 @@
+"""A stream of many shards, each a backlog of full pages, made beforehand and served by a process of its own.
+
+Table ``s64p3``: 64 shards of 3 pages each. All shards are closed, so that all there is can be read to an end.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from functools import cache
+from typing import Any
+
+import orjson
+
+PAGE = 1000
+LABEL = "2026-01-01T00:00:00.000"
+_SEQUENCE = b"1000SSSSPPPP"  # in the template: what is made unique for each page of each shard
+_KEY_SCHEMA = [
+    {"AttributeName": "customer", "KeyType": "HASH"},
+    {"AttributeName": "order_id", "KeyType": "RANGE"},
+]
+_begun = 0.0
+
+
+def table(shards: int, pages: int) -> str:
+    return f"s{shards}p{pages}"
+
+
+def stream_arn(table: str) -> str:
+    return f"arn:aws:dynamodb:us-east-1:000000000000:table/{table}/stream/{LABEL}"
+
+
+def answer(request: bytes) -> bytes:
+    """Answer the four calls; which one it is shows in what it asks for.
+
+    And two of the benchmark's own: ``Prepare`` makes the pages of a table, ``Begun`` tells when its first was read.
+    """
+    global _begun
+    asked = orjson.loads(request)
+    if "ShardIterator" in asked:
+        _begun = _begun or time.monotonic()
+        shard, page, pages = asked["ShardIterator"].split("|")
+        return _page(int(shard), int(page), int(pages))
+    if "ShardIteratorType" in asked:
+        _, pages = _size(asked["StreamArn"].split("/")[1])
+        after = asked.get("SequenceNumber")
+        page = int(after[8:12]) + 1 if after else 0
+        return orjson.dumps({"ShardIterator": f"{int(asked['ShardId'][-4:])}|{page}|{pages}"})
+    if "Prepare" in asked:
+        shards, pages = _size(asked["Prepare"])
+        _page.cache_clear()
+        for shard in range(shards):
+            for page in range(pages):
+                _page(shard, page, pages)
+        _begun = 0.0
+        return b"{}"
+    if "Begun" in asked:
+        return orjson.dumps(_begun)
+    name = asked["TableName"] if "TableName" in asked else asked["StreamArn"].split("/")[1]
+    return orjson.dumps(_table(name) if "TableName" in asked else _stream(name, asked))
+
+
+def _size(name: str) -> tuple[int, int]:
+    match = re.fullmatch(r"s(\d+)p(\d+)", name)
+    assert match is not None
+    return int(match[1]), int(match[2])
+
+
+def _table(name: str) -> dict[str, Any]:
+    return {
+        "Table": {
+            "TableName": name,
+            "TableArn": stream_arn(name).split("/stream/")[0],
+            "TableStatus": "ACTIVE",
+            "KeySchema": _KEY_SCHEMA,
+            "AttributeDefinitions": [
+                {"AttributeName": "customer", "AttributeType": "S"},
+                {"AttributeName": "order_id", "AttributeType": "N"},
+            ],
+            "StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
+            "LatestStreamArn": stream_arn(name),
+            "LatestStreamLabel": LABEL,
+        }
+    }
+
+
+def _stream(name: str, asked: dict[str, Any]) -> dict[str, Any]:
+    after = asked.get("ExclusiveStartShardId", "")
+    shards = [f"shardId-00000001700000000000-{number:04}" for number in range(_size(name)[0])]
+    sequences = {"StartingSequenceNumber": "1", "EndingSequenceNumber": "2"}
+    return {
+        "StreamDescription": {
+            "StreamArn": stream_arn(name),
+            "StreamLabel": LABEL,
+            "StreamStatus": "ENABLED",
+            "StreamViewType": "NEW_AND_OLD_IMAGES",
+            "TableName": name,
+            "KeySchema": _KEY_SCHEMA,
+            "Shards": [{"ShardId": id, "SequenceNumberRange": sequences} for id in shards if id > after],
+        }
+    }
+
+
+@cache
+def _page(shard: int, page: int, pages: int) -> bytes:
+    body = _template().replace(_SEQUENCE, f"1000{shard:04}{page:04}".encode())
+    following = f',"NextShardIterator":"{shard}|{page + 1}|{pages}"' if page + 1 < pages else ""
+    return body + following.encode() + b"}"
+
+
+@cache
+def _template() -> bytes:
+    return orjson.dumps({"Records": [_record(number) for number in range(PAGE)]})[:-1]
+
+
+def _record(number: int) -> dict[str, Any]:
+    """Return the update of an item of about 500 bytes."""
+    chance = random.Random(number)
+    key = {
+        "customer": {"S": f"customer-{number % 50:02}-{_SEQUENCE.decode()}"},
+        "order_id": {"N": str(number + 1)},
+    }
+    old, new = (
+        key
+        | {
+            "version": {"N": str(version)},
+            "total": {"N": f"{chance.randint(1, 10**9)}.25"},
+            "note": {"S": "".join(chance.choices("abcdefghijklmnopqrstuvwxyz ", k=180))},
+            "tags": {"SS": ["red", "green", "blue"]},
+            "paid": {"BOOL": True},
+            "address": {"M": {"street": {"S": "High Street"}, "number": {"N": "12"}, "lines": {"L": [{"S": "a"}]}}},
+        }
+        for version in (1, 2)
+    )
+    return {
+        "eventID": f"{number:032x}",
+        "eventName": "MODIFY",
+        "eventVersion": "1.1",
+        "eventSource": "aws:dynamodb",
+        "awsRegion": "us-east-1",
+        "dynamodb": {
+            "ApproximateCreationDateTime": 1_700_000_000 + number // 100,
+            "Keys": key,
+            "NewImage": new,
+            "OldImage": old,
+            "SequenceNumber": f"{_SEQUENCE.decode()}{number:09}",
+            "SizeBytes": 1000,
+            "StreamViewType": "NEW_AND_OLD_IMAGES",
+        },
+    }

@@ -1,0 +1,220 @@
+"""Random streams through relays that are killed with -9 at random calls: I1, I2, I3, I9.
+
+One relay reads many streams at once, each with a seed of its own (``tests/dynamodb/scenario.py``). It is killed
+when a drawn call arrives at a stream, or between two steps of a commit; started again; and in the end what is on
+the topics is compared with what the streams know they were written. ``RELAY_SEEDS`` says how many seeds are
+played, ``RELAY_SEED`` names one to be played alone.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import yaml
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from relay.avro.decode import decode
+from relay.avro.registry import open_schemas
+from relay.config import Config, load
+from relay.lineage import Checkpoint, Stream, parse_key
+from tests.dynamodb.endpoint import LABEL
+from tests.dynamodb.scenario import Loss, Scenario, Seen, problems
+from tests.faults.harness import Relay
+
+SEEDS = int(os.environ.get("RELAY_SEEDS", "200"))
+ALONE = os.environ.get("RELAY_SEED")
+TOGETHER = 50
+KILLS = 5
+STEPS = ("begin", "before_send_offsets", "after_send_offsets", "before_commit", "after_commit")
+GROUPS = [[int(ALONE)]] if ALONE else [list(range(n, min(n + TOGETHER, SEEDS))) for n in range(0, SEEDS, TOGETHER)]
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
+
+
+@pytest.mark.parametrize("seeds", GROUPS, ids=lambda seeds: f"seeds-{seeds[0]}-{seeds[-1]}")
+def test_whatever_a_stream_does_and_wherever_a_relay_dies(
+    seeds: list[int], tmp_path: Path, kafka: Any, unique: str
+) -> None:
+    """Per item in order, nothing doubled, and nothing lost but what gap records tell of."""
+    with ExitStack() as stack:
+        group = Group(seeds, tmp_path, kafka.bootstrap_servers, unique)
+        for scenario in group.scenarios:
+            stack.enter_context(scenario)
+        stack.callback(group.close)
+        group.play()
+        assert group.problems() == [], "play one seed alone with RELAY_SEED=<seed>"
+
+
+class Group:
+    """Streams that are relayed together."""
+
+    def __init__(self, seeds: Sequence[int], folder: Path, bootstrap_servers: str, name: str) -> None:
+        self.scenarios = [Scenario(seed, self._count) for seed in seeds]
+        self.chance = random.Random(f"kills/{seeds[0]}/{len(seeds)}")
+        self.path = folder / "relay.yaml"
+        self.path.write_text(
+            yaml.safe_dump(
+                {
+                    "name": name,
+                    "kafka": {
+                        "bootstrap_servers": bootstrap_servers,
+                        "partitions": 3,
+                        "producer": {"transaction.timeout.ms": 2000},
+                    },
+                    "sources": [
+                        {
+                            "name": f"s{scenario.seed}",
+                            "type": "dynamodb",
+                            "table": scenario.table,
+                            "region": "us-east-1",
+                            "endpoint_url": scenario.url,
+                            "on_gap": "skip",
+                            "key": "item" if scenario.seed % 2 else "hash",
+                        }
+                        for scenario in self.scenarios
+                    ],
+                }
+            )
+        )
+        self.relays: list[Relay] = []
+        # Calls that are answered before the relay is killed, and whether it has been.
+        self._left = 0
+        self._lock = threading.Lock()
+        self._killed = threading.Event()
+
+    def play(self) -> None:
+        for _ in range(KILLS):
+            self._run_until_killed()
+            checkpoints = self._committed()
+            for scenario in self.scenarios:
+                scenario.while_no_relay_runs(checkpoints[Stream(f"s{scenario.seed}", LABEL)])
+        for scenario in self.scenarios:
+            scenario.settle()
+        self._finish()
+
+    def problems(self) -> list[str]:
+        config = load(self.path)
+        seen = self._published(config)
+        losses: dict[str, list[Loss]] = defaultdict(list)
+        for message in _committed(config, [config.internal("gaps")]):
+            gap = orjson.loads(message.value() or b"")
+            after = int(gap["from"]["sequence"]) if gap["from"] and "sequence" in gap["from"] else -1
+            losses[gap["source"]].append(Loss(gap["shard"], gap["reason"], after))
+        return [
+            f"seed {scenario.seed}: {problem}"
+            for scenario in self.scenarios
+            for problem in problems(scenario, seen[scenario.table], losses[f"s{scenario.seed}"])
+        ]
+
+    def close(self) -> None:
+        for relay in self.relays:
+            relay.kill()
+
+    # ------------------------------------------------------------------ relays
+
+    def _run_until_killed(self) -> None:
+        # Near the beginning as often as later; the first two calls of each source only look it up.
+        number = int(300 ** self.chance.uniform(0.0, 1.0))
+        step = self.chance.choice((None, None, *STEPS))
+        self._killed.clear()
+        if step is None:
+            self._left = len(self.scenarios) * 2 + len(self.scenarios) * number // 10 + number
+            relay = self._start("-m", "relay.cli", "run", str(self.path))
+            while not self._killed.wait(0.5):
+                assert relay.is_running, relay.log()
+            relay.kill()
+        else:
+            relay = self._start("-m", "tests.faults.killed_worker", str(self.path), step, str(1 + number // 10))
+            assert relay.wait(120) == -9, relay.log()
+
+    def _finish(self) -> None:
+        relay = self._start("-m", "relay.cli", "run", str(self.path), "--until-caught-up")
+        assert relay.wait(240) == 0, relay.log()
+
+    def _start(self, *arguments: str) -> Relay:
+        relay = Relay([sys.executable, *arguments], self.path.parent / f"relay-{len(self.relays)}.log")
+        self.relays.append(relay)
+        return relay
+
+    def _count(self) -> None:
+        with self._lock:
+            self._left -= 1
+            if self._left == 0:
+                self.relays[-1].kill()
+                self._killed.set()
+
+    # ------------------------------------------------------------------ Kafka
+
+    def _published(self, config: Config) -> dict[str, list[Seen]]:
+        tables = {config.topic(scenario.table): scenario.table for scenario in self.scenarios}
+        schemas = open_schemas(config)
+        seen: dict[str, list[Seen]] = defaultdict(list)
+        for message in _committed(config, list(tables)):
+            change = decode(schemas, message.value() or b"")
+            seen[tables[str(message.topic())]].append(
+                Seen(
+                    item=(change["key"]["id"], int(change["key"]["number"])),
+                    version=_version(change["new"]),
+                    old=_version(change["old"]),
+                    partition=int(message.partition() or 0),
+                    timestamp=change["token"]["timestamp"],
+                    event_id=change["event_id"],
+                )
+            )
+        return seen
+
+    def _committed(self) -> dict[Stream, dict[str, Checkpoint]]:
+        """What the relays have committed; what a dead one left open may still be missing."""
+        config = load(self.path)
+        found: dict[Stream, dict[str, Checkpoint]] = defaultdict(dict)
+        for message in _committed(config, [config.internal("checkpoints")]):
+            stream, shard = parse_key(message.key() or b"")
+            if shard is not None:
+                found[stream][shard] = Checkpoint.from_json(message.value() or b"")
+        return found
+
+
+def _committed(config: Config, topics: list[str]) -> Iterator[Message]:
+    """All that a read_committed reader finds, each partition in its order."""
+    consumer = Consumer(
+        {
+            **config.kafka.client(),
+            "group.id": f"{config.name}.truth",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        known = consumer.list_topics(timeout=30).topics
+        waiting = {(topic, p) for topic in topics if topic in known for p in known[topic].partitions}
+        consumer.assign([TopicPartition(topic, p, 0) for topic, p in waiting])
+        deadline = time.monotonic() + 60
+        while waiting:
+            assert time.monotonic() < deadline, f"nothing comes of {sorted(waiting)}"
+            for message in consumer.consume(1000, 0.1):
+                error = message.error()
+                if error is None:
+                    yield message
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    waiting.discard((message.topic(), message.partition()))
+                else:
+                    raise KafkaException(error)
+    finally:
+        consumer.close()
+
+
+def _version(image: str | None) -> int | None:
+    return int(orjson.loads(image)["version"]["N"]) if image is not None else None
