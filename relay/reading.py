@@ -7,16 +7,17 @@ Only what is committed and visible in the checkpoints topic counts here (I4).
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
-from relay.errors import ConfigError, RelayError, StreamGone
+from relay.errors import ConfigError, RelayError, StreamGone, Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, Stream, resume_timestamp
 from relay.pump import Pump, Reading
-from relay.snapshot import Snapshots
+from relay.snapshot import CONTROL, Snapshots, is_snapshot
 from relay.source import Page, Source
 
 log = logging.getLogger(__name__)
@@ -27,6 +28,7 @@ IDLE_CHECKPOINT = 10.0
 _RELIST = 60.0
 _RELIST_SOON = 1.0
 _EMPTY_PAGES_AT_HEAD = 5
+_PATIENCE = 5.0
 
 
 class SourceReading:
@@ -51,6 +53,9 @@ class SourceReading:
         self.snapshots = Snapshots(self.source, stream, self.view, self.pump, self.resume_timestamp, clock=self.clock)
         # The stream that the source has instead, once it was seen.
         self.successor: str | None = None
+        # Until when not to ask again what failed.
+        self._again_at = 0.0
+        self._told = 0.0
         # Open shards, and finished ones whose last checkpoint is not visible yet.
         self.open: dict[str, Reading] = {}
         # The newest checkpoint per open shard, published or about to be.
@@ -97,18 +102,38 @@ class SourceReading:
 
     def go_on(self) -> bool:
         """Turn to the stream that has replaced this one, once this one is drained. Return whether that was so."""
-        if self.successor is None or self.plan is None:
+        if self.successor is None or self.plan is None or self.waits:
             return False
-        drained = all(
-            (checkpoint := self.checkpoints.get(shard)) is not None and checkpoint.state.ended
-            for shard in {*self.lineage.listed, *self.checkpoints}
-        )
-        if not drained or not self._listed_at:
+        ends = [
+            checkpoint.updated_at if checkpoint is not None and checkpoint.state.ended else math.inf
+            for checkpoint in map(self.checkpoints.get, {*self.lineage.listed, *self.checkpoints})
+        ]
+        # A listing from after the last end, and not the only one: it may lack a child.
+        if self.lineage.listings < 2 or self._listed_at < max(ends, default=0.0):
+            return False
+        try:
+            following = self.source.connect(self.successor)
+        except Unavailable as error:
+            self.wait(error)
             return False
         self.forget()
         log.info("source %s: stream %s is drained, %s follows", self.source.name, self.stream.label, self.successor)
-        self._turn_to(self.source.connect(self.successor))
+        self._turn_to(following)
         return True
+
+    @property
+    def replaces(self) -> bool:
+        """Whether the source had another stream before this one."""
+        return self._before() is not None
+
+    @property
+    def waits(self) -> bool:
+        return self.clock() < self._again_at
+
+    def wait(self, error: Unavailable) -> None:
+        """Try what failed again later: the other sources go on."""
+        log.warning("source %s: its new stream cannot be read yet: %s", self.source.name, error)
+        self._again_at = self.clock() + _PATIENCE
 
     def _before(self) -> Stream | None:
         """Return the newest other stream of this source that was planned. Labels are times, and sort as such."""
@@ -116,10 +141,14 @@ class SourceReading:
         return max(others, key=lambda stream: stream.label, default=None)
 
     def epoch(self) -> tuple[Plan, Gap] | None:
-        """Return the plan, and the gap, of a stream that replaces another: all of it is read (I9)."""
+        """Return the plan, and the gap, of a stream that replaces another: all of it is read (I9).
+
+        None if it is the source's first. Raises ``ConfigError`` if the table has another key by now.
+        """
         before = self._before()
         if before is None:
             return None
+        self._check_keys(self.view.plans[before])
         now = self.clock()
         place = {"stream": before.label}, {"stream": self.stream.label}
         gap = Gap(self.source.name, self.stream.label, None, "new stream", *place, now)
@@ -128,6 +157,13 @@ class SourceReading:
         floor = max([self.view.plans[before].floor, *tokens])
         plan = Plan(self.source.start, now, start, self._keys(), self.source.config_hash(), gap.id, floor)
         return plan, gap
+
+    def is_stranded(self) -> bool:
+        """Whether, once a minute, nobody has planned this source although there are workers (I10)."""
+        if self.clock() - self._told < _RELIST:
+            return False
+        first, self._told = not self._told, self.clock()
+        return not first
 
     def _keys(self) -> dict[str, list[list[str]]]:
         return {table.table: [[c.name, c.type] for c in table.key] for table in self.source.tables()}
@@ -159,7 +195,10 @@ class SourceReading:
                 f"source {name}: its checkpoints belong to another stream than the one it names now. "
                 "Give the other table a source of another name."
             )
-        keys = self._keys()
+        self._check_keys(plan)
+
+    def _check_keys(self, plan: Plan) -> None:
+        name, keys = self.source.name, self._keys()
         if plan.keys != keys:
             raise ConfigError(
                 f"source {name}: the key columns are {keys}, but its changes are keyed by {plan.keys}: "
@@ -197,7 +236,12 @@ class SourceReading:
 
     def _list(self) -> tuple[list[Shard], str]:
         """In the lister's thread: return the shards, and the label of the newest stream."""
-        newest = self.source.newest()
+        try:
+            newest = self.source.newest()
+        except Unavailable as error:
+            # The stream of a table that was deleted is there for another day.
+            log.warning("source %s: cannot ask for its newest stream: %s", self.source.name, error)
+            newest = self.stream.label
         try:
             return self.source.shards(), newest
         except StreamGone:
@@ -344,11 +388,21 @@ class SourceReading:
         if plan is None:
             return None
         last = max([plan.floor, *(c.token.timestamp for c in self.checkpoints.values() if c.token)])
-        return self.snapshots.step(self._gaps(), plan.gap is None, last)
+        return self.snapshots.step(self._gaps(), self._is_unread(), last)
+
+    def _is_unread(self) -> bool:
+        """Whether no snapshot of this source has ever ended, in whatever stream it had."""
+        ended = (
+            snapshots.get(CONTROL)
+            for stream, snapshots in self.view.checkpoints.items()
+            if stream.source == self.source.name and is_snapshot(stream)
+        )
+        return not any(control is not None and control.state is ShardState.FINISHED for control in ended)
 
     def _gaps(self) -> set[str]:
         """Return the ids of the losses that are known of this stream, and before it."""
-        found = {checkpoint.gap for checkpoint in self.checkpoints.values()} | {self.plan.gap if self.plan else None}
+        known = (*self.checkpoints.values(), *self._latest.values())
+        found = {checkpoint.gap for checkpoint in known} | {self.plan.gap if self.plan else None}
         return {gap for gap in found if gap is not None}
 
     def resume_timestamp(self) -> int:
@@ -358,7 +412,7 @@ class SourceReading:
         """Whether every shard has been read up to the command's start, and that is committed."""
         if self.plan is None or self._listed_at < self.started or self.successor is not None:
             return False
-        if not self.snapshots.is_settled(self._gaps(), self.plan.gap is None):
+        if not self.snapshots.is_settled(self._gaps(), self._is_unread()):
             return False
         return all(self._shard_is_caught_up(shard) for shard in self.lineage.listed.values())
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
+from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.lineage import Checkpoint, Shard, ShardState, Stream
 from relay.pump import Pump, Reading
@@ -25,9 +26,18 @@ from relay.source import Page, Source
 
 log = logging.getLogger(__name__)
 
-_CONTROL = "control"
+CONTROL = "control"
+"""The name of the control record."""
+
+_SUFFIX = "/snapshot"
 _AT_ONCE = 4  # segments open in one worker: the others' threads are for the stream
 _TELL_EVERY = 10.0  # seconds
+_PATIENCE = 5.0
+
+
+def is_snapshot(stream: Stream) -> bool:
+    """Whether what is written down under ``stream`` is of snapshots."""
+    return stream.label.endswith(_SUFFIX)
 
 
 class Snapshots:
@@ -47,16 +57,18 @@ class Snapshots:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.source = source
-        self.stream = Stream(stream.source, f"{stream.label}/snapshot")
+        self.stream = Stream(stream.source, stream.label + _SUFFIX)
         self.view = view
         self.pump = pump
         self.resume_timestamp = resume_timestamp
         self.clock = clock
-        self.control_key = self.stream.checkpoint_key(_CONTROL)
+        self.control_key = self.stream.checkpoint_key(CONTROL)
         # Open segments by the name of their record, finished ones whose last checkpoint is not visible yet included.
         self.open: dict[str, Reading] = {}
         self._latest: dict[str, Checkpoint] = {}
         self._told = 0.0
+        # Until when not to look again whether a snapshot can begin.
+        self._again_at = 0.0
 
     def __repr__(self) -> str:
         return f"<Snapshots[{self.source.name}: {len(self.open)} segments open]>"
@@ -67,26 +79,37 @@ class Snapshots:
 
     @property
     def control(self) -> Checkpoint | None:
-        return self.checkpoints.get(_CONTROL)
+        return self.checkpoints.get(CONTROL)
 
     # ------------------------------------------------------------------ the control record
 
-    def step(self, gaps: Set[str], is_first: bool, last: int) -> tuple[Checkpoint, str | None] | None:
+    def step(self, gaps: Set[str], is_unread: bool, last: int) -> tuple[Checkpoint, str | None] | None:
         """Return what to write down next, and which mark to publish with it; None if nothing is due.
 
-        ``gaps``: ids of all known losses. ``is_first``: whether the source had no stream before this one. ``last``:
+        ``gaps``: ids of all known losses. ``is_unread``: whether no snapshot of the source has
+        ever ended. ``last``:
         the last timestamp published, in seconds. For the owner of ``control_key``.
         """
         control = self.control
-        if self._is_wanted(control, gaps, is_first):
+        if self._is_wanted(control, gaps, is_unread):
             return self._requested(gaps, last), None
         if control is None or control.snapshot is None:
             return None
         if control.state is ShardState.PLANNED:
             as_of = int(self.clock() - self.source.snapshot_margin)
+            if self.clock() < self._again_at:
+                return None
+            self._again_at = self.clock() + _PATIENCE
             if as_of <= control.snapshot["after"]:
-                return None  # a READ could not yet replace what was published before the loss
-            segments, rows = self.source.measure()
+                # A READ could not yet replace what was published before the loss.
+                wait = control.snapshot["after"] + 1 - as_of
+                log.info("source %s: the snapshot that repairs a loss begins in %d s", self.source.name, wait)
+                return None
+            try:
+                segments, rows = self.source.measure()
+            except Unavailable as error:
+                log.warning("source %s: the snapshot cannot begin yet: %s", self.source.name, error)
+                return None
             fields = {**control.snapshot, "as_of": as_of, "segments": segments, "rows": rows}
             log.info("source %s: snapshot %s begins: about %d rows", self.source.name, fields["id"], rows)
             return self._moved(control, ShardState.READING, fields), "begin"
@@ -114,30 +137,30 @@ class Snapshots:
                 attributes={MARK: kind},
             )
 
-    def is_settled(self, gaps: Set[str], is_first: bool) -> bool:
+    def is_settled(self, gaps: Set[str], is_unread: bool) -> bool:
         """Whether no snapshot is running or due. See ``step``."""
         control = self.control
-        if self._is_wanted(control, gaps, is_first):
+        if self._is_wanted(control, gaps, is_unread):
             return False
         return control is None or control.state is ShardState.FINISHED
 
     def prunable(self, owned: set[int]) -> list[bytes]:
         """Return the keys, of the partitions ``owned``, of segments that nobody will ask for again."""
-        control = self.control
+        control = self.control if self.checkpoints.keys() - {CONTROL} else None
         if control is None:
             return []
         current = {name for name, _ in self._segments(control)} if control.state is ShardState.READING else set()
         keys = [
             self.stream.checkpoint_key(name)
             for name in self.checkpoints
-            if name != _CONTROL and name not in current and name not in self.open
+            if name != CONTROL and name not in current and name not in self.open
         ]
         return [key for key in keys if partition_of(key) in owned]
 
-    def _is_wanted(self, control: Checkpoint | None, gaps: Set[str], is_first: bool) -> bool:
+    def _is_wanted(self, control: Checkpoint | None, gaps: Set[str], is_unread: bool) -> bool:
         repairs = gaps if self.source.on_gap == "resnapshot" else set()
         if control is None or control.snapshot is None:
-            return (self.source.snapshot == "initial" and is_first) or bool(repairs)
+            return (self.source.snapshot == "initial" and is_unread) or bool(repairs)
         return not repairs <= set(control.snapshot["gaps"])
 
     def _requested(self, gaps: Set[str], last: int) -> Checkpoint:
@@ -177,8 +200,10 @@ class Snapshots:
         for name, number in current:
             if len(self.open) >= _AT_ONCE:
                 return
+            if name in self.open or self._has_finished(name):
+                continue
             key = self.stream.checkpoint_key(name)
-            if name in self.open or self._has_finished(name) or partition_of(key) not in owned:
+            if partition_of(key) not in owned:
                 continue
             committed = self.checkpoints.get(name)
             fields = control.snapshot

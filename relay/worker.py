@@ -138,6 +138,8 @@ class Worker:
             self._publish_again()
         except Fenced as error:
             log.warning("fenced (%s); starting over from the committed checkpoints", error)
+            for source in self._sources:
+                source.list_soon()
             self._start_over()
 
     def _is_long(self) -> bool:
@@ -166,13 +168,22 @@ class Worker:
         if self._group.gained:
             self._commit()
             gained = self._group.fence()  # I3: barrier, then read; only after it are shards opened
+            # What is known of a segment means something only beside its snapshot's control record.
+            controls = {partition_of(source.snapshots.control_key) for source in self._sources}
+            if gained and not self._view.read_to_end(controls, self._group.barrier_timeout):
+                raise Unavailable(f"{self.settings.checkpoints} cannot be read to its end")
             log.info("took over %d partitions", len(gained))
 
     def _look_after(self, source: SourceReading) -> None:
         """Plan, discover and open the shards of ``source``, and write down what that brings."""
         if source.plan is None:
             if partition_of(source.plan_key) in self._group.owned:
-                self._plan(source)
+                if not source.waits:
+                    self._plan(source)
+            elif source.is_stranded():
+                log.warning(
+                    "source %s: no worker has planned it: does the config of each one have it?", source.source.name
+                )
             return
         source.check_plan()  # it may have been another worker's
         source.settle()
@@ -193,7 +204,13 @@ class Worker:
         self._look_after_snapshots(source)
 
     def _plan(self, source: SourceReading) -> None:
-        epoch = source.epoch()
+        try:
+            epoch = source.epoch()
+        except Unavailable as error:
+            if not source.replaces:
+                raise
+            source.wait(error)
+            return
         if epoch is not None:
             plan, gap = epoch
             self._gap(source, gap)

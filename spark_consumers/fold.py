@@ -95,7 +95,12 @@ def _verdict(stored: Stored | None, change: ChangeLike) -> Verdict:
     if stored is None:
         return Verdict.APPLIED
     if change.operation is Operation.READ:
-        newer = change.snapshot is not None and (stored.token is None or stored.token.timestamp < change.snapshot.as_of)
+        read = change.snapshot
+        newer = (
+            read is not None
+            and read.as_of >= stored.read_as_of  # not of a page that was read before
+            and (stored.token is None or stored.token.timestamp < read.as_of)
+        )
         return Verdict.APPLIED if newer else Verdict.IGNORED
     if stored.token is None:
         return Verdict.APPLIED
@@ -128,13 +133,15 @@ def sweep(stored: Stored, end: ChangeLike) -> tuple[Stored, Verdict]:
     """Return a row after the end of a snapshot, whose ``as_of`` is that of its begin.
 
     A row that is older than the begin, and that neither this snapshot nor a later one found, is no longer in the
-    source: its deletion was lost. It keeps its token, so that a replay does not bring it back.
+    source: its deletion was lost. It keeps token and event, so that a replay does not bring it back.
     """
     begin = end.snapshot.as_of if end.snapshot is not None else 0
     younger = stored.token is not None and stored.token.timestamp >= begin
     if stored.deleted or younger or stored.read_as_of >= begin:
         return stored, Verdict.IGNORED
-    return replace(stored, item=None, event_id=end.event_id, deleted=True, incomplete=False), Verdict.APPLIED
+    # No READ from before the begin brings it back; one less, so that what a replay brings back is swept again.
+    read = max(stored.read_as_of, begin - 1)
+    return replace(stored, item=None, deleted=True, incomplete=False, read_as_of=read), Verdict.APPLIED
 
 
 def fold(stored: Stored | None, changes: Iterable[ChangeLike], counts: Counts) -> Stored | None:

@@ -54,6 +54,8 @@ class DynamoDBSource:
     def connect(self, label: str | None = None) -> Stream:
         found = describe.describe(self._dynamodb, self.config, self._streams)
         describe.verify(found, self.config)
+        # Of `stream_arn`, or the newest of the table.
+        self._wanted = found.stream_label
         arn = found.stream_arn
         if label is not None and label != found.stream_label:
             arn = f"{arn.removesuffix(found.stream_label)}{label}"
@@ -66,8 +68,9 @@ class DynamoDBSource:
 
     def newest(self) -> str:
         if self.config.stream_arn is not None:
-            return self.stream.label  # the one that was asked for
-        return describe.newest(self._dynamodb, self.config) or self.stream.label
+            return self._wanted
+        # Never an older one: DescribeTable may be behind.
+        return max(describe.newest(self._dynamodb, self.config) or "", self.stream.label)
 
     def tables(self) -> Sequence[TableSchema]:
         return (self.table,)

@@ -52,7 +52,8 @@ class Outbox:
         """Send ``change``, which concerns no single item, to every partition of the topic."""
         value, headers = self._encoded(change, resume_timestamp)
         for number in range(self.partitions):
-            publisher.send(self.topic, value, None, number, headers)
+            # No item has this key, and a compacted topic takes no record without one.
+            publisher.send(self.topic, value, change.event_id.encode(), number, headers)
 
     def _encoded(self, change: Change, resume_timestamp: int) -> tuple[bytes, list[tuple[str, str | bytes | None]]]:
         change.resume_timestamp = resume_timestamp

@@ -69,7 +69,7 @@ class Publisher:
         self,
         topic: str,
         value: bytes | None,
-        key: bytes | None,
+        key: bytes,
         partition: int,
         headers: list[tuple[str, str | bytes | None]] | None = None,
     ) -> None:

@@ -71,6 +71,7 @@ class CopyTable:
 
     def __init__(self, path: str, layout: Layout) -> None:
         self._table = delta.table(path)
+        self._of = layout.source, layout.table
         self._binary = layout.binary_key
         self._made = False
         # A key column that is called like one of ours makes room.
@@ -109,12 +110,17 @@ class CopyTable:
 
     def sweep(self, batch: DataFrame, end: ChangeLike, partition: int, counts: Counts) -> None:
         """Delete, of one partition of Kafka, every row that a snapshot that has ended did not find."""
-        self._sweep(batch, f"_relay_partition = {partition}", lambda row: sweep(row, end), counts)
+        begin = end.snapshot.as_of if end.snapshot is not None else 0
+        where = f"_relay_partition = {partition} AND _relay_read_as_of < {begin}"
+        self._sweep(batch, where, lambda row: sweep(row, end), counts)
 
     def _sweep(self, batch: DataFrame, where: str, rule: _Rule, counts: Counts) -> None:
         session = batch.sparkSession
         self._make(session)
-        rows = session.sql(f"SELECT * FROM {self._table} WHERE NOT _relay_deleted AND {where}").toLocalIterator()
+        columns = ", ".join(map(delta.quoted, (*self.key_columns, *_STATE)))
+        rows = session.sql(
+            f"SELECT {columns} FROM {self._table} WHERE NOT _relay_deleted AND {where}"
+        ).toLocalIterator()
         states = (self._state(row) for row in rows)
         while part := list(islice(states, _SWEPT_AT_ONCE)):
             self._apply_to_all(batch, dict(part), rule, counts)
@@ -164,7 +170,10 @@ class CopyTable:
             return set()
         session = batch.sparkSession
         decided = session.createDataFrame([self._decided(write) for write in writes], self._write_schema())
-        images = batch.where(F.col("status") == Status.CHANGE).select(
+        # Partition and offset tell changes apart within a topic, and a batch is of all topics.
+        source, name = self._of
+        ours = (F.col("status") == Status.CHANGE) & (F.col("source") == source) & (F.col("table") == name)
+        images = batch.where(ours).select(
             F.col("partition").alias("_partition"), F.col("offset").alias("_offset"), F.col("new").alias("_item")
         )
         self._keyed(decided).join(

@@ -11,6 +11,7 @@ import pytest
 
 from relay.local.kafka import KafkaBroker
 from tests.dynamodb.endpoint import ScriptedStream
+from tests.faults.harness import wait_until
 from tests.faults.test_lineage_on_kafka import Table, finish, published, run, write_config
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
@@ -34,7 +35,7 @@ def test_a_relay_that_has_lost_its_broker_still_stops_and_loses_nothing(
         finish(path)
         relay = run(path)
         table.write(30)
-        time.sleep(3)
+        wait_until(lambda: "reading shard" in relay.log() or None, 90)
         broker.kill()
         table.write(30)
         time.sleep(3)

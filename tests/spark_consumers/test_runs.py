@@ -60,11 +60,18 @@ def test_a_replay_from_the_beginning_changes_nothing_snapshots_included(topic: T
     changes.append(mark("begin", as_of))
     changes += [read("c0", 7, as_of), read("c2", 4, as_of + 5), read("c3", 5, as_of), read("c4", 8, as_of)]
     changes += [change("c3", 300), mark("end", as_of)]
+    # Of another table, with the same keys, partitions and offsets.
+    others = [change(f"c{number}", 70 + number, Operation.INSERT) for number in range(3)]
+    for other in others:
+        other.source = other.table = "lines"
+        other.event_id = f"lines-{other.event_id}"
     topic.publish(changes)
+    topic.publish(others)
     steps = [(consumer, f"{consumer}-{life}") for life in ("first", "again") for consumer in ("log", "copy")]
     assert topic.apply(*steps) == {
         "copy": {"c0": 7, "c2": 4, "c3": 300, "c4": 8},
-        "log": sorted(one.event_id for one in changes),
+        "log": sorted(one.event_id for one in [*changes, *others]),
+        "lines": [["c0", "70"], ["c1", "71"], ["c2", "72"]],
     }
 
 

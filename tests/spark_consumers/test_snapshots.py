@@ -210,5 +210,5 @@ def test_the_end_of_a_snapshot_deletes_what_is_older_and_was_not_found(row: Stor
     if survives:
         assert after == row
     else:
-        assert after == replace(row, item=None, event_id="s-end", deleted=True)
+        assert after == replace(row, item=None, deleted=True, read_as_of=99)
         assert fold.sweep(after, end)[0] == after

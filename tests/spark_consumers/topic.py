@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def mark(kind: str, as_of: int) -> Change:
 
 
 class Topic:
-    """The topic of ``orders`` under a name of its own, and a config for all three consumers."""
+    """The topic of ``orders``, and of ``lines``, under a name of its own, and a config for all three consumers."""
 
     def __init__(self, folder: Path, name: str, bootstrap_servers: str, redis_url: str) -> None:
         self.folder = folder
@@ -72,7 +73,9 @@ class Topic:
         raw = {
             "name": name,
             "kafka": {"bootstrap_servers": bootstrap_servers, "partitions": 2},
-            "sources": [{"name": "orders", "type": "dynamodb", "table": "orders", "region": "us-east-1"}],
+            "sources": [
+                {"name": each, "type": "dynamodb", "table": each, "region": "us-east-1"} for each in ("orders", "lines")
+            ],
             "cache": {"url": redis_url, "namespace": name, "keys": {"orders": ["order:{customer}"]}},
             "log": {"path": f"file://{folder}/log"},
             "copy": {"url": f"delta://{folder}/copy"},
@@ -80,19 +83,21 @@ class Topic:
         self.path.write_text(yaml.safe_dump(raw))
         self.config: Config = load(self.path)
         admin = topics.connect(self.config)
-        topics.ensure(admin, self.config, ["orders"])
+        topics.ensure(admin, self.config, ["orders", "lines"])
         self.name = self.config.topic("orders")
         self._client = self.config.kafka.client()
-        self._outbox: Outbox | None = None
+        self._outboxes: dict[str, Outbox] = {}
         self._runs = 0
 
     def publish(self, changes: Sequence[Change]) -> None:
-        if self._outbox is None:
-            schemas = TopicSchemas(self._client, self.config.internal("schemas"))
-            self._outbox = Outbox(TABLE, self.name, 2, "hash", schemas)
+        schemas = TopicSchemas(self._client, self.config.internal("schemas"))
+        for name in {one.table for one in changes} - self._outboxes.keys():
+            table = replace(TABLE, source=name, table=name)
+            self._outboxes[name] = Outbox(table, self.config.topic(name), 2, "hash", schemas)
         producer = Producer({**self._client, "enable.idempotence": True})
         for one in changes:
-            send = self._outbox.send if one.key is not None else self._outbox.send_everywhere
+            outbox = self._outboxes[one.table]
+            send = outbox.send if one.key is not None else outbox.send_everywhere
             send(_Sending(producer), one, 1_700_000_000)  # type: ignore[arg-type]
         assert producer.flush(30) == 0
 
@@ -159,8 +164,10 @@ with spark() as session:
     for consumer, checkpoint in {steps!r}:
         spark_consumers.run(consumer, config, until_caught_up=True, checkpoint=folder / checkpoint)
     copied, logged = read_copy(session, config, "orders"), read_log(session, config)
+    lines = session.read.format("delta").load({str(self.folder / "copy" / "lines" / "lines")!r}).collect()
 copied = {{customer: version for (customer, _), version in copied.items()}}
-json.dump({{"copy": copied, "log": sorted(logged)}}, sys.stdout)
+lines = sorted([row["customer"], json.loads(row["item"])["version"]["N"]] for row in lines)
+json.dump({{"copy": copied, "log": sorted(logged), "lines": lines}}, sys.stdout)
 """
         answer = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=250, check=False)
         assert answer.returncode == 0, answer.stderr.decode()
