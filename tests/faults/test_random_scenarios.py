@@ -34,8 +34,8 @@ from tests.faults.harness import Relay
 
 SEEDS = int(os.environ.get("RELAY_SEEDS", "200"))
 ALONE = os.environ.get("RELAY_SEED")
-TOGETHER = 50
-KILLS = 5
+TOGETHER = 100
+KILLS = 4
 STEPS = ("begin", "before_send_offsets", "after_send_offsets", "before_commit", "after_commit")
 GROUPS = [[int(ALONE)]] if ALONE else [list(range(n, min(n + TOGETHER, SEEDS))) for n in range(0, SEEDS, TOGETHER)]
 
