@@ -35,7 +35,7 @@ from tests.faults.harness import Relay
 
 SEEDS = int(os.environ.get("RELAY_SEEDS", "200"))
 ALONE = os.environ.get("RELAY_SEED")
-AT_ONCE = 4
+AT_ONCE = 2
 KILLS = 4
 STEPS = ("begin", "before_send_offsets", "after_send_offsets", "before_commit", "after_commit")
 
