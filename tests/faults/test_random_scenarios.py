@@ -24,6 +24,7 @@ import orjson
 import pytest
 import yaml
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from relay.avro.decode import decode
 from relay.avro.registry import open_schemas
@@ -31,12 +32,13 @@ from relay.config import Config, load
 from relay.lineage import Checkpoint, Stream, parse_key
 from tests.dynamodb.endpoint import LABEL
 from tests.dynamodb.scenario import Loss, Scenario, Seen, problems
-from tests.faults.harness import Relay
+from tests.faults.harness import Relay, wait_until
 
 SEEDS = int(os.environ.get("RELAY_SEEDS", "200"))
 ALONE = os.environ.get("RELAY_SEED")
 AT_ONCE = 2
 KILLS = 4
+PARTITIONS = 2
 STEPS = ("begin", "before_send_offsets", "after_send_offsets", "before_commit", "after_commit")
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
@@ -77,7 +79,7 @@ class Group:
                     "name": name,
                     "kafka": {
                         "bootstrap_servers": bootstrap_servers,
-                        "partitions": 3,
+                        "partitions": PARTITIONS,
                         "producer": {"transaction.timeout.ms": 2000},
                     },
                     "sources": [
@@ -102,6 +104,7 @@ class Group:
         self._killed = threading.Event()
 
     def play(self) -> None:
+        self._create_topics()
         for _ in range(KILLS):
             self._run_until_killed()
             checkpoints = self._committed()
@@ -144,11 +147,11 @@ class Group:
             relay.kill()
         else:
             relay = self._start("-m", "tests.faults.killed_worker", str(self.path), step, str(1 + number // 10))
-            assert relay.wait(120) == -9, relay.log()
+            assert relay.wait(240) == -9, relay.log()
 
     def _finish(self) -> None:
         relay = self._start("-m", "relay.cli", "run", str(self.path), "--until-caught-up")
-        assert relay.wait(240) == 0, relay.log()
+        assert relay.wait(400) == 0, relay.log()
 
     def _start(self, *arguments: str) -> Relay:
         relay = Relay([sys.executable, *arguments], self.path.parent / f"relay-{len(self.relays)}.log")
@@ -163,6 +166,21 @@ class Group:
                 self._killed.set()
 
     # ------------------------------------------------------------------ Kafka
+
+    def _create_topics(self) -> None:
+        """So many at once take a busy broker longer than a relay waits for its own."""
+        config = load(self.path)
+        admin = AdminClient(config.kafka.client())
+        wanted = [NewTopic(config.topic(scenario.table), PARTITIONS, 1) for scenario in self.scenarios]
+        for created in admin.create_topics(wanted, request_timeout=120).values():
+            created.result(180)
+        names = {topic.topic for topic in wanted}
+
+        def led() -> bool:
+            known = admin.list_topics(timeout=30).topics
+            return all(name in known and all(p.leader >= 0 for p in known[name].partitions.values()) for name in names)
+
+        wait_until(lambda: led() or None, 180)
 
     def _published(self, config: Config) -> dict[str, list[Seen]]:
         tables = {config.topic(scenario.table): scenario.table for scenario in self.scenarios}
