@@ -280,8 +280,10 @@ class SourceReading:
         if plan is None:
             return
         for shard in self.lineage.ready(self.checkpoints, plan.shards):
+            if shard.id in self.open:
+                continue
             key = self.stream.checkpoint_key(shard.id)
-            if shard.id in self.open or partition_of(key) not in owned:
+            if partition_of(key) not in owned:
                 continue
             committed = self.checkpoints.get(shard.id)
             position = committed.position if committed else None
@@ -414,7 +416,13 @@ class SourceReading:
             return False
         if not self.snapshots.is_settled(self._gaps(), self._is_unread()):
             return False
+        if any(not self.lineage.is_gone(s) and not self._has_ended(s) for s in self.lineage.absent):
+            return False  # it was listed before, and may be again: one listing may be inconsistent
         return all(self._shard_is_caught_up(shard) for shard in self.lineage.listed.values())
+
+    def _has_ended(self, shard: str) -> bool:
+        checkpoint = self.checkpoints.get(shard)
+        return checkpoint is not None and checkpoint.state.ended
 
     def _shard_is_caught_up(self, shard: Shard) -> bool:
         checkpoint = self.checkpoints.get(shard.id)

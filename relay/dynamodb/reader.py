@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -23,6 +24,9 @@ LATENESS = 60
 
 RETENTION = 24 * 3600
 """Seconds for which a stream keeps a record (AWS, "Data retention limit for DynamoDB Streams")."""
+
+# Threads that make changes all at once only take the interpreter from each other, and from the worker.
+_ONE_AT_A_TIME = threading.Lock()
 
 _ITERATORS = 3
 """Iterators taken in one read before it is left for later."""
@@ -97,7 +101,8 @@ class DynamoDBShardReader:
                 return self._nothing(begun, failed=str(error))
             else:
                 self._iterator = following
-                return self._page(records, begun, finished=following is None)
+                with _ONE_AT_A_TIME:
+                    return self._page(records, begun, finished=following is None)
         return self._nothing(begun, failed=f"no usable iterator in {_ITERATORS} tries")
 
     def _begin(self) -> str | None:

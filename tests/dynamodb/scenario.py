@@ -43,14 +43,14 @@ class Scenario(ScriptedStream):
 
     def __init__(self, seed: int, on_call: Callable[[], None] = lambda: None) -> None:
         traits = random.Random(f"{seed}/traits")
-        super().__init__(page=traits.randint(1, 12), listing_page=traits.randint(2, 9), table=f"scripted-{seed}")
+        super().__init__(page=traits.randint(2, 25), listing_page=traits.randint(2, 9), table=f"scripted-{seed}")
         self.seed = seed
         self.sort_key = "number"
         self.on_call = on_call
         # Whether it may lose what was not read yet.
         self.lossy = traits.random() < 0.4
         self.trouble = traits.choice([0.0, 0.02, 0.06])
-        self.left = traits.randint(20, 100)
+        self.left = traits.randint(15, 70)
         self.truth: dict[Item, list[Write]] = defaultdict(list)
         self._history = random.Random(f"{seed}/history")
         self._calls = random.Random(f"{seed}/calls")

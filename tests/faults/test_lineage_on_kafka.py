@@ -194,6 +194,27 @@ def test_a_stream_that_throttles_is_read_all_the_same(config: Path, stream: Scri
     assert set(ids.values()) == {1}
 
 
+def test_a_listing_that_lacks_a_shard_does_not_make_the_relay_caught_up(config: Path, stream: ScriptedStream) -> None:
+    """I1: `--until-caught-up` looks again before it believes that a shard it has not finished is gone."""
+    table = Table(stream, seed=8)
+    table.write(10)
+    finish(config)
+    table.write(40)
+    lacking = stream.shards[full("root")]
+    listings = 0
+
+    def lack_once(operation: str) -> None:
+        nonlocal listings
+        asked = stream.requests[-1]
+        if operation == "DescribeStream" and "ExclusiveStartShardId" not in asked and asked.get("Limit") != 1:
+            listings += 1
+            lacking.listed = listings != 1
+
+    stream.before = lack_once
+    finish(config)
+    assert published(config)[0] == table.histories
+
+
 def test_a_changed_start_is_refused_and_says_what_it_was(
     tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str
 ) -> None:
