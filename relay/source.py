@@ -27,6 +27,7 @@ class Page:
     ``gap``: what the source no longer has; the changes of the page come after it.
     ``gone``: the source does not know the shard (any more). ``failed``: why nothing could be read; it will pass.
     Both say nothing about the position: the page has no changes.
+    ``fresh``: reading was begun anew where it stood, so empty stretches walked over before are walked over again.
     """
 
     shard: Shard
@@ -42,6 +43,7 @@ class Page:
     gap: Gap | None = None
     gone: bool = False
     failed: str | None = None
+    fresh: bool = False
 
 
 class ShardReader(Protocol):

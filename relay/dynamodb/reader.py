@@ -72,6 +72,8 @@ class DynamoDBShardReader:
         self.read_until = read_until
         self.clock = clock
         self._iterator: str | None = head
+        # Whether no page was read at this iterator yet.
+        self._fresh = True
         # A loss that no page has told of yet.
         self._gap: Gap | None = None
 
@@ -110,6 +112,7 @@ class DynamoDBShardReader:
         if self.sequence is None and self.clock() - self.read_until > RETENTION:
             # Nothing tells whether there was something that the horizon has passed by: so there may have been.
             self._lose()
+        self._fresh = True
         return self.session.iterator(self.shard.id, self.sequence)
 
     def _lose(self) -> None:
@@ -138,6 +141,7 @@ class DynamoDBShardReader:
             self.sequence = records[-1].dynamodb.sequence_number
         self.read_until = max(self.read_until, progress)
         gap, self._gap = self._gap, None
+        fresh, self._fresh = self._fresh, False
         return Page(
             shard=self.shard,
             changes=changes,
@@ -150,6 +154,7 @@ class DynamoDBShardReader:
             full=len(records) >= PAGE_LIMIT,
             finished=finished,
             gap=gap,
+            fresh=fresh,
         )
 
     def _position(self) -> Mapping[str, Any] | None:

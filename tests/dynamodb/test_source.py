@@ -97,6 +97,15 @@ def test_an_expired_iterator_is_replaced_where_it_stood(source: DynamoDBSource, 
     assert versions(fresh.read()) == [3]
 
 
+def test_a_page_says_that_its_iterator_was_taken_anew(source: DynamoDBSource, stream: ScriptedStream) -> None:
+    """Empty pages count for the head only in one walk: a new iterator begins the walk again."""
+    stream.shard("s")
+    reading = reader(source)
+    assert [reading.read().fresh for _ in range(3)] == [True, False, False]
+    stream.expire_iterators()
+    assert [reading.read().fresh for _ in range(2)] == [True, False]
+
+
 def test_an_iterator_that_expires_before_the_first_record_starts_at_the_horizon_again(
     source: DynamoDBSource, stream: ScriptedStream
 ) -> None:
