@@ -33,7 +33,7 @@ SHARDS = (1, 8, 64)
 ROUNDS = 2
 PARTITIONS = 6
 # Pages in all: a relay reads more of them, so that it takes as long.
-PAGES = {"relay": 192, "bloop": 64, "boto3": 64, "again": 64}
+PAGES = {"relay": 128, "bloop": 64, "boto3": 64, "again": 64}
 BLOOP = ("bloop==3.1.1", "confluent-kafka==2.16.1", "fastavro==1.13.1", "orjson>=3.13,<4")
 HERE = Path(__file__).parent
 
