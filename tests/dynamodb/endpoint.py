@@ -335,7 +335,11 @@ class ScriptedStream:
 
             def do_POST(self) -> None:
                 operation = self.headers["X-Amz-Target"].split(".")[1]
-                request = orjson.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if len(body) < int(self.headers["Content-Length"]):
+                    self.close_connection = True  # the client was killed before it had asked
+                    return
+                request = orjson.loads(body)
                 try:
                     status, answer = 200, stream.answer(operation, request)
                 except Refused as refused:

@@ -101,9 +101,9 @@ class Scenario(ScriptedStream):
             while self._later:
                 self._tick()
             self._omitted, self._omits = set(), False
-            # More than four empty pages in a row are taken for the head.
+            # Five empty pages in a row are taken for the head, and an iterator that expires meets them once more.
             for shard in self.shards.values():
-                shard.empties = {at: min(empties, 4) for at, empties in shard.empties.items()}
+                shard.empties = dict.fromkeys(shard.empties, 1)
 
     def while_no_relay_runs(self, checkpoints: Mapping[str, Checkpoint]) -> None:
         """Go on for a while; ``checkpoints``: what the relays have committed of this stream."""
