@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
-from relay.errors import ConfigError, RelayError, StreamGone, Unavailable
+from relay.errors import RelayError, StreamGone, Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, Stream, resume_timestamp
+from relay.planning import Planning
 from relay.pump import Pump, Reading
 from relay.snapshot import CONTROL, Snapshots, is_snapshot
 from relay.source import Page, Source
@@ -41,6 +42,7 @@ class SourceReading:
         self.view = view
         self.pump = pump
         self.clock = clock
+        self.planning = Planning(source, view, clock=clock)
         self._turn_to(source.connect())
         self.started = clock()
         self._lister = ThreadPoolExecutor(1, thread_name_prefix=f"list-{source.name}")
@@ -95,7 +97,7 @@ class SourceReading:
 
     def go_back(self) -> None:
         """Go on with the stream that was read when the relay stopped, though the source has a newer one by now."""
-        before = self._before()
+        before = self.planning.before(self.stream)
         if self.plan is None and before is not None:
             log.info("source %s: going on with its stream %s first", self.source.name, before.label)
             self._turn_to(self.source.connect(before.label))
@@ -124,7 +126,7 @@ class SourceReading:
     @property
     def replaces(self) -> bool:
         """Whether the source had another stream before this one."""
-        return self._before() is not None
+        return self.planning.before(self.stream) is not None
 
     @property
     def waits(self) -> bool:
@@ -135,28 +137,10 @@ class SourceReading:
         log.warning("source %s: its new stream cannot be read yet: %s", self.source.name, error)
         self._again_at = self.clock() + _PATIENCE
 
-    def _before(self) -> Stream | None:
-        """Return the newest other stream of this source that was planned. Labels are times, and sort as such."""
-        others = [stream for stream in self.view.plans if stream.source == self.source.name and stream != self.stream]
-        return max(others, key=lambda stream: stream.label, default=None)
-
-    def epoch(self) -> tuple[Plan, Gap] | None:
-        """Return the plan, and the gap, of a stream that replaces another: all of it is read (I9).
-
-        None if it is the source's first. Raises ``ConfigError`` if the table has another key by now.
-        """
-        before = self._before()
-        if before is None:
-            return None
-        self._check_keys(self.view.plans[before])
-        now = self.clock()
-        place = {"stream": before.label}, {"stream": self.stream.label}
-        gap = Gap(self.source.name, self.stream.label, None, "new stream", *place, now)
-        tokens = [c.token.timestamp for c in self.view.checkpoints.get(before, {}).values() if c.token]
-        start = {shard.id: {"type": "trim_horizon"} for shard in self.source.shards()}
-        floor = max([self.view.plans[before].floor, *tokens])
-        plan = Plan(self.source.start, now, start, self._keys(), self.source.config_hash(), gap.id, floor)
-        return plan, gap
+    def make_plan(self) -> tuple[Plan, Gap | None]:
+        """Return the plan of this stream, and the gap if it replaces another. For the owner of the source's own key."""
+        before = self.planning.before(self.stream)
+        return self.planning.epoch(self.stream, before) if before is not None else (self.planning.first(), None)
 
     def is_stranded(self) -> bool:
         """Whether, once a minute, nobody has planned this source although there are workers (I10)."""
@@ -165,45 +149,11 @@ class SourceReading:
         first, self._told = not self._told, self.clock()
         return not first
 
-    def _keys(self) -> dict[str, list[list[str]]]:
-        return {table.table: [[c.name, c.type] for c in table.key] for table in self.source.tables()}
-
-    def make_plan(self) -> Plan:
-        """Decide where reading begins. Written once, by the owner of the source's own key."""
-        shards = self.source.shards()
-        self.source.take_heads(shards)
-        now = self.clock()
-        since = self.source.start_since(now)
-        start = {"type": "trim_horizon"} if since is None else {"since": since}
-        return Plan(self.source.start, now, {s.id: start for s in shards}, self._keys(), self.source.config_hash())
-
     def check_plan(self) -> None:
-        """Refuse to go on under a plan that the config or the table no longer agrees with."""
-        plan = self.plan
-        if plan is None or self._plan_checked:
-            return
-        self._plan_checked = True
-        name = self.source.name
-        if plan.requested != self.source.start:
-            raise ConfigError(
-                f"source {name}: start is {self.source.start!r}, but this source was begun with "
-                f"{plan.requested!r} and resumes from its checkpoints. Put {plan.requested!r} back; to read it from "
-                "another place, run it under another `name`."
-            )
-        if plan.config_hash != self.source.config_hash():
-            raise ConfigError(
-                f"source {name}: its checkpoints belong to another stream than the one it names now. "
-                "Give the other table a source of another name."
-            )
-        self._check_keys(plan)
-
-    def _check_keys(self, plan: Plan) -> None:
-        name, keys = self.source.name, self._keys()
-        if plan.keys != keys:
-            raise ConfigError(
-                f"source {name}: the key columns are {keys}, but its changes are keyed by {plan.keys}: "
-                "they would move to other partitions. Give the new table a source of another name."
-            )
+        """Refuse to go on under a plan that the config or the table no longer agrees with. ``ConfigError``."""
+        if self.plan is not None and not self._plan_checked:
+            self._plan_checked = True
+            self.planning.check(self.plan)
 
     # ------------------------------------------------------------------ shards
 

@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from typing import Protocol
 
 from relay.avro.registry import open_schemas
 from relay.config import Config
@@ -23,24 +22,16 @@ from relay.errors import RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
 from relay.kafka.checkpoints import CheckpointView, partition_of
-from relay.kafka.identity import Identity
 from relay.kafka.outbox import Outbox
-from relay.kafka.publisher import Aborted, Fenced, Probe, Publisher
+from relay.kafka.publisher import Aborted, Fenced, Probe
 from relay.kafka.settings import Settings
-from relay.kafka.transaction import Transaction
-from relay.lineage import Checkpoint, Gap, Stream
+from relay.publishing import Publishing
 from relay.pump import Pump, Reading
 from relay.reading import SourceReading
 from relay.signals import Signals
 from relay.source import Page, Source
 
 log = logging.getLogger(__name__)
-
-LONGEST_TRANSACTION = 0.1
-"""Seconds for which a transaction stays open while more work keeps coming."""
-
-LARGEST_TRANSACTION = 16 << 20
-"""Bytes of values after which a transaction is committed."""
 
 STOP_PATIENCE = 8.0
 """Seconds for which a stop waits for a broker that does not answer."""
@@ -49,19 +40,6 @@ _TURN = 0.05
 
 # Failures in a row of one shard that are told of: not each, and not only the first.
 _TELLING_FAILURES = {3, 10, 100, 1000, 10_000}
-
-
-class Reads(Protocol):
-    """What the worker publishes pages for: the shards of a source, or the segments of its snapshots."""
-
-    source: Source
-    stream: Stream
-    open: dict[str, Reading]
-
-    def checkpoint(self, page: Page) -> Checkpoint | None: ...
-    def resume_timestamp(self) -> int: ...
-    def note(self, page: Page) -> None: ...
-    def list_soon(self) -> None: ...
 
 
 class Worker:
@@ -83,20 +61,17 @@ class Worker:
         self.until_caught_up = until_caught_up
         self.stopping: int | None = None
         self._stop_by = math.inf
-        self._outboxes = outboxes
-        self._probe = probe
         # Taken from the pump and not published yet.
         self._inbox: deque[tuple[Reading, Page]] = deque()
-        # Published in the open transaction, in order: to be published again should it be aborted.
-        self._unconfirmed: list[tuple[Reads, Reading, Page]] = []
-        self._identity = Identity(settings.name)
         self._pump = Pump()
         self._view = CheckpointView(settings.client, settings.checkpoints)
         self._sources = [SourceReading(source, self._view, self._pump) for source in sources]
         self._group = Assignment(
             settings.client, settings.group, self._view, transaction_timeout=settings.transaction_timeout
         )
-        self._transaction = self._new_transaction()
+        self._publishing = Publishing(
+            settings, self._group, self._view, outboxes, probe=probe, stop_by=lambda: self._stop_by
+        )
 
     def stop(self, signum: int = signal.SIGTERM) -> None:
         """End after the open transaction. Safe to call from a signal handler."""
@@ -109,10 +84,10 @@ class Worker:
             self._check_plans()
             while self.stopping is None:
                 self._turn()
-                if self.until_caught_up and not self._transaction.open and all(s.is_caught_up() for s in self._sources):
+                if self.until_caught_up and not self._publishing.open and all(s.is_caught_up() for s in self._sources):
                     break
             with suppress(Aborted, Fenced, NotAMember):
-                self._commit()
+                self._publishing.commit()
         finally:
             self._close()
 
@@ -124,13 +99,13 @@ class Worker:
                 self._look_after(source)
             # Take what has come without waiting while a transaction is open: its records are waited for.
             if not self._inbox:  # I11: what is taken no longer counts against the pump's budget
-                self._inbox.extend(self._pump.take(0.0 if self._transaction.open else _TURN))
+                self._inbox.extend(self._pump.take(0.0 if self._publishing.open else _TURN))
             idle = not self._inbox
-            while self._inbox and not self._is_long():
+            while self._inbox and not self._publishing.is_long:
                 self._publish(*self._inbox.popleft())
             # As long as the work waiting: at once when nothing more waits, up to a bound under load.
-            if idle or self._is_long():
-                self._commit()
+            if idle or self._publishing.is_long:
+                self._publishing.commit()
         except (Aborted, NotAMember) as error:
             log.info("the transaction was aborted (%s); its pages are published again", error)
             for source in self._sources:
@@ -141,9 +116,6 @@ class Worker:
             for source in self._sources:
                 source.list_soon()
             self._start_over()
-
-    def _is_long(self) -> bool:
-        return self._transaction.age >= LONGEST_TRANSACTION or self._transaction.size >= LARGEST_TRANSACTION
 
     # ------------------------------------------------------------------ ownership
 
@@ -162,11 +134,11 @@ class Worker:
             log.info("gave up %d partitions", len(lost))
             for source in self._sources:
                 source.forget(lost)
-            if self._transaction.open:
+            if self._publishing.open:
                 # In a rebalance every member's open transaction fails; this one may also hold what was lost.
                 raise Aborted("partitions were taken away")
         if self._group.gained:
-            self._commit()
+            self._publishing.commit()
             gained = self._group.fence()  # I3: barrier, then read; only after it are shards opened
             # What is known of a segment means something only beside its snapshot's control record.
             controls = {partition_of(source.snapshots.control_key) for source in self._sources}
@@ -190,64 +162,62 @@ class Worker:
         if source.go_on():
             return
         if source.discover():
-            self._commit_and_see()  # what a lost shard's checkpoint says is then the newest
+            self._publishing.commit_and_see()  # what a lost shard's checkpoint says is then the newest
             lost, prunable = source.ended(self._group.owned)
             for key, (checkpoint, gap) in lost.items():
-                self._gap(source, gap)
-                self._transaction.record(key, checkpoint.to_json())
+                self._publishing.gap(source.source, gap)
+                self._publishing.record(key, checkpoint.to_json())
             for key in prunable:
-                self._transaction.record(key, None)
+                self._publishing.record(key, None)
             for key, checkpoint in source.planned(self._group.owned).items():
-                self._transaction.record(key, checkpoint.to_json())
-            self._commit_and_see()
+                self._publishing.record(key, checkpoint.to_json())
+            self._publishing.commit_and_see()
         source.open_ready(self._group.owned)
         self._look_after_snapshots(source)
 
     def _plan(self, source: SourceReading) -> None:
         try:
-            epoch = source.epoch()
+            plan, gap = source.make_plan()
         except Unavailable as error:
             if not source.replaces:
                 raise
             source.wait(error)
             return
-        if epoch is not None:
-            plan, gap = epoch
-            self._gap(source, gap)
-        else:
-            plan = source.make_plan()
-        self._transaction.record(source.plan_key, plan.to_json())
-        self._commit_and_see()
+        if gap is not None:
+            self._publishing.gap(source.source, gap)
+        self._publishing.record(source.plan_key, plan.to_json())
+        self._publishing.commit_and_see()
 
     def _look_after_snapshots(self, source: SourceReading) -> None:
         snapshots, owned = source.snapshots, self._group.owned
         if partition_of(snapshots.control_key) in owned and (step := source.snapshot_step()) is not None:
             control, mark = step
             if mark is not None:
-                self._transaction.begin()
                 for change in snapshots.mark(control, mark):
-                    outbox = self._outboxes[change.source, change.table]
-                    outbox.send_everywhere(self._transaction.publisher, change, source.resume_timestamp())
-            self._transaction.record(snapshots.control_key, control.to_json())
-            self._commit_and_see()
+                    self._publishing.everywhere(change, source.resume_timestamp())
+            self._publishing.record(snapshots.control_key, control.to_json())
+            self._publishing.commit_and_see()
         if prunable := snapshots.prunable(owned):
             for key in prunable:
-                self._transaction.record(key, None)
-            self._commit_and_see()
+                self._publishing.record(key, None)
+            self._publishing.commit_and_see()
         snapshots.open_ready(owned)
         snapshots.tell()
+
+    def _publish_again(self) -> None:
+        try:
+            self._publishing.again()
+        except Fenced as error:
+            log.warning("fenced (%s); starting over from the committed checkpoints", error)
+            self._start_over()
 
     def _start_over(self) -> None:
         """Forget all that is not committed: the fate of the last transaction must be read from Kafka."""
         for source in self._sources:
             source.forget()
-        self._unconfirmed.clear()
         self._inbox.clear()
         self._group.refence()
-        self._identity.renew()
-        self._transaction = self._new_transaction()
-
-    # ------------------------------------------------------------------ transactions
+        self._publishing.start_over()
 
     def _publish(self, reading: Reading, page: Page) -> None:
         reads = (each for source in self._sources for each in (source, source.snapshots))
@@ -271,94 +241,18 @@ class Worker:
             )
             self._pump.again(reading, again)
             return
-        self._unconfirmed.append((source, reading, page))
         if not page.finished:
             self._pump.again(reading, reading.wait_after(page))
-        self._send(source, page)
-
-    def _send(self, source: Reads, page: Page) -> None:
-        if page.gap is not None:
-            self._gap(source, page.gap)
-        if page.changes:
-            self._transaction.begin()
-            resume = source.resume_timestamp()
-            for change in page.changes:
-                outbox = self._outboxes[change.source, change.table]
-                self._transaction.size += outbox.send(self._transaction.publisher, change, resume)
-        checkpoint = source.checkpoint(page)
-        if checkpoint is not None:
-            self._transaction.record(source.stream.checkpoint_key(page.shard.id), checkpoint.to_json())
-
-    def _gap(self, source: Reads, gap: Gap) -> None:
-        """Report lost changes once (I9), or stop: what is lost is for a human to accept."""
-        name = source.source.name
-        if source.source.on_gap == "fail":
-            raise RelayError(
-                f"source {name}: changes are lost: {gap.reason} at shard {gap.shard} of stream {gap.label} after "
-                f"{gap.begin or 'its start'} (gap {gap.id}). Nothing was skipped. Set `on_gap: skip` on the source "
-                "to record the gap and go on, or `on_gap: resnapshot` to read the table again as well."
-            )
-        log.warning("source %s: gap %s: %s at shard %s: %s", name, gap.id, gap.reason, gap.shard, source.source.on_gap)
-        self._transaction.begin()
-        self._transaction.publisher.send(self.settings.gaps, gap.to_json(), gap.id.encode(), 0)
-
-    def _commit(self) -> set[int]:
-        written = self._transaction.commit()
-        # Pages that left nothing to write down are confirmed too: their position is that of the pages before.
-        for source, _, page in self._unconfirmed:
-            source.note(page)
-        self._unconfirmed.clear()
-        return written
-
-    def _commit_and_see(self) -> None:
-        """Commit, and wait until the view shows it, so that it is not written twice."""
-        written = self._commit()
-        if written and not self._view.read_to_end(written, self._group.barrier_timeout):
-            raise Unavailable(f"{self.settings.checkpoints} cannot be read to its end")
-
-    def _publish_again(self) -> None:
-        """After an abort: publish the pages of the shards that are still ours, in the same order (I1, I2)."""
-        while True:
-            try:
-                self._transaction.abort()
-                self._unconfirmed = [u for u in self._unconfirmed if u[0].open.get(u[2].shard.id) is u[1]]
-                for source, _, page in self._unconfirmed:
-                    self._send(source, page)
-                return
-            except Aborted as error:
-                log.info("aborted again (%s)", error)
-                if self.stopping is not None:
-                    return
-                time.sleep(_TURN)
-            except Fenced as error:
-                log.warning("fenced (%s); starting over from the committed checkpoints", error)
-                self._start_over()
-                return
-
-    def _new_transaction(self) -> Transaction:
-        for _ in range(3):
-            try:
-                publisher = Publisher(
-                    self.settings.producer,
-                    self._identity.transactional_id,
-                    probe=self._probe,
-                    stop_by=lambda: self._stop_by,
-                )
-                return Transaction(publisher, self._group, self.settings.checkpoints)
-            except (Aborted, Fenced) as error:
-                log.info("%s is in use (%s)", self._identity.transactional_id, error)
-                self._identity.renew()
-        raise Unavailable(f"no transactional id can be had from {self.settings.client['bootstrap.servers']}")
+        self._publishing.page(source, reading, page)
 
     def _close(self) -> None:
         for source in self._sources:
             source.close()
         self._pump.close()
         with suppress(Aborted, Fenced, RelayError):
-            self._transaction.abort()  # what a failure left open
+            self._publishing.close()
         self._group.close()
         self._view.close()
-        self._identity.release()
 
 
 def run(

@@ -24,7 +24,7 @@ from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.kafka.transaction import Transaction
 from relay.lineage import Checkpoint, ShardState
 from relay.local.kafka import KafkaBroker
-from relay.worker import LARGEST_TRANSACTION, LONGEST_TRANSACTION
+from relay.publishing import LARGEST_TRANSACTION, LONGEST_TRANSACTION
 from tests.benchmarks.changes import STREAM, TABLE, Message, change, finished
 from tests.benchmarks.harness import Benchmark, count_committed, in_turn, median, pin
 

@@ -1,0 +1,184 @@
+"""Pages become transactions: what is published, what is written down with it, and what happens after an abort.
+
+A page stays here, unconfirmed, from its first record until the commit that covers it; after an abort the pages of the
+shards that are still ours are published again, in the same order (I1, I2). Used by the worker's thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from relay.change import Change
+from relay.errors import RelayError, Unavailable
+from relay.kafka.assignment import Assignment
+from relay.kafka.checkpoints import CheckpointView
+from relay.kafka.identity import Identity
+from relay.kafka.outbox import Outbox
+from relay.kafka.publisher import Aborted, Fenced, Probe, Publisher
+from relay.kafka.settings import Settings
+from relay.kafka.transaction import Transaction
+from relay.lineage import Checkpoint, Gap, Stream
+from relay.pump import Reading
+from relay.source import Page, Source
+
+log = logging.getLogger(__name__)
+
+LONGEST_TRANSACTION = 0.1
+"""Seconds for which a transaction stays open while more work keeps coming."""
+
+LARGEST_TRANSACTION = 16 << 20
+"""Bytes of values after which a transaction is committed."""
+
+_BETWEEN_ABORTS = 0.05
+
+
+class Reads(Protocol):
+    """What pages are published for: the shards of a source, or the segments of its snapshots."""
+
+    source: Source
+    stream: Stream
+    open: dict[str, Reading]
+
+    def checkpoint(self, page: Page) -> Checkpoint | None: ...
+    def resume_timestamp(self) -> int: ...
+    def note(self, page: Page) -> None: ...
+    def list_soon(self) -> None: ...
+
+
+class Publishing:
+    """The open transaction and what is in it. ``outboxes``: where the changes of (source, table) go.
+
+    ``stop_by``: see ``Publisher``. ``probe``: called between the steps of a commit.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        group: Assignment,
+        view: CheckpointView,
+        outboxes: Mapping[tuple[str, str], Outbox],
+        *,
+        probe: Probe | None = None,
+        stop_by: Callable[[], float] = lambda: math.inf,
+    ) -> None:
+        self.settings = settings
+        self.outboxes = outboxes
+        self._group = group
+        self._view = view
+        self._probe = probe
+        self._stop_by = stop_by
+        # Published in the open transaction, in order.
+        self._unconfirmed: list[tuple[Reads, Reading, Page]] = []
+        self._identity = Identity(settings.name)
+        self._transaction = self._new_transaction()
+
+    def __repr__(self) -> str:
+        return f"<Publishing[{self._identity.transactional_id}: {len(self._unconfirmed)} pages unconfirmed]>"
+
+    @property
+    def open(self) -> bool:
+        return self._transaction.open
+
+    @property
+    def is_long(self) -> bool:
+        return self._transaction.age >= LONGEST_TRANSACTION or self._transaction.size >= LARGEST_TRANSACTION
+
+    def page(self, reads: Reads, reading: Reading, page: Page) -> None:
+        """Publish ``page`` and what is to be written down with it."""
+        self._unconfirmed.append((reads, reading, page))
+        self._send(reads, page)
+
+    def gap(self, source: Source, gap: Gap) -> None:
+        """Report lost changes once (I9), or stop: what is lost is for a human to accept."""
+        if source.on_gap == "fail":
+            raise RelayError(
+                f"source {source.name}: changes are lost: {gap.reason} at shard {gap.shard} of stream {gap.label} "
+                f"after {gap.begin or 'its start'} (gap {gap.id}). Nothing was skipped. Set `on_gap: skip` "
+                "on the source to record the gap and go on, or `on_gap: resnapshot` to read the table again as well."
+            )
+        log.warning("source %s: gap %s: %s at shard %s: %s", source.name, gap.id, gap.reason, gap.shard, source.on_gap)
+        self._transaction.begin()
+        self._transaction.publisher.send(self.settings.gaps, gap.to_json(), gap.id.encode(), 0)
+
+    def everywhere(self, change: Change, resume_timestamp: int) -> None:
+        """Publish a change that concerns no single item to every partition of its topic."""
+        self._transaction.begin()
+        self.outboxes[change.source, change.table].send_everywhere(
+            self._transaction.publisher, change, resume_timestamp
+        )
+
+    def record(self, key: bytes, value: bytes | None) -> None:
+        """Write a record of ``checkpoints`` in the open transaction."""
+        self._transaction.record(key, value)
+
+    def commit(self) -> set[int]:
+        """Commit what is open; return the checkpoint partitions written. Raises ``Aborted`` and such."""
+        written = self._transaction.commit()
+        # Pages that left nothing to write down are confirmed too: their position is that of the pages before.
+        for reads, _, page in self._unconfirmed:
+            reads.note(page)
+        self._unconfirmed.clear()
+        return written
+
+    def commit_and_see(self) -> None:
+        """Commit, and wait until the view shows it, so that it is not written twice."""
+        written = self.commit()
+        if written and not self._view.read_to_end(written, self._group.barrier_timeout):
+            raise Unavailable(f"{self.settings.checkpoints} cannot be read to its end")
+
+    def again(self) -> None:
+        """After an abort: publish the pages of the shards that are still ours. Raises ``Fenced``."""
+        while True:
+            try:
+                self._transaction.abort()
+                self._unconfirmed = [u for u in self._unconfirmed if u[0].open.get(u[2].shard.id) is u[1]]
+                for reads, _, page in self._unconfirmed:
+                    self._send(reads, page)
+                return
+            except Aborted as error:
+                log.info("aborted again (%s)", error)
+                if self._stop_by() < math.inf:
+                    return
+                time.sleep(_BETWEEN_ABORTS)
+
+    def start_over(self) -> None:
+        """Forget all that is not committed, under a new name."""
+        self._unconfirmed.clear()
+        self._identity.renew()
+        self._transaction = self._new_transaction()
+
+    def close(self) -> None:
+        """Abort what a failure left open. Raises ``Aborted`` or ``Fenced``."""
+        try:
+            self._transaction.abort()
+        finally:
+            self._identity.release()
+
+    def _send(self, reads: Reads, page: Page) -> None:
+        if page.gap is not None:
+            self.gap(reads.source, page.gap)
+        if page.changes:
+            self._transaction.begin()
+            resume = reads.resume_timestamp()
+            for change in page.changes:
+                outbox = self.outboxes[change.source, change.table]
+                self._transaction.size += outbox.send(self._transaction.publisher, change, resume)
+        checkpoint = reads.checkpoint(page)
+        if checkpoint is not None:
+            self.record(reads.stream.checkpoint_key(page.shard.id), checkpoint.to_json())
+
+    def _new_transaction(self) -> Transaction:
+        for _ in range(3):
+            try:
+                publisher = Publisher(
+                    self.settings.producer, self._identity.transactional_id, probe=self._probe, stop_by=self._stop_by
+                )
+                return Transaction(publisher, self._group, self.settings.checkpoints)
+            except (Aborted, Fenced) as error:
+                log.info("%s is in use (%s)", self._identity.transactional_id, error)
+                self._identity.renew()
+        raise Unavailable(f"no transactional id can be had from {self.settings.client['bootstrap.servers']}")
