@@ -9,19 +9,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from relay.commands import services
+from relay.commands.options import AsJson, ConfigFile, UntilCaughtUp, load_config, log_to_stderr
 from relay.errors import ConfigError, RelayError
-
-if TYPE_CHECKING:
-    from relay.config import Config
-    from relay.local.services import Service
 
 
 class _Commands(TyperGroup):
@@ -52,20 +49,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 token = typer.Typer(help="Look at event tokens: where in a database's history a change stands.", no_args_is_help=True)
-services = typer.Typer(
-    help="Run a broker, a DynamoDB and a Redis on this machine, to try things out.", no_args_is_help=True
-)
 app.add_typer(token, name="token")
-app.add_typer(services, name="services")
-
-ConfigFile = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="The YAML file that says what to relay, and where to.")
-]
-UntilCaughtUp = Annotated[
-    bool,
-    typer.Option("--until-caught-up", help="Stop, with exit code 0, once all there was at the start is done."),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+app.add_typer(services.app, name="services")
 
 
 class Consumer(StrEnum):
@@ -76,25 +61,6 @@ class Consumer(StrEnum):
 
 class DemoSource(StrEnum):
     DYNAMODB = "dynamodb"
-
-
-def _load(path: Path) -> Config:
-    """Read the config, and find the tables that its tags mean."""
-    from relay.config import load
-
-    config = load(path)
-    if not any(source.tags for source in config.sources):
-        return config  # spares boto3 to commands that do not need it
-    from relay.dynamodb.discover import tagged
-
-    return config.with_tables(tagged)
-
-
-def _log_to_stderr() -> None:
-    import logging
-
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("relay").setLevel(logging.INFO)
 
 
 def _version(wanted: bool) -> None:
@@ -121,10 +87,10 @@ def run(config: ConfigFile, until_caught_up: UntilCaughtUp = False) -> None:
     Start it again after a crash or a stop and it goes on where it was: no change is lost, none is doubled.
     Stop it with SIGTERM or Ctrl-C.
     """
-    loaded = _load(config)
+    loaded = load_config(config)
     from relay import worker
 
-    _log_to_stderr()
+    log_to_stderr()
     worker.run(loaded, until_caught_up=until_caught_up)
 
 
@@ -149,7 +115,7 @@ def check(
         return
     if config is None:
         raise typer.BadParameter("give the CONFIG to check", param_hint="CONFIG")
-    loaded = _load(config)
+    loaded = load_config(config)
     from relay.check import run as run_checks
 
     findings = []
@@ -208,7 +174,7 @@ def tail(
 
     Only what is committed is shown. What cannot be decoded is shown in base64, with an error beside it.
     """
-    loaded = _load(config)
+    loaded = load_config(config)
     from relay import tail as tailing
     from relay import tail_text
 
@@ -246,7 +212,7 @@ def consume(
 
     Runs Spark in this process. Needs Java 17 and `pip install 'relay[spark]'`.
     """
-    loaded = _load(config)
+    loaded = load_config(config)
     if {"cache": loaded.cache, "log": loaded.log, "copy": loaded.copy_}[consumer] is None:
         raise ConfigError(f"{config}: there is no `{consumer}:` in it, so there is nothing to consume for")
     import spark_consumers
@@ -271,48 +237,6 @@ def token_compare(
             raise ConfigError(f"{name} is not a token: {error}") from error
 
     typer.echo(compare(read("A", a), read("B", b)).value)
-
-
-@services.command("up")
-def services_up(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME", help="kafka, dynamodb, redis (the default is these), registry."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Start the services that do not run yet, and print where they listen. They go on running.
-
-    The first time, this downloads them. Their data is gone when they end.
-    """
-    from relay.local import services as local
-
-    _print_services(local.up(names), as_json)
-
-
-@services.command("down")
-def services_down(as_json: AsJson = False) -> None:
-    """End all services, with their data, and print those that ran."""
-    from relay.local import services as local
-
-    _print_services(local.down(), as_json)
-
-
-@services.command("status")
-def services_status(as_json: AsJson = False) -> None:
-    """Print which services were started, and whether they still run."""
-    from relay.local import services as local
-
-    _print_services(local.status(), as_json)
-
-
-def _print_services(found: Sequence[Service], as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps([service.as_dict() for service in found]))
-        return
-    for service in found:
-        state = "running" if service.running else "ended"
-        typer.echo(f"{service.name:9} {state}  {service.address}  pid {service.pid}  {service.log}")
 
 
 @app.command()

@@ -220,13 +220,18 @@ class Lineage:
     # How many complete listings in a row a shard that someone names has been absent from.
     absent: dict[str, int] = field(default_factory=dict)
     listings: int = 0
+    _children: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def update(self, shards: Iterable[Shard], known: Iterable[str] = ()) -> None:
         """Take in one complete listing; ``known`` are further shards whose absence matters."""
         self.listed = {shard.id: shard for shard in shards}
         self.listings += 1
-        wanted = {parent for shard in self.listed.values() for parent in shard.parents} | set(known)
-        missing = wanted - self.listed.keys()
+        children: dict[str, list[str]] = {}
+        for shard in self.listed.values():
+            for parent in shard.parents:
+                children.setdefault(parent, []).append(shard.id)
+        self._children = {parent: tuple(sorted(found)) for parent, found in children.items()}
+        missing = (children.keys() | set(known)) - self.listed.keys()
         self.absent = {shard: self.absent.get(shard, 0) + 1 for shard in missing}
 
     def is_gone(self, shard: str) -> bool:
@@ -234,7 +239,7 @@ class Lineage:
         return self.absent.get(shard, 0) >= 2
 
     def children(self, shard: str) -> tuple[str, ...]:
-        return tuple(sorted(child.id for child in self.listed.values() if shard in child.parents))
+        return self._children.get(shard, ())
 
     def ready(self, checkpoints: Mapping[str, Checkpoint], planned: Collection[str]) -> Iterator[Shard]:
         """Yield the shards that are not ended and whose parents all are (I2). ``planned``: those of the plan."""

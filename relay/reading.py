@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, replace
 
-from relay.errors import RelayError, StreamGone, Unavailable
+from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, Stream, resume_timestamp
+from relay.listings import Listings
 from relay.planning import Planning
 from relay.pump import Pump, Reading
 from relay.snapshot import CONTROL, Snapshots, is_snapshot
@@ -26,10 +26,18 @@ log = logging.getLogger(__name__)
 IDLE_CHECKPOINT = 10.0
 """Seconds after which an idle shard's progress is written down."""
 
-_RELIST = 60.0
-_RELIST_SOON = 1.0
+_TELL_EVERY = 60.0
 _EMPTY_PAGES_AT_HEAD = 5
 _PATIENCE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """``resume``: see ``resume_timestamp``. ``last``: the newest token's, in seconds. ``gaps``: ids of losses."""
+
+    resume: int = 0
+    last: int = 0
+    gaps: Set[str] = frozenset()
 
 
 class SourceReading:
@@ -45,16 +53,14 @@ class SourceReading:
         self.planning = Planning(source, view, clock=clock)
         self._turn_to(source.connect())
         self.started = clock()
-        self._lister = ThreadPoolExecutor(1, thread_name_prefix=f"list-{source.name}")
 
     def _turn_to(self, stream: Stream) -> None:
         """Begin to read ``stream``, and know nothing of any other."""
         self.stream = stream
         self.plan_key = stream.plan_key
         self.lineage = Lineage(stream)
+        self.listings = Listings(self.source, stream, self.lineage, clock=self.clock)
         self.snapshots = Snapshots(self.source, stream, self.view, self.pump, self.resume_timestamp, clock=self.clock)
-        # The stream that the source has instead, once it was seen.
-        self.successor: str | None = None
         # Until when not to ask again what failed.
         self._again_at = 0.0
         self._told = 0.0
@@ -65,17 +71,15 @@ class SourceReading:
         # Since the command's start: consecutive empty pages, and shards with a change from after it.
         self._empty: dict[str, int] = {}
         self._past_start: set[str] = set()
-        self._listing: Future[tuple[list[Shard], str]] | None = None
-        self._list_at = 0.0
-        self._soon = _RELIST_SOON
-        # Whether the listing under way, if any, may have been begun too early.
-        self._list_again = False
         # The endings of the view that were seen.
         self._endings = 0
         self._plan_checked = False
-        # When the listing that is in ``lineage`` was begun.
-        self._listed_at = 0.0
-        self._listing_begun = 0.0
+        # Losses that were told of since the start, which the checkpoints may not show yet.
+        self._gaps_told: set[str] = set()
+        self._known_at = -1
+        self._known_is = _Known()
+        # The state that everything which can be opened was opened in.
+        self._opened_at: tuple[int, int, frozenset[int]] | None = None
 
     def __repr__(self) -> str:
         return f"<SourceReading[{self.source.name}: {len(self.open)} open]>"
@@ -90,7 +94,7 @@ class SourceReading:
         return self.view.plans.get(self.stream)
 
     def close(self) -> None:
-        self._lister.shutdown(wait=True, cancel_futures=True)
+        self.listings.close()
         self.source.close()
 
     # ------------------------------------------------------------------ the plan
@@ -100,26 +104,28 @@ class SourceReading:
         before = self.planning.before(self.stream)
         if self.plan is None and before is not None:
             log.info("source %s: going on with its stream %s first", self.source.name, before.label)
+            self.listings.close()
             self._turn_to(self.source.connect(before.label))
 
     def go_on(self) -> bool:
         """Turn to the stream that has replaced this one, once this one is drained. Return whether that was so."""
-        if self.successor is None or self.plan is None or self.waits:
+        if self.listings.successor is None or self.plan is None or self.waits:
             return False
         ends = [
             checkpoint.updated_at if checkpoint is not None and checkpoint.state.ended else math.inf
             for checkpoint in map(self.checkpoints.get, {*self.lineage.listed, *self.checkpoints})
         ]
         # A listing from after the last end, and not the only one: it may lack a child.
-        if self.lineage.listings < 2 or self._listed_at < max(ends, default=0.0):
+        if self.lineage.listings < 2 or self.listings.listed_at < max(ends, default=0.0):
             return False
         try:
-            following = self.source.connect(self.successor)
+            following = self.source.connect(self.listings.successor)
         except Unavailable as error:
             self.wait(error)
             return False
         self.forget()
-        log.info("source %s: stream %s is drained, %s follows", self.source.name, self.stream.label, self.successor)
+        self.listings.close()
+        log.info("source %s: stream %s is drained, %s follows", self.source.name, self.stream.label, following.label)
         self._turn_to(following)
         return True
 
@@ -144,7 +150,7 @@ class SourceReading:
 
     def is_stranded(self) -> bool:
         """Whether, once a minute, nobody has planned this source although there are workers (I10)."""
-        if self.clock() - self._told < _RELIST:
+        if self.clock() - self._told < _TELL_EVERY:
             return False
         first, self._told = not self._told, self.clock()
         return not first
@@ -159,57 +165,11 @@ class SourceReading:
 
     def discover(self) -> bool:
         """Keep the listing fresh, without waiting for it. Return whether a new one has come."""
-        if self._listing is not None and self._listing.done():
-            listing, self._listing = self._listing, None
-            self._list_at = self.clock() + _RELIST
-            try:
-                shards, newest = listing.result()
-            except RelayError as error:
-                log.warning("source %s: cannot list its shards: %s", self.source.name, error)
-                self._list_at = self.clock() + 5.0
-                return False
-            self.successor = newest if newest != self.stream.label else None
-            known = set(self.lineage.listed)
-            self._listed_at = self._listing_begun
-            self.lineage.update(shards, self.checkpoints)
-            # A leaf may stay one for long, such as while its stream is disabled: asked less and less often.
-            changed = self._list_again or known != set(self.lineage.listed)
-            self._soon = _RELIST_SOON if changed else min(2 * self._soon, _RELIST)
-            if self._list_again or self._is_uncertain():
-                self._list_at = self.clock() + self._soon
-            return True
-        if self._listing is None and self.clock() >= self._list_at:
-            self._listing_begun = self.clock()
-            self._list_again = False
-            self._listing = self._lister.submit(self._list)
-        return False
-
-    def _list(self) -> tuple[list[Shard], str]:
-        """In the lister's thread: return the shards, and the label of the newest stream."""
-        try:
-            newest = self.source.newest()
-        except Unavailable as error:
-            # The stream of a table that was deleted is there for another day.
-            log.warning("source %s: cannot ask for its newest stream: %s", self.source.name, error)
-            newest = self.stream.label
-        try:
-            return self.source.shards(), newest
-        except StreamGone:
-            if newest == self.stream.label:
-                raise
-            return [], newest  # replaced for so long that it is forgotten: what was not read of it is lost
+        return self.listings.poll(self.checkpoints)
 
     def list_soon(self) -> None:
         """List again: what a listing that is under way brings is too old."""
-        self._list_again = True
-        self._list_at = min(self._list_at, self.clock() + _RELIST_SOON)
-
-    def _is_uncertain(self) -> bool:
-        """A shard is missing for the first time, or one has ended and its children are not listed yet."""
-        return any(times == 1 for times in self.lineage.absent.values()) or any(
-            c.state is ShardState.FINISHED and shard in self.lineage.listed and not self.lineage.children(shard)
-            for shard, c in self.checkpoints.items()
-        )
+        self.listings.soon()
 
     def planned(self, owned: set[int]) -> dict[bytes, Checkpoint]:
         """Checkpoints for listed shards that have none yet, of the partitions ``owned``."""
@@ -227,8 +187,10 @@ class SourceReading:
     def open_ready(self, owned: set[int]) -> None:
         """Open every shard of ``owned`` that may be read: only now, after the fence, and parents first (I2)."""
         plan = self.plan
-        if plan is None:
+        state = (self.view.version, self.lineage.listings, frozenset(owned))
+        if plan is None or state == self._opened_at:
             return
+        self._opened_at = state
         for shard in self.lineage.ready(self.checkpoints, plan.shards):
             if shard.id in self.open:
                 continue
@@ -258,6 +220,7 @@ class SourceReading:
 
     def forget(self, lost: set[int] | None = None) -> None:
         """Close the open shards of ``lost`` partitions, or all."""
+        self._opened_at = None
         for shard, reading in list(self.open.items()):
             if lost is None or partition_of(reading.key) in lost:
                 self._close(shard)
@@ -314,6 +277,8 @@ class SourceReading:
             progress=page.progress if page.progress is not None else before.progress,
         )
         self._latest[shard.id] = after
+        if page.gap is not None:
+            self._gaps_told.add(page.gap.id)
         return after
 
     def gone(self, shard: str) -> tuple[Checkpoint, Gap]:
@@ -339,7 +304,7 @@ class SourceReading:
         plan = self.plan
         if plan is None:
             return None
-        last = max([plan.floor, *(c.token.timestamp for c in self.checkpoints.values() if c.token)])
+        last = max(plan.floor, self._known().last)
         return self.snapshots.step(self._gaps(), self._is_unread(), last)
 
     def _is_unread(self) -> bool:
@@ -351,18 +316,28 @@ class SourceReading:
         )
         return not any(control is not None and control.state is ShardState.FINISHED for control in ended)
 
-    def _gaps(self) -> set[str]:
+    def _gaps(self) -> Set[str]:
         """Return the ids of the losses that are known of this stream, and before it."""
-        known = (*self.checkpoints.values(), *self._latest.values())
-        found = {checkpoint.gap for checkpoint in known} | {self.plan.gap if self.plan else None}
-        return {gap for gap in found if gap is not None}
+        return self._known().gaps | self._gaps_told | ({self.plan.gap} if self.plan and self.plan.gap else set())
 
     def resume_timestamp(self) -> int:
-        return resume_timestamp(self.checkpoints.values())
+        return self._known().resume
+
+    def _known(self) -> _Known:
+        """What all committed checkpoints say together; asked for often, and worked out once for each state of them."""
+        if self._known_at != self.view.version:
+            self._known_at = self.view.version
+            checkpoints = self.checkpoints.values()
+            self._known_is = _Known(
+                resume_timestamp(checkpoints),
+                max((c.token.timestamp for c in checkpoints if c.token), default=0),
+                {c.gap for c in checkpoints if c.gap is not None},
+            )
+        return self._known_is
 
     def is_caught_up(self) -> bool:
         """Whether every shard has been read up to the command's start, and that is committed."""
-        if self.plan is None or self._listed_at < self.started or self.successor is not None:
+        if self.plan is None or self.listings.listed_at < self.started or self.listings.successor is not None:
             return False
         if not self.snapshots.is_settled(self._gaps(), self._is_unread()):
             return False
@@ -378,7 +353,7 @@ class SourceReading:
         checkpoint = self.checkpoints.get(shard.id)
         if checkpoint is not None and checkpoint.state.ended:
             # Its children must have had a chance to be listed.
-            return shard.id in self._past_start or self._listed_at > checkpoint.updated_at
+            return shard.id in self._past_start or self.listings.listed_at > checkpoint.updated_at
         if shard.id in self._past_start or self._empty.get(shard.id, 0) >= _EMPTY_PAGES_AT_HEAD:
             return True
         if checkpoint is not None and checkpoint.progress is not None and checkpoint.progress > self.started:

@@ -95,8 +95,7 @@ class Worker:
         try:
             self._serve_group()
             self._view.poll()
-            for source in self._sources:
-                self._look_after(source)
+            self._look_after_sources()
             # Take what has come without waiting while a transaction is open: its records are waited for.
             if not self._inbox:  # I11: what is taken no longer counts against the pump's budget
                 self._inbox.extend(self._pump.take(0.0 if self._publishing.open else _TURN))
@@ -146,47 +145,57 @@ class Worker:
                 raise Unavailable(f"{self.settings.checkpoints} cannot be read to its end")
             log.info("took over %d partitions", len(gained))
 
-    def _look_after(self, source: SourceReading) -> None:
-        """Plan, discover and open the shards of ``source``, and write down what that brings."""
-        if source.plan is None:
-            if partition_of(source.plan_key) in self._group.owned:
-                if not source.waits:
-                    self._plan(source)
-            elif source.is_stranded():
+    def _look_after_sources(self) -> None:
+        """Plan, discover and open shards, and write down what that brings: for all sources in one transaction."""
+        unplanned = [source for source in self._sources if source.plan is None]
+        if sum(map(self._plan, unplanned)):
+            self._publishing.commit_and_see()
+        planned = [source for source in self._sources if source.plan is not None]
+        for source in planned:
+            source.check_plan()  # it may have been another worker's
+            source.settle()
+        going = [source for source in planned if not source.go_on()]
+        listed = [source for source in going if source.discover()]
+        if listed:
+            self._publishing.commit_and_see()  # what a lost shard's checkpoint says is then the newest
+            for source in listed:
+                self._write_listing(source)
+            self._publishing.commit_and_see()
+        for source in going:
+            source.open_ready(self._group.owned)
+            self._look_after_snapshots(source)
+
+    def _plan(self, source: SourceReading) -> bool:
+        """Write the plan of ``source``, if that is this worker's to do; return whether it did."""
+        if partition_of(source.plan_key) not in self._group.owned:
+            if source.is_stranded():
                 log.warning(
                     "source %s: no worker has planned it: does the config of each one have it?", source.source.name
                 )
-            return
-        source.check_plan()  # it may have been another worker's
-        source.settle()
-        if source.go_on():
-            return
-        if source.discover():
-            self._publishing.commit_and_see()  # what a lost shard's checkpoint says is then the newest
-            lost, prunable = source.ended(self._group.owned)
-            for key, (checkpoint, gap) in lost.items():
-                self._publishing.gap(source.source, gap)
-                self._publishing.record(key, checkpoint.to_json())
-            for key in prunable:
-                self._publishing.record(key, None)
-            for key, checkpoint in source.planned(self._group.owned).items():
-                self._publishing.record(key, checkpoint.to_json())
-            self._publishing.commit_and_see()
-        source.open_ready(self._group.owned)
-        self._look_after_snapshots(source)
-
-    def _plan(self, source: SourceReading) -> None:
+            return False
+        if source.waits:
+            return False
         try:
             plan, gap = source.make_plan()
         except Unavailable as error:
             if not source.replaces:
                 raise
             source.wait(error)
-            return
+            return False
         if gap is not None:
             self._publishing.gap(source.source, gap)
         self._publishing.record(source.plan_key, plan.to_json())
-        self._publishing.commit_and_see()
+        return True
+
+    def _write_listing(self, source: SourceReading) -> None:
+        lost, prunable = source.ended(self._group.owned)
+        for key, (checkpoint, gap) in lost.items():
+            self._publishing.gap(source.source, gap)
+            self._publishing.record(key, checkpoint.to_json())
+        for key in prunable:
+            self._publishing.record(key, None)
+        for key, checkpoint in source.planned(self._group.owned).items():
+            self._publishing.record(key, checkpoint.to_json())
 
     def _look_after_snapshots(self, source: SourceReading) -> None:
         snapshots, owned = source.snapshots, self._group.owned

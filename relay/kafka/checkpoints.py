@@ -37,7 +37,8 @@ class CheckpointView:
         self.clock = clock
         self.plans: dict[Stream, Plan] = {}
         self.checkpoints: dict[Stream, dict[str, Checkpoint]] = {}
-        # Goes up with every shard that is seen to end.
+        # Goes up with every record that is seen, and with every shard that is seen to end.
+        self.version = 0
         self.endings = 0
         # The next offset to be read, per partition, past transaction markers too.
         self._positions = dict.fromkeys(range(CHECKPOINT_PARTITIONS), 0)
@@ -126,6 +127,7 @@ class CheckpointView:
             raise RelayError(f"{self.topic}: a record without a key at partition {where}, offset {offset}")
         self._positions[where] = offset + 1
         value = message.value()
+        self.version += 1
         try:
             stream, shard = parse_key(key)
             if shard is None and value is not None:

@@ -1,0 +1,58 @@
+"""``relay services``: what is run on this machine to try things out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from relay.commands.options import AsJson
+
+if TYPE_CHECKING:
+    from relay.local.services import Service
+
+app = typer.Typer(help="Run a broker, a DynamoDB and a Redis on this machine, to try things out.", no_args_is_help=True)
+
+
+@app.command("up")
+def services_up(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="kafka, dynamodb, redis (the default is these), registry."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Start the services that do not run yet, and print where they listen. They go on running.
+
+    The first time, this downloads them. Their data is gone when they end.
+    """
+    from relay.local import services as local
+
+    _print_services(local.up(names), as_json)
+
+
+@app.command("down")
+def services_down(as_json: AsJson = False) -> None:
+    """End all services, with their data, and print those that ran."""
+    from relay.local import services as local
+
+    _print_services(local.down(), as_json)
+
+
+@app.command("status")
+def services_status(as_json: AsJson = False) -> None:
+    """Print which services were started, and whether they still run."""
+    from relay.local import services as local
+
+    _print_services(local.status(), as_json)
+
+
+def _print_services(found: Sequence[Service], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps([service.as_dict() for service in found]))
+        return
+    for service in found:
+        state = "running" if service.running else "ended"
+        typer.echo(f"{service.name:9} {state}  {service.address}  pid {service.pid}  {service.log}")

@@ -1,0 +1,104 @@
+"""When the shards of a stream are listed: in a thread, often while something is uncertain, else once a minute."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from relay.errors import RelayError, StreamGone, Unavailable
+from relay.lineage import Checkpoint, Lineage, Shard, ShardState, Stream
+from relay.source import Source
+
+log = logging.getLogger(__name__)
+
+_RELIST = 60.0
+_RELIST_SOON = 1.0
+_AFTER_FAILURE = 5.0
+
+
+class Listings:
+    """Keeps ``lineage`` up to date. Used by the worker's thread."""
+
+    def __init__(
+        self, source: Source, stream: Stream, lineage: Lineage, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.source = source
+        self.stream = stream
+        self.lineage = lineage
+        self.clock = clock
+        # The stream that the source has instead, once it was seen.
+        self.successor: str | None = None
+        # When the listing that is in ``lineage`` was begun.
+        self.listed_at = 0.0
+        self._begun = 0.0
+        self._next_at = 0.0
+        self._wait = _RELIST_SOON
+        # Whether the listing under way, if any, may have been begun too early.
+        self._again = False
+        self._under_way: Future[tuple[list[Shard], str]] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"list-{source.name}")
+
+    def __repr__(self) -> str:
+        return f"<Listings[{self.source.name}: {len(self.lineage.listed)} shards]>"
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=True, cancel_futures=True)
+
+    def soon(self) -> None:
+        """List again: what a listing that is under way brings is too old."""
+        self._again = True
+        self._next_at = min(self._next_at, self.clock() + _RELIST_SOON)
+
+    def poll(self, checkpoints: Mapping[str, Checkpoint]) -> bool:
+        """Take in a listing that has come, or begin one that is due; return whether one has come."""
+        if self._under_way is not None and self._under_way.done():
+            under_way, self._under_way = self._under_way, None
+            return self._take(under_way, checkpoints)
+        if self._under_way is None and self.clock() >= self._next_at:
+            self._begun = self.clock()
+            self._again = False
+            self._under_way = self._thread.submit(self._list)
+        return False
+
+    def _take(self, listing: Future[tuple[list[Shard], str]], checkpoints: Mapping[str, Checkpoint]) -> bool:
+        self._next_at = self.clock() + _RELIST
+        try:
+            shards, newest = listing.result()
+        except RelayError as error:
+            log.warning("source %s: cannot list its shards: %s", self.source.name, error)
+            self._next_at = self.clock() + _AFTER_FAILURE
+            return False
+        self.successor = newest if newest != self.stream.label else None
+        known = set(self.lineage.listed)
+        self.listed_at = self._begun
+        self.lineage.update(shards, checkpoints)
+        # A leaf may stay one for long, such as while its stream is disabled: asked less and less often.
+        changed = self._again or known != set(self.lineage.listed)
+        self._wait = _RELIST_SOON if changed else min(2 * self._wait, _RELIST)
+        if self._again or self._is_uncertain(checkpoints):
+            self._next_at = self.clock() + self._wait
+        return True
+
+    def _list(self) -> tuple[list[Shard], str]:
+        """In the thread: return the shards, and the label of the newest stream."""
+        try:
+            newest = self.source.newest()
+        except Unavailable as error:
+            # The stream of a table that was deleted is there for another day.
+            log.warning("source %s: cannot ask for its newest stream: %s", self.source.name, error)
+            newest = self.stream.label
+        try:
+            return self.source.shards(), newest
+        except StreamGone:
+            if newest == self.stream.label:
+                raise
+            return [], newest  # replaced for so long that it is forgotten: what was not read of it is lost
+
+    def _is_uncertain(self, checkpoints: Mapping[str, Checkpoint]) -> bool:
+        """A shard is missing for the first time, or one has ended and its children are not listed yet."""
+        return any(times == 1 for times in self.lineage.absent.values()) or any(
+            c.state is ShardState.FINISHED and shard in self.lineage.listed and not self.lineage.children(shard)
+            for shard, c in checkpoints.items()
+        )
