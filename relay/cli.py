@@ -81,17 +81,31 @@ def _root(
 
 
 @app.command()
-def run(config: ConfigFile, until_caught_up: UntilCaughtUp = False) -> None:
+def run(
+    config: ConfigFile,
+    until_caught_up: UntilCaughtUp = False,
+    workers: Annotated[
+        int, typer.Option(min=1, max=256, help="How many processes share the work. One that dies is started again.")
+    ] = 1,
+) -> None:
     """Relay changes from the sources to Kafka, until stopped.
 
     Start it again after a crash or a stop and it goes on where it was: no change is lost, none is doubled.
-    Stop it with SIGTERM or Ctrl-C.
+    Start it on more machines with the same config, and they share the work. Stop it with SIGTERM or Ctrl-C.
     """
     loaded = load_config(config)
-    from relay import worker
-
     log_to_stderr()
-    worker.run(loaded, until_caught_up=until_caught_up)
+    if workers == 1:
+        from relay import worker
+
+        worker.run(loaded, until_caught_up=until_caught_up)
+    else:
+        from relay import supervisor
+
+        command = [sys.executable, "-m", "relay.cli", "run", str(config)]
+        if until_caught_up:
+            command.append("--until-caught-up")
+        supervisor.run(command, workers, until_done=until_caught_up)
 
 
 @app.command()

@@ -20,11 +20,12 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
+from relay import launch
 from relay.errors import Unavailable
 
 HOST = "127.0.0.1"
 
-_LAUNCH = Path(__file__).with_name("launch.py")
+_LAUNCH = Path(launch.__file__)
 _TAIL_BYTES = 64 << 10
 
 # Processes that are meant to outlive this one.

@@ -1,0 +1,107 @@
+"""The supervisor of ``relay run --workers``: workers that die come back, and none outlives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from relay.supervisor import Supervisor, WorkersFailed
+from tests.faults.harness import wait_until
+
+
+def script(folder: Path, text: str) -> list[str]:
+    """A worker that notes its number and pid, and then does what ``text`` says."""
+    path = folder / "worker.py"
+    path.write_text(
+        "import os, signal, sys, time\n"
+        f"with open({str(folder / 'started')!r}, 'a') as f:\n"
+        "    f.write(os.environ['RELAY_WORKER'] + ' ' + str(os.getpid()) + chr(10))\n" + text
+    )
+    return [sys.executable, str(path)]
+
+
+def started(folder: Path) -> list[tuple[int, int]]:
+    path = folder / "started"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [(int(number), int(pid)) for number, pid in map(str.split, lines)]
+
+
+def test_each_worker_runs_to_its_end_when_caught_up_is_wanted(tmp_path: Path) -> None:
+    Supervisor(script(tmp_path, "sys.exit(0)\n"), 3, until_done=True).run()
+    assert sorted(number for number, _ in started(tmp_path)) == [0, 1, 2]
+
+
+def test_a_worker_that_was_killed_is_started_again(tmp_path: Path) -> None:
+    """I10: kill -9 of one worker leaves the others alone."""
+    supervisor = Supervisor(script(tmp_path, "time.sleep(600)\n"), 2)
+    thread = threading.Thread(target=supervisor.run)
+    thread.start()
+    try:
+        first = wait_until(lambda: started(tmp_path) if len(started(tmp_path)) == 2 else None, 30)
+        number, pid = first[0]
+        os.kill(pid, signal.SIGKILL)
+        again = wait_until(lambda: started(tmp_path)[2:] or None, 30)
+        assert [found for found, _ in again] == [number]
+    finally:
+        supervisor.stop()
+        thread.join()
+    assert not any(map(is_alive, [pid for _, pid in started(tmp_path)]))
+
+
+def test_a_wrong_config_ends_all_workers_at_once(tmp_path: Path) -> None:
+    """Exit code 2 will not get better by trying again."""
+    text = "sys.exit(2) if os.environ['RELAY_WORKER'] == '1' else time.sleep(600)\n"
+    with pytest.raises(WorkersFailed, match="worker 1 ended with exit code 2") as failed:
+        Supervisor(script(tmp_path, text), 2).run()
+    assert failed.value.exit_code == 2
+    assert not any(map(is_alive, [pid for _, pid in started(tmp_path)]))
+
+
+def test_a_worker_that_cannot_live_ends_the_supervisor_with_its_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.supervisor._LONGEST_BACKOFF", 0.1)
+    with pytest.raises(WorkersFailed, match="5 times in a row") as failed:
+        Supervisor(script(tmp_path, "sys.exit(3)\n"), 1).run()
+    assert failed.value.exit_code == 3
+    assert len(started(tmp_path)) == 5
+
+
+def test_no_worker_outlives_a_supervisor_that_was_killed(tmp_path: Path) -> None:
+    command = script(tmp_path, "time.sleep(600)\n")
+    program = f"from relay.supervisor import run; run({command!r}, 2, until_done=False)"
+    parent = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        wait_until(lambda: started(tmp_path) if len(started(tmp_path)) == 2 else None, 30)
+    finally:
+        parent.kill()
+        parent.wait()
+    pids = [pid for _, pid in started(tmp_path)]
+    wait_until(lambda: True if not any(map(is_alive, pids)) else None, 30)
+
+
+def test_sigterm_stops_all_workers_in_order(tmp_path: Path) -> None:
+    command = script(tmp_path, "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\ntime.sleep(600)\n")
+    program = f"from relay.supervisor import run; run({command!r}, 2, until_done=False)"
+    parent = subprocess.Popen([sys.executable, "-c", program])
+    wait_until(lambda: started(tmp_path) if len(started(tmp_path)) == 2 else None, 30)
+    time.sleep(0.2)
+    parent.send_signal(signal.SIGTERM)
+    assert parent.wait(30) == 0
+    assert not any(map(is_alive, [pid for _, pid in started(tmp_path)]))
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # A child of ours that nobody waited for yet is no longer alive.
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
