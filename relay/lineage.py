@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -320,14 +320,35 @@ class Lineage:
         return floor
 
 
-def resume_timestamp(checkpoints: Iterable[Checkpoint]) -> int:
+def resume_timestamp(checkpoints: Mapping[str, Checkpoint]) -> int:
     """Seconds since the epoch where a restart would have to begin: the least progress of unfinished shards.
 
-    0 if one of them has none yet.
+    A shard of which nothing was read yet begins where its parents have got to. 0 if that is not known either.
     """
-    unfinished = [c.progress for c in checkpoints if not c.state.ended]
-    return min((int(p) if p is not None else 0 for p in unfinished), default=0)
+    unfinished = (c for c in checkpoints.values() if not c.state.ended)
+    return min((int(_progress(c, checkpoints)) for c in unfinished), default=0)
 
 
-def with_children(checkpoint: Checkpoint, children: tuple[str, ...]) -> Checkpoint:
-    return replace(checkpoint, children=tuple(sorted({*checkpoint.children, *children})))
+def low_watermark(checkpoints: Mapping[str, Checkpoint], lineage: Lineage) -> float | None:
+    """Seconds before which every change of the stream is on the topic; None while that is not known.
+
+    Other than ``resume_timestamp`` it counts shards that nobody has planned yet, and the children, not listed yet, of
+    one that has ended: it never goes back because they appear.
+    """
+    if not lineage.listings or any(shard not in checkpoints for shard in lineage.listed):
+        return None
+    last = [
+        _progress(checkpoint, checkpoints)
+        for shard, checkpoint in checkpoints.items()
+        if not checkpoint.state.ended or (shard in lineage.listed and not lineage.children(shard))
+    ]
+    low = min(last, default=0.0)
+    return low if low > 0 else None
+
+
+def _progress(checkpoint: Checkpoint, checkpoints: Mapping[str, Checkpoint]) -> float:
+    if checkpoint.progress is not None:
+        return checkpoint.progress
+    parents = [checkpoints.get(parent) for parent in checkpoint.parents]
+    known = [parent.progress for parent in parents if parent is not None and parent.progress is not None]
+    return min(known) if known and len(known) == len(parents) else 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from relay.change import Change
@@ -23,7 +23,9 @@ from relay.kafka.settings import Settings
 from relay.kafka.transaction import Transaction
 from relay.lineage import Checkpoint, Gap, Stream
 from relay.pump import Reading
+from relay.snapshot import is_snapshot
 from relay.source import Page, Source
+from relay.watermarks import Watermarks
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +75,7 @@ class Publishing:
         self._stop_by = stop_by
         # Published in the open transaction, in order.
         self._unconfirmed: list[tuple[Reads, Reading, Page]] = []
+        self._watermarks = Watermarks()
         self._identity = Identity(settings.name)
         self._transaction = self._new_transaction()
 
@@ -103,6 +106,13 @@ class Publishing:
         log.warning("source %s: gap %s: %s at shard %s: %s", source.name, gap.id, gap.reason, gap.shard, source.on_gap)
         self._transaction.begin()
         self._transaction.publisher.send(self.settings.gaps, gap.to_json(), gap.id.encode(), 0)
+
+    def watermarks(self, streams: Callable[[], Iterable[tuple[Stream, float | None]]]) -> None:
+        """Publish the low watermarks that are due. ``streams``: see ``Watermarks.low``."""
+        for key, value in self._watermarks.low(streams, self._group.owned):
+            self._transaction.begin()
+            self._transaction.fence(key)
+            self._transaction.publisher.send(self.settings.watermarks, value, key, 0)
 
     def everywhere(self, change: Change, resume_timestamp: int) -> None:
         """Publish a change that concerns no single item to every partition of its topic."""
@@ -170,6 +180,10 @@ class Publishing:
         checkpoint = reads.checkpoint(page)
         if checkpoint is not None:
             self.record(reads.stream.checkpoint_key(page.shard.id), checkpoint.to_json())
+            if not is_snapshot(reads.stream):
+                record = self._watermarks.of_shard(reads.stream, page.shard.id, checkpoint)
+                if record is not None:
+                    self._transaction.publisher.send(self.settings.watermarks, record[1], record[0], 0)
 
     def _new_transaction(self) -> Transaction:
         for _ in range(3):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
-from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, Stream, resume_timestamp
+from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, Stream, low_watermark, resume_timestamp
 from relay.listings import Listings
 from relay.planning import Planning
 from relay.pump import Pump, Reading
@@ -274,7 +274,8 @@ class SourceReading:
             position=page.position,
             token=page.token or before.token,
             gap=page.gap.id if page.gap else before.gap,
-            progress=page.progress if page.progress is not None else before.progress,
+            # What an empty page shows lags behind the change before it.
+            progress=max((p for p in (page.progress, before.progress) if p is not None), default=None),
         )
         self._latest[shard.id] = after
         if page.gap is not None:
@@ -323,13 +324,17 @@ class SourceReading:
     def resume_timestamp(self) -> int:
         return self._known().resume
 
+    def low_watermark(self) -> float | None:
+        """See ``lineage.low_watermark``."""
+        return low_watermark(self.checkpoints, self.lineage) if self.plan is not None else None
+
     def _known(self) -> _Known:
         """What all committed checkpoints say together; asked for often, and worked out once for each state of them."""
         if self._known_at != self.view.version:
             self._known_at = self.view.version
             checkpoints = self.checkpoints.values()
             self._known_is = _Known(
-                resume_timestamp(checkpoints),
+                resume_timestamp(self.checkpoints),
                 max((c.token.timestamp for c in checkpoints if c.token), default=0),
                 {c.gap for c in checkpoints if c.gap is not None},
             )

@@ -96,6 +96,7 @@ class Worker:
             self._serve_group()
             self._view.poll()
             self._look_after_sources()
+            self._publishing.watermarks(lambda: [(s.stream, s.low_watermark()) for s in self._sources])
             # Take what has come without waiting while a transaction is open: its records are waited for.
             if not self._inbox:  # I11: what is taken no longer counts against the pump's budget
                 self._inbox.extend(self._pump.take(0.0 if self._publishing.open else _TURN))

@@ -24,6 +24,7 @@ class Settings:
     transaction_timeout: float
     checkpoints: str
     gaps: str
+    watermarks: str
     group: str
 
     @classmethod
@@ -50,5 +51,6 @@ class Settings:
             transaction_timeout=timeout,
             checkpoints=config.internal("checkpoints"),
             gaps=config.internal("gaps"),
+            watermarks=config.internal("watermarks"),
             group=f"{config.name}.relay",
         )

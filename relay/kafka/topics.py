@@ -100,6 +100,7 @@ def needed(config: Config, tables: Iterable[str]) -> list[Topic]:
             compacted=True,
         ),
         Topic(config.internal("schemas"), 1, "schemas are read as one list", compact, compacted=True),
+        Topic(config.internal("watermarks"), 1, "watermarks are read as one list", compact, compacted=True),
         Topic(config.internal("gaps"), 1, "gaps are read as one list", forever, compactable=False),
         Topic(config.internal("dead_letters"), 1, "dead letters are read as one list", large, compactable=False),
     ]

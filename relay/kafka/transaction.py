@@ -20,6 +20,8 @@ class Transaction:
         self._begun = 0.0
         # The newest checkpoint per key; None prunes. Sent at the end, so once for each shard.
         self._records: dict[bytes, bytes | None] = {}
+        # Partitions of checkpoints, of which none was written, that have to be owned all the same.
+        self._fenced: set[int] = set()
 
     @property
     def open(self) -> bool:
@@ -41,6 +43,10 @@ class Transaction:
         self.begin()
         self._records[key] = value
 
+    def fence(self, key: bytes) -> None:
+        """Let the transaction commit only while the partition of ``key`` is owned."""
+        self._fenced.add(partition_of(key))
+
     def commit(self) -> set[int]:
         """Commit, and return the checkpoint partitions written. Raises ``NotAMember`` too."""
         if not self.open:
@@ -49,7 +55,7 @@ class Transaction:
         for key, value in self._records.items():
             self.publisher.send(self.checkpoints, value, key, partition_of(key))
         # I3, I4: the offsets of exactly the partitions written tie the transaction to their ownership.
-        self.publisher.commit(self.group.offsets(partitions), self.group.metadata)
+        self.publisher.commit(self.group.offsets(partitions | self._fenced), self.group.metadata)
         self._forget()
         return partitions
 
@@ -60,4 +66,5 @@ class Transaction:
 
     def _forget(self) -> None:
         self._records.clear()
+        self._fenced.clear()
         self.size = 0
