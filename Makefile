@@ -9,7 +9,7 @@ OWN_UV := $(RELAY_CACHE)/uv-$(UV_VERSION)/bin/uv
 UV := $(or $(shell command -v uv 2>/dev/null),$(OWN_UV))
 RUN := $(UV) run --frozen --all-extras
 
-.PHONY: demo test quick lint format bench golden setup help
+.PHONY: demo test quick lint format bench soak setup help
 
 help:            ## This list.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ format: setup    ## Write what ruff can mend.
 
 bench: setup     ## All benchmarks, or NAME=encode_publish.
 	@$(RUN) python -m tests.benchmarks $(NAME)
+
+soak: setup      ## Workers and broker that die at random, for SECONDS=600, SEED=...
+	@RELAY_SOAK_SECONDS=$(SECONDS) RELAY_SOAK_SEED=$(SEED) $(RUN) python -m tests.faults.soak
 
 setup: $(UV)     ## The locked environment.
 	@$(UV) sync --frozen --all-extras --quiet

@@ -155,10 +155,12 @@ class Publishing:
                     return
                 time.sleep(_BETWEEN_ABORTS)
 
-    def start_over(self) -> None:
-        """Forget all that is not committed, under a new name."""
+    def start_over(self, *, under_a_new_name: bool) -> None:
+        """Forget all that is not committed. Under the old name, what was left open is ended at once."""
         self._unconfirmed.clear()
-        self._identity.renew()
+        self._transaction.publisher.close()
+        if under_a_new_name:
+            self._identity.renew()
         self._transaction = self._new_transaction()
 
     def close(self) -> None:
@@ -166,6 +168,7 @@ class Publishing:
         try:
             self._transaction.abort()
         finally:
+            self._transaction.publisher.close()
             self._identity.release()
 
     def _send(self, reads: Reads, page: Page) -> None:

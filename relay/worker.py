@@ -23,7 +23,7 @@ from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.kafka.outbox import Outbox
-from relay.kafka.publisher import Aborted, Fenced, Probe
+from relay.kafka.publisher import Abandoned, Aborted, Fenced, Probe
 from relay.kafka.settings import Settings
 from relay.publishing import Publishing
 from relay.pump import Pump, Reading
@@ -112,10 +112,9 @@ class Worker:
                 source.list_soon()  # the records of a listing may have been in it
             self._publish_again()
         except Fenced as error:
-            log.warning("fenced (%s); starting over from the committed checkpoints", error)
             for source in self._sources:
                 source.list_soon()
-            self._start_over()
+            self._start_over(error)
 
     # ------------------------------------------------------------------ ownership
 
@@ -218,16 +217,16 @@ class Worker:
         try:
             self._publishing.again()
         except Fenced as error:
-            log.warning("fenced (%s); starting over from the committed checkpoints", error)
-            self._start_over()
+            self._start_over(error)
 
-    def _start_over(self) -> None:
+    def _start_over(self, reason: Fenced) -> None:
         """Forget all that is not committed: the fate of the last transaction must be read from Kafka."""
+        log.warning("fenced (%s); starting over from the committed checkpoints", reason)
         for source in self._sources:
             source.forget()
         self._inbox.clear()
         self._group.refence()
-        self._publishing.start_over()
+        self._publishing.start_over(under_a_new_name=not isinstance(reason, Abandoned))
 
     def _publish(self, reading: Reading, page: Page) -> None:
         reads = (each for source in self._sources for each in (source, source.snapshots))

@@ -10,11 +10,13 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from relay.errors import NotDrained, RelayError, Unavailable
+from relay.kafka.patience import PatientCaller, Stuck
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -24,6 +26,7 @@ Probe = Callable[[str], None]
 
 _CALL_TIMEOUT = 2.0
 _GIVE_UP = 120.0
+_STUCK_AFTER = _CALL_TIMEOUT + 2.0
 
 
 class Aborted(Exception):
@@ -32,6 +35,10 @@ class Aborted(Exception):
 
 class Fenced(Exception):
     """This producer can do nothing more. Whether its last transaction is visible must be read from Kafka."""
+
+
+class Abandoned(Fenced):
+    """A call of the client never returned. Another producer with the same ``transactional.id`` ends what it left."""
 
 
 class Publisher:
@@ -56,6 +63,7 @@ class Publisher:
         self._producer = Producer({**client, "transactional.id": transactional_id})
         self._call("init_transactions", lambda: self._producer.init_transactions(_CALL_TIMEOUT))
         self.produce = self._producer.produce
+        self._patiently = PatientCaller(f"{transactional_id}-offsets")
 
     def __repr__(self) -> str:
         return f"<Publisher[{self.transactional_id}{', open' if self.open else ''}]>"
@@ -94,13 +102,21 @@ class Publisher:
     def commit(self, offsets: list[TopicPartition], metadata: Callable[[], Any]) -> None:
         """Commit the open transaction with the group's ``offsets``. Raises ``Aborted`` or ``Fenced``."""
         self._probe("before_send_offsets")
-        fence = metadata()
-        self._call("send_offsets", lambda: self._producer.send_offsets_to_transaction(offsets, fence, _CALL_TIMEOUT))
+        send = partial(self._producer.send_offsets_to_transaction, offsets, metadata(), _CALL_TIMEOUT)
+        try:
+            self._call("send_offsets", lambda: self._patiently(send, _STUCK_AFTER))
+        except Stuck as error:
+            self.open = False
+            raise Abandoned(f"send_offsets: {error}") from error
         self._probe("after_send_offsets")
         self._probe("before_commit")
         self._call("commit", lambda: self._producer.commit_transaction(_CALL_TIMEOUT))
         self.open = False
         self._probe("after_commit")
+
+    def close(self) -> None:
+        """End its thread. What is open stays open until the broker or a successor ends it."""
+        self._patiently.close()
 
     def abort(self) -> None:
         """Abort the open transaction, if there is one. Raises ``Fenced``."""

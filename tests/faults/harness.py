@@ -114,7 +114,8 @@ class Relay:
     def __init__(self, command: list[str], log: Path) -> None:
         self._log = log
         with log.open("wb") as out:
-            self._process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)
+            environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
+            self._process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
 
     def log(self) -> str:
         return self._log.read_text(errors="replace")[-4000:]
@@ -123,15 +124,24 @@ class Relay:
         self._process.kill()
         self._process.wait()
 
-    def stop(self, signum: signal.Signals, timeout: float = 30.0) -> int:
+    def stop(self, signum: signal.Signals = signal.SIGTERM, timeout: float = 30.0) -> int:
         self._process.send_signal(signum)
         return self._process.wait(timeout)
+
+    def where_it_hangs(self) -> str:
+        """End the process, and return its log, which ends with the stacks of its threads."""
+        self._process.send_signal(signal.SIGABRT)
+        self._process.wait(30)
+        return self.log()
 
     def terminate(self) -> int:
         return self.stop(signal.SIGTERM)
 
     def wait(self, timeout: float) -> int:
         return self._process.wait(timeout)
+
+    def pause(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
 
     def wake(self) -> None:
         self._process.send_signal(signal.SIGCONT)

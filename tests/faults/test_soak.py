@@ -1,0 +1,22 @@
+"""Three workers under random faults for a few minutes: I1, I2, I3, I10. ``make soak`` goes on for longer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.faults.soak import Soak
+
+SECONDS = float(os.environ.get("RELAY_SOAK_SECONDS") or 120)
+SEED = int(os.environ.get("RELAY_SOAK_SEED") or 20)
+
+
+@pytest.mark.services
+@pytest.mark.timeout(SECONDS + 600)
+def test_workers_and_broker_that_die_at_random_lose_double_and_disorder_nothing(tmp_path: Path) -> None:
+    totals = Soak(tmp_path, SEED).play(SECONDS)
+    assert totals.problems == [], f"RELAY_SOAK_SEED={SEED}: {totals.as_json()}"
+    assert totals.published == totals.written > 0
+    assert {"kill", "pause", "broker"} <= totals.faults.keys()
