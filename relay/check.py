@@ -125,7 +125,24 @@ def _source(config: Config, source: DynamoDBSource) -> list[Finding]:
     found = table(source)
     key = ", ".join(f"{column.name} ({column.type})" for column in found.key)
     stream = Finding(f"source {source.name}", f"table {found.table}, key {key}, stream of {found.view_type}")
-    return [stream, *columns(source, found), *templates(config, found)]
+    return [stream, *columns(source, found), *images(config, found), *templates(config, found)]
+
+
+def images(config: Config, found: describe.Description) -> list[Finding]:
+    """Say whether the stream carries the rows that a copy of the table is to hold."""
+    if config.copy_ is None:
+        return []
+    name = f"copy of {found.table}"
+    if found.view_type in ("NEW_IMAGE", "NEW_AND_OLD_IMAGES"):
+        return [Finding(name, "every change has the row that it leaves")]
+    return [
+        Finding(
+            name,
+            f"a stream of {found.view_type} does not carry the rows: each one changed would be marked incomplete; set "
+            "the table's StreamViewType to NEW_IMAGE or NEW_AND_OLD_IMAGES",
+            Unavailable.exit_code,
+        )
+    ]
 
 
 def columns(source: DynamoDBSource, found: describe.Description) -> list[Finding]:

@@ -95,6 +95,18 @@ def test_declared_columns_are_held_to_the_table() -> None:
     assert "KEYS_ONLY" in images[2]
 
 
+@pytest.mark.parametrize(
+    ("view_type", "ok"),
+    [("KEYS_ONLY", False), ("NEW_IMAGE", True), ("OLD_IMAGE", False), ("NEW_AND_OLD_IMAGES", True)],
+)
+def test_a_copy_needs_the_rows_that_changes_leave(view_type: str, ok: bool) -> None:
+    wanted = Config.model_validate(config(copy={"url": "delta:///tmp/copy"}))
+    (found,) = check.images(wanted, described(view_type))
+    assert found.ok is ok
+    assert ok or "NEW_AND_OLD_IMAGES" in found.detail
+    assert check.images(Config.model_validate(config()), described(view_type)) == []
+
+
 def test_a_table_without_cache_keys_needs_nothing() -> None:
     assert check.templates(Config.model_validate(config()), described("KEYS_ONLY")) == []
 
@@ -192,11 +204,12 @@ class TestOnServices:
         )
         result = run(content)
         assert result.exit_code == 0, result.output
-        assert result.stdout.splitlines()[:9] == [
+        assert result.stdout.splitlines()[:10] == [
             f"✓ kafka {kafka.bootstrap_servers}: reachable",
             f"✓ topic {unique}.{unique}: will be created with 2 partitions",
             f"✓ topic {unique}.checkpoints: will be created with 64 partitions",
             f"✓ topic {unique}.schemas: will be created with 1 partition",
+            f"✓ topic {unique}.watermarks: will be created with 1 partition",
             f"✓ topic {unique}.gaps: will be created with 1 partition",
             f"✓ topic {unique}.dead_letters: will be created with 1 partition",
             f"✓ source orders: table {unique}, key order_id (S), stream of NEW_AND_OLD_IMAGES",

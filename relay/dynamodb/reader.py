@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from relay.dynamodb.creation import may_be_from
 from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.session import (
     PAGE_LIMIT,
@@ -133,7 +134,7 @@ class DynamoDBShardReader:
             progress = float(created)
             if change.token is not None:
                 self.floor = change.token.timestamp
-            if not self._discards or _may_be_after(created, self.since):
+            if not self._discards or may_be_from(created, self.since):
                 self._discards = False
                 changes.append(change)
                 size += record.dynamodb.size_bytes or record.dynamodb.image_bytes  # I11
@@ -159,11 +160,3 @@ class DynamoDBShardReader:
 
     def _position(self) -> Mapping[str, Any] | None:
         return {"type": "after_sequence", "sequence": self.sequence} if self.sequence is not None else None
-
-
-def _may_be_after(created: int, since: float) -> bool:
-    """Whether a record of creation time ``created`` may have been written at ``since`` or later.
-
-    DynamoDB rounds the time down to the second, DynamoDB Local to the minute; in doubt nothing is lost (I1).
-    """
-    return created + (60 if created % 60 == 0 else 1) > since

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
+from relay.dynamodb.creation import may_be_from
 from relay.dynamodb.session import (
     IteratorExpired,
     IteratorType,
@@ -225,7 +226,7 @@ class StreamShard:
         if self.since is None:
             return records
         for index, record in enumerate(records):
-            if _may_be_from(record["meta"]["created_at"], self.since):
+            if may_be_from(record["meta"]["created_at"].timestamp(), self.since.timestamp()):
                 self.since = None
                 return records[index:]
         return []
@@ -268,12 +269,3 @@ class StreamShard:
         self._loss = None
         if reason != "gone":
             self.position = TRIM_HORIZON
-
-
-def _may_be_from(created: datetime, since: datetime) -> bool:
-    """Whether a record of creation time ``created`` may have been written in the second ``since`` or later.
-
-    DynamoDB rounds the time down to the second, DynamoDB Local to the minute; in doubt nothing is lost (I1).
-    """
-    rounding = 60 if created.second == 0 else 1
-    return created.timestamp() + rounding > since.timestamp()

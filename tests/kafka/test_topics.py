@@ -91,6 +91,7 @@ class TestOnABroker:
             f"{relayed.name}.checkpoints": 64,
             f"{relayed.name}.schemas": 1,
             f"{relayed.name}.gaps": 1,
+            f"{relayed.name}.watermarks": 1,
             f"{relayed.name}.dead_letters": 1,
         }
         assert self.settings(admin, f"{relayed.name}.checkpoints")["cleanup.policy"] == "compact"
