@@ -8,7 +8,18 @@ import sys
 
 from relay.errors import RelayError
 
-NAMES = ("batch_load", "dynamodb_read", "encode_publish", "get_records", "invalidate", "latency")
+NAMES = (
+    "batch_load",
+    "dynamodb_read",
+    "encode_publish",
+    "get_records",
+    "idle_cost",
+    "invalidate",
+    "latency",
+    "memory",
+    "publish_latency",
+    "scale_out",
+)
 
 
 def main(names: list[str]) -> int:

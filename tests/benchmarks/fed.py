@@ -1,0 +1,207 @@
+"""A worker fed from its own process, so that what is measured is the worker: ``python -m tests.benchmarks.fed FEED``.
+
+FEED is the JSON of `Feed`. At the end it prints ``{"peak_mb": ..., "cpu_s": ...}``.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import orjson
+
+from relay.avro.registry import open_schemas
+from relay.avro.rows import TableSchema
+from relay.change import Change, Snapshot, Transaction
+from relay.config import Config
+from relay.kafka import topics
+from relay.kafka.outbox import Outbox
+from relay.kafka.settings import Settings
+from relay.lineage import Checkpoint, Shard, Stream
+from relay.source import Page, ShardReader
+from relay.token import EventToken
+from relay.worker import Worker
+from tests.benchmarks.changes import STREAM, TABLE, change
+
+_KEPT = 1000  # changes that are made, and sent again and again under other positions
+
+
+@dataclass(frozen=True)
+class Feed:
+    """``pages`` for each shard, of ``page`` changes whose images have ``image`` bytes more than usual.
+
+    ``per_second``: changes that come live, all shards together; 0 for a backlog. ``one_transaction``: all of it is one
+    transaction at the source.
+    """
+
+    name: str
+    servers: str
+    shards: int
+    pages: int
+    page: int
+    image: int = 0
+    per_second: float = 0.0
+    one_transaction: bool = False
+
+    @property
+    def changes(self) -> int:
+        return self.shards * self.pages * self.page
+
+    @property
+    def topic(self) -> str:
+        return f"{self.name}.orders"
+
+    def to_json(self) -> str:
+        return orjson.dumps(asdict(self)).decode()
+
+    def config(self) -> Config:
+        return Config.model_validate(
+            {
+                "name": self.name,
+                "kafka": {"bootstrap_servers": self.servers},
+                # Stands for the source that is fed in its place.
+                "sources": [{"name": "orders", "type": "dynamodb", "table": "orders", "region": "us-east-1"}],
+            }
+        )
+
+
+class FedSource:
+    """Shards of changes that were made beforehand."""
+
+    name = STREAM.source
+    start = "trim_horizon"
+    on_gap: Literal["fail", "skip", "resnapshot"] = "fail"
+    snapshot: Literal["none", "initial"] = "none"
+    snapshot_margin = 0.0
+
+    def __init__(self, feed: Feed) -> None:
+        self.feed = feed
+        self.begun = time.time()
+        self._changes = [self._made(number) for number in range(_KEPT)]
+
+    def _made(self, number: int) -> Change:
+        made = change(number)
+        more = f',"more":{{"S":"{"x" * self.feed.image}"}}}}'
+        made.new = str(made.new)[:-1] + more
+        return made
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def connect(self, label: str | None = None) -> Stream:
+        return STREAM
+
+    def newest(self) -> str:
+        return STREAM.label
+
+    def tables(self) -> Sequence[TableSchema]:
+        return (TABLE,)
+
+    def config_hash(self) -> str:
+        return "fed"
+
+    def take_heads(self, shards: Sequence[Shard]) -> None:
+        """All of it is wanted."""
+
+    def start_since(self, now: float) -> None:
+        return None
+
+    def shards(self) -> list[Shard]:
+        return [Shard(f"shard-{number:04}") for number in range(self.feed.shards)]
+
+    def open(
+        self, shard: Shard, start: Mapping[str, Any], checkpoint: Checkpoint | None, floor: int, read_until: float
+    ) -> ShardReader:
+        return FedReader(self, shard)
+
+    def measure(self) -> tuple[int, int]:
+        raise NotImplementedError("there is no table behind it")
+
+    def open_segment(
+        self, shard: Shard, snapshot: Snapshot, segment: int, segments: int, position: Mapping[str, Any] | None
+    ) -> ShardReader:
+        raise NotImplementedError("there is no table behind it")
+
+    def page(self, shard: Shard, first: int, size: int) -> list[Change]:
+        """Return ``size`` changes from the ``first`` on; copies, since the worker writes to them."""
+        now = int(time.time() * 1_000_000)
+        qualified = STREAM.qualified(shard.id)
+        transaction = Transaction("one", first, False) if self.feed.one_transaction else None
+        return [
+            Change(
+                made.event_id,
+                made.operation,
+                made.source,
+                made.table,
+                made.key,
+                made.old,
+                made.new,
+                made.images,
+                EventToken(1_700_000_000, qualified, f"DynamoDB/{first + n}"),
+                now,
+                transaction=transaction,
+                attributes=made.attributes,
+            )
+            for n in range(size)
+            for made in [self._changes[(first + n) % _KEPT]]
+        ]
+
+
+class FedReader:
+    """Reads one shard of a `FedSource`."""
+
+    def __init__(self, source: FedSource, shard: Shard) -> None:
+        self.source = source
+        self.shard = shard
+        self._next = 0
+
+    def read(self) -> Page:
+        feed, begun = self.source.feed, time.time()
+        end = feed.pages * feed.page
+        size = min(feed.page, end - self._next)
+        if feed.per_second:
+            due = int((begun - self.source.begun) * feed.per_second / feed.shards)
+            size = min(max(0, due - self._next), size)
+        changes = self.source.page(self.shard, self._next, size)
+        self._next += size
+        return Page(
+            shard=self.shard,
+            changes=changes,
+            position={"type": "fed", "next": self._next},
+            token=changes[-1].token if changes else None,
+            progress=begun,
+            begun=begun,
+            records=size,
+            size=sum(len(str(one.new)) + len(str(one.old)) for one in changes),
+            full=not feed.per_second,
+            finished=self._next >= end,
+        )
+
+
+def main(text: str) -> None:
+    feed = Feed(**orjson.loads(text))
+    config = feed.config()
+    admin = topics.connect(config)
+    topics.ensure(admin, config, [TABLE.table])
+    with closing(open_schemas(config)) as schemas:
+        outbox = Outbox(TABLE, feed.topic, config.kafka.partitions, "hash", schemas)
+    source = FedSource(feed)
+    live = feed.per_second > 0
+    worker = Worker(Settings.of(config), [source], {(TABLE.source, TABLE.table): outbox}, until_caught_up=not live)
+    if live:
+        threading.Timer(feed.changes / feed.per_second + 3.0, worker.stop).start()
+    worker.run()
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    print(orjson.dumps({"peak_mb": used.ru_maxrss / 1024, "cpu_s": used.ru_utime + used.ru_stime}).decode())
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
+    main(sys.argv[1])
