@@ -26,7 +26,10 @@ LONGEST_BACKOFF = 5.0
 """Seconds between two reads of a shard that cannot be read: throttled, or its service or the network is down."""
 
 _EMPTY_BEFORE_WAITING = 5
+# Each thread costs the others time whenever it wakes, so more than a few are begun only while reads have to wait.
+_FEW_THREADS = 4
 _THREADS = 32
+_LONG_WAIT = 0.05  # seconds
 _BUDGET = 64 << 20
 _LARGEST_PAGE = 1 << 20
 
@@ -61,8 +64,10 @@ class Pump:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
-        # What is to be read now, None for a thread to end.
-        self._wanted: queue.SimpleQueue[Reading | None] = queue.SimpleQueue()
+        # What is to be read now, and since when; None for a thread to end.
+        self._wanted: queue.SimpleQueue[tuple[Reading, float] | None] = queue.SimpleQueue()
+        # How long the last read that was begun had waited for a thread, in seconds.
+        self._waited = 0.0
         self._threads: list[threading.Thread] = []
         self._due: list[tuple[float, int, Reading]] = []
         self._numbers = itertools.count()
@@ -118,17 +123,26 @@ class Pump:
             if not reading.closed:
                 reading.begun = now
                 self._running += 1
-                self._wanted.put(reading)
-                if len(self._threads) < min(self._running, _THREADS):
+                self._wanted.put((reading, now))
+                if self._needs_thread():
+                    self._waited = 0.0
                     thread = threading.Thread(target=self._read_wanted, name=f"read-{len(self._threads)}", daemon=True)
                     self._threads.append(thread)
                     thread.start()
+
+    def _needs_thread(self) -> bool:
+        count = len(self._threads)
+        if count < _FEW_THREADS:
+            return count < self._running
+        return count < _THREADS and self._waited > _LONG_WAIT
 
     def _has_room(self) -> bool:
         return (self._running + 1) * _LARGEST_PAGE <= _BUDGET  # I11
 
     def _read_wanted(self) -> None:
-        while (reading := self._wanted.get()) is not None:
+        while (wanted := self._wanted.get()) is not None:
+            reading, since = wanted
+            self._waited = self.clock() - since
             self._read(reading)
 
     def _read(self, reading: Reading) -> None:

@@ -265,7 +265,8 @@ class SourceReading:
             or page.finished
             or page.gap
             or before.state is ShardState.PLANNED
-            or now - before.updated_at >= IDLE_CHECKPOINT
+            # All idle shards in the same turns, so that they share transactions.
+            or now // IDLE_CHECKPOINT > before.updated_at // IDLE_CHECKPOINT
         ):
             return None
         after = self._checkpoint(

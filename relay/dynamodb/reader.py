@@ -104,6 +104,8 @@ class DynamoDBShardReader:
                 return self._nothing(begun, failed=str(error))
             else:
                 self._iterator = following
+                if not records:
+                    return self._page(records, begun, finished=following is None)
                 with _ONE_AT_A_TIME:
                     return self._page(records, begun, finished=following is None)
         return self._nothing(begun, failed=f"no usable iterator in {_ITERATORS} tries")
