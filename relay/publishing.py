@@ -78,6 +78,8 @@ class Publishing:
         self._stop_by = stop_by
         # Published in the open transaction, in order.
         self._unconfirmed: list[tuple[Reads, Reading, Page]] = []
+        # When the first of them was first published, by the monotonic clock.
+        self._unconfirmed_since = 0.0
         self._watermarks = Watermarks()
         self._identity = Identity(settings.name)
         self._transaction = self._new_transaction()
@@ -90,11 +92,18 @@ class Publishing:
         return self._transaction.open
 
     @property
+    def unconfirmed_since(self) -> float | None:
+        """Since when there are pages that are published and not committed, by the monotonic clock (I10)."""
+        return self._unconfirmed_since if self._unconfirmed else None
+
+    @property
     def is_long(self) -> bool:
         return self._transaction.age >= LONGEST_TRANSACTION or self._transaction.size >= LARGEST_TRANSACTION
 
     def page(self, reads: Reads, reading: Reading, page: Page) -> None:
         """Publish ``page`` and what is to be written down with it."""
+        if not self._unconfirmed:
+            self._unconfirmed_since = time.monotonic()
         self._unconfirmed.append((reads, reading, page))
         self._send(reads, page)
 

@@ -105,7 +105,7 @@ class Worker:
             self._close()
 
     def _turn(self) -> None:
-        self._observer.turn(self._group, self._sources)
+        self._observer.turn(self._group, self._sources, self._publishing.unconfirmed_since)
         try:
             self._serve_group()
             self._view.poll()

@@ -41,7 +41,14 @@ def stalls(
     found: list[Stall] = []
     if turned is not None and now - turned > limit:
         found.append(Stall("the worker's main loop does not turn: Kafka does not answer, or it is stuck", now - turned))
-    for source in status.sources if status is not None else ():
+    if status is None:
+        return found
+    if status.unconfirmed_since is not None and now - status.unconfirmed_since > limit:
+        found.append(Stall("what was read cannot be committed: see the log", now - status.unconfirmed_since))
+    # A predecessor's transaction may hold up the fence until it times out: no restart would shorten that.
+    if status.fencing_since is not None and now - status.fencing_since > limit + status.barrier_timeout:
+        found.append(Stall("partitions do not pass the fence: see the log", now - status.fencing_since))
+    for source in status.sources:
         found += _of_source(source, now, wall, limit)
     return found
 

@@ -46,14 +46,19 @@ class Observer:
         self._status: Status | None = None
         self._turned: float | None = None
         self._taken = 0.0
+        self._fencing_since: float | None = None
         self.metrics.registry.register(Gauges(self._moment))
 
-    def turn(self, group: Assignment, sources: Sequence[SourceReading]) -> None:
-        """The main loop begins a turn. For the worker's thread."""
+    def turn(self, group: Assignment, sources: Sequence[SourceReading], unconfirmed_since: float | None) -> None:
+        """The main loop begins a turn. For the worker's thread. ``unconfirmed_since``: see ``Publishing``."""
         self._turned = now = self.clock()
+        if not group.gained:
+            self._fencing_since = None
+        elif self._fencing_since is None:
+            self._fencing_since = now
         if self.shows and (self._status is None or now - self._taken >= _TAKE_EVERY):
             self._taken = now
-            self._status = take(group, sources)
+            self._status = take(group, sources, self._fencing_since, unconfirmed_since)
 
     def stalls(self) -> list[health.Stall]:
         """Return what stands still (I10). This, and all below, from any thread."""

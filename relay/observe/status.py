@@ -96,16 +96,28 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """``joined``: whether this worker is a member of the group that has passed the fence with some partitions."""
+    """``joined``: whether this worker is a member of the group that has passed the fence with some partitions.
+
+    ``fencing_since``: since when some have not passed it, which may take ``barrier_timeout`` seconds;
+    ``unconfirmed_since``: since when pages are published and not committed. Both by the monotonic clock.
+    """
 
     group: str
     joined: bool
     owned: frozenset[int]
     gained: frozenset[int]
     sources: tuple[SourceStatus, ...]
+    barrier_timeout: float = 0.0
+    fencing_since: float | None = None
+    unconfirmed_since: float | None = None
 
 
-def take(group: Assignment, sources: Iterable[SourceReading]) -> Status:
+def take(
+    group: Assignment,
+    sources: Iterable[SourceReading],
+    fencing_since: float | None = None,
+    unconfirmed_since: float | None = None,
+) -> Status:
     """For the worker's thread."""
     return Status(
         group.group,
@@ -127,6 +139,9 @@ def take(group: Assignment, sources: Iterable[SourceReading]) -> Status:
             )
             for source in sources
         ),
+        group.barrier_timeout,
+        fencing_since,
+        unconfirmed_since,
     )
 
 
