@@ -15,10 +15,23 @@ from typing import Any
 import pytest
 import yaml
 
+from relay.kafka.publisher import Aborted
+from relay.local.process import free_port
+from relay.worker import run
 from tests.dynamodb.endpoint import LABEL, TABLE, Refused, ScriptedStream, full
 from tests.faults.harness import Scene, wait_until
 
 pytestmark = pytest.mark.services
+
+
+def get(url: str, path: str) -> tuple[int, str]:
+    """Return the status code and the text of the answer."""
+    try:
+        with urllib.request.urlopen(url + path, timeout=10) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
 
 
 class Site:
@@ -36,12 +49,7 @@ class Site:
         return found[0] if found else None
 
     def get(self, path: str) -> tuple[int, str]:
-        try:
-            with urllib.request.urlopen(self.url + path, timeout=10) as response:
-                return response.status, response.read().decode()
-        except urllib.error.HTTPError as error:
-            with error:
-                return error.code, error.read().decode()
+        return get(self.url, path)
 
     def until(self, path: str, code: int) -> Any:
         """Wait until ``path`` is answered with ``code``; return what it says then."""
@@ -148,6 +156,33 @@ def test_health_turns_red_naming_the_shard_that_is_throttled_or_hangs_and_green_
             go_on.set()
         site.until("/healthz", 200)
         site.stop()
+
+
+def test_health_turns_red_when_every_transaction_is_aborted(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I10: the shards are polled and the loop turns, and yet nothing gets anywhere. I3: each change counts once."""
+    monkeypatch.setenv("RELAY_STALLED_AFTER", "1")
+    item = {"customer": {"S": "ada"}, "order_id": {"N": "7"}, "version": {"N": "1"}}
+    scene.client.put_item(TableName=scene.table, Item=item)
+    url = f"http://127.0.0.1:{free_port()}"
+    config = scene.config.model_copy(update={"http": url.removeprefix("http://")})
+    seen: list[str] = []
+
+    def probe(step: str) -> None:
+        if step != "before_commit" or seen:
+            return
+        code, health = get(url, "/healthz")
+        metrics = get(url, "/metrics")[1]
+        if 'relay_records_read_total{source="orders"} 1.0' in metrics:
+            if code == 503:
+                seen.extend([health, metrics])
+            raise Aborted("by the test")
+
+    run(config, until_caught_up=True, probe=probe)
+    health, metrics = seen
+    assert "what was read cannot be committed" in health
+    assert 'relay_changes_published_total{source="orders"} 0.0' in metrics
+    assert 'relay_pages_retried_total{source="orders"} 0.0' not in metrics
+    assert len(scene.events()) == 1
 
 
 def test_an_address_that_is_taken_ends_the_relay_before_it_begins(scene: Scene) -> None:

@@ -14,6 +14,7 @@ import pytest
 from relay.config import Config
 from relay.errors import ConfigError, Unavailable
 from relay.lineage import Shard
+from relay.local.process import free_port
 from relay.observe.observer import Observer
 from relay.observe.server import observing
 from relay.observe.status import Status
@@ -51,11 +52,6 @@ class Site:
     def json(self, path: str) -> tuple[int, Any]:
         code, _, body = self.get(path)
         return code, orjson.loads(body)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
 
 
 @pytest.fixture
