@@ -55,7 +55,7 @@ def _listing_age(source: SourceStatus, wall: float) -> float | None:
 _SOURCE: dict[Metric, Callable[[SourceStatus, float, float], float | None]] = {
     metrics.LAG: lambda source, now, wall: source.lag(wall),
     metrics.SHARD_LAG: lambda source, now, wall: max(_shard_lags(source, wall), default=None),
-    metrics.WATERMARK: lambda source, now, wall: source.resume_timestamp,
+    metrics.WATERMARK: lambda source, now, wall: source.low_watermark,
     metrics.OPEN: lambda source, now, wall: len(source.open) + len(source.segments),
     metrics.UNFINISHED: lambda source, now, wall: len(source.unfinished()),
     metrics.SNAPSHOT_READ: lambda source, now, wall: source.rows[0] if source.rows else None,

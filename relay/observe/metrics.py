@@ -125,8 +125,8 @@ LAG = Metric(
     "gauge",
     ("source",),
     "seconds",
-    "How far back a restart would have to begin, all workers and shards: now minus the low watermark; while a shard "
-    "has none, the time since the source was planned. An idle DynamoDB source shows 60 to 75 s: records may come late.",
+    "How far back a restart would have to begin, all workers and shards: now minus `resume_timestamp`; while that is "
+    "not known, the time since the source was planned. An idle DynamoDB source shows 60 to 75 s: records may come late.",
     "Alert well below the retention of the stream (24 hours for DynamoDB): beyond it changes are lost.",
 )
 SHARD_LAG = Metric(
@@ -166,8 +166,8 @@ WATERMARK = Metric(
     "gauge",
     ("source",),
     "seconds since the epoch",
-    "Everything before it is on the topic; 0 while a shard has not been read at all.",
-    "If it stands still, find the shard with the least progress in /status.json.",
+    "Everything committed at the source before it is on the topic; absent while that is not known.",
+    "If it stands still while the source is written to, find the shard with the least progress in /status.json.",
 )
 SNAPSHOT_READ = Metric(
     "relay_snapshot_rows_read",

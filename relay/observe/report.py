@@ -47,7 +47,7 @@ def _source(source: SourceStatus, wall: float) -> dict[str, Any]:
         "stream": source.stream.label,
         "planned_at": _time(plan.planned_at) if plan else None,
         "listed_at": _time(source.listed_at) if source.listed_at else None,
-        "low_watermark": _time(source.resume_timestamp) if source.resume_timestamp else None,
+        "low_watermark": _time(source.low_watermark) if source.low_watermark is not None else None,
         "lag_seconds": _seconds(source.lag(wall)),
         "unfinished_shards": len(source.unfinished()),
         "gaps": gaps,

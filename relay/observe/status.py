@@ -36,7 +36,8 @@ class Poll:
 class SourceStatus:
     """One source. ``checkpoints``: the committed ones of all workers. ``listed``: shards of the newest listing.
 
-    ``listed_at``: seconds since the epoch, 0 before the first. ``resume_timestamp``: see ``relay.lineage``.
+    ``listed_at``: seconds since the epoch, 0 before the first. ``resume_timestamp``, ``low_watermark``: see
+    ``relay.lineage``.
     ``segments``: those of a snapshot that are open here; ``rows``: read and estimated, while one runs.
     """
 
@@ -46,6 +47,7 @@ class SourceStatus:
     listed: Mapping[str, Shard]
     listed_at: float
     resume_timestamp: int
+    low_watermark: float | None
     open: Mapping[str, Poll]
     segments: Mapping[str, Poll]
     snapshots: Stream
@@ -132,6 +134,7 @@ def take(
                 listed=dict(source.lineage.listed),
                 listed_at=source.listings.listed_at,
                 resume_timestamp=source.resume_timestamp(),
+                low_watermark=source.low_watermark(),
                 open=_polls(source.open),
                 segments=_polls(source.snapshots.open),
                 snapshots=source.snapshots.stream,

@@ -26,6 +26,7 @@ def source(name: str = "orders", **known: Any) -> SourceStatus:
             "listed": {},
             "listed_at": WALL,
             "resume_timestamp": 0,
+            "low_watermark": None,
             "open": {},
             "segments": {},
             "snapshots": Stream(name, "2026-01-01/snapshot"),

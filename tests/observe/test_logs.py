@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from relay.observe.logs import JsonFormatter, TextFormatter
 
@@ -40,3 +44,15 @@ def test_what_a_url_says_before_its_host_is_in_no_line() -> None:
     assert line("cannot reach %s", "redis://:hunter2@cache:6379")["message"] == "cannot reach redis://***@cache:6379"
     record = logging.LogRecord("relay.x", logging.INFO, "x.py", 1, "at redis://:hunter2@cache", (), None)
     assert "hunter2" not in TextFormatter().format(record)
+
+
+def test_an_error_that_ends_the_command_is_a_line_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [sys.executable, "-m", "relay.cli", "run", str(tmp_path / "missing.yaml")]
+    for arguments in (["--log-format", "json"], []):
+        ended = subprocess.run([*command, *arguments], capture_output=True, timeout=60, check=False)
+        [said] = map(json.loads, ended.stderr.splitlines())
+        assert (ended.returncode, said["level"]) == (2, "ERROR")
+        assert said["message"].endswith("missing.yaml: there is no such file")
+        monkeypatch.setenv("RELAY_LOG_FORMAT", "json")
+    ended = subprocess.run([*command, "--log-format", "text"], capture_output=True, timeout=60, check=False)
+    assert ended.stderr.startswith(b"relay: error: ")

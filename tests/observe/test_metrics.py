@@ -100,7 +100,11 @@ def test_what_is_exposed_is_the_catalogue_and_nothing_else() -> None:
     observer = Observer("shop", shows=True, clock=lambda: NOW, wall=lambda: WALL)
     observer._status = status(
         source(
-            checkpoints={"a": reading(WALL - 70)}, open={"a": polled(2)}, rows=(5, 10), resume_timestamp=int(WALL - 70)
+            checkpoints={"a": reading(WALL - 70)},
+            open={"a": polled(2)},
+            rows=(5, 10),
+            resume_timestamp=int(WALL - 70),
+            low_watermark=WALL - 70,
         )
     )
     observer._turned = NOW - 1
