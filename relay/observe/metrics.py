@@ -126,7 +126,7 @@ LAG = Metric(
     ("source",),
     "seconds",
     "How far back a restart would have to begin, all workers and shards: now minus `resume_timestamp`; while that is "
-    "not known, the time since the source was planned. An idle DynamoDB source shows 60 to 75 s: records may come late.",
+    "not known, since the source was planned. An idle DynamoDB source shows 60 to 75 s, as records may come late.",
     "Alert well below the retention of the stream (24 hours for DynamoDB): beyond it changes are lost.",
 )
 SHARD_LAG = Metric(
