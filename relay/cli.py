@@ -17,7 +17,15 @@ import typer
 from typer.core import TyperGroup
 
 from relay.commands import services
-from relay.commands.options import AsJson, ConfigFile, UntilCaughtUp, load_config, log_to_stderr
+from relay.commands.options import (
+    AsJson,
+    ConfigFile,
+    LogAs,
+    LogFormat,
+    UntilCaughtUp,
+    load_config,
+    logging_to_stderr,
+)
 from relay.errors import ConfigError, RelayError
 
 
@@ -87,25 +95,26 @@ def run(
     workers: Annotated[
         int, typer.Option(min=1, max=256, help="How many processes share the work. One that dies is started again.")
     ] = 1,
+    log_format: LogAs = LogFormat.TEXT,
 ) -> None:
     """Relay changes from the sources to Kafka, until stopped.
 
     Start it again after a crash or a stop and it goes on where it was: no change is lost, none is doubled.
     Start it on more machines with the same config, and they share the work. Stop it with SIGTERM or Ctrl-C.
     """
-    loaded = load_config(config)
-    log_to_stderr()
-    if workers == 1:
-        from relay import worker
+    with logging_to_stderr(log_format):
+        loaded = load_config(config)
+        if workers == 1:
+            from relay import worker
 
-        worker.run(loaded, until_caught_up=until_caught_up)
-    else:
-        from relay import supervisor
+            worker.run(loaded, until_caught_up=until_caught_up)
+        else:
+            from relay import supervisor
 
-        command = [sys.executable, "-m", "relay.cli", "run", str(config)]
-        if until_caught_up:
-            command.append("--until-caught-up")
-        supervisor.run(command, workers, until_done=until_caught_up)
+            command = [sys.executable, "-m", "relay.cli", "run", str(config), "--log-format", log_format.value]
+            if until_caught_up:
+                command.append("--until-caught-up")
+            supervisor.run(command, workers, until_done=until_caught_up)
 
 
 @app.command()

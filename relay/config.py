@@ -17,7 +17,7 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator, model
 from relay import config_file
 from relay.avro.rows import REST
 from relay.config_errors import explain, later, refuse
-from relay.config_fields import Name, Part, Seconds, Start, redacted, since, url
+from relay.config_fields import Address, Name, Part, Seconds, Start, redacted, since, url
 from relay.config_file import Location
 from relay.dynamodb.columns import declared
 from relay.errors import ConfigError
@@ -288,6 +288,9 @@ class Config(Part):
 
     copy_: Copy | None = Field(default=None, alias="copy")
     """The second copy of the tables that `relay consume copy` keeps up to date."""
+
+    http: Address | None = None
+    """Where `relay run` shows its metrics, health and status, such as `127.0.0.1:9400`."""
 
     @field_validator("topics")
     @classmethod

@@ -18,7 +18,7 @@ from relay.errors import ConfigError
 
 # Keys that are part of the design and that this version does not have, by the path to where they stand.
 _LATER: dict[tuple[str, ...], frozenset[str]] = {
-    (): frozenset({"http", "order"}),
+    (): frozenset({"order"}),
     ("sources",): frozenset({"tombstones", "lateness", "order"}),
     ("copy",): frozenset({"tombstone_retention"}),
 }

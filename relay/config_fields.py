@@ -20,6 +20,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _LEGAL = re.compile(r"[A-Za-z0-9._-]+")
 _SECRET = re.compile(r"password|secret|\.pem$|jaas|oauthbearer\.config", re.IGNORECASE)
 _WITH_HOST = frozenset({"http", "https", "redis", "rediss"})
+_HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([\w.-]+)):(\d{1,5})")
 _USER_INFO = re.compile(r"(?<=://)[^/\s]+@")
 
 
@@ -142,6 +143,26 @@ def url(*schemes: str, unbuilt: tuple[str, ...] = ()) -> BeforeValidator:
         return value
 
     return BeforeValidator(check)
+
+
+def host_port(text: str) -> tuple[str, int]:
+    """Return the host and the port of an address to listen on. ValueError on anything else."""
+    match = _HOST_PORT.fullmatch(text)
+    if not match or int(match[3]) > 65535:
+        raise ValueError(f"{text!r} is not an address to listen on, such as 127.0.0.1:9400 or [::1]:9400")
+    return match[1] or match[2], int(match[3])
+
+
+def _address(value: str) -> str:
+    try:
+        host_port(value)
+    except ValueError as error:
+        raise refuse(str(error)) from error
+    return value
+
+
+Address = Annotated[str, AfterValidator(_address)]
+"""A host and a port to listen on; port 0 leaves the choice to the system."""
 
 
 def _has_host(value: str) -> bool:

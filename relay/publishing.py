@@ -22,6 +22,7 @@ from relay.kafka.publisher import Aborted, Fenced, Probe, Publisher
 from relay.kafka.settings import Settings
 from relay.kafka.transaction import Transaction
 from relay.lineage import Checkpoint, Gap, Stream
+from relay.observe.metrics import Metrics
 from relay.pump import Reading
 from relay.snapshot import is_snapshot
 from relay.source import Page, Source
@@ -64,6 +65,7 @@ class Publishing:
         view: CheckpointView,
         outboxes: Mapping[tuple[str, str], Outbox],
         *,
+        metrics: Metrics,
         probe: Probe | None = None,
         stop_by: Callable[[], float] = lambda: math.inf,
     ) -> None:
@@ -71,10 +73,13 @@ class Publishing:
         self.outboxes = outboxes
         self._group = group
         self._view = view
+        self._metrics = metrics
         self._probe = probe
         self._stop_by = stop_by
         # Published in the open transaction, in order.
         self._unconfirmed: list[tuple[Reads, Reading, Page]] = []
+        # When the first of them was first published, by the monotonic clock.
+        self._unconfirmed_since = 0.0
         self._watermarks = Watermarks()
         self._identity = Identity(settings.name)
         self._transaction = self._new_transaction()
@@ -87,11 +92,18 @@ class Publishing:
         return self._transaction.open
 
     @property
+    def unconfirmed_since(self) -> float | None:
+        """Since when there are pages that are published and not committed, by the monotonic clock (I10)."""
+        return self._unconfirmed_since if self._unconfirmed else None
+
+    @property
     def is_long(self) -> bool:
         return self._transaction.age >= LONGEST_TRANSACTION or self._transaction.size >= LARGEST_TRANSACTION
 
     def page(self, reads: Reads, reading: Reading, page: Page) -> None:
         """Publish ``page`` and what is to be written down with it."""
+        if not self._unconfirmed:
+            self._unconfirmed_since = time.monotonic()
         self._unconfirmed.append((reads, reading, page))
         self._send(reads, page)
 
@@ -106,6 +118,7 @@ class Publishing:
         log.warning("source %s: gap %s: %s at shard %s: %s", source.name, gap.id, gap.reason, gap.shard, source.on_gap)
         self._transaction.begin()
         self._transaction.publisher.send(self.settings.gaps, gap.to_json(), gap.id.encode(), 0)
+        self._metrics.gap(source.name, gap.reason)
 
     def watermarks(self, streams: Callable[[], Iterable[tuple[Stream, float | None]]]) -> None:
         """Publish the low watermarks that are due. ``streams``: see ``Watermarks.low``."""
@@ -127,7 +140,10 @@ class Publishing:
 
     def commit(self) -> set[int]:
         """Commit what is open; return the checkpoint partitions written. Raises ``Aborted`` and such."""
+        was_open, begun = self.open, time.monotonic()
         written = self._transaction.commit()
+        if was_open:
+            self._metrics.committed(time.monotonic() - begun)
         # Pages that left nothing to write down are confirmed too: their position is that of the pages before.
         for reads, _, page in self._unconfirmed:
             reads.note(page)
@@ -144,9 +160,13 @@ class Publishing:
         """After an abort: publish the pages of the shards that are still ours. Raises ``Fenced``."""
         while True:
             try:
+                was_open = self.open
                 self._transaction.abort()
+                if was_open:
+                    self._metrics.aborted()
                 self._unconfirmed = [u for u in self._unconfirmed if u[0].open.get(u[2].shard.id) is u[1]]
                 for reads, _, page in self._unconfirmed:
+                    self._metrics.retried(reads.source.name)
                     self._send(reads, page)
                 return
             except Aborted as error:
@@ -157,6 +177,7 @@ class Publishing:
 
     def start_over(self, *, under_a_new_name: bool) -> None:
         """Forget all that is not committed. Under the old name, what was left open is ended at once."""
+        self._metrics.fenced()
         self._unconfirmed.clear()
         self._transaction.publisher.close()
         if under_a_new_name:
@@ -177,9 +198,11 @@ class Publishing:
         if page.changes:
             self._transaction.begin()
             resume = reads.resume_timestamp()
+            before = self._transaction.size
             for change in page.changes:
                 outbox = self.outboxes[change.source, change.table]
                 self._transaction.size += outbox.send(self._transaction.publisher, change, resume)
+            self._metrics.page(reads.source.name, page, self._transaction.size - before)
         checkpoint = reads.checkpoint(page)
         if checkpoint is not None:
             self.record(reads.stream.checkpoint_key(page.shard.id), checkpoint.to_json())

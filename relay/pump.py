@@ -46,6 +46,9 @@ class Reading:
     closed: bool = False
     # When the last read began, by the pump's clock.
     begun: float = 0.0
+    # When the last read that did not fail had come, or the shard was opened; and how the last read failed (I10).
+    polled: float = 0.0
+    error: str | None = None
 
     def wait_after(self, page: Page) -> float:
         """Seconds between the begin of the read that gave ``page`` and the next."""
@@ -76,7 +79,8 @@ class Pump:
         self._running = 0
 
     def open(self, reader: ShardReader, key: bytes) -> Reading:
-        reading = Reading(reader, key, begun=self.clock())
+        now = self.clock()
+        reading = Reading(reader, key, begun=now, polled=now)
         self.again(reading, 0.0)
         return reading
 
@@ -170,4 +174,7 @@ class Pump:
             raise page
         reading.failures = reading.failures + 1 if page.failed else 0
         reading.empty = 0 if page.records else reading.empty + 1
+        reading.error = page.failed or ("the source does not know it" if page.gone else None)
+        if reading.error is None:
+            reading.polled = self.clock()
         return [] if reading.closed else [(reading, page)]

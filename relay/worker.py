@@ -25,6 +25,8 @@ from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.kafka.outbox import Outbox
 from relay.kafka.publisher import Abandoned, Aborted, Fenced, Probe
 from relay.kafka.settings import Settings
+from relay.observe.observer import Observer
+from relay.observe.server import observing
 from relay.publishing import Publishing
 from relay.pump import Pump, Reading
 from relay.reading import SourceReading
@@ -45,7 +47,8 @@ _TELLING_FAILURES = {3, 10, 100, 1000, 10_000}
 class Worker:
     """Relays ``sources`` until stopped or, if asked to, until caught up.
 
-    ``outboxes``: where the changes of (source, table) go. ``probe``: called between the steps of a commit.
+    ``outboxes``: where the changes of (source, table) go. ``observer``: is told what happens.
+    ``probe``: called between the steps of a commit.
     """
 
     def __init__(
@@ -54,10 +57,14 @@ class Worker:
         sources: Sequence[Source],
         outboxes: Mapping[tuple[str, str], Outbox],
         *,
+        observer: Observer,
         until_caught_up: bool = False,
         probe: Probe | None = None,
     ) -> None:
         self.settings = settings
+        self._observer = observer
+        for source in sources:
+            observer.metrics.source(source.name)
         self.until_caught_up = until_caught_up
         self.stopping: int | None = None
         self._stop_by = math.inf
@@ -70,7 +77,13 @@ class Worker:
             settings.client, settings.group, self._view, transaction_timeout=settings.transaction_timeout
         )
         self._publishing = Publishing(
-            settings, self._group, self._view, outboxes, probe=probe, stop_by=lambda: self._stop_by
+            settings,
+            self._group,
+            self._view,
+            outboxes,
+            metrics=observer.metrics,
+            probe=probe,
+            stop_by=lambda: self._stop_by,
         )
 
     def stop(self, signum: int = signal.SIGTERM) -> None:
@@ -92,6 +105,7 @@ class Worker:
             self._close()
 
     def _turn(self) -> None:
+        self._observer.turn(self._group, self._sources, self._publishing.unconfirmed_since)
         try:
             self._serve_group()
             self._view.poll()
@@ -233,6 +247,7 @@ class Worker:
         source = next((each for each in reads if each.open.get(page.shard.id) is reading), None)
         if source is None:
             return  # closed since it was read
+        self._observer.metrics.read(source.source.name, page)
         if page.gone:
             source.list_soon()  # lost for good once two listings lack it
             self._pump.again(reading, 1.0)
@@ -276,7 +291,7 @@ def run(
     ``settings``: of the Kafka clients, those of the config unless given. Raises ``RelayError``.
     Call it from the main thread, for the signals' sake.
     """
-    with Signals() as signals:
+    with Signals() as signals, observing(config) as observer:
         sources = [DynamoDBSource(source) for source in config.sources]
         admin = topics.connect(config)
         for source in sources:
@@ -291,7 +306,12 @@ def run(
                 for table in source.tables()
             }
         worker = Worker(
-            settings or Settings.of(config), sources, outboxes, until_caught_up=until_caught_up, probe=probe
+            settings or Settings.of(config),
+            sources,
+            outboxes,
+            observer=observer,
+            until_caught_up=until_caught_up,
+            probe=probe,
         )
         signals.stop = worker.stop
         # What is made from here on lives for the time of a page and has hardly any cycles.

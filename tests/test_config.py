@@ -33,6 +33,7 @@ GOOD = """\
     cache: {url: "redis://127.0.0.1:6379/0", namespace: shop, keys: {orders: ["order:{order_id}"]}, tombstone_ttl: 1h}
     log: {path: "file:///var/lib/relay/log"}
     copy: {url: "delta:///var/lib/relay/copy"}
+    http: "127.0.0.1:9400"
 """
 
 ONE_TABLE = "a source needs either `table` or `stream_arn`, or, for several tables, `tables` or `tags`"
@@ -163,6 +164,10 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest_known_one(file: Path,
         ("namespace: shop", "namespace: a b", "15:53: `cache.namespace`: has to be text without spaces and braces"),
         ("name: shop\n", "name: my shop\n",
          "1:7: `name`: 'my shop' may hold only letters a-z and A-Z, digits, dots, underscores and dashes"),
+        ('http: "127.0.0.1:9400"', 'http: "9400"',
+         "18:7: `http`: '9400' is not an address to listen on, such as 127.0.0.1:9400 or [::1]:9400"),
+        ("9400", "65536",
+         "18:7: `http`: '127.0.0.1:65536' is not an address to listen on, such as 127.0.0.1:9400 or [::1]:9400"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_reported_at_its_place(file: Path, old: str, new: str, said: str) -> None:
@@ -172,7 +177,6 @@ def test_a_wrong_value_is_reported_at_its_place(file: Path, old: str, new: str, 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("name: shop\n", 'name: shop\n    http: "127.0.0.1:9400"\n', "2:1: `http` is not available in this version"),
         ("start: trim_horizon", "start: {token: path.json}",
          "11:12: `start` with `token` is not available in this version"),
         ("key: hash", "lateness: 60s", "13:5: `lateness` is not available in this version"),

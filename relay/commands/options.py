@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from relay.errors import RelayError
+
 if TYPE_CHECKING:
     from relay.config import Config
+
+
+class LogFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
 
 ConfigFile = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="The YAML file that says what to relay, and where to.")
@@ -16,6 +27,12 @@ ConfigFile = Annotated[
 UntilCaughtUp = Annotated[
     bool,
     typer.Option("--until-caught-up", help="Stop, with exit code 0, once all there was at the start is done."),
+]
+LogAs = Annotated[
+    LogFormat,
+    typer.Option(
+        "--log-format", envvar="RELAY_LOG_FORMAT", help="How the log on stderr is written: JSON is one object a line."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
@@ -32,8 +49,25 @@ def load_config(path: Path) -> Config:
     return config.with_tables(tagged)
 
 
-def log_to_stderr() -> None:
+@contextmanager
+def logging_to_stderr(log_format: LogFormat) -> Iterator[None]:
+    """Log to stderr. In JSON, an error that ends the command is a line of the log as well."""
     import logging
 
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("relay").setLevel(logging.INFO)
+    from relay.observe.logs import JsonFormatter, TextFormatter
+
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if log_format is LogFormat.JSON else TextFormatter())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    log = logging.getLogger("relay")
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    except Exception as error:
+        if log_format is LogFormat.TEXT:
+            raise
+        if isinstance(error, RelayError):
+            log.error("%s", error)
+            raise typer.Exit(error.exit_code) from error
+        log.critical("the relay has failed: %s", error, exc_info=True)
+        raise typer.Exit(RelayError.exit_code) from error

@@ -61,6 +61,11 @@ class Assignment:
         )
         self._consumer.subscribe([view.topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
 
+    @property
+    def joined(self) -> bool:
+        """Whether this worker is still the member of the group that last passed the fence."""
+        return bool(self._member) and self._consumer.memberid() == self._member
+
     def close(self) -> None:
         """Leave the group, so that another worker takes over at once."""
         self._consumer.close()

@@ -132,6 +132,7 @@ class Publisher:
         """Call until it is answered: a timed-out call may have happened, and asking again is safe."""
         deadline = time.monotonic() + _GIVE_UP
         while True:
+            self._producer.poll(0)  # for what librdkafka has to log
             try:
                 return call()
             except KafkaException as error:

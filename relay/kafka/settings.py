@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,9 @@ from relay.config import Config
 from relay.kafka.topics import LARGEST_MESSAGE
 
 _TRANSACTION_TIMEOUT = 10.0
+
+# Else librdkafka writes to stderr itself, in a format of its own. Clients hand over what it says when they are polled.
+_LIBRDKAFKA = logging.getLogger("relay.kafka.librdkafka")
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,9 @@ class Settings:
     def of(cls, config: Config) -> Settings:
         given = dict(config.kafka.producer)
         timeout = float(given.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT * 1000)) / 1000
+        client = {**config.kafka.client(), "logger": _LIBRDKAFKA}
         producer = {
-            **config.kafka.client(),
+            **client,
             "transaction.timeout.ms": int(timeout * 1000),
             "linger.ms": 5,
             "compression.type": "lz4",
@@ -46,7 +51,7 @@ class Settings:
         }
         return cls(
             name=config.name,
-            client=config.kafka.client(),
+            client=client,
             producer=producer,
             transaction_timeout=timeout,
             checkpoints=config.internal("checkpoints"),

@@ -1,0 +1,1 @@
+"""What a running relay shows of itself: metrics, health, and a status page. See ``README.md``."""

@@ -1,0 +1,65 @@
+"""The gauges of the catalogue, read from the newest status when somebody asks: they age while a worker hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from relay.observe import metrics
+from relay.observe.metrics import Metric
+from relay.observe.status import SourceStatus, Status
+
+Moment = tuple[Status | None, float | None, float, float]
+"""The newest status, when the main loop last turned, and both clocks: see ``health.stalls``."""
+
+
+class Gauges(Collector):
+    """``moment``: returns what is known now. Called from any thread."""
+
+    def __init__(self, moment: Callable[[], Moment]) -> None:
+        self._moment = moment
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        status, turned, now, wall = self._moment()
+        if turned is not None:
+            yield _family(metrics.TURN_AGE, [([], now - turned)])
+        if status is None:
+            return
+        yield _family(metrics.PARTITIONS, [([], float(len(status.owned)))])
+        for metric, value in _SOURCE.items():
+            values = ((source, value(source, now, wall)) for source in status.sources)
+            yield _family(metric, [([s.stream.source], found) for s, found in values if found is not None])
+
+
+def _family(metric: Metric, samples: Iterable[tuple[list[str], float]]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+    for labels, value in samples:
+        family.add_metric(labels, value)
+    return family
+
+
+def _shard_lags(source: SourceStatus, wall: float) -> Iterator[float]:
+    for shard in source.open:
+        lag = source.shard_lag(shard, wall)
+        if lag is not None:
+            yield lag
+
+
+def _listing_age(source: SourceStatus, wall: float) -> float | None:
+    return max(0.0, wall - source.listed_at) if source.listed_at else None
+
+
+# Of a source, at a moment by the monotonic and by the wall clock; None where there is nothing to say.
+_SOURCE: dict[Metric, Callable[[SourceStatus, float, float], float | None]] = {
+    metrics.LAG: lambda source, now, wall: source.lag(wall),
+    metrics.SHARD_LAG: lambda source, now, wall: max(_shard_lags(source, wall), default=None),
+    metrics.WATERMARK: lambda source, now, wall: source.low_watermark,
+    metrics.OPEN: lambda source, now, wall: len(source.open) + len(source.segments),
+    metrics.UNFINISHED: lambda source, now, wall: len(source.unfinished()),
+    metrics.SNAPSHOT_READ: lambda source, now, wall: source.rows[0] if source.rows else None,
+    metrics.SNAPSHOT_ROWS: lambda source, now, wall: source.rows[1] if source.rows else None,
+    metrics.POLL_AGE: lambda source, now, wall: max((now - poll.polled for _, _, poll in source.polls()), default=None),
+    metrics.LISTING_AGE: lambda source, now, wall: _listing_age(source, wall),
+}

@@ -1,0 +1,179 @@
+"""HTTP for operators: ``/metrics``, ``/healthz``, ``/readyz``, ``/status.json`` and the status page at ``/``.
+
+Runs in threads of its own and only reads: whatever a client does, the worker does not wait for it. Paths and status
+codes are a contract with users.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import orjson
+from prometheus_client.exposition import choose_encoder
+
+from relay.config import Config
+from relay.config_fields import host_port
+from relay.errors import ConfigError, Unavailable
+from relay.observe.observer import Observer
+from relay.observe.page import page
+from relay.supervisor import NUMBER
+
+log = logging.getLogger(__name__)
+
+STALLED_AFTER = "RELAY_STALLED_AFTER"
+"""The environment variable with the seconds without progress after which ``/healthz`` is red, 60 without it."""
+
+_JSON = "application/json"
+_CLIENT_PATIENCE = 10.0  # seconds that a client may take for its request
+
+Answer = tuple[int, str, bytes]
+"""Status code, content type, body."""
+
+
+@contextmanager
+def observing(config: Config) -> Iterator[Observer]:
+    """An observer for the worker of this process, and a server for it if the config has ``http``.
+
+    With several workers on one machine each has its port, one above the other. Raises ``ConfigError`` for an
+    environment variable that is not a number, ``Unavailable`` if the address cannot be listened on.
+    """
+    worker = int(_number(NUMBER, 0))
+    if config.http is None:
+        yield Observer(config.name, worker)
+        return
+    host, port = host_port(config.http)
+    if port:
+        port += worker
+    if port > 65535:
+        raise ConfigError(f"http: worker {worker} would listen on port {port}: there are 65535. Choose a lower port")
+    observer = Observer(config.name, worker, shows=True, stalled_after=_number(STALLED_AFTER, 60.0))
+    server = _listen(host, port, observer)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="http", daemon=True)
+    thread.start()
+    log.info("http://%s shows the status, /metrics, /healthz and /readyz", server.shown)
+    try:
+        yield observer
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def answer(observer: Observer, path: str, accept: str = "") -> Answer:
+    """Return what is said to a GET of ``path`` by a client that accepts ``accept``."""
+    pages: dict[str, Callable[[], Answer]] = {
+        "/": lambda: (200, "text/html; charset=utf-8", page(observer.report()).encode()),
+        "/metrics": lambda: _metrics(observer, accept),
+        "/healthz": lambda: _health(observer),
+        "/readyz": lambda: _readiness(observer),
+        "/status.json": lambda: (200, _JSON, _dumps(observer.report())),
+    }
+    found = pages.get(path.partition("?")[0])
+    if found is None:
+        return 404, _JSON, _dumps({"error": f"there is no {path}", "there_are": list(pages)})
+    return found()
+
+
+def _metrics(observer: Observer, accept: str) -> Answer:
+    encode, content_type = choose_encoder(accept)
+    return 200, content_type, encode(observer.metrics.registry)
+
+
+def _health(observer: Observer) -> Answer:
+    stalls = observer.stalls()
+    return 503 if stalls else 200, _JSON, _dumps({"status": "stalled" if stalls else "ok", "stalls": stalls})
+
+
+def _readiness(observer: Observer) -> Answer:
+    reasons = observer.unready()
+    return 503 if reasons else 200, _JSON, _dumps({"status": "not ready" if reasons else "ready", "reasons": reasons})
+
+
+def _dumps(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _number(name: str, otherwise: float) -> float:
+    text = os.environ.get(name, "")
+    try:
+        number = float(text) if text else otherwise
+        if not 0 <= number < float("inf"):
+            raise ValueError
+    except ValueError:
+        raise ConfigError(f"the environment variable {name} is {text!r}: it has to be a number from 0") from None
+    return number
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, observer: Observer) -> None:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family = found[0][0]
+        super().__init__((host, port), _handler(observer))
+
+    def server_bind(self) -> None:
+        # Not that of HTTPServer, which asks the DNS for the name of this host.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+
+    @property
+    def shown(self) -> str:
+        host, port = str(self.server_address[0]), self.server_address[1]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        if isinstance(sys.exception(), (ConnectionError, TimeoutError)):
+            log.debug("http: the client %s went away", client_address)
+        else:
+            log.exception("http: a request of %s failed", client_address)
+
+
+def _listen(host: str, port: int, observer: Observer) -> _Server:
+    try:
+        return _Server(host, port, observer)
+    except OSError as error:
+        raise Unavailable(
+            f"http: cannot listen on {host}:{port}: {error.strerror or error}. Give another address, or end what has it"
+        ) from error
+
+
+def _handler(observer: Observer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = _CLIENT_PATIENCE
+        disable_nagle_algorithm = True
+        server_version = "relay"
+        sys_version = ""
+
+        def do_GET(self) -> None:
+            self._answer(with_body=True)
+
+        def do_HEAD(self) -> None:
+            self._answer(with_body=False)
+
+        def _answer(self, *, with_body: bool) -> None:
+            status, content_type, body = answer(observer, self.path, self.headers.get("Accept", ""))
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.send_header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+            self.end_headers()
+            if with_body:
+                self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: Any) -> None:
+            log.debug("http: %s " + format, self.client_address[0], *arguments)
+
+    return Handler

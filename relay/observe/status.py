@@ -1,0 +1,152 @@
+"""What a worker knows at one moment, as values that never change: taken by the worker's thread, read by any other.
+
+Taking it copies references only, since checkpoints, plans and shards are never changed; all that is worked out of it
+is worked out by whoever asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from relay.kafka.checkpoints import partition_of
+from relay.lineage import Checkpoint, Plan, Shard, Stream
+
+if TYPE_CHECKING:
+    from relay.kafka.assignment import Assignment
+    from relay.pump import Reading
+    from relay.reading import SourceReading
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """A shard that is open in this worker.
+
+    ``polled``: when it was last read with success, or opened, by the monotonic clock. ``failures``: reads in a row that
+    failed; ``error``: how the last of them did.
+    """
+
+    polled: float
+    failures: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """One source. ``checkpoints``: the committed ones of all workers. ``listed``: shards of the newest listing.
+
+    ``listed_at``: seconds since the epoch, 0 before the first. ``resume_timestamp``, ``low_watermark``: see
+    ``relay.lineage``.
+    ``segments``: those of a snapshot that are open here; ``rows``: read and estimated, while one runs.
+    """
+
+    stream: Stream
+    plan: Plan | None
+    checkpoints: Mapping[str, Checkpoint]
+    listed: Mapping[str, Shard]
+    listed_at: float
+    resume_timestamp: int
+    low_watermark: float | None
+    open: Mapping[str, Poll]
+    segments: Mapping[str, Poll]
+    snapshots: Stream
+    rows: tuple[int, int] | None
+
+    def polls(self) -> Iterator[tuple[Stream, str, Poll]]:
+        """Yield all that is open here: shards, then segments of a snapshot."""
+        yield from ((self.stream, shard, poll) for shard, poll in self.open.items())
+        yield from ((self.snapshots, segment, poll) for segment, poll in self.segments.items())
+
+    def unfinished(self) -> set[str]:
+        """Return the shards that are listed or written down, and not read to their end."""
+        return {shard for shard in self.shards() if not self.has_ended(shard)}
+
+    def shards(self) -> set[str]:
+        return {*self.listed, *self.checkpoints}
+
+    def has_ended(self, shard: str) -> bool:
+        checkpoint = self.checkpoints.get(shard)
+        return checkpoint is not None and checkpoint.state.ended
+
+    def waits_for(self, shard: str) -> list[str]:
+        """Return the parents that have to be read to their end first (I2): such a shard is not stalled."""
+        known = self.listed.get(shard) or self.checkpoints.get(shard)
+        parents = known.parents if known is not None else ()
+        return [parent for parent in parents if not self.has_ended(parent) and parent in self.shards()]
+
+    def lag(self, now: float) -> float | None:
+        """Seconds by which a restart would go back, at ``now`` by the wall clock; None before there is a plan."""
+        if self.plan is None:
+            return None
+        if self.checkpoints and all(checkpoint.state.ended for checkpoint in self.checkpoints.values()):
+            return 0.0
+        return max(0.0, now - (self.resume_timestamp or self.plan.planned_at))
+
+    def shard_lag(self, shard: str, now: float) -> float | None:
+        """The same of one shard. None for one that has ended."""
+        if self.plan is None or self.has_ended(shard):
+            return None
+        checkpoint = self.checkpoints.get(shard)
+        progress = checkpoint.progress if checkpoint is not None else None
+        return max(0.0, now - (progress if progress is not None else self.plan.planned_at))
+
+    def partition(self, shard: str) -> int:
+        """The checkpoint partition of ``shard``: who owns it reads the shard."""
+        return partition_of(self.stream.checkpoint_key(shard))
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """``joined``: whether this worker is a member of the group that has passed the fence with some partitions.
+
+    ``fencing_since``: since when some have not passed it, which may take ``barrier_timeout`` seconds;
+    ``unconfirmed_since``: since when pages are published and not committed. Both by the monotonic clock.
+    """
+
+    group: str
+    joined: bool
+    owned: frozenset[int]
+    gained: frozenset[int]
+    sources: tuple[SourceStatus, ...]
+    barrier_timeout: float = 0.0
+    fencing_since: float | None = None
+    unconfirmed_since: float | None = None
+
+
+def take(
+    group: Assignment,
+    sources: Iterable[SourceReading],
+    fencing_since: float | None = None,
+    unconfirmed_since: float | None = None,
+) -> Status:
+    """For the worker's thread."""
+    return Status(
+        group.group,
+        group.joined,
+        frozenset(group.owned),
+        frozenset(group.gained),
+        tuple(
+            SourceStatus(
+                stream=source.stream,
+                plan=source.plan,
+                checkpoints=dict(source.checkpoints),
+                listed=dict(source.lineage.listed),
+                listed_at=source.listings.listed_at,
+                resume_timestamp=source.resume_timestamp(),
+                low_watermark=source.low_watermark(),
+                open=_polls(source.open),
+                segments=_polls(source.snapshots.open),
+                snapshots=source.snapshots.stream,
+                rows=source.snapshots.progress(),
+            )
+            for source in sources
+        ),
+        group.barrier_timeout,
+        fencing_since,
+        unconfirmed_since,
+    )
+
+
+def _polls(readings: Mapping[str, Reading]) -> dict[str, Poll]:
+    return {name: Poll(each.polled, each.failures, each.error) for name, each in readings.items()}

@@ -1,0 +1,58 @@
+"""What a worker may know: made up, in the types the worker itself uses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from relay.lineage import Checkpoint, Plan, Shard, ShardState, Stream
+from relay.observe.status import Poll, SourceStatus, Status
+
+NOW = 1000.0
+"""By the monotonic clock."""
+
+WALL = 1_800_000_000.0
+
+PLAN = Plan("trim_horizon", WALL - 500, {}, {})
+
+
+def source(name: str = "orders", **known: Any) -> SourceStatus:
+    """A planned source that was listed just now and has no shards, but for what is ``known``."""
+    stream = Stream(name, "2026-01-01")
+    return SourceStatus(
+        **{
+            "stream": stream,
+            "plan": PLAN,
+            "checkpoints": {},
+            "listed": {},
+            "listed_at": WALL,
+            "resume_timestamp": 0,
+            "low_watermark": None,
+            "open": {},
+            "segments": {},
+            "snapshots": Stream(name, "2026-01-01/snapshot"),
+            "rows": None,
+            **known,
+        }
+    )
+
+
+def status(*sources: SourceStatus, **known: Any) -> Status:
+    """A worker that owns everything."""
+    fields = {"group": "shop.relay", "joined": True, "owned": frozenset(range(64)), "gained": frozenset(), **known}
+    return Status(sources=sources, **fields)
+
+
+def reading(progress: float | None = None, **fields: Any) -> Checkpoint:
+    return Checkpoint(ShardState.READING, progress=progress, **fields)
+
+
+def finished(**fields: Any) -> Checkpoint:
+    return Checkpoint(ShardState.FINISHED, **fields)
+
+
+def polled(ago: float, failures: int = 0, error: str | None = None) -> Poll:
+    return Poll(NOW - ago, failures, error)
+
+
+def listed(*shards: Shard) -> dict[str, Shard]:
+    return {shard.id: shard for shard in shards}

@@ -1,0 +1,136 @@
+"""The catalogue, and when something counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import relay.observe
+from relay.change import Change, Images, Operation, Snapshot
+from relay.lineage import Shard
+from relay.observe.metrics import CATALOGUE, Metric, Metrics
+from relay.observe.observer import Observer
+from relay.source import Page
+from tests.observe.known import NOW, WALL, polled, reading, source, status
+
+README = Path(relay.observe.__file__).with_name("README.md")
+
+
+def page(changes: int = 1, **fields: Any) -> Page:
+    change = Change(
+        "e", Operation.INSERT, "orders", "orders", {"id": "k"}, None, "{}", Images.NEW, None,
+        committed_at=10_000_000, relayed_at=12_500_000,
+    )  # fmt: skip
+    fields = {"position": None, "token": None, "progress": None, "begun": 0.0, "records": changes, **fields}
+    return Page(Shard("s"), [change] * changes, **fields)
+
+
+def value(metrics: Metrics, name: str, **labels: str) -> float | None:
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def test_what_is_published_counts_once_it_is_committed() -> None:
+    metrics = Metrics()
+    metrics.source("orders")
+    metrics.page("orders", page(3), 300)
+    metrics.gap("orders", "trimmed")
+    metrics.dead_letter("orders")
+    assert value(metrics, "relay_changes_published_total", source="orders") == 0
+    metrics.committed(0.003)
+    assert value(metrics, "relay_changes_published_total", source="orders") == 3
+    assert value(metrics, "relay_published_bytes_total", source="orders") == 300
+    assert value(metrics, "relay_gaps_total", source="orders", reason="trimmed") == 1
+    assert value(metrics, "relay_dead_letters_total", source="orders") == 1
+    assert value(metrics, "relay_transactions_total", outcome="committed") == 1
+    assert value(metrics, "relay_commit_seconds_sum") == 0.003
+    assert value(metrics, "relay_publish_latency_seconds_sum", source="orders") == 2.5
+
+
+@pytest.mark.parametrize("ending", ["aborted", "fenced"])
+def test_what_was_not_committed_counts_when_it_is_published_again(ending: str) -> None:
+    """I3: a change counts as often as a reader sees it."""
+    metrics = Metrics()
+    metrics.page("orders", page(3), 300)
+    getattr(metrics, ending)()
+    metrics.retried("orders")
+    metrics.page("orders", page(3), 300)
+    metrics.committed(0.003)
+    metrics.committed(0.003)
+    assert value(metrics, "relay_changes_published_total", source="orders") == 3
+    assert value(metrics, "relay_pages_retried_total", source="orders") == 1
+
+
+def test_reads_count_by_what_they_gave() -> None:
+    metrics = Metrics()
+    metrics.read("orders", page(0, records=7))
+    metrics.read("orders", page(0, failed="throttled"))
+    metrics.read("orders", page(0))
+    assert value(metrics, "relay_records_read_total", source="orders") == 7
+    assert value(metrics, "relay_reads_failed_total", source="orders") == 1
+
+
+def test_rows_of_a_snapshot_say_nothing_about_the_latency() -> None:
+    metrics = Metrics()
+    row = page()
+    metrics.page("orders", replace(row, changes=[replace(row.changes[0], snapshot=Snapshot("s", 1))]), 10)
+    metrics.committed(0.003)
+    assert value(metrics, "relay_changes_published_total", source="orders") == 1
+    assert value(metrics, "relay_publish_latency_seconds_count", source="orders") is None
+
+
+def test_a_clock_that_is_behind_gives_no_negative_latency() -> None:
+    metrics = Metrics()
+    early = page()
+    early.changes[0].relayed_at = early.changes[0].committed_at - 1
+    metrics.page("orders", early, 10)
+    metrics.committed(0.003)
+    assert value(metrics, "relay_publish_latency_seconds_sum", source="orders") == 0
+
+
+def test_workers_in_one_process_count_apart() -> None:
+    first, second = Metrics(), Metrics()
+    first.fenced()
+    assert (value(first, "relay_fenced_total"), value(second, "relay_fenced_total")) == (1, 0)
+
+
+def test_what_is_exposed_is_the_catalogue_and_nothing_else() -> None:
+    observer = Observer("shop", shows=True, clock=lambda: NOW, wall=lambda: WALL)
+    observer._status = status(
+        source(
+            checkpoints={"a": reading(WALL - 70)},
+            open={"a": polled(2)},
+            rows=(5, 10),
+            resume_timestamp=int(WALL - 70),
+            low_watermark=WALL - 70,
+        )
+    )
+    observer._turned = NOW - 1
+    observer.metrics.gap("orders", "trimmed")
+    exposed = {
+        (family.name + ("_total" if family.type == "counter" else ""), family.type, family.documentation)
+        for family in observer.metrics.registry.collect()
+    }
+    assert exposed == {(metric.name, metric.kind, metric.help) for metric in CATALOGUE}
+    assert value(observer.metrics, "relay_lag_seconds", source="orders") == 70
+    assert value(observer.metrics, "relay_oldest_poll_seconds", source="orders") == 2
+    assert value(observer.metrics, "relay_turn_age_seconds") == 1
+
+
+@pytest.mark.parametrize("metric", CATALOGUE, ids=lambda metric: metric.name)
+def test_a_metric_has_a_name_of_its_kind_and_says_what_to_do(metric: Metric) -> None:
+    assert metric.name.startswith("relay_")
+    assert metric.name.endswith("_total") == (metric.kind == "counter")
+    assert metric.help.endswith(".")
+    assert metric.act.endswith(".")
+
+
+def test_the_readme_has_the_table_of_the_catalogue() -> None:
+    rows = [
+        f"| `{each.name}` | {each.kind} | {', '.join(each.labels)} | {each.unit} | {each.help} | {each.act} |"
+        for each in CATALOGUE
+    ]
+    table = [line for line in README.read_text().splitlines() if line.startswith("| `relay_")]
+    assert table == rows

@@ -1,0 +1,196 @@
+"""A real ``relay run`` looked at from outside: I10."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from relay.kafka.publisher import Aborted
+from relay.local.process import free_port
+from relay.worker import run
+from tests.dynamodb.endpoint import LABEL, TABLE, Refused, ScriptedStream, full
+from tests.faults.harness import Scene, wait_until
+
+pytestmark = pytest.mark.services
+
+
+def get(url: str, path: str) -> tuple[int, str]:
+    """Return the status code and the text of the answer."""
+    try:
+        with urllib.request.urlopen(url + path, timeout=10) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+class Site:
+    """The endpoints of a relay that chose its port itself."""
+
+    def __init__(self, scene: Scene) -> None:
+        raw = yaml.safe_load(scene.path.read_text())
+        scene.path.write_text(yaml.safe_dump({**raw, "http": "127.0.0.1:0"}))
+        self.relay = scene.relay("--log-format", "json")
+        self.url = wait_until(self._find, 60)
+
+    def _find(self) -> str | None:
+        assert self.relay.is_running, self.relay.log()
+        found = re.search(r"http://127\.0\.0\.1:\d+", self.relay.log())
+        return found[0] if found else None
+
+    def get(self, path: str) -> tuple[int, str]:
+        return get(self.url, path)
+
+    def until(self, path: str, code: int) -> Any:
+        """Wait until ``path`` is answered with ``code``; return what it says then."""
+
+        def asked() -> Any:
+            found, body = self.get(path)
+            return json.loads(body) if found == code else None
+
+        return wait_until(asked, 60)
+
+    def metric(self, name: str) -> float | None:
+        """The value of one line of the metrics; None if there is none."""
+        found = re.search(rf"^{re.escape(name)} (\S+)$", self.get("/metrics")[1], re.MULTILINE)
+        return float(found[1]) if found else None
+
+    def until_metric(self, name: str, least: float) -> None:
+        wait_until(lambda: True if (self.metric(name) or 0.0) >= least else None, 60)
+
+    def stop(self) -> None:
+        """Stop, and look at every line of the log."""
+        assert self.relay.stop(signal.SIGTERM) == 0, self.relay.log()
+        for line in self.relay.log().splitlines()[1:]:  # the first may be cut
+            assert {"time", "level", "logger", "message"} <= json.loads(line).keys()
+
+
+@pytest.fixture
+def scene(tmp_path: Path, kafka: Any, dynamodb: Any, unique: str) -> Iterator[Scene]:
+    scene = Scene(tmp_path, unique, kafka.bootstrap_servers, dynamodb.endpoint_url)
+    yield scene
+    scene.close()
+
+
+def test_a_relay_says_when_it_is_ready_what_it_has_done_and_how_far_it_is(scene: Scene) -> None:
+    site = Site(scene)
+    site.until("/readyz", 200)
+    for order in range(5):
+        item = {"customer": {"S": "ada"}, "order_id": {"N": str(order)}, "version": {"N": "1"}}
+        scene.client.put_item(TableName=scene.table, Item=item)
+    site.until_metric('relay_changes_published_total{source="orders"}', 5)
+    assert site.metric('relay_changes_published_total{source="orders"}') == 5
+    assert site.metric('relay_records_read_total{source="orders"}') == 5
+    assert (site.metric('relay_publish_latency_seconds_count{source="orders"}') or 0) >= 1
+    assert (site.metric('relay_transactions_total{outcome="committed"}') or 0) >= 2
+    assert site.metric("relay_commit_seconds_count") == site.metric('relay_transactions_total{outcome="committed"}')
+    assert site.metric("relay_owned_partitions") == 64
+    # The status is up to a second old.
+    site.until_metric('relay_lag_seconds{source="orders"}', 0.001)
+    assert site.metric('relay_open_shards{source="orders"}') == 1
+
+    def read() -> Any:
+        [shard] = json.loads(site.get("/status.json")[1])["shards"]
+        return shard if shard["position"] else None
+
+    shard = wait_until(read, 60)
+    assert (shard["source"], shard["state"], shard["owned"], shard["open"]) == ("orders", "reading", True, True)
+    assert site.get("/healthz")[0] == 200
+    assert shard["shard"] in site.get("/")[1]
+    site.stop()
+
+
+def test_health_turns_red_naming_the_shard_that_is_throttled_or_hangs_and_green_again(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I10"""
+    monkeypatch.setenv("RELAY_STALLED_AFTER", "3")
+    with ScriptedStream() as stream:
+        raw = yaml.safe_load(scene.path.read_text())
+        raw["sources"][0] |= {"table": TABLE, "endpoint_url": stream.url}
+        scene.path.write_text(yaml.safe_dump(raw))
+        stream.shard("healthy")
+        stream.shard("hot")
+        stream.shard("waiting", "hot")
+        stream.put("healthy", "a", 1)
+        stream.put("hot", "b", 1)
+        site = Site(scene)
+        site.until_metric('relay_changes_published_total{source="orders"}', 2)
+        assert site.get("/healthz")[0] == 200
+
+        def throttle(operation: str) -> None:
+            asked = stream.requests[-1]
+            if full("hot") in (asked.get("ShardId", ""), asked.get("ShardIterator", "").partition("|")[0]):
+                raise Refused("ThrottlingException")
+
+        stream.before = throttle
+        [stall] = site.until("/healthz", 503)["stalls"]
+        assert (stall["source"], stall["stream"], stall["shard"]) == ("orders", LABEL, full("hot"))
+        assert stall["seconds"] > 3
+        assert "Throttling" in stall["error"]
+        assert (site.metric('relay_reads_failed_total{source="orders"}') or 0) > 0
+        stream.before = lambda operation: None
+        site.until("/healthz", 200)
+
+        go_on = threading.Event()
+
+        def hang(operation: str) -> None:
+            go_on.wait(30)
+
+        stream.before = hang
+        try:
+            stalls = site.until("/healthz", 503)["stalls"]
+            assert {stall["shard"] for stall in stalls} <= {full("healthy"), full("hot")}
+            assert site.get("/readyz")[0] == 200
+        finally:
+            go_on.set()
+        site.until("/healthz", 200)
+        site.stop()
+
+
+def test_health_turns_red_when_every_transaction_is_aborted(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I10: the shards are polled and the loop turns, and yet nothing gets anywhere. I3: each change counts once."""
+    monkeypatch.setenv("RELAY_STALLED_AFTER", "1")
+    item = {"customer": {"S": "ada"}, "order_id": {"N": "7"}, "version": {"N": "1"}}
+    scene.client.put_item(TableName=scene.table, Item=item)
+    url = f"http://127.0.0.1:{free_port()}"
+    config = scene.config.model_copy(update={"http": url.removeprefix("http://")})
+    seen: list[str] = []
+
+    def probe(step: str) -> None:
+        if step != "before_commit" or seen:
+            return
+        code, health = get(url, "/healthz")
+        metrics = get(url, "/metrics")[1]
+        if 'relay_records_read_total{source="orders"} 1.0' in metrics:
+            if code == 503:
+                seen.extend([health, metrics])
+            raise Aborted("by the test")
+
+    run(config, until_caught_up=True, probe=probe)
+    health, metrics = seen
+    assert "what was read cannot be committed" in health
+    assert 'relay_changes_published_total{source="orders"} 0.0' in metrics
+    assert 'relay_pages_retried_total{source="orders"} 0.0' not in metrics
+    assert len(scene.events()) == 1
+
+
+def test_an_address_that_is_taken_ends_the_relay_before_it_begins(scene: Scene) -> None:
+    site = Site(scene)
+    raw = yaml.safe_load(scene.path.read_text())
+    scene.path.write_text(yaml.safe_dump({**raw, "http": site.url.removeprefix("http://")}))
+    second = scene.relay("--log-format", "json")
+    assert second.wait(60) == 3, second.log()
+    [line] = second.log().splitlines()
+    assert "cannot listen on 127.0.0.1:" in json.loads(line)["message"]
+    assert site.relay.is_running

@@ -1,0 +1,191 @@
+"""The endpoints over real sockets: what they say, to whom, and what keeps them from it."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from relay.config import Config
+from relay.errors import ConfigError, Unavailable
+from relay.lineage import Shard
+from relay.local.process import free_port
+from relay.observe.observer import Observer
+from relay.observe.server import observing
+from relay.observe.status import Status
+from tests.observe.known import NOW, WALL, finished, listed, polled, reading, source, status
+
+EVIL = "<script>alert(1)</script>"
+
+
+def config(address: str = "127.0.0.1:0") -> Config:
+    table: dict[str, Any] = {"name": "orders", "type": "dynamodb", "table": "orders"}
+    kafka = {"bootstrap_servers": "127.0.0.1:1"}
+    return Config.model_validate({"name": "shop", "kafka": kafka, "sources": [table], "http": address})
+
+
+class Site:
+    """A server whose worker knows what the test says, at the times of ``known``."""
+
+    def __init__(self, observer: Observer, port: int) -> None:
+        self.observer = observer
+        self.port = port
+        observer.clock, observer.wall = lambda: NOW, lambda: WALL
+
+    def knows(self, known: Status, turned: float = NOW) -> None:
+        self.observer._status, self.observer._turned = known, turned
+
+    def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request(method, path, headers=headers)
+            response = connection.getresponse()
+            return response.status, dict(response.headers), response.read()
+        finally:
+            connection.close()
+
+    def json(self, path: str) -> tuple[int, Any]:
+        code, _, body = self.get(path)
+        return code, orjson.loads(body)
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    port = free_port()
+    with observing(config(f"127.0.0.1:{port}")) as observer:
+        yield Site(observer, port)
+
+
+def test_a_worker_that_has_only_begun_is_alive_but_not_ready(site: Site) -> None:
+    assert site.json("/healthz") == (200, {"status": "ok", "stalls": []})
+    code, body = site.json("/readyz")
+    assert (code, body["status"]) == (503, "not ready")
+    assert site.json("/status.json")[1]["shards"] == []
+    assert site.get("/")[0] == 200
+
+
+def test_health_turns_red_and_names_the_shard_and_green_again(site: Site) -> None:
+    """I10"""
+    site.knows(status(source(open={"a": polled(1), "b": polled(61, 9, "throttled")})))
+    code, body = site.json("/healthz")
+    assert code == 503
+    [stall] = body["stalls"]
+    assert (stall["source"], stall["shard"], stall["seconds"], stall["error"]) == ("orders", "b", 61, "throttled")
+    assert b"stalled" in site.get("/")[2]
+    site.knows(status(source(open={"a": polled(1), "b": polled(1)})))
+    assert site.json("/healthz")[0] == 200
+
+
+def test_a_worker_that_hangs_turns_red_by_itself(site: Site) -> None:
+    """I10: nobody has to tell the server."""
+    site.knows(status(source()), turned=NOW - 61)
+    assert site.json("/healthz")[0] == 503
+
+
+def test_the_status_has_every_shard_with_its_place(site: Site) -> None:
+    site.knows(
+        status(
+            source(
+                listed=listed(Shard("p"), Shard("a", ("p",)), Shard("b")),
+                checkpoints={"p": finished(gap="g1"), "a": reading(WALL - 5, position={"sequence": "7"})},
+                open={"a": polled(0.5)},
+                rows=(3, 10),
+            )
+        )
+    )
+    code, body = site.json("/status.json")
+    assert code == 200
+    shards = {shard["shard"]: shard for shard in body["shards"]}
+    assert [shards[name]["state"] for name in "pab"] == ["finished", "reading", "listed"]
+    assert [shards[name]["open"] for name in "pab"] == [False, True, False]
+    assert (shards["a"]["position"], shards["a"]["lag_seconds"], shards["a"]["owned"]) == ({"sequence": "7"}, 5, True)
+    assert shards["a"]["progress"] == "2027-01-15T07:59:55.000Z"
+    [known] = body["sources"]
+    assert known["gaps"] == [{"id": "g1", "shard": "p"}]
+    assert known["snapshot"] == {"rows_read": 3, "rows_estimated": 10}
+    assert body["group"]["owned"] == 64
+
+
+def test_the_page_shows_names_and_errors_as_text(site: Site) -> None:
+    site.knows(status(source(f"s{EVIL}", listed=listed(Shard(EVIL)), open={EVIL: polled(99, 1, EVIL)})))
+    code, headers, body = site.get("/")
+    assert code == 200
+    assert EVIL.encode() not in body
+    assert body.count(b"&lt;script&gt;") >= 4
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+    assert b"src=" not in body
+
+
+def test_neither_the_page_nor_the_json_shows_what_a_url_says_before_its_host(site: Site) -> None:
+    error = "cannot connect to http://me:hunter2@db:8000/"
+    site.knows(status(source(listed=listed(Shard("a")), open={"a": polled(99, 1, error)})))
+    for path in ("/", "/status.json", "/healthz"):
+        body = site.get(path)[2]
+        assert b"cannot connect" in body
+        assert b"hunter2" not in body
+
+
+def test_metrics_come_in_the_format_that_is_asked_for(site: Site) -> None:
+    site.observer.metrics.fenced()
+    code, headers, body = site.get("/metrics")
+    assert (code, headers["Content-Type"].split(";")[0]) == (200, "text/plain")
+    assert b"\nrelay_fenced_total 1.0\n" in body
+    assert b"python_" not in body
+    headers, body = site.get("/metrics", Accept="application/openmetrics-text; version=1.0.0")[1:]
+    assert headers["Content-Type"].startswith("application/openmetrics-text")
+    assert body.endswith(b"# EOF\n")
+
+
+def test_an_unknown_path_names_the_known_ones(site: Site) -> None:
+    code, body = site.json("/health")
+    assert (code, body["there_are"]) == (404, ["/", "/metrics", "/healthz", "/readyz", "/status.json"])
+    assert site.get("/healthz?probe=1")[0] == 200
+
+
+def test_a_head_request_gets_no_body(site: Site) -> None:
+    code, headers, body = site.get("/healthz", "HEAD")
+    assert (code, body) == (200, b"")
+    assert int(headers["Content-Length"]) > 0
+
+
+def test_a_client_that_says_nothing_keeps_nobody_waiting(site: Site) -> None:
+    with socket.create_connection(("127.0.0.1", site.port)):
+        assert site.get("/healthz")[0] == 200
+
+
+def test_an_address_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        said = f"http: cannot listen on {address}: Address already in use"
+        with pytest.raises(Unavailable, match=said), observing(config(address)):
+            pass
+
+
+def test_each_worker_of_a_machine_has_a_port_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    monkeypatch.setenv("RELAY_WORKER", "1")
+    with observing(config(f"127.0.0.1:{port - 1}")) as observer:
+        assert Site(observer, port).json("/status.json")[1]["worker"] == 1
+    monkeypatch.setenv("RELAY_WORKER", "2")
+    with pytest.raises(ConfigError, match="worker 2 would listen on port 65536"), observing(config("127.0.0.1:65534")):
+        pass
+    monkeypatch.setenv("RELAY_WORKER", "two")
+    with pytest.raises(ConfigError, match="RELAY_WORKER is 'two'"), observing(config()):
+        pass
+
+
+def test_without_http_nobody_listens_and_no_status_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "socket", None)
+    with observing(config().model_copy(update={"http": None})) as observer:
+        assert not observer.shows
+
+
+def test_the_readme_names_every_path() -> None:
+    readme = (Path(__file__).parents[2] / "relay/observe/README.md").read_text()
+    for path in ("/healthz", "/readyz", "/metrics", "/status.json", "/"):
+        assert f"| `{path}` |" in readme
