@@ -184,7 +184,9 @@ class _Runner:
         gaps = self.config.internal("gaps")
         registry = self.config.schema_registry is not None
         decoder = Decoder(self.schemas.all(), registry=registry, gaps=gaps)
-        records = kafka_source.read(session, self.config, self.consumer.topics, starting, self.consumer.at_most)
+        records = kafka_source.read(
+            session, self.config, self.consumer.name, self.consumer.topics, starting, self.consumer.at_most
+        )
         writer = self.consumer.stream(records, decoder).writeStream.foreachBatch(self._batch)
         writer = writer.option("checkpointLocation", self.point.spark.as_uri())
         if self.until_caught_up:

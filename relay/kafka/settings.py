@@ -31,7 +31,7 @@ class Settings:
         given = dict(config.kafka.producer)
         timeout = float(given.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT * 1000)) / 1000
         producer = {
-            **config.kafka.client(),
+            **config.client("relay"),
             "transaction.timeout.ms": int(timeout * 1000),
             "linger.ms": 5,
             "compression.type": "lz4",
@@ -45,7 +45,7 @@ class Settings:
         }
         return cls(
             name=config.name,
-            client=config.kafka.client(),
+            client=config.client("relay"),
             producer=producer,
             transaction_timeout=timeout,
             checkpoints=config.internal("checkpoints"),

@@ -115,7 +115,7 @@ def connect(config: Config, timeout: float = _CONNECT_TIMEOUT) -> AdminClient:
     try:
         # A client without brokers connects to nothing: it only checks the settings.
         Producer(dict(config.kafka.producer), logger=SILENT)
-        settings: dict[str, Any] = {**config.kafka.client(), "error_cb": reasons.append}
+        settings: dict[str, Any] = {**config.client("admin"), "error_cb": reasons.append}
         admin = AdminClient(settings, logger=SILENT)
     except (KafkaException, TypeError, ValueError) as error:
         raise ConfigError(f"kafka.producer: {_text(error)}") from error
