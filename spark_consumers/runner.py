@@ -27,6 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from relay.avro.registry import open_schemas
 from relay.config import Config
 from relay.errors import ConfigError, RelayError, Unavailable
+from relay.kafka import topics
 from spark_consumers import kafka_source
 from spark_consumers.dead_letters import DeadLetters, UnknownSchemas
 from spark_consumers.decode import Decoder
@@ -126,6 +127,7 @@ class _Runner:
 
     def run(self, start: str | None) -> None:
         locks = self._locked()
+        topics.connect(self.config)  # which says why, if no broker can be reached
         self.positions = Positions(self.config, self.consumer.name, self.consumer.topics)
         self.stack.callback(self.positions.close)
         starting = self._begin(start)

@@ -41,6 +41,8 @@ Partition = tuple[str, int]
 
 # What a broker or client answers that has not heard of a new topic's leaders yet.
 _NOT_HEARD_OF = {KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError._UNKNOWN_TOPIC}
+# What a broker says, or we say of it, that more patience does not help with.
+_REFUSALS = {KafkaError._AUTHENTICATION, KafkaError._SSL}
 _CONNECT_TIMEOUT = 10.0
 # Where every broker refuses to be connected to, waiting longer seldom helps.
 _DOWN_TIMEOUT = 3.0
@@ -217,19 +219,26 @@ def _metadata(admin: AdminClient, config: Config, timeout: float, reasons: list[
             admin.poll(0)
             down = any(reason.code() == KafkaError._ALL_BROKERS_DOWN for reason in reasons)
             left = begun + (min(timeout, _DOWN_TIMEOUT) if down else timeout) - time.monotonic()
-            if left <= 0:
+            if left <= 0 or any(reason.code() in _REFUSALS for reason in reasons):
                 raise Unavailable(
-                    f"no Kafka broker answers at {config.kafka.bootstrap_servers}: {_reason(error, reasons)}"
+                    f"no Kafka broker answers at {config.kafka.bootstrap_servers}: {_reason(error, reasons, config)}"
                 ) from error
             # A broker that may only be slow is given all the time there is for one answer.
             step = min(1.0, left) if down else left
             time.sleep(0.1)
 
 
-def _reason(error: KafkaException, reasons: list[KafkaError]) -> str:
+def _reason(error: KafkaException, reasons: list[KafkaError], config: Config) -> str:
     """Return the most telling of the errors the client met: "broker transport failure" says nothing."""
     ignored = {KafkaError._ALL_BROKERS_DOWN}
     told = [reason for reason in reasons if reason.code() not in ignored]
+    if reasons and not told:
+        # Of a connection that was made and then closed the callback is told nothing.
+        protocol = config.kafka.producer.get("security.protocol", "plaintext")
+        return (
+            "it closes the connection at once, as brokers do that want another `security.protocol` than "
+            f"{protocol}, which `kafka.producer` can set"
+        )
     refused = [reason for reason in told if reason.code() != KafkaError._TRANSPORT]
     chosen = (refused or told)[-1:]
     return chosen[0].str() if chosen else _text(error)
