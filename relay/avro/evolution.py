@@ -8,7 +8,7 @@ read as this", so it is given only where that is exact (I8): change here which c
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from relay.avro.rows import MAX_AVRO_PRECISION, Decimals, column_type, source_name
@@ -25,7 +25,7 @@ def same(a: Schema, b: Schema) -> bool:
     return bool(_bare(a) == _bare(b))
 
 
-def following(schema: Schema, earlier: Iterable[Schema]) -> dict[str, Any]:
+def following(schema: Schema, earlier: Sequence[Schema]) -> dict[str, Any]:
     """Return ``schema`` with its key and row records aliased to all those of ``earlier`` that they can stand for."""
     next_one = copy.deepcopy(_bare(schema))
     for part in _PARTS:

@@ -88,7 +88,7 @@ def test_told_to_it_registers_all_the_same_and_sets_the_compatibility_back(
     assert bold.subject(unique) == (2, level)
     (said,) = (record.getMessage() for record in caplog.records)
     assert "row a: int -> string" in said
-    assert f"setting the compatibility of {unique}-value to NONE" in said
+    assert f"the compatibility of {unique}-value is NONE while the schema is registered" in said
 
 
 def test_a_compatibility_that_somebody_chose_is_never_altered(registered: RegistrySchemas, unique: str) -> None:
