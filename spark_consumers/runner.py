@@ -238,8 +238,13 @@ class _Runner:
             return
         if isinstance(error, (Py4JNetworkError, OSError)):
             raise RelayError(f"Spark's JVM ended: {_gist(error)}") from error
-        if isinstance(failure, UnknownSchemas) and all(map(self._learn, failure.headers)):
-            return
+        if isinstance(failure, UnknownSchemas):
+            try:
+                # Looked up again, to the end of what is published.
+                if all(self.schemas.lookup(header) is not None for header in failure.headers):
+                    return
+            except Unavailable as unavailable:
+                failure = unavailable  # that is why they are not known
         if isinstance(failure, ConfigError):
             raise failure
         if self._attempts == len(_WAITS):
@@ -250,13 +255,6 @@ class _Runner:
         self._attempts += 1
         self._say("retry", attempt=self._attempts, wait=wait, error=_gist(failure or error))
         self._sleep(wait)
-
-    def _learn(self, header: bytes) -> bool:
-        """Look a schema up again, to the end of what is published."""
-        try:
-            return self.schemas.lookup(header) is not None
-        except Unavailable:
-            return False
 
     def _sleep(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

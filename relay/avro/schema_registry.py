@@ -117,7 +117,8 @@ class RegistrySchemas:
         return dict(self._known)
 
     def refresh(self) -> None:
-        """Do nothing: an id means one schema for ever, and `lookup` asks for those that are not known."""
+        """See that the registry answers. An id means one schema for ever, and `lookup` asks for those not known."""
+        self.subjects()
 
     def close(self) -> None:
         self._client.close()
