@@ -17,10 +17,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import redis
-from confluent_kafka.schema_registry import SchemaRegistryClient
 
-from relay.config import Config, DynamoDBSource, redacted
+from relay.avro.rows import TableSchema, change_schema
+from relay.avro.schema_registry import COMPATIBILITY, RegistrySchemas
+from relay.config import Config, DynamoDBSource, SchemaRegistry, redacted
 from relay.dynamodb import describe
+from relay.dynamodb.source import table_schema
 from relay.errors import RelayError, Unavailable
 from relay.kafka import topics
 from relay.local.java import find_java
@@ -55,7 +57,7 @@ def run(config: Config) -> Iterator[Finding]:
     ]
     if config.schema_registry:
         url = config.schema_registry.url
-        checks.append((f"schema registry {redacted(url)}", partial(_registry, url)))
+        checks.append((f"schema registry {redacted(url)}", partial(_registry, config, config.schema_registry)))
     if config.cache:
         url = config.cache.url
         checks.append((f"cache {redacted(url)}", partial(_cache, url)))
@@ -95,23 +97,43 @@ def _topic(found: topics.Found) -> Finding:
         return Finding(name, found.problem, Unavailable.exit_code)
     if not found.exists:
         return Finding(name, f"will be created with {count}")
+    if found.hint:
+        count += f"; {found.hint}"
     wanted = int(topic.settings.get("max.message.bytes", 0))
     if found.largest_message is not None and found.largest_message < wanted:
         return Finding(name, f"{count}; takes at most {found.largest_message} bytes a change, {wanted} would take any")
     return Finding(name, count)
 
 
-def _registry(url: str) -> str:
-    """Ask the schema registry for its subjects. Raises ``Unavailable``."""
-    try:
-        with SchemaRegistryClient({"url": url, "timeout": _SOCKET_TIMEOUT, "max.retries": 0}) as client:
-            client.get_subjects()
-    except Exception as error:
-        # The client lets errors of two HTTP libraries through, besides its own.
-        raise Unavailable(
-            f"the schema registry at {redacted(url)} does not answer as one: {redacted(str(error))}"
-        ) from error
-    return "reachable"
+def _registry(config: Config, registry: SchemaRegistry) -> list[Finding]:
+    """Ask the schema registry for the subjects of the topics. Raises ``Unavailable``."""
+    findings = [Finding(f"schema registry {redacted(registry.url)}", "reachable")]
+    with closing(_schemas(registry)) as schemas:
+        there = set(schemas.subjects())
+        for topic in [config.topic(source.table_name) for source in config.sources if not source.tags]:
+            detail = f"will be created with compatibility {COMPATIBILITY}"
+            if f"{topic}-value" in there:
+                versions, level = schemas.subject(topic)
+                detail = f"{versions} version{'' if versions == 1 else 's'}, compatibility {level or 'by default'}"
+                if level == "NONE":
+                    detail += ": whether old readers could read a new version is not asked"
+            findings.append(Finding(f"subject {topic}-value", detail))
+    return findings
+
+
+def _schemas(registry: SchemaRegistry) -> RegistrySchemas:
+    return RegistrySchemas(registry.url, registry.on_incompatible, timeout=_SOCKET_TIMEOUT, retries=0)
+
+
+def _next_schema(config: Config, registry: SchemaRegistry, table: TableSchema) -> list[Finding]:
+    """Say whether the registry would refuse the schema that the table has now. Raises ``Unavailable``."""
+    topic = config.topic(table.table)
+    with closing(_schemas(registry)) as schemas:
+        problem = schemas.refusal(topic, change_schema(table))
+    if not problem:
+        return []
+    refused = registry.on_incompatible == "fail"
+    return [Finding(f"schema of {topic}", problem, RelayError.exit_code if refused else 0)]
 
 
 def table(source: DynamoDBSource) -> describe.Description:
@@ -125,7 +147,11 @@ def _source(config: Config, source: DynamoDBSource) -> list[Finding]:
     found = table(source)
     key = ", ".join(f"{column.name} ({column.type})" for column in found.key)
     stream = Finding(f"source {source.name}", f"table {found.table}, key {key}, stream of {found.view_type}")
-    return [stream, *columns(source, found), *images(config, found), *templates(config, found)]
+    findings = [stream, *columns(source, found), *images(config, found), *templates(config, found)]
+    if config.schema_registry:
+        schema = partial(_next_schema, config, config.schema_registry, table_schema(source, found))
+        findings += _settled(f"schema of {config.topic(found.table)}", schema)
+    return findings
 
 
 def images(config: Config, found: describe.Description) -> list[Finding]:

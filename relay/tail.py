@@ -147,7 +147,7 @@ def _read(
     exit_at_end: bool,
 ) -> Iterator[Message]:
     settings: dict[str, Any] = {
-        **config.kafka.client(),
+        **config.client("tail"),
         # Demanded by librdkafka; partitions are assigned and nothing is committed, so no group forms.
         "group.id": f"{config.name}.tail",
         "enable.auto.commit": False,

@@ -70,7 +70,7 @@ class DeadLetters:
         self._consumer = consumer
         self._producer = Producer(
             {
-                **config.kafka.client(),
+                **config.client(f"{consumer}-dead-letters"),
                 "enable.idempotence": True,
                 "acks": "all",
                 "message.max.bytes": LARGEST_MESSAGE,

@@ -51,7 +51,7 @@ class Positions:
         self.group = group(config, consumer)
         self._consumer = Consumer(
             {
-                **config.kafka.client(),
+                **config.client(consumer),
                 "group.id": self.group,
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",

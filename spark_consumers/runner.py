@@ -27,6 +27,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from relay.avro.registry import open_schemas
 from relay.config import Config
 from relay.errors import ConfigError, RelayError, Unavailable
+from relay.kafka import topics
 from spark_consumers import kafka_source
 from spark_consumers.dead_letters import DeadLetters, UnknownSchemas
 from spark_consumers.decode import Decoder
@@ -126,6 +127,7 @@ class _Runner:
 
     def run(self, start: str | None) -> None:
         locks = self._locked()
+        topics.connect(self.config)  # which says why, if no broker can be reached
         self.positions = Positions(self.config, self.consumer.name, self.consumer.topics)
         self.stack.callback(self.positions.close)
         starting = self._begin(start)
@@ -184,7 +186,9 @@ class _Runner:
         gaps = self.config.internal("gaps")
         registry = self.config.schema_registry is not None
         decoder = Decoder(self.schemas.all(), registry=registry, gaps=gaps)
-        records = kafka_source.read(session, self.config, self.consumer.topics, starting, self.consumer.at_most)
+        records = kafka_source.read(
+            session, self.config, self.consumer.name, self.consumer.topics, starting, self.consumer.at_most
+        )
         writer = self.consumer.stream(records, decoder).writeStream.foreachBatch(self._batch)
         writer = writer.option("checkpointLocation", self.point.spark.as_uri())
         if self.until_caught_up:
@@ -234,8 +238,13 @@ class _Runner:
             return
         if isinstance(error, (Py4JNetworkError, OSError)):
             raise RelayError(f"Spark's JVM ended: {_gist(error)}") from error
-        if isinstance(failure, UnknownSchemas) and all(map(self._learn, failure.headers)):
-            return
+        if isinstance(failure, UnknownSchemas):
+            try:
+                # Looked up again, to the end of what is published.
+                if all(self.schemas.lookup(header) is not None for header in failure.headers):
+                    return
+            except Unavailable as unavailable:
+                failure = unavailable  # that is why they are not known
         if isinstance(failure, ConfigError):
             raise failure
         if self._attempts == len(_WAITS):
@@ -246,13 +255,6 @@ class _Runner:
         self._attempts += 1
         self._say("retry", attempt=self._attempts, wait=wait, error=_gist(failure or error))
         self._sleep(wait)
-
-    def _learn(self, header: bytes) -> bool:
-        """Look a schema up again, to the end of what is published."""
-        try:
-            return self.schemas.lookup(header) is not None
-        except Unavailable:
-            return False
 
     def _sleep(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from relay import check
-from relay.avro.rows import KeyColumn
+from relay.avro.rows import Column, KeyColumn, TableSchema, change_schema
+from relay.avro.schema_registry import RegistrySchemas
 from relay.cli import app
 from relay.config import Config, DynamoDBSource
 from relay.dynamodb.describe import Description
@@ -217,10 +219,35 @@ class TestOnServices:
             "✓ cache key {user_id}: items of " + unique + " without `user_id` invalidate nothing",
         ]
         assert f"✓ schema registry {schema_registry.url}: reachable\n" in result.stdout
+        assert f"✓ subject {unique}.{unique}-value: will be created with compatibility BACKWARD\n" in result.stdout
         assert f"✓ cache {redis_server.url}: reachable\n" in result.stdout
         # Looking changes nothing.
         relayed = Config.model_validate(content)
         assert not any(found.exists for found in topics.survey(topics.connect(relayed), relayed, [unique]))
+
+    def test_a_schema_that_the_registry_would_refuse_is_said_beforehand(
+        self, run: Callable[..., Result], kafka: Any, dynamodb: Any, schema_registry: Any, unique: str
+    ) -> None:
+        self.create(dynamodb, unique)
+        content = self.content(kafka, dynamodb, unique, schema_registry={"url": schema_registry.url})
+        topic = f"{unique}.{unique}"
+
+        def schema(total: str) -> dict[str, Any]:
+            columns = (Column("order_id", "string"), Column("total", total), Column("rest", "rest"))
+            return change_schema(TableSchema("orders", unique, (KeyColumn("order_id", "S"),), 1, columns))
+
+        with closing(RegistrySchemas(schema_registry.url)) as schemas:
+            schemas.register(topic, schema("long"))
+        content["sources"][0]["columns"] = {"order_id": "string", "total": "decimal(10,2)"}
+        refused = run(content)
+        assert refused.exit_code == 1
+        assert f"✓ subject {topic}-value: 1 version, compatibility BACKWARD\n" in refused.stdout
+        assert f"✗ schema of {topic}: the schema of the topic {topic} has changed" in refused.stdout
+        assert "row total: long -> decimal(10,2)." in refused.stdout
+        content["schema_registry"]["on_incompatible"] = "register"
+        assert run(content).exit_code == 0
+        content["sources"][0]["columns"]["total"] = "long"
+        assert "schema of" not in run(content).stdout
 
     def test_a_table_that_is_not_as_its_columns_say_fails_the_check_and_the_start(
         self, run: Callable[..., Result], kafka: Any, dynamodb: Any, unique: str, tmp_path: Path

@@ -382,6 +382,20 @@ def test_security_settings_hold_for_every_client_and_others_for_the_producer_onl
     }
 
 
+def test_a_client_is_called_after_the_relay_and_what_it_is_for(file: Path) -> None:
+    config = read(file, GOOD)
+    assert config.client("tail") == {**config.kafka.client(), "client.id": "shop-tail"}
+
+
+def test_what_to_do_about_a_schema_that_is_refused_is_fail_or_register(file: Path) -> None:
+    registry = read(file, GOOD).schema_registry
+    assert registry is not None
+    assert registry.on_incompatible == "fail"
+    text = change('/ccompat/v7"', '/ccompat/v7", on_incompatible: ignore')
+    (said,) = refused(file, text)
+    assert "`schema_registry.on_incompatible` has to be 'fail' or 'register'" in said
+
+
 def test_secrets_are_never_shown(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "hunter2")
     producer = "{sasl.password: '${SECRET}', ssl.key.password: '${SECRET}', ssl.key.pem: '${SECRET}', linger.ms: 5}"

@@ -1,8 +1,8 @@
 """Where schemas are published before they are used, and found again by readers.
 
-`TopicSchemas` keeps them in the compacted topic ``<name>.schemas``, `RegistrySchemas` in a Confluent Schema
-Registry; `open_schemas` chooses by the config. The topic's records (key: the fingerprint's 8 bytes as 16
-hexadecimal characters, in the order of the header; value: the schema's JSON) are a contract with readers.
+`TopicSchemas` keeps them in the compacted topic ``<name>.schemas``, `RegistrySchemas` (``schema_registry.py``) in a
+Confluent Schema Registry; `open_schemas` chooses by the config. The topic's records (key: the fingerprint's 8 bytes
+as 16 hexadecimal characters, in the order of the header; value: the schema's JSON) are a contract with readers.
 """
 
 from __future__ import annotations
@@ -10,32 +10,28 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
-from confluent_kafka.schema_registry.common._httpx_compat import httpx
-from confluent_kafka.schema_registry.error import SchemaRegistryError
 
+from relay.avro.evolution import following, of_one_table, same
 from relay.avro.framing import (
     SINGLE_OBJECT_HEADER,
     SINGLE_OBJECT_MARK,
-    confluent_header,
     fingerprint,
-    schema_id,
     single_object_header,
 )
+from relay.avro.schema_registry import RegistrySchemas
 from relay.errors import RelayError, Unavailable
 
 if TYPE_CHECKING:
     from relay.config import Config
 
+__all__ = ["RegistrySchemas", "TopicSchemas", "open_schemas"]
+
 _PATIENCE = 30.0  # seconds for one read to the end or one write
-_REGISTRY_TIMEOUT = 10  # seconds for one request
 _PARTITION = 0  # the topic has one, so that its records have one order
 _LOG = logging.getLogger("relay.kafka.client")
 
@@ -43,8 +39,8 @@ _LOG = logging.getLogger("relay.kafka.client")
 def open_schemas(config: Config) -> TopicSchemas | RegistrySchemas:
     """Open what the config says: the registry where there is one, else the schemas topic."""
     if config.schema_registry is not None:
-        return RegistrySchemas(config.schema_registry.url)
-    return TopicSchemas(config.kafka.client(), config.internal("schemas"))
+        return RegistrySchemas(config.schema_registry.url, config.schema_registry.on_incompatible)
+    return TopicSchemas(config.client("schemas"), config.internal("schemas"))
 
 
 class TopicSchemas:
@@ -89,11 +85,12 @@ class TopicSchemas:
             self.refresh()
             published = header not in self._known
             if published:
+                mine = following(mine, [one for one in self._known.values() if of_one_table(one, mine)])
                 self._publish(mark, mine)
                 # Read it back: of two that register at once, the first in the topic holds the fingerprint.
                 self.refresh()
             holder = self._known[header]
-            if holder != mine:
+            if not same(holder, mine):
                 if published:
                     # Compaction keeps the last record of a key: put the holder's back behind mine.
                     self._publish(mark, holder)
@@ -211,93 +208,3 @@ class TopicSchemas:
 
     def _unavailable(self, what: str) -> Unavailable:
         return Unavailable(f"the topic {self._topic} at {self._client.get('bootstrap.servers')} {what}")
-
-
-class RegistrySchemas:
-    """The schemas in a registry that speaks Confluent's API, under the subject ``<topic>-value``."""
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self._shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-        self._client = SchemaRegistryClient({"url": url, "timeout": _REGISTRY_TIMEOUT, "max.retries": 2})
-        self._known: dict[bytes, dict[str, Any]] = {}
-
-    def __repr__(self) -> str:
-        return f"<RegistrySchemas[{self._shown}, {len(self._known)} known]>"
-
-    def register(self, topic: str, schema: Mapping[str, Any]) -> bytes:
-        """Register a schema and give the header of its values.
-
-        Raises `RelayError` if the registry refuses it or gives back another schema under its id,
-        `Unavailable` if the registry cannot be reached.
-        """
-        subject = f"{topic}-value"
-        text = orjson.dumps(dict(schema)).decode()
-        with self._asking(f"register a schema under {subject}"):
-            begun = self._exists(subject)
-            number = self._client.register_schema(subject, Schema(text, "AVRO"))
-            if not begun:
-                # The name of a row record changes with its columns, which no compatibility rule knows.
-                # Only for a subject we made: what others decided about theirs is left alone.
-                self._client.set_compatibility(subject, "NONE")
-            # The client remembers what it sent; what counts is what readers will be given.
-            self._client.clear_caches()  # type: ignore[no-untyped-call]
-            held = orjson.loads(self._client.get_schema(number).schema_str or "null")
-        if held != dict(schema):
-            raise RelayError(  # I8
-                f"the schema registry at {self._shown} holds another schema under id {number}, which it gave for"
-                f" {subject}: values of the two could not be told apart"
-            )
-        header = confluent_header(number)
-        self._known[header] = held
-        return header
-
-    def lookup(self, header: bytes) -> dict[str, Any] | None:
-        """Give the schema of values with this header, from the registry the first time."""
-        known = self._known.get(header)
-        number = schema_id(header)
-        if known is not None or number is None:
-            return known
-        with self._asking(f"look up schema id {number}"):
-            try:
-                text = self._client.get_schema(number).schema_str
-            except SchemaRegistryError as fault:
-                if fault.http_status_code == 404:
-                    return None
-                raise
-        if text is None:
-            return None
-        schema: dict[str, Any] = orjson.loads(text)
-        return self._known.setdefault(header, schema)
-
-    def all(self) -> dict[bytes, dict[str, Any]]:
-        """Give the schemas known so far, by header."""
-        return dict(self._known)
-
-    def refresh(self) -> None:
-        """Do nothing: an id means one schema for ever, and `lookup` asks for those that are not known."""
-
-    def close(self) -> None:
-        self._client.close()
-
-    def _exists(self, subject: str) -> bool:
-        try:
-            return bool(self._client.get_versions(subject))
-        except SchemaRegistryError as fault:
-            if fault.http_status_code == 404:
-                return False
-            raise
-
-    @contextmanager
-    def _asking(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except SchemaRegistryError as fault:
-            if fault.http_status_code in (409, 422):
-                raise RelayError(
-                    f"the schema registry at {self._shown} refuses to {what}: {fault}. Set the subject's"
-                    " compatibility to NONE: every schema names its columns' types, readers use the writer's"
-                ) from fault
-            raise Unavailable(f"the schema registry at {self._shown} fails to {what}: {fault}") from fault
-        except httpx.HTTPError as fault:
-            raise Unavailable(f"the schema registry at {self._shown} does not answer, to {what}: {fault!r}") from fault

@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 _LISTING_RETRIES = 5
 
 
+def table_schema(config: SourceConfig, found: describe.Description) -> TableSchema:
+    """Return what the changes of a described table look like."""
+    row = TypedRows(config.columns).columns if config.columns else None
+    return TableSchema(config.name, found.table, found.key, hash_columns=1, row=row)
+
+
 class DynamoDBSource:
     """Reads the stream of one table. ``connect`` comes first."""
 
@@ -61,9 +67,7 @@ class DynamoDBSource:
             arn = f"{arn.removesuffix(found.stream_label)}{label}"
         self.stream = Stream(self.name, label or found.stream_label)
         self.session = StreamSession(self._streams, arn)
-        self.table = TableSchema(
-            self.name, found.table, found.key, hash_columns=1, row=self._rows.columns if self._rows else None
-        )
+        self.table = table_schema(self.config, found)
         return self.stream
 
     def newest(self) -> str:

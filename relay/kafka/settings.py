@@ -35,7 +35,7 @@ class Settings:
     def of(cls, config: Config) -> Settings:
         given = dict(config.kafka.producer)
         timeout = float(given.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT * 1000)) / 1000
-        client = {**config.kafka.client(), "logger": _LIBRDKAFKA}
+        client = {**config.client("relay"), "logger": _LIBRDKAFKA}
         producer = {
             **client,
             "transaction.timeout.ms": int(timeout * 1000),

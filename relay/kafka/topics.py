@@ -36,11 +36,20 @@ SILENT = logging.getLogger("relay.kafka.client")
 SILENT.addHandler(logging.NullHandler())
 SILENT.propagate = False
 
+# The way to another number, in full in README.md beside this file.
+_REPARTITION = (
+    "keep `kafka.partitions: {count}`, or move to a new topic in order: stop the relay, let every consumer read the "
+    'old topic to its end, set another `topics` template (such as "{{name}}.{{table}}.2") beside the new number, start '
+    "again, and start the consumers with new checkpoints (relay/kafka/README.md, Another number of partitions)"
+)
+
 Partition = tuple[str, int]
 """A topic and a number."""
 
 # What a broker or client answers that has not heard of a new topic's leaders yet.
 _NOT_HEARD_OF = {KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError._UNKNOWN_TOPIC}
+# What a broker says, or we say of it, that more patience does not help with.
+_REFUSALS = {KafkaError._AUTHENTICATION, KafkaError._SSL}
 _CONNECT_TIMEOUT = 10.0
 # Where every broker refuses to be connected to, waiting longer seldom helps.
 _DOWN_TIMEOUT = 3.0
@@ -57,17 +66,23 @@ class Topic:
     why: str
     settings: Mapping[str, str] = field(default_factory=dict)
     compacted: bool = False
+    # Is there a way to another number of partitions?
+    repartitionable: bool = False
     # May it be compacted? A topic of changes keyed by the hash key alone would lose other items' changes.
     compactable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What there is of a needed topic. ``problem``: why it cannot serve, empty if it can or is missing."""
+    """What there is of a needed topic. ``problem``: why it cannot serve, empty if it can or is missing.
+
+    ``hint``: what might be better about it, for ``relay check`` alone.
+    """
 
     topic: Topic
     exists: bool
     problem: str = ""
+    hint: str = ""
     # Bytes; None while there is no topic.
     largest_message: int | None = None
 
@@ -84,6 +99,7 @@ def needed(config: Config, tables: Iterable[str]) -> list[Topic]:
             config.kafka.partitions,
             "the changes of a key stay in order only while they all go to one partition",  # I2
             large,
+            repartitionable=True,
             compactable=table in by_item,
         )
         for table in tables
@@ -116,7 +132,7 @@ def connect(config: Config, timeout: float = _CONNECT_TIMEOUT) -> AdminClient:
     try:
         # A client without brokers connects to nothing: it only checks the settings.
         Producer(dict(config.kafka.producer), logger=SILENT)
-        settings: dict[str, Any] = {**config.kafka.client(), "error_cb": reasons.append}
+        settings: dict[str, Any] = {**config.client("admin"), "error_cb": reasons.append}
         admin = AdminClient(settings, logger=SILENT)
     except (KafkaException, TypeError, ValueError) as error:
         raise ConfigError(f"kafka.producer: {_text(error)}") from error
@@ -132,13 +148,15 @@ def existing(admin: AdminClient, config: Config) -> dict[str, TopicMetadata]:
 def survey(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[Found]:
     """Look at every topic that relaying ``tables`` needs. ``Unavailable`` if a broker does not answer."""
     topics = needed(config, tables)
-    there = existing(admin, config)
+    cluster = _metadata(admin, config, _CONNECT_TIMEOUT, [])
+    there = cluster.topics
     settings = _settings(admin, config, [topic.name for topic in topics if topic.name in there])
     return [
         Found(
             topic,
             exists=True,
             problem=_problem(topic, there[topic.name], settings[topic.name]),
+            hint=replication_hint(*_replicas(there[topic.name], settings[topic.name]), len(cluster.brokers)),
             largest_message=int(settings[topic.name].get("max.message.bytes", LARGEST_MESSAGE)),
         )
         if topic.name in there
@@ -185,9 +203,15 @@ def _problem(topic: Topic, found: TopicMetadata, settings: Mapping[str, str]) ->
     policy = settings.get("cleanup.policy", "")
     policies = set(policy.split(","))
     if count != topic.partitions:
+        return f"the topic {topic.name!r} has {partition_count(count)} and needs {topic.partitions}: {topic.why}; " + (
+            _REPARTITION.format(count=count) if topic.repartitionable else "choose another `name`, or delete it"
+        )
+    replicas, in_sync = _replicas(found, settings)
+    if replicas < in_sync:
+        # I1: what is published has to be confirmed by that many.
         return (
-            f"the topic {topic.name!r} has {partition_count(count)} and needs {topic.partitions}: {topic.why}; "
-            "give both the same number, or choose a `name` or `topics` that leads to a new topic"
+            f"the topic {topic.name!r} has min.insync.replicas={in_sync} and a replication factor of {replicas}: "
+            "nothing can be written to it"
         )
     if topic.compacted and policies != {"compact"}:
         return (
@@ -200,6 +224,21 @@ def _problem(topic: Topic, found: TopicMetadata, settings: Mapping[str, str]) ->
             f"the topic {topic.name!r} has cleanup.policy={policy} and needs delete: "
             "Kafka would delete all but the last record of a key"
         )
+    return ""
+
+
+def _replicas(found: TopicMetadata, settings: Mapping[str, str]) -> tuple[int, int]:
+    """Return the replication factor of a topic and its min.insync.replicas."""
+    counts = [len(partition.replicas) for partition in found.partitions.values()]
+    return min(counts, default=1), int(settings.get("min.insync.replicas", 1))
+
+
+def replication_hint(replicas: int, in_sync: int, brokers: int) -> str:
+    """Say what the loss of one broker would cost, empty if nothing or if there is only one."""
+    if brokers > 1 and replicas == 1:
+        return f"one replica on {brokers} brokers: a broker that is lost takes changes with it; 3 are usual"
+    if replicas > 1 and in_sync == 1:
+        return "min.insync.replicas=1: a change that one broker alone has confirmed is lost with it; 2 is usual"
     return ""
 
 
@@ -218,19 +257,26 @@ def _metadata(admin: AdminClient, config: Config, timeout: float, reasons: list[
             admin.poll(0)
             down = any(reason.code() == KafkaError._ALL_BROKERS_DOWN for reason in reasons)
             left = begun + (min(timeout, _DOWN_TIMEOUT) if down else timeout) - time.monotonic()
-            if left <= 0:
+            if left <= 0 or any(reason.code() in _REFUSALS for reason in reasons):
                 raise Unavailable(
-                    f"no Kafka broker answers at {config.kafka.bootstrap_servers}: {_reason(error, reasons)}"
+                    f"no Kafka broker answers at {config.kafka.bootstrap_servers}: {_reason(error, reasons, config)}"
                 ) from error
             # A broker that may only be slow is given all the time there is for one answer.
             step = min(1.0, left) if down else left
             time.sleep(0.1)
 
 
-def _reason(error: KafkaException, reasons: list[KafkaError]) -> str:
+def _reason(error: KafkaException, reasons: list[KafkaError], config: Config) -> str:
     """Return the most telling of the errors the client met: "broker transport failure" says nothing."""
     ignored = {KafkaError._ALL_BROKERS_DOWN}
     told = [reason for reason in reasons if reason.code() not in ignored]
+    if reasons and not told:
+        # Of a connection that was made and then closed the callback is told nothing.
+        protocol = config.kafka.producer.get("security.protocol", "plaintext")
+        return (
+            "it closes the connection at once, as brokers do that want another `security.protocol` than "
+            f"{protocol}, which `kafka.producer` can set"
+        )
     refused = [reason for reason in told if reason.code() != KafkaError._TRANSPORT]
     chosen = (refused or told)[-1:]
     return chosen[0].str() if chosen else _text(error)

@@ -77,7 +77,7 @@ class _Demo:
         self._await_topics(config)
         for consumer in CONSUMERS:
             self._start(consumer, "consume", consumer, "--checkpoint", str(self.folder / "checkpoints" / consumer))
-        watch = TopicWatch(config.kafka.client(), topic, config.kafka.partitions, open_schemas(config))
+        watch = TopicWatch(config.client("demo"), topic, config.kafka.partitions, open_schemas(config))
         watch.start()
         batches = {consumer: BatchLog(self.processes[consumer].log, topic) for consumer in CONSUMERS}
         workload = Workload(self.dynamodb, TABLE, pause=0.04)

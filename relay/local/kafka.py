@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import subprocess
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -50,10 +51,26 @@ SETTINGS = {
 
 
 class KafkaBroker(Server):
-    """Kafka 4.1 on the loopback address. Topics are not created by being written to."""
+    """Kafka 4.1 on the loopback address. Topics are not created by being written to.
+
+    ``settings``: of the broker, beyond those here or in their place. ``client``: what a client needs besides the
+    address, if they demand it.
+    """
 
     name: ClassVar[str] = "kafka"
     ports_needed: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        detached: bool = False,
+        *,
+        settings: Mapping[str, str] | None = None,
+        client: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(folder, detached)
+        self._settings = dict(settings or {})
+        self._client = dict(client or {})
 
     @property
     def bootstrap_servers(self) -> str:
@@ -76,6 +93,7 @@ class KafkaBroker(Server):
             "controller.quorum.voters": f"1@{HOST}:{controller}",
             "log.dirs": str(data),
         }
+        settings |= self._settings
         self._settings_file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         if (data / "meta.properties").exists():
             return
@@ -94,7 +112,7 @@ class KafkaBroker(Server):
         return self._java("kafka.Kafka", str(self._settings_file))
 
     def _ready(self) -> bool:
-        return accepts(self.port) and coordinates(self.bootstrap_servers)
+        return accepts(self.port) and coordinates(self.bootstrap_servers, self._client)
 
 
 def cluster_id() -> str:
@@ -102,12 +120,13 @@ def cluster_id() -> str:
     return "r" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
 
 
-def coordinates(bootstrap_servers: str) -> bool:
+def coordinates(bootstrap_servers: str, settings: Mapping[str, str] | None = None) -> bool:
     """Tell whether transactions and groups can be used: just after the start their coordinators still load."""
     client: dict[str, str | int | float | bool] = {
         "bootstrap.servers": bootstrap_servers,
         "socket.connection.setup.timeout.ms": 2000,
         "log_level": 0,
+        **(settings or {}),
     }
     try:
         if not AdminClient(client).list_topics(timeout=5.0).brokers:

@@ -220,15 +220,8 @@ def test_a_registry_gives_an_id_and_readers_find_the_schema(
 def test_the_subject_is_the_topics_value(registered: RegistrySchemas, subject: str) -> None:
     registered.register(subject, schema(table=subject))
     assert f"{subject}-value" in registered._client.get_subjects()
-    assert registered._client.get_compatibility(f"{subject}-value") == "NONE"
-
-
-def test_other_columns_of_a_table_are_another_schema_of_the_subject(registered: RegistrySchemas, subject: str) -> None:
-    first = registered.register(subject, schema("decimal(10,2)", subject))
-    second = registered.register(subject, schema("decimal(10,4)", subject))
-    assert first != second
-    assert registered.lookup(first) == schema("decimal(10,2)", subject)
-    assert registered.lookup(second) == schema("decimal(10,4)", subject)
+    assert registered.subject(subject) == (1, "BACKWARD")
+    assert registered.subject("no-such-topic")[0] == 0
 
 
 def test_schemas_that_differ_only_in_scale_are_told_apart_or_refused(registered: RegistrySchemas, subject: str) -> None:
@@ -256,6 +249,6 @@ def test_a_subject_with_a_compatibility_rule_of_its_owner_is_left_alone(
     client = registered._client
     client.register_schema(f"{subject}-value", Schema('"string"', "AVRO"))
     client.set_compatibility(f"{subject}-value", "FULL")
-    with pytest.raises(RelayError, match=r"refuses to register a schema under .*compatibility to NONE"):
+    with pytest.raises(RelayError, match=r"refuses it after version 1 of the subject .*-value, compatibility FULL"):
         registered.register(subject, schema(table=subject))
-    assert client.get_compatibility(f"{subject}-value") == "FULL"
+    assert registered.subject(subject) == (1, "FULL")

@@ -26,7 +26,9 @@ def test_a_broker_that_does_not_answer_is_named(nobody: str) -> None:
 
 def test_a_registry_that_does_not_answer_is_named_without_its_password(nobody: str) -> None:
     schemas = RegistrySchemas(f"http://user:secret@{nobody}/apis")
-    with pytest.raises(Unavailable, match=f"the schema registry at http://{nobody}/apis does not answer") as raised:
+    with pytest.raises(
+        Unavailable, match=rf"the schema registry at http://\*\*\*@{nobody}/apis does not answer"
+    ) as raised:
         schemas.lookup(b"\x00\x00\x00\x00\x01")
     assert "secret" not in str(raised.value)
     assert "secret" not in repr(schemas)

@@ -25,6 +25,7 @@ from relay.kafka import topics
 from relay.kafka.outbox import Outbox
 from relay.kafka.settings import Settings
 from relay.lineage import Checkpoint, Shard, Stream
+from relay.observe.observer import Observer
 from relay.source import Page, ShardReader
 from relay.token import EventToken
 from relay.worker import Worker
@@ -194,7 +195,13 @@ def main(text: str) -> None:
         outbox = Outbox(TABLE, feed.topic, config.kafka.partitions, "hash", schemas)
     source = FedSource(feed)
     live = feed.per_second > 0
-    worker = Worker(Settings.of(config), [source], {(TABLE.source, TABLE.table): outbox}, until_caught_up=not live)
+    worker = Worker(
+        Settings.of(config),
+        [source],
+        {(TABLE.source, TABLE.table): outbox},
+        observer=Observer(feed.name),
+        until_caught_up=not live,
+    )
     if live:
         threading.Timer(feed.changes / feed.per_second + 3.0, worker.stop).start()
     worker.run()

@@ -48,7 +48,7 @@ def main(path: str, checkpoint: str, *flags: str) -> None:
     topic = config.topic(config.sources[0].table_name)
     point = Checkpoint(Path(checkpoint))
     if "--tuned" in flags:
-        stream = kafka_source.read(open_session("no-op", delta=False), config, [topic], "earliest", 50_000)
+        stream = kafka_source.read(open_session("no-op", delta=False), config, "no-op", [topic], "earliest", 50_000)
     else:
         stream = _stock_stream(_stock(), config, topic)
 

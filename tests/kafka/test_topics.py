@@ -59,6 +59,21 @@ def test_nothing_is_written_to_stderr_about_a_broker_that_is_not_there(capfd: py
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    ("replicas", "in_sync", "brokers", "said"),
+    [
+        (1, 1, 1, ""),
+        (3, 2, 3, ""),
+        (1, 1, 3, "one replica on 3 brokers: a broker that is lost takes changes with it"),
+        (3, 1, 3, "min.insync.replicas=1: a change that one broker alone has confirmed is lost with it"),
+    ],
+)
+def test_what_a_lost_broker_would_cost_is_said(replicas: int, in_sync: int, brokers: int, said: str) -> None:
+    hint = topics.replication_hint(replicas, in_sync, brokers)
+    assert hint.startswith(said)
+    assert bool(hint) == bool(said)
+
+
 @pytest.mark.services
 class TestOnABroker:
     @pytest.fixture
@@ -120,8 +135,13 @@ class TestOnABroker:
     def test_another_partition_count_is_refused_naming_both_and_why(self, relayed: Config, admin: AdminClient) -> None:
         """I2."""
         self.create(admin, f"{relayed.name}.orders", 2)
-        with pytest.raises(Unavailable, match=r"\.orders' has 2 partitions and needs 3: the changes of a key stay"):
+        with pytest.raises(
+            Unavailable, match=r"\.orders' has 2 partitions and needs 3: the changes of a key stay"
+        ) as no:
             topics.ensure(admin, relayed, ["orders"])
+        assert "keep `kafka.partitions: 2`, or move to a new topic in order: stop the relay" in str(no.value)
+        assert '`topics` template (such as "{name}.{table}.2")' in str(no.value)
+        assert "relay/kafka/README.md, Another number of partitions" in str(no.value)
         # Refused before anything else is made.
         assert f"{relayed.name}.checkpoints" not in admin.list_topics(timeout=10).topics
 
@@ -129,6 +149,12 @@ class TestOnABroker:
         """I4."""
         self.create(admin, f"{relayed.name}.checkpoints", 1, cleanup_policy="compact")
         with pytest.raises(Unavailable, match=r"\.checkpoints' has 1 partition and needs 64"):
+            topics.ensure(admin, relayed, ["orders"])
+
+    def test_a_topic_that_too_few_brokers_could_confirm_is_refused(self, relayed: Config, admin: AdminClient) -> None:
+        """I1."""
+        self.create(admin, f"{relayed.name}.orders", 3, min_insync_replicas="2")
+        with pytest.raises(Unavailable, match=r"min\.insync\.replicas=2 and a replication factor of 1: nothing can"):
             topics.ensure(admin, relayed, ["orders"])
 
     @pytest.mark.parametrize("policy", ["delete", "compact,delete"])

@@ -1,0 +1,176 @@
+"""What a registry is asked before the next version of a table's schema is used, and what is done with its answer."""
+
+from __future__ import annotations
+
+import base64
+import logging
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from confluent_kafka.schema_registry import Schema
+
+from relay.avro.registry import RegistrySchemas
+from relay.avro.rows import Column, KeyColumn, TableSchema, change_schema
+from relay.errors import RelayError, Unavailable
+from tests.containers import Registry
+
+pytestmark = pytest.mark.services
+
+PASSWORD = "hunter2/?@"
+IN_URL = "hunter2%2F%3F%40"
+
+
+@pytest.fixture
+def registered(schema_registry: Any) -> Iterator[RegistrySchemas]:
+    schemas = RegistrySchemas(schema_registry.url)
+    yield schemas
+    schemas.close()
+
+
+@pytest.fixture
+def bold(schema_registry: Any) -> Iterator[RegistrySchemas]:
+    schemas = RegistrySchemas(schema_registry.url, "register")
+    yield schemas
+    schemas.close()
+
+
+def schema(table: str, **row: str) -> dict[str, Any]:
+    columns = tuple(Column(*column) for column in row.items())
+    return change_schema(TableSchema("shop", table, (KeyColumn("id", "S"),), 1, columns))
+
+
+def test_columns_come_and_go_under_backward_compatibility(registered: RegistrySchemas, unique: str) -> None:
+    rows = [{"a": "int"}, {"a": "int", "b": "string"}, {"a": "long", "b": "string"}, {"b": "string"}]
+    headers = [registered.register(unique, schema(unique, **row)) for row in rows]
+    assert len(set(headers)) == 4
+    assert registered.subject(unique) == (4, "BACKWARD")
+
+
+def test_going_back_to_earlier_columns_uses_the_version_there_is(registered: RegistrySchemas, unique: str) -> None:
+    first = registered.register(unique, schema(unique, a="int"))
+    second = registered.register(unique, schema(unique, a="int", b="int"))
+    assert registered.register(unique, schema(unique, a="int")) == first
+    assert registered.register(unique, schema(unique, a="int", b="int")) == second
+    assert registered.subject(unique)[0] == 2
+
+
+@pytest.mark.parametrize("kind", ["string", "decimal(10,4)"])
+def test_another_type_is_refused_naming_the_topic_and_the_difference(
+    registered: RegistrySchemas, unique: str, kind: str
+) -> None:
+    """I8: Avro itself would take decimal(10,4) for decimal(10,2), and move the point."""
+    registered.register(unique, schema(unique, a="decimal(10,2)", gone="int"))
+    with pytest.raises(RelayError) as refused:
+        registered.register(unique, schema(unique, a=kind, new="long"))
+    assert refused.value.exit_code == 1
+    said = str(refused.value)
+    assert f"the schema of the topic {unique} has changed" in said
+    assert f"version 1 of the subject {unique}-value, compatibility BACKWARD" in said
+    assert f"row a: decimal(10,2) -> {kind}; row gone: removed, was of type int; row new: added, of type long." in said
+    assert "schema_registry: {on_incompatible: register}" in said
+    assert registered.subject(unique) == (1, "BACKWARD")
+
+
+@pytest.mark.parametrize("level", ["BACKWARD", "FULL_TRANSITIVE"])
+def test_told_to_it_registers_all_the_same_and_sets_the_compatibility_back(
+    bold: RegistrySchemas, unique: str, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = bold.register(unique, schema(unique, a="int"))
+    bold._client.set_compatibility(f"{unique}-value", level)
+    with caplog.at_level(logging.WARNING):
+        second = bold.register(unique, schema(unique, a="string"))
+    assert second != first
+    assert bold.subject(unique) == (2, level)
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert "row a: int -> string" in said
+    assert f"the compatibility of {unique}-value is NONE while the schema is registered" in said
+
+
+def test_a_compatibility_that_somebody_chose_is_never_altered(registered: RegistrySchemas, unique: str) -> None:
+    registered._client.set_compatibility(f"{unique}-value", "FORWARD")  # before there is a version
+    registered.register(unique, schema(unique, a="int"))
+    assert registered.subject(unique) == (1, "FORWARD")
+    registered._client.set_compatibility(f"{unique}-value", "NONE")
+    registered.register(unique, schema(unique, a="string"))
+    assert registered.subject(unique) == (2, "NONE")
+
+
+def test_a_subject_that_others_began_keeps_having_none(registered: RegistrySchemas, unique: str) -> None:
+    registered._client.register_schema(f"{unique}-value", Schema('"string"', "AVRO"))
+    before = registered.subject(unique)[1]
+    registered.register(unique, schema(unique, a="int"))
+    assert registered.subject(unique) == (2, before)
+
+
+class Guarded:
+    """A registry that wants a name and a password, in front of the real one, which has no accounts."""
+
+    def __init__(self, url: str) -> None:
+        wanted = "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()
+
+        class Handler(BaseHTTPRequestHandler):
+            def _pass_on(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0))) or None
+                status, answer = 401, b'{"error_code": 401, "message": "Unauthorized"}'
+                if self.headers.get("Authorization") == wanted:
+                    status, answer = forward(url + self.path, self.command, body)
+                self.send_response(status)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
+
+            do_GET = do_POST = do_PUT = do_DELETE = _pass_on
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def forward(url: str, method: str, body: bytes | None) -> tuple[int, bytes]:
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read()
+
+
+@pytest.fixture
+def guarded(schema_registry: Registry) -> Iterator[Guarded]:
+    server = Guarded(schema_registry.url)
+    yield server
+    server.close()
+
+
+def test_a_name_and_password_in_the_url_are_used_and_never_shown(guarded: Guarded, unique: str) -> None:
+    schemas = RegistrySchemas(f"http://me:{IN_URL}@{guarded.address}")
+    header = schemas.register(unique, schema(unique, a="int"))
+    assert schemas.lookup(header) == schema(unique, a="int")
+    with pytest.raises(RelayError) as refused:
+        schemas.register(unique, schema(unique, a="string"))
+    shown = f"{refused.value} {schemas!r} {schemas}"
+    assert f"http://***@{guarded.address}" in shown
+    assert "hunter2" not in shown
+    schemas.close()
+
+
+def test_a_wrong_password_is_said_without_it(guarded: Guarded, unique: str) -> None:
+    schemas = RegistrySchemas(f"http://me:wrong-hunter2@{guarded.address}")
+    with pytest.raises(Unavailable, match=rf"http://\*\*\*@{guarded.address} fails to .*Unauthorized") as refused:
+        schemas.register(unique, schema(unique, a="int"))
+    assert "hunter2" not in str(refused.value)
+    schemas.close()

@@ -1,0 +1,63 @@
+"""The documented way to another number of partitions loses and doubles nothing, and keeps every key in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from relay.local.truth import check_topic
+from relay.local.workload import Item, Write
+from tests.faults.harness import Scene
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
+
+
+@pytest.fixture
+def scene(tmp_path: Path, kafka: Any, dynamodb: Any, unique: str) -> Iterator[Scene]:
+    scene = Scene(tmp_path, unique, kafka.bootstrap_servers, dynamodb.endpoint_url)
+    yield scene
+    scene.close()
+
+
+def relay_all(scene: Scene, partitions: int, topics: str) -> tuple[int, str]:
+    raw = yaml.safe_load(scene.path.read_text()) | {"topics": topics}
+    raw["kafka"]["partitions"] = partitions
+    scene.path.write_text(yaml.safe_dump(raw))
+    relay = scene.relay("--until-caught-up")
+    return relay.wait(90), relay.log()
+
+
+def test_a_relay_moves_to_a_topic_of_more_partitions_as_documented(scene: Scene) -> None:
+    """I1, I2, I3"""
+    workload = scene.workload(customers=6, pause=0.0)
+    workload.warm_up()
+    assert relay_all(scene, 2, "{name}.{table}")[0] == 0
+    old = scene.events()
+    workload.warm_up()
+
+    code, said = relay_all(scene, 5, "{name}.{table}")
+    assert code == 3
+    assert 'another `topics` template (such as "{name}.{table}.2")' in said
+    assert relay_all(scene, 5, "{name}.{table}.2")[0] == 0
+    new = scene.events()
+    assert {event.partition for event in new} > {event.partition for event in old}
+    # Whoever reads the old topic to its end, and then the new one, reads every key in order.
+    for topic in (old, new):
+        homes = {(event.item[0], event.partition) for event in topic}
+        assert len(homes) == len({customer for customer, _ in homes})
+    one_after_the_other = [
+        replace(event, partition=0, offset=place * 10**6 + event.offset * 10 + event.partition)
+        for place, topic in enumerate((old, new))
+        for event in topic
+    ]
+    history: dict[Item, list[Write]] = {}
+    for writer in workload.writers:
+        for write in writer.writes:
+            history.setdefault(write.item, []).append(write)
+    assert {len(writes) for writes in history.values()} == {2}
+    assert check_topic(history, one_after_the_other) == []

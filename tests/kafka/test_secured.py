@@ -1,0 +1,157 @@
+"""A broker that wants TLS and a password: everything reaches it, says what is wrong, and never shows the password."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+
+from relay.cache import RedisStore, entry_key, generation_key
+from relay.config import load
+from relay.local.kafka import KafkaBroker
+from relay.local.workload import create_table
+from tests.certificates import Authority
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+
+PASSWORD = 'hunter2-"quoted"-;'
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+
+
+@dataclass(frozen=True)
+class Secured:
+    """``producer``: the settings that a client needs."""
+
+    bootstrap_servers: str
+    producer: Mapping[str, str]
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    authority = Authority(tmp_path_factory.mktemp("authority"))
+    quoted = PASSWORD.replace('"', '\\\\"')  # once for the login module, once for the file
+    settings = {
+        "listener.security.protocol.map": "CLIENT:SASL_SSL,CONTROLLER:PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.client.plain.sasl.jaas.config": (
+            f'{PLAIN} required username="relay" password="{quoted}" user_relay="{quoted}";'
+        ),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(authority.issue("broker")),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(authority.ca),
+    }
+    producer = {
+        "security.protocol": "sasl_ssl",
+        "sasl.mechanism": "PLAIN",
+        "sasl.username": "relay",
+        "sasl.password": PASSWORD,
+        "ssl.ca.location": str(authority.ca),
+    }
+    with KafkaBroker(settings=settings, client=producer) as broker:
+        yield Secured(broker.bootstrap_servers, producer)
+
+
+@pytest.fixture
+def config(secured: Secured, dynamodb: Any, redis_server: Any, unique: str, tmp_path: Path) -> dict[str, Any]:
+    return {
+        "name": unique,
+        "kafka": {
+            "bootstrap_servers": secured.bootstrap_servers,
+            "partitions": 2,
+            "producer": dict(secured.producer),
+        },
+        "sources": [
+            {
+                "name": "orders",
+                "type": "dynamodb",
+                "table": unique,
+                "region": "us-east-1",
+                "endpoint_url": dynamodb.endpoint_url,
+            }
+        ],
+        "cache": {"url": redis_server.url, "namespace": unique, "keys": {unique: ["order:{customer}"]}},
+    }
+
+
+Relay = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def relay(config: dict[str, Any], tmp_path: Path) -> Relay:
+    """Run a command, and see to it that nothing of what it says holds the password."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        path = tmp_path / "relay.yaml"
+        path.write_text(yaml.safe_dump(config))
+        command = [sys.executable, "-m", "relay.cli", *(str(path) if each == "CONFIG" else each for each in arguments)]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+        assert "hunter2" not in answer.stdout + answer.stderr
+        return answer
+
+    return run
+
+
+def test_relay_check_tail_and_a_consumer_work_over_tls_with_a_password(
+    relay: Relay, config: dict[str, Any], dynamodb: Any, redis_server: Any, unique: str, tmp_path: Path
+) -> None:
+    client = boto3.client("dynamodb", endpoint_url=dynamodb.endpoint_url, region_name="us-east-1")
+    create_table(client, unique)
+    client.put_item(TableName=unique, Item={"customer": {"S": "ada"}, "order_id": {"N": "7"}})
+    client.close()
+    ran = relay("run", "CONFIG", "--until-caught-up")
+    assert ran.returncode == 0, ran.stderr
+    checked = relay("check", "CONFIG")
+    assert checked.returncode == 0, checked.stdout
+    shown = relay("tail", "CONFIG", "--from-beginning", "--exit-at-end", "--json")
+    assert [json.loads(line)["key"] for line in shown.stdout.splitlines()] == ["ada"]
+    consumed = relay("consume", "cache", "CONFIG", "--until-caught-up", "--checkpoint", str(tmp_path / "point"))
+    assert consumed.returncode == 0, consumed.stderr
+    with RedisStore(redis_server.url) as store:
+        ((entry,), _) = store.read([entry_key(unique, "order:ada")], generation_key(unique))
+    assert entry is not None
+    assert not [file for file in tmp_path.glob("point/**/*") if file.is_file() and b"hunter2" in file.read_bytes()]
+    loaded = load(tmp_path / "relay.yaml")
+    assert "hunter2" not in repr(loaded) + repr(loaded.kafka) + str(loaded)
+
+
+COMMANDS = [
+    ("run", "CONFIG", "--until-caught-up"),
+    ("check", "CONFIG"),
+    ("consume", "cache", "CONFIG", "--until-caught-up"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: str(command[0]))
+def test_a_wrong_password_is_said_and_not_shown(relay: Relay, config: dict[str, Any], command: list[str]) -> None:
+    config["kafka"]["producer"]["sasl.password"] = "wrong-hunter2"
+    answer = relay(*command)
+    assert answer.returncode == 3
+    assert "Authentication failed: Invalid username or password" in answer.stdout + answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("producer", "said"),
+    [
+        ({}, "another `security.protocol` than plaintext"),
+        ({"security.protocol": "SSL"}, "certificate verify failed"),
+    ],
+    ids=["unencrypted", "untrusted"],
+)
+def test_a_client_that_does_not_speak_tls_or_does_not_trust_the_broker_is_told_so(
+    relay: Relay, config: dict[str, Any], producer: dict[str, Any], said: str
+) -> None:
+    config["kafka"]["producer"] = producer
+    answer = relay("run", "CONFIG", "--until-caught-up")
+    assert answer.returncode == 3
+    assert f"no Kafka broker answers at {config['kafka']['bootstrap_servers']}" in answer.stderr
+    assert said in answer.stderr

@@ -1,0 +1,182 @@
+"""A table's columns change: the relay is restarted with them, and the consumers go on as they are."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+from confluent_kafka.admin import AdminClient
+
+from relay.avro.registry import open_schemas
+from relay.cache import RedisStore, entry_key, generation_key
+from relay.config import load
+from relay.local.registry import SchemaRegistry
+from tests.faults.harness import Relay, wait_until
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+
+# Runs until told to stop, then says what the copy holds.
+COPY = """
+import json, pathlib, sys
+import spark_consumers
+from relay.config import load
+from relay.local.tables import spark
+
+config, folder = load(pathlib.Path(sys.argv[1])), pathlib.Path(sys.argv[1]).parent
+with spark() as session:
+    spark_consumers.run("copy", config, checkpoint=folder / "copy-point")
+    rows = session.read.format("delta").load(f"{folder}/copied/orders/{config.sources[0].table}").collect()
+    (folder / "rows.json").write_text(json.dumps({row["id"]: json.loads(row["item"]) for row in rows}))
+"""
+
+
+class Orders:
+    """A table with typed columns, its config, and what runs on it."""
+
+    def __init__(self, folder: Path, name: str, kafka: Any, dynamodb: Any, redis_url: str) -> None:
+        self.folder, self.name, self.redis_url = folder, name, redis_url
+        self.path = folder / "relay.yaml"
+        self.processes: list[Relay] = []
+        self.client = boto3.client("dynamodb", endpoint_url=dynamodb.endpoint_url, region_name="us-east-1")
+        self.client.create_table(
+            TableName=name,
+            KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+            StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
+        )
+        self.raw: dict[str, Any] = {
+            "name": name,
+            "kafka": {"bootstrap_servers": kafka.bootstrap_servers, "partitions": 1},
+            "sources": [
+                {
+                    "name": "orders",
+                    "type": "dynamodb",
+                    "table": name,
+                    "region": "us-east-1",
+                    "endpoint_url": dynamodb.endpoint_url,
+                }
+            ],
+            "cache": {"url": redis_url, "namespace": name, "keys": {name: ["order:{id}", "note:{note}"]}},
+            "copy": {"url": f"delta://{folder}/copied"},
+        }
+
+    def declare(self, **columns: str) -> None:
+        self.raw["sources"][0]["columns"] = columns
+        self.path.write_text(yaml.safe_dump(self.raw))
+
+    def put(self, key: str, **attributes: Any) -> None:
+        self.client.put_item(TableName=self.name, Item={"id": {"S": key}, **attributes})
+
+    def start(self, *command: str) -> Relay:
+        log = self.folder / f"process-{len(self.processes)}.log"
+        self.processes.append(Relay([sys.executable, *command], log))
+        return self.processes[-1]
+
+    def relay(self, *arguments: str) -> Relay:
+        return self.start("-m", "relay.cli", "run", str(self.path), *arguments)
+
+    def invalidated(self, key: str, *running: Relay) -> None:
+        """Wait until the cache has an entry for ``key``; ``running`` have to run until then."""
+
+        def entry() -> bool | None:
+            for process in running:
+                assert process.is_running, process.log()
+            with RedisStore(self.redis_url) as store:
+                ((found,), _) = store.read([entry_key(self.name, key)], generation_key(self.name))
+            return found is not None or None
+
+        wait_until(entry, 120)
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+        self.client.close()
+
+
+@pytest.fixture
+def orders(tmp_path: Path, unique: str, kafka: Any, dynamodb: Any, redis_server: Any) -> Iterator[Orders]:
+    found = Orders(tmp_path, unique, kafka, dynamodb, redis_server.url)
+    yield found
+    found.close()
+
+
+def clients(path: Path) -> set[str]:
+    """Return the names by which the broker knows the members of the relay's group."""
+    config = load(path)
+    admin = AdminClient(config.client("test"))
+    group = f"{config.name}.relay"
+    found = admin.describe_consumer_groups([group])[group].result(30)
+    return {member.client_id for member in found.members}
+
+
+def test_the_cache_goes_on_over_a_new_version_in_the_registry_and_without_the_registry(orders: Orders) -> None:
+    """I1, I6: one consumer reads both versions; what is known needs no registry."""
+    with SchemaRegistry() as registry:
+        orders.raw["schema_registry"] = {"url": registry.url}
+        orders.declare(id="string", a="long")
+        orders.put("one", a={"N": "1"}, note={"S": "first"})
+        first = orders.relay("--until-caught-up")
+        assert first.wait(90) == 0, first.log()
+        cache = orders.start("-m", "relay.cli", "consume", "cache", str(orders.path))
+        orders.invalidated("note:first", cache)
+
+        orders.declare(id="string", a="long", note="string")
+        orders.put("two", a={"N": "2"}, note={"S": "second"})
+        relay = orders.relay()
+        orders.invalidated("note:second", cache, relay)
+        assert clients(orders.path) == {f"{orders.name}-relay"}
+
+        registry.kill()
+        orders.put("two", a={"N": "3"}, note={"S": "third"})
+        orders.invalidated("note:third", cache, relay)
+        assert relay.stop(signal.SIGTERM) == 0, relay.log()
+        assert cache.stop(signal.SIGTERM, 90) == 0, cache.log()
+        for command in (["run"], ["consume", "cache"]):
+            refused = orders.start("-m", "relay.cli", *command, str(orders.path), "--until-caught-up")
+            assert refused.wait(60) == 3
+            assert f"the schema registry at {registry.url} does not answer" in refused.log()
+
+
+def test_the_copy_goes_on_over_a_new_version_in_the_schemas_topic(orders: Orders) -> None:
+    """I1, I7"""
+    orders.declare(id="string", a="long")
+    orders.put("one", a={"N": "1"}, note={"S": "first"})
+    assert orders.relay("--until-caught-up").wait(90) == 0
+    copy = orders.start("-c", COPY, str(orders.path))
+    applied = _batches(copy)
+    wait_until(lambda: applied() >= 1 or None, 120)
+
+    orders.declare(id="string", a="long", note="string")
+    orders.put("two", a={"N": "2"}, note={"S": "second"}, more={"BOOL": True})
+    assert orders.relay("--until-caught-up").wait(90) == 0
+    wait_until(lambda: applied() >= 2 or None, 120)
+    assert copy.stop(signal.SIGTERM, 90) == 0, copy.log()
+    rows = json.loads((orders.folder / "rows.json").read_text())
+    assert rows["one"] == {"id": "one", "a": 1, "rest": '{"note":{"S":"first"}}'}
+    assert rows["two"] == {"id": "two", "a": 2, "note": "second", "rest": '{"more":{"BOOL":true}}'}
+    schemas = open_schemas(load(orders.path))
+    schemas.refresh()
+    first, second = schemas.all().values()
+    schemas.close()
+    row = {field["name"]: field["type"] for field in second["fields"]}["old"][1]
+    before = {field["name"]: field["type"] for field in first["fields"]}["old"][1]
+    assert row["aliases"] == [f"{before['namespace']}.{before['name']}"]
+
+
+def _batches(process: Relay) -> Callable[[], int]:
+    """Return what counts the rows that a consumer has applied."""
+
+    def count() -> int:
+        assert process.is_running, process.log()
+        lines = [json.loads(line) for line in process.log().splitlines() if line.startswith('{"event": "batch"')]
+        return sum(line["rows"] for line in lines)
+
+    return count

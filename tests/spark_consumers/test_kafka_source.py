@@ -1,0 +1,99 @@
+"""librdkafka's settings in the words of Kafka's Java client: translated exactly, or refused by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay.config import Config
+from relay.errors import ConfigError
+from spark_consumers.kafka_source import java_settings
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+
+
+def translated(**producer: Any) -> dict[str, str]:
+    given = {key.replace("__", "."): value for key, value in producer.items()}
+    config = {
+        "name": "shop",
+        "kafka": {"bootstrap_servers": "b:1", "producer": given},
+        "sources": [{"name": "orders", "type": "dynamodb", "table": "orders"}],
+    }
+    found = java_settings(Config.model_validate(config).kafka.client())
+    assert found.pop("bootstrap.servers") == "b:1"
+    return found
+
+
+def test_settings_that_are_the_producers_alone_are_not_handed_on() -> None:
+    assert translated(linger__ms=5, compression__type="lz4") == {}
+
+
+@pytest.mark.parametrize("name", ["sasl__mechanism", "sasl__mechanisms"])
+@pytest.mark.parametrize(("mechanism", "module"), [("PLAIN", PLAIN), ("scram-sha-512", SCRAM)])
+def test_a_user_and_password_become_a_login_module(name: str, mechanism: str, module: str) -> None:
+    found = translated(
+        security__protocol="sasl_ssl", sasl__username="me", sasl__password='a"b\\c;', **{name: mechanism}
+    )
+    assert found == {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": mechanism.upper(),
+        "sasl.jaas.config": f'{module} required username="me" password="a\\"b\\\\c;";',
+    }
+
+
+def test_pem_files_become_stores(tmp_path: Path) -> None:
+    files = {}
+    for name in ("ca", "certificate", "key"):
+        files[name] = tmp_path / f"{name}.pem"
+        kind = "PRIVATE KEY" if name == "key" else "CERTIFICATE"
+        files[name].write_bytes(f"# {name} é\n-----BEGIN {kind}-----\n".encode("latin-1"))
+    found = translated(
+        security__protocol="SSL",
+        ssl__ca__location=str(files["ca"]),
+        ssl__certificate__location=str(files["certificate"]),
+        ssl__key__location=str(files["key"]),
+        ssl__key__password="hunter2",
+    )
+    assert "BEGIN CERTIFICATE" in found.pop("ssl.truststore.certificates")
+    assert "BEGIN CERTIFICATE" in found.pop("ssl.keystore.certificate.chain")
+    assert "BEGIN PRIVATE KEY" in found.pop("ssl.keystore.key")
+    assert found == {
+        "security.protocol": "SSL",
+        "ssl.truststore.type": "PEM",
+        "ssl.keystore.type": "PEM",
+        "ssl.key.password": "hunter2",
+    }
+
+
+def test_a_keystore_is_handed_on() -> None:
+    assert translated(ssl__keystore__location="/k.p12", ssl__keystore__password="hunter2") == {
+        "ssl.keystore.type": "PKCS12",
+        "ssl.keystore.location": "/k.p12",
+        "ssl.keystore.password": "hunter2",
+    }
+
+
+@pytest.mark.parametrize(("given", "java"), [("none", ""), ("https", "https")])
+def test_checking_the_brokers_name_is_turned_off_in_javas_way(given: str, java: str) -> None:
+    found = translated(ssl__endpoint__identification__algorithm=given, enable__ssl__certificate__verification=True)
+    assert found == {"ssl.endpoint.identification.algorithm": java}
+
+
+@pytest.mark.parametrize(
+    ("producer", "said"),
+    [
+        ({"sasl__mechanism": "GSSAPI"}, "sasl.mechanism: the Spark consumers know PLAIN, .*, not GSSAPI"),
+        ({"sasl__password": "hunter2"}, "sasl.password: the Spark consumers cannot connect with this setting"),
+        ({"enable__ssl__certificate__verification": False}, "enable.ssl.certificate.verification: the Spark"),
+        ({"ssl__cipher__suites": "DEFAULT"}, "ssl.cipher.suites: the Spark consumers cannot connect"),
+        ({"ssl__ca__location": "/no/such/file"}, "ssl.ca.location: cannot be read: .*No such file"),
+        ({"ssl__key__pem": "-----BEGIN RSA PRIVATE KEY-----"}, "ssl.key: .*as PKCS#8: openssl pkcs8 -topk8"),
+    ],
+)
+def test_what_java_cannot_do_is_refused_by_name_and_without_its_value(producer: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^kafka\.producer: {said}") as refused:
+        translated(**producer)
+    assert "hunter2" not in str(refused.value)
