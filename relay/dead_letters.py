@@ -175,6 +175,10 @@ class Letters:
             publisher.commit_alone()
         except (Aborted, Fenced) as error:
             raise Unavailable(f"dead letter {letter.id} was not sent again: {error}") from error
+        except RelayError:
+            with contextlib.suppress(Aborted, Fenced):
+                publisher.abort()
+            raise
 
     def _record_of(self, letter: Letter, *, compacted: bool) -> tuple[bytes, bytes, Headers]:
         """Return value, key and headers of the record that a letter becomes."""

@@ -420,6 +420,13 @@ def test_a_config_built_in_python_meets_the_same_rules() -> None:
     assert Cache(url="redis://h", namespace="n", keys={"t": ["a"]}, tombstone_ttl=1.5).tombstone_ttl == 1.5
 
 
+def test_the_copy_remembers_deleted_rows_for_a_month_unless_told_otherwise(file: Path) -> None:
+    file.write_text(dedent(GOOD))
+    assert load(file).copy_.tombstone_retention == 30 * 86400  # type: ignore[union-attr]
+    file.write_text(change("copy: {", "copy: {tombstone_retention: 7d, "))
+    assert load(file).copy_.tombstone_retention == 7 * 86400  # type: ignore[union-attr]
+
+
 def test_tombstones_need_the_whole_key_as_the_records_key(file: Path) -> None:
     """I1: under the hash key alone, a null would end all items of it."""
     assert refused(file, change("key: hash", "tombstones: true")) == [

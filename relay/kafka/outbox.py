@@ -6,6 +6,7 @@ cannot be published whole is published all the same, as a stub in its place, and
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import replace
 from typing import Literal, Protocol
@@ -18,6 +19,8 @@ from relay.kafka.dead_letters import NOT_ENCODABLE, TOO_LARGE, DeadLetters, Plac
 from relay.kafka.keys import KeyCodec, partition
 from relay.kafka.limits import Headers, record_size
 from relay.kafka.topics import LARGEST_MESSAGE
+
+log = logging.getLogger(__name__)
 
 # More than anything but value and key can take of a record, unless its token is long.
 _ROOM = 1024
@@ -147,6 +150,14 @@ class Outbox:
     ) -> int:
         if self.letters is None:
             raise RelayError(f"{self.topic}: change {change.event_id} cannot be published: {reason}: {detail}")
+        log.warning(
+            "source %s: change %s of %s is published without its images and kept among the dead letters: %s: %s",
+            change.source,
+            change.event_id,
+            change.table,
+            reason,
+            detail,
+        )
         key = self._item_key(change)
         return self.letters.send(
             publisher, change, whole, place, item_key=key, reason=reason, detail=detail, encoding=encoding
