@@ -16,7 +16,7 @@ from relay.dynamodb.values import image_json
 from relay.kafka.dead_letters import DeadLetters
 from tests.spark_consumers.topic import Topic, change, mark
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
 
 LARGEST = 20_000
 
@@ -101,7 +101,7 @@ def test_a_redrive_completes_copy_and_log_and_undoes_nothing_and_tombstones_go_w
         assert process.stdout is not None
         assert process.stdout.readline() == "waiting\n", log.read_text()[-4000:]
         topic.publish([mark("end", 1_600_000_000), change("same", 2)])
-        answer, _ = process.communicate("on\n", timeout=120)
+        answer, _ = process.communicate("on\n", timeout=300)
     assert process.returncode == 0, log.read_text()[-4000:]
     before, after, last = json.loads(answer)
 
