@@ -20,6 +20,12 @@ MARK = "snapshot"
 Their ``Snapshot.as_of`` is that of the begin: a row that is older, and that no READ since found, is gone.
 """
 
+REDRIVEN = "redriven"
+"""The attribute of a change that is sent again in full, long after an `OMITTED` stub took its place in the order.
+
+It completes what the stub left incomplete, and says nothing of what came after the stub.
+"""
+
 
 class Operation(StrEnum):
     INSERT = "INSERT"
@@ -54,13 +60,25 @@ class Transaction:
     last: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Uncarriable:
+    """Stands where an image would that cannot be carried exactly (I8). ``item``: the image as its source types it.
+
+    A change that has one is refused when it is encoded, for ``reason``.
+    """
+
+    item: Mapping[str, Any]
+    reason: str
+
+
 @dataclass(slots=True)  # not frozen: that would triple the time it takes to make one
 class Change:
     """One change of one item or row. Only the publisher writes to it: the last two times, when it is sent.
 
     ``key``: the full primary key by original column name, hash key column(s) first; values are ``str``
     (DynamoDB S, and N in canonical form), ``bytes`` (B), or the SQL column's Python value.
-    ``old``, ``new``: a ``str`` of DynamoDB-typed JSON, or a mapping by original column name for typed rows.
+    ``old``, ``new``: a ``str`` of DynamoDB-typed JSON, a mapping by original column name for typed rows, or
+    `Uncarriable`.
     ``resume_timestamp``: seconds; ``committed_at``, ``relayed_at``: microseconds since the epoch.
     """
 

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from relay.commands import services
+from relay.commands import dead_letters, services
 from relay.commands.options import (
     AsJson,
     ConfigFile,
@@ -59,6 +59,7 @@ app = typer.Typer(
 token = typer.Typer(help="Look at event tokens: where in a database's history a change stands.", no_args_is_help=True)
 app.add_typer(token, name="token")
 app.add_typer(services.app, name="services")
+app.add_typer(dead_letters.app, name="dead-letters")
 
 
 class Consumer(StrEnum):

@@ -82,6 +82,13 @@ class DynamoDBSource(Part):
     on_gap: Literal["fail", "skip", "resnapshot"] = "fail"
     """What to do when changes were lost before they could be read: stop, go on, or go on and read the table again."""
 
+    on_unencodable: Literal["fail", "dead_letter"] = "fail"
+    """What to do with a change that cannot be carried exactly, such as text that is not Unicode: stop, or publish it
+    without its images and keep it whole among the dead letters."""
+
+    tombstones: bool = False
+    """Follow each DELETE with a null value, so that a compacted topic forgets the item. Needs `key: item`."""
+
     columns: dict[str, str] | None = Field(default=None, min_length=1)
     """Types of attributes, key columns included, for typed rows in place of JSON. What is in none of them is
     carried beside them, in `rest`. Types: string, bytes, boolean, int, long, double, decimal(p,s), timestamp
@@ -129,6 +136,9 @@ class DynamoDBSource(Part):
     def _one_table(self) -> Self:
         if [self.table, self.tables, self.tags, self.stream_arn].count(None) != 3:
             raise refuse("a source needs either `table` or `stream_arn`, or, for several tables, `tables` or `tags`")
+        if self.tombstones and self.key != "item":
+            # I1: compaction would take a null for the end of every item of the hash key.
+            raise refuse((("tombstones",), "needs `key: item`: the null would stand for all items of a hash key"))
         if self.columns and (self.tables or self.tags):
             raise refuse((("columns",), "are those of one table: give it a source of its own"))
         arn = _STREAM_ARN.fullmatch(self.stream_arn or "")
@@ -207,6 +217,9 @@ class Log(Part):
 class Copy(Part):
     url: Annotated[str, url("delta", unbuilt=("postgresql", "postgres"))]
     """Where the copy is kept, such as `delta:///var/lib/relay/copy`."""
+
+    tombstone_retention: Seconds = 30 * 86400.0
+    """How long the copy remembers a deleted row. Changes older than this, applied again, may bring it back."""
 
 
 class Config(Part):

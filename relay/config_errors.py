@@ -19,8 +19,7 @@ from relay.errors import ConfigError
 # Keys that are part of the design and that this version does not have, by the path to where they stand.
 _LATER: dict[tuple[str, ...], frozenset[str]] = {
     (): frozenset({"order"}),
-    ("sources",): frozenset({"tombstones", "lateness", "order"}),
-    ("copy",): frozenset({"tombstone_retention"}),
+    ("sources",): frozenset({"lateness", "order"}),
 }
 _EXPECTED = {
     "string_type": "text (in quotes, if it looks like something else)",

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 
 from relay.avro.registry import open_schemas
 from relay.config import Config
@@ -22,6 +23,8 @@ from relay.errors import RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
 from relay.kafka.checkpoints import CheckpointView, partition_of
+from relay.kafka.dead_letters import DeadLetters
+from relay.kafka.limits import Limits
 from relay.kafka.outbox import Outbox
 from relay.kafka.publisher import Abandoned, Aborted, Fenced, Probe
 from relay.kafka.settings import Settings
@@ -296,17 +299,30 @@ def run(
         admin = topics.connect(config)
         for source in sources:
             source.connect()
-        topics.ensure(admin, config, [table.table for source in sources for table in source.tables()])
+        found = topics.ensure(admin, config, [table.table for source in sources for table in source.tables()])
+        settings = settings or Settings.of(config)
+        limits = Limits.of(found, settings.producer)
+        settings = replace(settings, producer=limits.producer(settings.producer))
+        dead_letters = config.internal("dead_letters")
+        letters = DeadLetters(dead_letters, limits.records[dead_letters])
         with closing(open_schemas(config)) as schemas:
             outboxes = {
                 (source.name, table.table): Outbox(
-                    table, config.topic(table.table), config.kafka.partitions, source.config.key, schemas
+                    table,
+                    topic := config.topic(table.table),
+                    config.kafka.partitions,
+                    source.config.key,
+                    schemas,
+                    tombstones=source.config.tombstones,
+                    largest=limits.records[topic],
+                    letters=letters,
+                    on_unencodable=source.config.on_unencodable,
                 )
                 for source in sources
                 for table in source.tables()
             }
         worker = Worker(
-            settings or Settings.of(config),
+            settings,
             sources,
             outboxes,
             observer=observer,

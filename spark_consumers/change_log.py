@@ -8,6 +8,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from relay.change import REDRIVEN, Images
 from relay.config import Config, Log
 from spark_consumers.dead_letters import DeadLetters, Record, refuse_unknown_schemas
 from spark_consumers.decode import Decoder, Status
@@ -87,7 +88,12 @@ class LogConsumer:
         committed = F.unix_micros("committed_at")
         groups = (
             frame.groupBy("status", "table")
-            .agg(F.count("*").alias("rows"), F.min(committed).alias("first"), F.max(committed).alias("last"))
+            .agg(
+                F.count("*").alias("rows"),
+                F.count(F.try_element_at("attributes", F.lit(REDRIVEN))).alias("redriven"),
+                F.min(committed).alias("first"),
+                F.max(committed).alias("last"),
+            )
             .collect()
         )
         changes = [group for group in groups if group["status"] == Status.CHANGE]
@@ -96,7 +102,11 @@ class LogConsumer:
         applied = 0
         if changes:
             times = min(group["first"] for group in changes), max(group["last"] for group in changes)
-            applied = self._append(frame, {group["table"] for group in changes}, *times)
+            tables = {group["table"] for group in changes}
+            rows = frame.where(F.col("status") == Status.CHANGE).selectExpr(*map(delta.quoted, _COLUMNS))
+            applied = self._append(rows, tables, *times)
+            if any(group["redriven"] for group in changes):
+                applied += self._complete(rows, tables, *times)
         return {
             "rows": sum(group["rows"] for group in groups),
             "applied": applied,
@@ -104,23 +114,33 @@ class LogConsumer:
             "dead_letters": letters.send(others),  # each a hole in the log
         }
 
-    def _append(self, frame: DataFrame, tables: set[str], first: int, last: int) -> int:
+    def _append(self, changes: DataFrame, tables: set[str], first: int, last: int) -> int:
         """Append what is not there yet. ``first``, ``last``: times of commit, in microseconds."""
-        session = frame.sparkSession
+        session = changes.sparkSession
         if not self._made:
             _make(session, self._path)
             self._made = True
         names = ", ".join(map(delta.quoted, _COLUMNS))
-        changes = frame.where(F.col("status") == Status.CHANGE).selectExpr(*map(delta.quoted, _COLUMNS))
+        values = ", ".join(f"s.{delta.quoted(name)}" for name in _COLUMNS)
+        return self._merged(changes, tables, first, last, f"NOT MATCHED THEN INSERT ({names}) VALUES ({values})")
+
+    def _complete(self, changes: DataFrame, tables: set[str], first: int, last: int) -> int:
+        """Complete stubs by what was sent again whole. Apart from appending, which is much cheaper without it."""
+        whole = changes.where(F.col("images") != Images.OMITTED)
+        updates = ", ".join(f"t.{name} = s.{name}" for name in map(delta.quoted, _COLUMNS))
+        stub = delta.literal(Images.OMITTED)
+        return self._merged(whole, tables, first, last, f"MATCHED AND t.images = {stub} THEN UPDATE SET {updates}")
+
+    def _merged(self, changes: DataFrame, tables: set[str], first: int, last: int, action: str) -> int:
         changes.dropDuplicates(["event_id"]).createOrReplaceTempView("relay_batch")
         since, until = f"timestamp_micros({first - _SLACK})", f"timestamp_micros({last + _SLACK})"
         return delta.merged(
-            session,
+            changes.sparkSession,
             # What names partitions and times only keeps the rest of the log from being read.
             f"""MERGE INTO {delta.table(self._path)} t USING relay_batch s
             ON t.event_id = s.event_id AND t.`table` IN ({", ".join(map(delta.literal, sorted(tables)))})
             AND t.day BETWEEN to_date({since}) AND to_date({until}) AND t.committed_at BETWEEN {since} AND {until}
-            WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({", ".join(f"s.{delta.quoted(c)}" for c in _COLUMNS)})""",
+            WHEN {action}""",
         )
 
 

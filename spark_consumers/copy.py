@@ -16,7 +16,7 @@ import orjson
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from relay.change import MARK, Images, Operation, Snapshot
+from relay.change import MARK, REDRIVEN, Images, Operation, Snapshot
 from relay.config import Config, Copy
 from relay.token import EventToken
 from spark_consumers.change_log import others_of
@@ -42,6 +42,7 @@ class Slim:
     images: Images
     token: EventToken | None
     snapshot: Snapshot | None
+    attributes: Mapping[str, str]  # those that decide
     mark: str | None = None  # begin or end of a snapshot
 
 
@@ -57,6 +58,7 @@ class CopyConsumer:
         self.topics = [config.topic(source.table_name) for source in config.sources]
         self._location = copy.url
         self._path = delta.spark_path(copy.url)
+        self._retention = copy.tombstone_retention
         self._layouts: Sequence[Layout] = ()
         self._tables: dict[tuple[str, str], CopyTable] = {}
 
@@ -83,7 +85,7 @@ class CopyConsumer:
         strange = any(row["status"] not in _PLAIN for row in rows)
         others = others_of(frame) if strange else []
         refuse_unknown_schemas(others)
-        counts = Counts()
+        counts, collected = Counts(), 0
         tables: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
         for row in rows:
             if row["status"] == Status.CHANGE:
@@ -96,24 +98,29 @@ class CopyConsumer:
             items = by_item(keyed, attrgetter("key"), attrgetter("place"))
             table.apply(frame, items, counts)
             # Last: every row that is younger is protected by its token, or by the snapshot that read it.
-            for slim in slims:
+            for slim in sorted(slims, key=attrgetter("place")):
                 if slim.operation is Operation.TRUNCATE:
                     table.truncate(frame, slim, counts)
                 elif slim.mark == "end":
                     table.sweep(frame, slim, slim.place[0], counts)
+                if slim.mark is not None and slim.snapshot is not None:
+                    tombstones = table.tombstones(frame.sparkSession)
+                    tombstones.mark(frame.sparkSession, slim.place[0], slim.snapshot.id, slim.mark)
+            collected += table.tombstones(frame.sparkSession).collect(frame.sparkSession)
         return {
             "rows": len(rows),
             "applied": counts.applied,
             "ignored": counts.ignored,
             "unknown": counts.unknown,
             "incomplete": counts.incomplete,
+            "collected": collected,
             "dead_letters": letters.send(others),  # each a hole in the copy
         }
 
     def _table(self, name: tuple[str, str], layout: Layout) -> CopyTable:
         if name not in self._tables:
             source, table = name
-            self._tables[name] = CopyTable(f"{self._path}/{source}/{table}", layout)
+            self._tables[name] = CopyTable(f"{self._path}/{source}/{table}", layout, self._retention)
         return self._tables[name]
 
 
@@ -129,6 +136,7 @@ def _slim() -> Any:
             "snapshot_id",
             "snapshot_as_of",
             F.try_element_at("attributes", F.lit(MARK)).alias("mark"),
+            F.try_element_at("attributes", F.lit(REDRIVEN)).alias("redriven"),
         )
     )
 
@@ -145,5 +153,6 @@ def _read(row: Mapping[str, Any]) -> Slim:
         images=Images(row["images"]),
         token=None if token is None else EventToken.from_json(token),
         snapshot=None if snapshot is None else Snapshot(snapshot, row["snapshot_as_of"]),
+        attributes={REDRIVEN: row["redriven"]} if "redriven" in row else {},
         mark=row.get("mark") if row.get("key_texts") is None else None,
     )

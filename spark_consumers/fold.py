@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
-from relay.change import Images, Operation, Snapshot
+from relay.change import REDRIVEN, Images, Operation, Snapshot
 from relay.token import EventToken, Order, compare
 
 KeyT = TypeVar("KeyT", bound=Hashable)
@@ -34,6 +34,8 @@ class ChangeLike(Protocol):
     def token(self) -> EventToken | None: ...
     @property
     def snapshot(self) -> Snapshot | None: ...
+    @property
+    def attributes(self) -> Mapping[str, str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,11 @@ def store(stored: Stored | None, change: ChangeLike) -> tuple[Stored | None, Ver
 
 
 def _verdict(stored: Stored | None, change: ChangeLike) -> Verdict:
+    if REDRIVEN in change.attributes:
+        # Long out of its order: it completes its own stub. Whatever else is stored is newer, whether or not the tokens
+        # can say so (I5), and where nothing is stored a tombstone was collected.
+        completes = stored is not None and stored.incomplete and stored.event_id == change.event_id
+        return Verdict.APPLIED if completes else Verdict.IGNORED
     if stored is None:
         return Verdict.APPLIED
     if change.operation is Operation.READ:

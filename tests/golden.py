@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from io import BytesIO
@@ -22,8 +23,10 @@ import orjson
 from relay.avro.encode import ChangeEncoder
 from relay.avro.framing import confluent_header, fingerprint, single_object_header, split
 from relay.avro.rows import Column, KeyColumn, TableSchema, change_schema
-from relay.change import Change, Images, Operation, Snapshot, Transaction, event_id
+from relay.change import Change, Images, Operation, Snapshot, Transaction, Uncarriable, event_id
+from relay.kafka.dead_letters import DeadLetters, Place, change_json
 from relay.kafka.keys import KeyCodec, murmur2, partition
+from relay.kafka.limits import Headers
 from relay.lineage import Checkpoint, Gap, Plan, ShardState, Stream
 from relay.token import EventToken
 from tests import golden_inputs as inputs
@@ -189,6 +192,47 @@ def gaps() -> Case:
     return {"cases": cases}
 
 
+def dead_letters() -> Case:
+    """The whole value in ``bytes``; in ``decoded`` the records that keep it, ``bytes`` of theirs in hexadecimal."""
+    cases = []
+    for name, given in inputs.DEAD_LETTERS.items():
+        table = read_table(given["table"])
+        change = read_change(table, given["change"])
+        item_key = KeyCodec(table, "item").kafka_key(change.key or {})
+        if given["encoding"] == "avro":
+            whole, _ = framed(given)
+        else:
+            whole = change_json(replace(change, new=Uncarriable(json.loads(str(change.new)), "")), item_key)
+        headers: Headers = [("event_id", change.event_id.encode())]
+        if change.token is not None:
+            headers.append(("token", change.token.to_json_bytes()))
+        kept = _Kept()
+        DeadLetters("shop.dead_letters", given["largest"]).send(
+            kept,
+            change,
+            whole,
+            Place("shop.orders", 3, b"o-1", headers),
+            item_key=item_key,
+            **{part: given[part] for part in ("reason", "detail", "encoding")},
+        )
+        cases.append({"name": name, "input": given, "bytes": whole.hex(), "decoded": kept.records})
+    return {"cases": cases}
+
+
+class _Kept:
+    """Keeps the records of a dead letter as they are shown."""
+
+    def __init__(self) -> None:
+        self.records: list[Case] = []
+
+    def send(self, topic: str, value: bytes | None, key: bytes, partition: int, headers: Headers) -> None:
+        shown_headers = {name: text.decode() if isinstance(text, bytes) else text for name, text in headers}
+        self.records.append(
+            {"topic": topic, "partition": partition, "key": key.decode(), "headers": shown_headers}
+            | {"bytes": (value or b"").hex()}
+        )
+
+
 def _record(name: str, given: Mapping[str, Any], key: bytes, value: bytes) -> Case:
     decoded = json.loads(value)
     return {"name": name, "input": given, "key": key.hex(), "bytes": value.hex(), "decoded": decoded}
@@ -202,6 +246,7 @@ FILES = {
     "event_ids.json": event_ids,
     "checkpoints.json": checkpoints,
     "gaps.json": gaps,
+    "dead_letters.json": dead_letters,
 }
 
 

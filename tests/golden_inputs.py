@@ -391,3 +391,28 @@ GAPS: dict[str, dict[str, Any]] = {
         "found_at": 1700000000.5,
     },
 }
+
+# What it takes to keep a change whole: the change, the limit of a record, and why.
+DEAD_LETTERS: dict[str, dict[str, Any]] = {
+    "too large, in two chunks": {
+        "table": ORDERS,
+        "change": {"new": _ITEM, "images": "NEW", "attributes": {"event_version": "1.1", "redriven": "true"}},
+        "largest": 1000,
+        "reason": "too large",
+        "detail": "50141 bytes; shop.orders takes 50000",
+        "encoding": "avro",
+    },
+    "not encodable": {
+        "table": ORDERS,
+        "change": {
+            # Half a surrogate pair, in an escape.
+            "new": '{"order_id":{"S":"o-1"},"line":{"N":"7"},"text":{"S":"\\ud83d"}}',
+            "images": "NEW",
+            "attributes": {"event_version": "1.1", "redriven": "true"},
+        },
+        "largest": 10_000,
+        "reason": "not encodable",
+        "detail": "shop: the UPDATE of orders cannot be carried exactly: str is not valid UTF-8",
+        "encoding": "json",
+    },
+}

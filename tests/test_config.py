@@ -115,7 +115,7 @@ def test_a_config_survives_being_sent_to_another_process(file: Path) -> None:
          "15:42: unknown key `namspace` in `cache`; did you mean `namespace`?"),
         ("partitions: 6", "partitons: 6",
          "2:46: unknown key `partitons` in `kafka`; did you mean `partitions`?"),
-        ("copy: {", "copy: {zzz: 1, ", "17:8: unknown key `zzz` in `copy`; known here: url"),
+        ("copy: {", "copy: {zzz: 1, ", "17:8: unknown key `zzz` in `copy`; known here: url, tombstone_retention"),
         ("copy: {", "copy_: {", "17:1: unknown key `copy_`; did you mean `copy`?"),
     ],
 )  # fmt: skip
@@ -438,6 +438,22 @@ def test_a_config_built_in_python_meets_the_same_rules() -> None:
     assert Cache(url="redis://h", namespace="n", keys={"t": ["a"]}, tombstone_ttl=1.5).tombstone_ttl == 1.5
 
 
+def test_the_copy_remembers_deleted_rows_for_a_month_unless_told_otherwise(file: Path) -> None:
+    file.write_text(dedent(GOOD))
+    assert load(file).copy_.tombstone_retention == 30 * 86400  # type: ignore[union-attr]
+    file.write_text(change("copy: {", "copy: {tombstone_retention: 7d, "))
+    assert load(file).copy_.tombstone_retention == 7 * 86400  # type: ignore[union-attr]
+
+
+def test_tombstones_need_the_whole_key_as_the_records_key(file: Path) -> None:
+    """I1: under the hash key alone, a null would end all items of it."""
+    assert refused(file, change("key: hash", "tombstones: true")) == [
+        "13:17: `sources[0].tombstones`: needs `key: item`: the null would stand for all items of a hash key"
+    ]
+    file.write_text(change("key: hash", "key: item\n        tombstones: true"))
+    assert load(file).sources[0].tombstones
+
+
 def test_the_json_schema_names_the_keys_as_the_file_does(file: Path) -> None:
     schema = Config.model_json_schema()
     assert json.loads(json.dumps(schema)) == schema
@@ -447,7 +463,7 @@ def test_the_json_schema_names_the_keys_as_the_file_does(file: Path) -> None:
     assert source["additionalProperties"] is False
     assert set(source["properties"]) == {
         "name", "type", "table", "tables", "tags", "stream_arn", "region", "endpoint_url", "start", "snapshot", "key",
-        "on_gap", "columns",
+        "on_gap", "on_unencodable", "tombstones", "columns",
     }  # fmt: skip
     assert schema["$defs"]["Cache"]["properties"]["tombstone_ttl"]["type"] == "string"
     undescribed = {"snapshot", "type", "kafka", "sources"}

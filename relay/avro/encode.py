@@ -13,7 +13,7 @@ from typing import Any
 from relay.avro import columns
 from relay.avro.binary import LENGTHS, NULL, PRESENT, PRESENT_LENGTHS, SHORT, blob, length, long, text, varint
 from relay.avro.rows import source_name
-from relay.change import MARK, Change, Operation
+from relay.change import MARK, Change, Operation, Uncarriable
 from relay.errors import RelayError
 from relay.token import OriginToken
 
@@ -174,12 +174,15 @@ class ChangeEncoder:
 
     def _refusal(self, change: Change, fault: Exception) -> Unencodable:
         at = f" at {change.token.position} of {change.token.shard}" if change.token else ""
+        if change.snapshot is not None:
+            at = f" in snapshot {change.snapshot.id}"
+        refused = [image.reason for image in (change.old, change.new) if isinstance(image, Uncarriable)]
         shown = repr(dict(change.key)) if change.key is not None else "none"
         if len(shown) > 300:
             shown = shown[:300] + "..."
         message = (
             f"{change.source}: the {change.operation} of {change.table}, key {shown}{at}, cannot be carried"
-            f" exactly: {fault or type(fault).__name__}"
+            f" exactly: {refused[0] if refused else fault or type(fault).__name__}"
         )
         return Unencodable(message, in_key=not self._encodes_key(change))
 

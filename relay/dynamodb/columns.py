@@ -70,6 +70,11 @@ class TypedRows:
         row[REST] = image_json(others) if others else None
         return row
 
+    def checked(self, item: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+        """Give the row of an item that a tolerant parser read. ValueError if it holds what JSON cannot (I8)."""
+        image_json(item)
+        return self.row(item)
+
 
 def _convert(kind: str) -> Convert:
     read = column_type(kind)

@@ -5,6 +5,7 @@ Images are DynamoDB's JSON as it stands (see ``raw_records``), so they keep ever
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -13,7 +14,8 @@ import orjson
 from msgspec import Raw
 
 from relay.avro.rows import TableSchema
-from relay.change import Change, Images, Operation, event_ids
+from relay.change import Change, Images, Operation, Uncarriable, event_ids
+from relay.dynamodb.columns import TypedRows
 from relay.dynamodb.raw_records import RawRecord
 from relay.dynamodb.values import image_json, key_value
 from relay.errors import RelayError
@@ -32,16 +34,16 @@ _TTL_SERVICE = {"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}
 class RecordFormat:
     """How the records of one shard of one table are turned into changes.
 
-    ``shard``: globally qualified. ``row``: makes the typed row of an item in DynamoDB's JSON; without it the JSON is
+    ``shard``: globally qualified. ``rows``: makes the typed row of an item in DynamoDB's JSON; without it the JSON is
     the row.
     """
 
-    def __init__(self, table: TableSchema, shard: str, row: Callable[[Mapping[str, Any]], Any] | None = None) -> None:
+    def __init__(self, table: TableSchema, shard: str, rows: TypedRows | None = None) -> None:
         self.table = table
         self.shard = shard
         self._key = [column.name for column in table.key]
         self._event_id = event_ids(shard, table.table)
-        self._image = _text if row is None else partial(_row, row)
+        self._image: Callable[[Any], Any] = _text if rows is None else partial(_row, rows)
 
     def __repr__(self) -> str:
         return f"<RecordFormat[{self.shard}]>"
@@ -49,7 +51,8 @@ class RecordFormat:
     def change(self, record: RawRecord, floor: int) -> Change:
         """Return the change of a raw ``record``, its token's timestamp not below ``floor`` (seconds).
 
-        ``RelayError``, with the record's place, if it cannot be carried exactly.
+        An image that cannot be carried exactly becomes `Uncarriable`. ``RelayError``, with the record's place, if the
+        change has no key or is of no known kind.
         """
         if type(record) is not RawRecord:
             raise RelayError(f"{self.shard}: not a record as DynamoDB sent it: {record!r:.1000}")
@@ -64,6 +67,10 @@ class RecordFormat:
                 value = key[name] = key_value(keys[name])
                 part = value if isinstance(value, bytes) else value.encode()
                 identity += len(part).to_bytes(4, "big") + part
+            try:
+                old, new = self._image(data.old_image), self._image(data.new_image)
+            except ValueError as error:
+                old, new = (_uncarriable(image, str(error)) for image in (data.old_image, data.new_image))
             table = self.table
             return Change(
                 self._event_id(position, identity),
@@ -71,8 +78,8 @@ class RecordFormat:
                 table.source,
                 table.table,
                 key,
-                self._image(data.old_image),
-                self._image(data.new_image),
+                old,
+                new,
                 _VIEWS[data.stream_view_type],
                 # Never back along a lineage, so that a child whose clock is behind cannot make newer look older.
                 EventToken(created if created > floor else floor, self.shard, position),
@@ -100,10 +107,17 @@ def _text(image: Any) -> str | None:
     return image_json(image) if image is not None else None  # what a tolerant parser gave
 
 
-def _row(row: Callable[[Mapping[str, Any]], Any], image: Any) -> Any:
+def _row(rows: TypedRows, image: Any) -> Any:
     if type(image) is Raw:
-        return row(orjson.loads(bytes(image))) if image else None
-    return row(image) if image is not None else None
+        return rows.row(orjson.loads(bytes(image))) if image else None
+    return rows.checked(image) if image is not None else None
+
+
+def _uncarriable(image: Any, reason: str) -> Uncarriable | None:
+    if type(image) is Raw:
+        # Bytes that are not UTF-8 become half surrogates, which ASCII JSON can hold.
+        image = json.loads(bytes(image).decode("utf-8", "surrogateescape")) if image else None
+    return Uncarriable(image, reason) if image is not None else None
 
 
 class _Versions(dict[str | None, dict[str, str]]):

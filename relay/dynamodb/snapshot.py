@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from relay.avro.rows import TableSchema
-from relay.change import Change, Images, Operation, Snapshot, event_id
+from relay.change import Change, Images, Operation, Snapshot, Uncarriable, event_id
 from relay.dynamodb.records import key_bytes
 from relay.dynamodb.session import ShardNotFound, Transient, translated
 from relay.dynamodb.values import image_json, key_value
@@ -53,7 +53,7 @@ class SegmentReader:
         self.snapshot = snapshot
         self.segment = segment
         self.segments = segments
-        # What an item is in a change.
+        # Gives what an item is in a change; ValueError if it cannot be carried.
         self.image = image
         self.clock = clock
         self._key: Mapping[str, Any] | None = position["key"] if position else None
@@ -89,6 +89,10 @@ class SegmentReader:
 
     def _change(self, item: Mapping[str, Any], snapshot: Snapshot, begun: float) -> Change:
         key = {column.name: key_value(item[column.name]) for column in self.table.key}
+        try:
+            new = self.image(item)
+        except ValueError as error:
+            new = Uncarriable(item, str(error))
         return Change(
             event_id=event_id(self.table.source, f"snapshot/{snapshot.id}", self.table.table, key_bytes(key), 0),
             operation=Operation.READ,
@@ -96,7 +100,7 @@ class SegmentReader:
             table=self.table.table,
             key=key,
             old=None,
-            new=self.image(item),
+            new=new,
             images=Images.NEW,
             token=None,
             committed_at=int(begun * 1_000_000),

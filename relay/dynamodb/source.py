@@ -45,7 +45,7 @@ class DynamoDBSource:
         self.snapshot = config.snapshot
         self.snapshot_margin = MARGIN
         self._rows = TypedRows(config.columns) if config.columns else None
-        self._image = self._rows.row if self._rows else image_json
+        self._image = self._rows.checked if self._rows else image_json
         self._dynamodb, self._streams = describe.clients(config)
         # Iterators at the head of shards, of when the plan was made.
         self._heads: dict[str, str] = {}
@@ -118,9 +118,7 @@ class DynamoDBSource:
     def open(
         self, shard: Shard, start: Mapping[str, Any], checkpoint: Checkpoint | None, floor: int, read_until: float
     ) -> DynamoDBShardReader:
-        record_format = RecordFormat(
-            self.table, self.stream.qualified(shard.id), self._rows.row if self._rows else None
-        )
+        record_format = RecordFormat(self.table, self.stream.qualified(shard.id), self._rows)
         return DynamoDBShardReader(
             self.session,
             self.stream,

@@ -109,6 +109,10 @@ class Publisher:
             self.open = False
             raise Abandoned(f"send_offsets: {error}") from error
         self._probe("after_send_offsets")
+        self.commit_alone()
+
+    def commit_alone(self) -> None:
+        """Commit the open transaction, which has to do with no group. Raises ``Aborted`` or ``Fenced``."""
         self._probe("before_commit")
         self._call("commit", lambda: self._producer.commit_transaction(_CALL_TIMEOUT))
         self.open = False
@@ -158,6 +162,12 @@ class Publisher:
 
     def _handle(self, name: str, error: KafkaException) -> None:
         failure: KafkaError = error.args[0]
+        if failure.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
+            # I10: the same records would be refused again, for ever.
+            raise RelayError(
+                f"{self.transactional_id}: {name}: {failure.str()}: a topic takes less than when this process "
+                "started, since its max.message.bytes was lowered. Nothing was skipped: start again."
+            ) from error
         if failure.fatal():
             raise Fenced(f"{name}: {failure.str()}") from error
         if failure.txn_requires_abort():

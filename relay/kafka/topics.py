@@ -85,6 +85,7 @@ class Found:
     hint: str = ""
     # Bytes; None while there is no topic.
     largest_message: int | None = None
+    compacted: bool = False
 
 
 def needed(config: Config, tables: Iterable[str]) -> list[Topic]:
@@ -118,7 +119,13 @@ def needed(config: Config, tables: Iterable[str]) -> list[Topic]:
         Topic(config.internal("schemas"), 1, "schemas are read as one list", compact, compacted=True),
         Topic(config.internal("watermarks"), 1, "watermarks are read as one list", compact, compacted=True),
         Topic(config.internal("gaps"), 1, "gaps are read as one list", forever, compactable=False),
-        Topic(config.internal("dead_letters"), 1, "dead letters are read as one list", large, compactable=False),
+        Topic(
+            config.internal("dead_letters"),
+            1,
+            "dead letters are read as one list",
+            {**large, **forever},  # I1: what is in there is nowhere else
+            compactable=False,
+        ),
     ]
 
 
@@ -158,6 +165,7 @@ def survey(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[Fo
             problem=_problem(topic, there[topic.name], settings[topic.name]),
             hint=replication_hint(*_replicas(there[topic.name], settings[topic.name]), len(cluster.brokers)),
             largest_message=int(settings[topic.name].get("max.message.bytes", LARGEST_MESSAGE)),
+            compacted="compact" in settings[topic.name].get("cleanup.policy", ""),
         )
         if topic.name in there
         else Found(topic, exists=False)
@@ -165,14 +173,15 @@ def survey(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[Fo
     ]
 
 
-def ensure(admin: AdminClient, config: Config, tables: Sequence[str]) -> None:
-    """Create the topics that are missing, and wait until they can be written to.
+def ensure(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[Found]:
+    """Create the topics that are missing, and wait until they can be written to. Return them all.
 
     Raises ``Unavailable`` when one that exists cannot serve, or one cannot be created.
     """
-    missing = [found.topic for found in _serving(admin, config, tables) if not found.exists]
+    found = _serving(admin, config, tables)
+    missing = [each.topic for each in found if not each.exists]
     if not missing:
-        return
+        return found
     requests = [
         # The replication factor is the broker's default.
         NewTopic(topic.name, topic.partitions, replication_factor=-1, config=dict(topic.settings))
@@ -187,7 +196,7 @@ def ensure(admin: AdminClient, config: Config, tables: Sequence[str]) -> None:
                 raise Unavailable(f"the topic {name!r} cannot be created: {_text(error)}") from error
     # Creating returns before the new partitions have leaders.
     bounds(admin, [(topic.name, number) for topic in missing for number in range(topic.partitions)])
-    _serving(admin, config, tables)
+    return _serving(admin, config, tables)
 
 
 def _serving(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[Found]:

@@ -5,6 +5,7 @@ The columns are a contract with those who query the copy, shown in the README of
 
 from __future__ import annotations
 
+import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from relay.token import EventToken
 from spark_consumers.decode import Layout, Status
 from spark_consumers.fold import ChangeLike, Counts, Stored, Verdict, fold, sweep, tally, truncate
 from spark_consumers.sinks import delta
+from spark_consumers.sinks.tombstones import COLLECTED_AT, Tombstones
 
 Place = tuple[int, int]
 """Partition and offset: where in a batch a change and its image are."""
@@ -67,10 +69,12 @@ class _Write:
 
 
 class CopyTable:
-    """The copy of one table, at ``path``. Made when first used."""
+    """The copy of one table, at ``path``. Made when first used. ``retention``: of tombstones, in seconds."""
 
-    def __init__(self, path: str, layout: Layout) -> None:
+    def __init__(self, path: str, layout: Layout, retention: float) -> None:
         self._table = delta.table(path)
+        self._retention = retention
+        self._tombstones: Tombstones | None = None
         self._of = layout.source, layout.table
         self._binary = layout.binary_key
         self._made = False
@@ -113,6 +117,12 @@ class CopyTable:
         begin = end.snapshot.as_of if end.snapshot is not None else 0
         where = f"_relay_partition = {partition} AND _relay_read_as_of < {begin}"
         self._sweep(batch, where, lambda row: sweep(row, end), counts)
+
+    def tombstones(self, session: SparkSession) -> Tombstones:
+        if self._tombstones is None:
+            self._make(session)
+            self._tombstones = Tombstones(session, self._table, self._retention)
+        return self._tombstones
 
     def _sweep(self, batch: DataFrame, where: str, rule: _Rule, counts: Counts) -> None:
         session = batch.sparkSession
@@ -238,7 +248,7 @@ class CopyTable:
         kinds = ["BINARY" if binary else "STRING" for binary in self._binary]
         keys = [f"{delta.quoted(name)} {kind}" for name, kind in zip(self.key_columns, kinds, strict=True)]
         ours = [f"{name} {kind}" for name, kind in _COLUMNS.items()]
-        properties = {"delta.checkpointInterval": "50"}
+        properties = {"delta.checkpointInterval": "50", COLLECTED_AT: str(time.time())}
         if _NOT_IN_PARQUET & set("".join(self.key_columns)):
             properties["delta.columnMapping.mode"] = "name"
         listed = ", ".join(f"{delta.literal(key)} = {delta.literal(value)}" for key, value in properties.items())

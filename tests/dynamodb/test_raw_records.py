@@ -13,10 +13,14 @@ import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from relay.avro.rows import KeyColumn, TableSchema
+from relay.change import Uncarriable
 from relay.config import DynamoDBSource
 from relay.dynamodb import describe
+from relay.dynamodb.columns import TypedRows
+from relay.dynamodb.raw_records import RawData, RawRecord
 from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.session import StreamSession, Transient
 from relay.dynamodb.values import image_json
@@ -161,16 +165,40 @@ def test_a_record_that_botocore_has_parsed_is_refused(served: Served) -> None:
         FORMAT.change(served.read(served.stock)[0], 0)
 
 
-def test_text_that_is_not_unicode_is_refused_with_its_place(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("columns", [None, {"id": "string"}, {"id": "string", "version": "json"}])
+def test_text_that_is_not_unicode_travels_as_it_is_and_is_refused_by_whoever_has_to_write_it(
+    served: Served, monkeypatch: pytest.MonkeyPatch, columns: dict[str, str] | None
+) -> None:
     """I8: half a surrogate pair is legal JSON, but no text."""
-    sequence = served.stream.put("s", "k", 1, created=1_700_000_000)
+    served.stream.put("s", "k", 1, old=7, created=1_700_000_000)
     served.stream.put("s", "l", 2)
     body = orjson.dumps({"Records": served.shard.records}).replace(b'"1"', b'"\\ud800"')
     monkeypatch.setattr(served.stream, "_GetRecords", lambda request: orjson.Fragment(body))
     bad, good = served.read(served.ours)
+    made = RecordFormat(FORMAT.table, FORMAT.shard, TypedRows(columns) if columns else None)
+    change = made.change(bad, 0)
+    assert isinstance(change.old, Uncarriable)
+    assert isinstance(change.new, Uncarriable)
+    assert change.old.item == {"id": {"S": "k"}, "version": {"N": "7"}}
+    assert change.new.item == {"id": {"S": "k"}, "version": {"N": "\ud800"}}
+    assert made.change(good, 0).key == {"id": "l"}
+
+
+def test_bytes_that_are_not_utf_8_travel_as_half_surrogates() -> None:
+    image = Raw(b'{"id":{"S":"\xff"}}')
+    data = RawData("7", 1_700_000_000.0, {"id": {"S": "k"}}, "NEW_IMAGE", new_image=image)
+    change = FORMAT.change(RawRecord("INSERT", data), 0)
+    assert isinstance(change.new, Uncarriable)
+    assert change.new.item == {"id": {"S": "\udcff"}}
+
+
+def test_a_key_that_is_not_unicode_is_refused_with_its_place(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I8: there is nothing to publish it under."""
+    sequence = served.stream.put("s", "k", 1, created=1_700_000_000)
+    body = orjson.dumps({"Records": served.shard.records}).replace(b'"k"', b'"\\ud800"')
+    monkeypatch.setattr(served.stream, "_GetRecords", lambda request: orjson.Fragment(body))
     with pytest.raises(RelayError, match=sequence):
-        FORMAT.change(bad, 0)
-    assert FORMAT.change(good, 0).key == {"id": "l"}
+        FORMAT.change(served.read(served.ours)[0], 0)
 
 
 @pytest.mark.parametrize("body", ["", "<html>sign in</html>", '{"Records":[{"dynamodb":', "[]", "{}", '{"Records":{}}'])

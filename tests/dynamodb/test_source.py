@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
+from relay.change import Snapshot, Uncarriable
 from relay.config import DynamoDBSource as SourceConfig
 from relay.dynamodb.reader import LATENESS, RETENTION, DynamoDBShardReader
 from relay.dynamodb.source import DynamoDBSource
@@ -351,3 +352,25 @@ def test_a_record_that_cannot_be_carried_is_refused_with_its_place(
     sequence = stream.put("s", "k", 1, eventName="SOMETHING_NEW")
     with pytest.raises(RelayError, match=sequence):
         reader(source).read()
+
+
+@pytest.mark.parametrize("columns", [None, {"id": "string", "version": "int", "text": "string"}])
+def test_a_snapshot_row_that_is_no_text_travels_as_it_is(
+    stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch, columns: dict[str, str] | None
+) -> None:
+    """I8: whoever has to write it decides."""
+    stream.shard("s")
+    stream.put("s", "k", 1)
+    stream.items["k"]["text"] = {"S": "@@"}
+    scan = stream._Scan
+    answer = lambda request: orjson.Fragment(orjson.dumps(scan(request)).replace(b"@@", b"\\ud83d"))  # noqa: E731
+    monkeypatch.setattr(stream, "_Scan", answer)
+    config = SourceConfig(
+        name="orders", type="dynamodb", table=TABLE, region="us-east-1", endpoint_url=stream.url, columns=columns
+    )
+    source = DynamoDBSource(config)
+    source.connect()
+    (change,) = source.open_segment(Shard("segment"), Snapshot("one", 0), 0, 1, None).read().changes
+    source.close()
+    assert isinstance(change.new, Uncarriable)
+    assert change.new.item["text"] == {"S": "\ud83d"}

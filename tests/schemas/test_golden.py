@@ -142,3 +142,16 @@ def test_a_gap_keeps_its_id_however_often_it_is_found(case: dict[str, Any]) -> N
     """I9"""
     again = Gap(**{**case["input"], "found_at": 1.0, "end": None})
     assert again.id == case["decoded"]["id"]
+
+
+@pytest.mark.parametrize("case", cases("dead_letters.json"))
+def test_the_records_of_a_dead_letter_hold_the_whole_change(case: dict[str, Any]) -> None:
+    """I8"""
+    records = case["decoded"]
+    assert "".join(record["bytes"] for record in records) == case["bytes"]
+    name = golden_inputs.ORDINARY["event_id"]
+    numbers = range(1, len(records) + 1)
+    assert [record["key"] for record in records] == [f"{name}/{number}" for number in numbers]
+    assert [record["headers"]["chunk"] for record in records] == [f"{number}/{len(records)}" for number in numbers]
+    if case["input"]["encoding"] == "json":
+        assert json.loads(bytes.fromhex(case["bytes"]))["new"] == json.loads(case["input"]["change"]["new"])

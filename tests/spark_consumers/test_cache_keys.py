@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from spark_consumers.cache_keys import attributes, text
+from relay.change import Operation
+from relay.config import Cache
+from relay.token import EventToken
+from spark_consumers.cache_keys import Templates, Touched, attributes, invalidations, text
 
 
 @pytest.mark.parametrize(
@@ -44,3 +47,16 @@ def test_a_collection_cannot_stand_in_a_key_whether_it_is_declared_or_not(kind: 
 def test_a_null_in_a_column_of_anything_stands_in_no_key() -> None:
     (typed,) = attributes({"a": '{"NULL":true}'}, {"a": "json"}).values()
     assert text(typed) is None
+
+
+def test_a_stub_invalidates_by_its_key_and_costs_the_generation_where_its_images_are_needed() -> None:
+    """I6: a change too large to publish says no more than its key."""
+    token = EventToken(1000, "orders/l/s", "DynamoDB/1")
+    stub = Touched(Operation.UPDATE, "orders", {"id": "o-1"}, None, None, token)
+    url = "redis://127.0.0.1:6379/0"
+    by_key = Templates(Cache(url=url, namespace="shop", keys={"orders": ["order:{id}"]}))
+    found = invalidations([stub], by_key)
+    assert (found.pairs, found.bumps) == ([("order:o-1", token)], [])
+    by_image = Templates(Cache(url=url, namespace="shop", keys={"orders": ["order:{id}", "of:{customer}"]}))
+    found = invalidations([stub], by_image)
+    assert len(found.bumps) == 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -32,6 +32,7 @@ class Published:
     snapshot: Snapshot | None = None
     images: Images = Images.NEW_AND_OLD
     mark: str = ""
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass

@@ -19,7 +19,9 @@ from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
 from relay.config import Config, load
 from relay.dynamodb.values import image_json
 from relay.kafka import topics
+from relay.kafka.dead_letters import DeadLetters
 from relay.kafka.outbox import Outbox
+from relay.kafka.topics import LARGEST_MESSAGE
 from relay.token import EventToken
 from tests.faults.harness import Relay
 
@@ -89,7 +91,9 @@ class Topic:
         self._outboxes: dict[str, Outbox] = {}
         self._runs = 0
 
-    def publish(self, changes: Sequence[Change]) -> None:
+    def publish(
+        self, changes: Sequence[Change], *, largest: int = LARGEST_MESSAGE, letters: DeadLetters | None = None
+    ) -> None:
         schemas = TopicSchemas(self._client, self.config.internal("schemas"))
         for name in {one.table for one in changes} - self._outboxes.keys():
             table = replace(TABLE, source=name, table=name)
@@ -97,6 +101,7 @@ class Topic:
         producer = Producer({**self._client, "enable.idempotence": True})
         for one in changes:
             outbox = self._outboxes[one.table]
+            outbox.largest, outbox.letters = largest, letters
             send = outbox.send if one.key is not None else outbox.send_everywhere
             send(_Sending(producer), one, 1_700_000_000)  # type: ignore[arg-type]
         assert producer.flush(30) == 0

@@ -1,0 +1,205 @@
+"""Changes as records: the partition of the hash key, tombstones, and stubs for what cannot be published whole."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from io import BytesIO
+from typing import Any, Literal
+
+import fastavro
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relay.avro.encode import Unencodable
+from relay.avro.framing import split
+from relay.avro.rows import Column, KeyColumn, TableSchema, change_schema
+from relay.change import REDRIVEN, Change, Images, Operation, Snapshot, Uncarriable
+from relay.errors import RelayError
+from relay.kafka.dead_letters import DeadLetters
+from relay.kafka.keys import partition
+from relay.kafka.limits import Headers, record_size
+from relay.kafka.outbox import Outbox
+from relay.token import EventToken
+
+TABLE = TableSchema("shop", "orders", (KeyColumn("customer", "S"), KeyColumn("line", "N")), 1)
+SHARD = "shop/l/shard"
+
+
+class Sent:
+    """Keeps what is sent, in order."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[str, bytes | None, bytes, int, dict[str, Any]]] = []
+
+    def send(self, topic: str, value: bytes | None, key: bytes, partition: int, headers: Headers) -> None:
+        self.records.append((topic, value, key, partition, dict(headers)))
+
+    def on(self, topic: str) -> list[tuple[bytes | None, bytes, int, dict[str, Any]]]:
+        return [record[1:] for record in self.records if record[0] == topic]
+
+
+class Known:
+    def register(self, topic: str, schema: dict[str, object]) -> bytes:
+        return b"\xc3\x01" + bytes(8)
+
+
+def outbox(table: TableSchema = TABLE, key: Literal["hash", "item"] = "hash", **options: Any) -> Outbox:
+    return Outbox(table, "shop.orders", 6, key, Known(), **options)
+
+
+def letters(largest: int = 100_000) -> DeadLetters:
+    return DeadLetters("shop.dead_letters", largest)
+
+
+def change(customer: str = "ada", line: str = "1", *, payload: str = "x", **fields: Any) -> Change:
+    image = json.dumps({"customer": {"S": customer}, "line": {"N": line}, "payload": {"S": payload}})
+    whole = Change(
+        event_id="e" * 32,
+        operation=Operation.UPDATE,
+        source="shop",
+        table="orders",
+        key={"customer": customer, "line": line},
+        old=None,
+        new=image,
+        images=Images.NEW,
+        token=EventToken(1_700_000_000, SHARD, "DynamoDB/7"),
+        committed_at=1_700_000_000_000_000,
+        attributes={"event_version": "1.1"},
+    )
+    return replace(whole, **fields)
+
+
+def decoded(value: bytes | None, table: TableSchema = TABLE) -> dict[str, Any]:
+    body = split(value or b"")[1]
+    found: Any = fastavro.schemaless_reader(BytesIO(body), fastavro.parse_schema(change_schema(table)), None)
+    return dict(found)
+
+
+@given(st.text(min_size=1, alphabet=st.characters(exclude_categories=["Cs"])), st.integers(0, 99))
+def test_whatever_the_key_is_the_partition_is_that_of_the_hash_key(customer: str, line: int) -> None:
+    """I2"""
+    sent = Sent()
+    keys: tuple[Literal["hash", "item"], ...] = ("hash", "item")
+    for key in keys:
+        outbox(key=key).send(sent, change(customer, str(line)), 0)
+    (_, by_hash, first, _), (_, by_item, second, _) = sent.on("shop.orders")
+    assert first == second == partition(customer.encode(), 6)
+    assert by_hash == customer.encode()
+    assert json.loads(by_item) == {"customer": {"S": customer}, "line": {"N": str(line)}}
+
+
+def test_a_delete_is_followed_by_a_null_of_the_same_key_and_partition_and_nothing_else_is() -> None:
+    sent = Sent()
+    box = outbox(key="item", tombstones=True)
+    for operation in Operation:
+        if operation is not Operation.TRUNCATE:
+            box.send(sent, change(operation=operation), 0)
+    operations = [None if value is None else decoded(value)["operation"] for value, *_ in sent.on("shop.orders")]
+    assert operations == ["INSERT", "UPDATE", "DELETE", None, "READ"]
+    assert len({(key, where) for _, key, where, _ in sent.on("shop.orders")}) == 1
+
+
+@given(st.integers(-40, 40), st.integers(0, 3))
+@settings(deadline=None)
+def test_a_change_is_whole_on_its_topic_up_to_the_very_limit_and_beyond_it_among_the_dead_letters(
+    beyond: int, long: int
+) -> None:
+    """I1, I8: each of them is on the topic, in its place."""
+    sent, box = Sent(), outbox()
+    huge = change(payload="x" * 5000 * long)
+    box.send(sent, huge, 0)
+    ((value, key, where, headers),) = sent.on("shop.orders")
+    size = record_size(value or b"", key, list(headers.items()))
+    box.largest, box.letters = size - beyond, letters()
+    again = Sent()
+    box.send(again, huge, 0)
+    ((value, same_key, same_where, same_headers),) = again.on("shop.orders")
+    assert (same_key, same_where, same_headers) == (key, where, headers)
+    stubbed = beyond > 0
+    assert decoded(value)["images"] == ("OMITTED" if stubbed else "NEW")
+    assert len(again.on("shop.dead_letters")) == stubbed
+    if stubbed:
+        assert record_size(value or b"", key, list(headers.items())) <= box.largest
+
+
+@pytest.mark.parametrize("fields", [{}, {"operation": Operation.READ, "token": None, "snapshot": Snapshot("s", 5)}])
+def test_a_stub_says_all_but_the_images_and_its_letter_is_the_change_in_chunks(fields: dict[str, Any]) -> None:
+    sent, box = Sent(), outbox(largest=4000, letters=letters(6000))
+    huge = change(payload="".join(chr(33 + n % 90) for n in range(20_000)), **fields)
+    assert box.send(sent, huge, 17) > 20_000  # bytes that count towards the transaction's size (I11)
+    assert [topic for topic, *_ in sent.records] == ["shop.dead_letters"] * 4 + ["shop.orders"]
+    ((value, key, where, headers),) = sent.on("shop.orders")
+    chunks = sent.on("shop.dead_letters")
+    whole = decoded(b"".join(part or b"" for part, *_ in chunks))
+    stub = decoded(value)
+    assert whole == {**stub, "new": huge.new, "images": "NEW", "attributes": {"event_version": "1.1", REDRIVEN: "true"}}
+    assert (stub["old"], stub["new"], stub["images"]) == (None, None, "OMITTED")
+    assert [name for _, name, *_ in chunks] == [f"{huge.event_id}/{n}".encode() for n in (1, 2, 3, 4)]
+    for number, (part, name, partition_of_letters, described) in enumerate(chunks, 1):
+        assert partition_of_letters == 0
+        assert record_size(part or b"", name, list(described.items())) <= 6000
+        assert described.pop("detail").endswith(b"; shop.orders takes 4000")
+        assert described == {
+            "consumer": b"relay",
+            "reason": b"too large",
+            "source": b"shop",
+            "table": b"orders",
+            "shard": SHARD.encode() if huge.token else b"",
+            "position": b"DynamoDB/7" if huge.token else b"snapshot/s",
+            "key": b'{"customer":{"S":"ada"},"line":{"N":"1"}}',
+            "topic": b"shop.orders",
+            "partition": str(where).encode(),
+            "record_key": key,
+            "encoding": b"avro",
+            "chunk": f"{number}/4".encode(),
+            **headers,
+        }
+
+
+HALF = {"customer": {"S": "ada"}, "line": {"N": "1"}, "text": {"S": "\ud83d"}, "raw": {"B": b"\xff"}}
+
+
+@pytest.mark.parametrize("row", [None, (Column("customer", "string"), Column("line", "int"), Column("rest", "rest"))])
+def test_what_avro_cannot_hold_stops_the_relay_with_its_place_and_the_way_out(row: Any) -> None:
+    """I8"""
+    sent = Sent()
+    with pytest.raises(Unencodable) as caught:
+        outbox(replace(TABLE, row=row), letters=letters()).send(sent, change(new=Uncarriable(HALF, "no Unicode")), 0)
+    for part in ("shop: the UPDATE of orders", "'ada'", "DynamoDB/7", SHARD, "no Unicode", "on_unencodable"):
+        assert part in str(caught.value)
+    assert (caught.value.exit_code, sent.records) == (1, [])
+
+
+def test_or_it_is_published_as_a_stub_and_kept_as_json_that_loses_nothing() -> None:
+    """I1, I8"""
+    sent = Sent()
+    odd = change(old=Uncarriable(HALF, "no Unicode"), images=Images.NEW_AND_OLD)
+    outbox(letters=letters(), on_unencodable="dead_letter").send(sent, odd, 0)
+    ((value, *_),) = sent.on("shop.orders")
+    assert decoded(value)["images"] == "OMITTED"
+    ((whole, _, _, headers),) = sent.on("shop.dead_letters")
+    assert (headers["encoding"], headers["reason"]) == (b"json", b"not encodable")
+    kept = json.loads(whole or b"")
+    assert kept["old"] == {**HALF, "raw": {"B": "/w=="}}
+    assert kept["new"] == json.loads(str(odd.new))
+    assert kept["token"] == json.loads(odd.token.to_json()) if odd.token else None
+    assert (kept["event_id"], kept["operation"], kept["images"]) == (odd.event_id, "UPDATE", "NEW_AND_OLD")
+    assert kept["key"] == {"customer": {"S": "ada"}, "line": {"N": "1"}}
+
+
+def test_a_change_whose_key_cannot_be_written_is_never_set_aside() -> None:
+    """I8: there is nothing to publish it under."""
+    sent = Sent()
+    for customer in ("\ud83d", b"ada"):
+        with pytest.raises(RelayError, match="orders"):
+            outbox(letters=letters(), on_unencodable="dead_letter").send(
+                sent, change(key={"customer": customer, "line": "1"}), 0
+            )
+    assert sent.records == []
+
+
+def test_a_topic_too_small_for_a_stub_is_an_error_that_names_the_limit() -> None:
+    with pytest.raises(RelayError, match=r"without its images, and shop\.orders takes 200: raise"):
+        outbox(largest=200, letters=letters()).send(Sent(), change(), 0)

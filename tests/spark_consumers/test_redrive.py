@@ -1,0 +1,124 @@
+"""Stubs, changes sent again, and tombstones that are collected, through Kafka, Spark and Delta."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from relay.change import Operation
+from relay.dynamodb.values import image_json
+from relay.kafka.dead_letters import DeadLetters
+from tests.spark_consumers.topic import Topic, change, mark
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
+
+LARGEST = 20_000
+
+
+def huge(customer: str, version: int) -> Any:
+    one = change(customer, version)
+    image = {"customer": {"S": customer}, "order_id": {"N": "1"}, "version": {"N": str(version)}}
+    one.new = image_json({**image, "payload": {"S": "x" * LARGEST}})
+    return one
+
+
+SCRIPT = """
+import json, pathlib, sys, time
+import spark_consumers
+from relay.config import load
+from relay.dead_letters import Letters
+from relay.local.tables import spark
+
+path = pathlib.Path(sys.argv[1])
+config = load(path)
+
+def consume(name):
+    spark_consumers.run(name, config, until_caught_up=True, checkpoint=path.parent / "checkpoints" / name)
+
+def look(session):
+    copied = session.read.format("delta").load(str(path.parent / "copy/orders/orders")).collect()
+    logged = session.read.format("delta").load(str(path.parent / "log")).where("key is not null").collect()
+    version = lambda text: text and int(json.loads(text)["version"]["N"])
+    return {
+        "copy": {r["customer"]: [version(r["item"]), r["_relay_incomplete"], r["_relay_deleted"]] for r in copied},
+        "log": sorted([json.loads(r["key"])["customer"], r["images"], version(r["new"]) or 0] for r in logged),
+    }
+
+seen = []
+with spark() as session:
+    consume("log"), consume("copy")
+    seen.append(look(session))
+    letters = Letters(config)
+    letters.redrive(letters.all(), lambda letter: None)
+    letters.redrive(letters.all()[:1], lambda letter: None)  # twice does no harm
+    consume("log"), consume("copy")
+    seen.append(look(session))
+    sys.stdout.write("waiting" + chr(10)), sys.stdout.flush()
+    sys.stdin.readline()
+    consume("copy")
+    seen.append(look(session))
+json.dump(seen, sys.stdout)
+"""
+
+
+def test_a_redrive_completes_copy_and_log_and_undoes_nothing_and_tombstones_go_when_no_snapshot_runs(
+    tmp_path: Path, kafka: Any, redis_server: Any, unique: str
+) -> None:
+    """I7, I8: also in one batch with its stub, after a newer change, and after a deletion."""
+    topic = Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url)
+    raw = yaml.safe_load(topic.path.read_text())
+    raw["copy"]["tombstone_retention"] = "1s"
+    topic.path.write_text(yaml.safe_dump(raw))
+    letters = DeadLetters(topic.config.internal("dead_letters"), LARGEST)
+    topic.publish(
+        [
+            mark("begin", 1_600_000_000),
+            *(change(customer, 1, Operation.INSERT) for customer in ("done", "newer", "gone", "same")),
+            change("plain", 1, Operation.INSERT),
+            change("plain", 2, Operation.DELETE),
+        ],
+    )
+    topic.publish([huge("done", 2), huge("newer", 2), huge("gone", 2)], largest=LARGEST, letters=letters)
+    topic.publish([change("newer", 3), change("gone", 3, Operation.DELETE)])
+
+    log = tmp_path / "stderr"
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, str(topic.path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n", log.read_text()[-4000:]
+        topic.publish([mark("end", 1_600_000_000), change("same", 2)])
+        answer, _ = process.communicate("on\n", timeout=300)
+    assert process.returncode == 0, log.read_text()[-4000:]
+    before, after, last = json.loads(answer)
+
+    kept = {"same": [1, False, False], "plain": [None, False, True]}
+    gone, newer = [None, False, True], [3, False, False]
+    assert before["copy"] == {**kept, "done": [1, True, False], "newer": newer, "gone": gone}
+    both = "NEW_AND_OLD"
+    plain: list[list[Any]] = [
+        ["done", both, 1],
+        ["gone", both, 0],
+        ["gone", both, 1],
+        ["newer", both, 1],
+        ["newer", both, 3],
+    ]
+    plain += [["plain", both, 0], ["plain", both, 1], ["same", both, 1]]
+    assert before["log"] == sorted([*plain, *([name, "OMITTED", 0] for name in ("done", "newer", "gone"))])
+    assert after["copy"] == {**kept, "done": [2, False, False], "newer": newer, "gone": gone}
+    assert after["log"] == sorted([*plain, *([name, both, 2] for name in ("done", "newer", "gone"))])
+    # The begin of a snapshot kept them; its end let them go.
+    assert last["copy"] == {"same": [2, False, False], "done": [2, False, False], "newer": newer}

@@ -1,0 +1,217 @@
+"""Changes that cannot be published whole, through a real relay and broker, and `relay dead-letters` over them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
+
+from relay.config import load
+from relay.kafka import topics
+from tests.dynamodb.endpoint import TABLE, ScriptedStream, full
+from tests.faults.harness import wait_until
+from tests.faults.test_lineage_on_kafka import finish, run, write_config
+from tests.test_cli import errors, relay
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
+
+SMALL = 50_000
+HALF = "@@"  # becomes half a surrogate pair on its way
+
+
+class Stream(ScriptedStream):
+    def _GetRecords(self, request: dict[str, Any]) -> Any:
+        answer = orjson.dumps(super()._GetRecords(request))
+        return orjson.Fragment(answer.replace(HALF.encode(), b"\\ud83d"))
+
+    def write(self, key: str, version: int, **attributes: Any) -> None:
+        self.put("root", key, version, old=version - 1 or None)
+        self.shards[full("root")].records[-1]["dynamodb"]["NewImage"].update(attributes)
+
+
+@pytest.fixture
+def stream() -> Iterator[Stream]:
+    with Stream() as scripted:
+        scripted.shard("root")
+        yield scripted
+
+
+def limit(path: Path, topic: str, size: int) -> None:
+    admin = topics.connect(load(path))
+    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result(30)
+
+
+def create(bootstrap_servers: str, name: str, partitions: int, **settings: str) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    wanted = {key.replace("_", "."): value for key, value in settings.items()}
+    admin.create_topics([NewTopic(name, partitions, config=wanted)])[name].result(30)
+
+
+def tail(path: Path, topic: str) -> list[dict[str, Any]]:
+    result = relay("tail", path, topic, "--from-beginning", "--exit-at-end", "--json")
+    assert result.exit_code == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def listed(path: Path) -> list[dict[str, Any]]:
+    result = relay("dead-letters", "list", path, "--json")
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)  # type: ignore[no-any-return]
+
+
+def versions(path: Path, key: str) -> list[tuple[str, str | None]]:
+    changes = [record["value"] for record in tail(path, load(path).topic(TABLE))]
+    return [
+        (change["images"], change["new"] and change["new"]["version"]["N"])
+        for change in changes
+        if change["key"]["id"] == key
+    ]
+
+
+def test_a_huge_change_is_a_stub_in_its_place_and_whole_after_a_redrive(
+    tmp_path: Path, stream: Stream, kafka: Any, unique: str
+) -> None:
+    """I1, I2, I3: killed or not, once in the topic and once among the dead letters."""
+    path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
+    topic = load(path).topic(TABLE)
+    create(kafka.bootstrap_servers, topic, 6, max_message_bytes=str(SMALL))
+    create(kafka.bootstrap_servers, f"{unique}.dead_letters", 1, max_message_bytes=str(SMALL))
+    payload = "".join(chr(32 + n % 90) for n in range(3 * SMALL))
+    stream.write("k", 1)
+    stream.write("k", 2, payload={"S": payload})
+    stream.write("k", 3)
+    for n in range(200):
+        stream.write(f"other-{n}", 1, payload={"S": "x" * 1000})
+    finish(path)
+    assert versions(path, "k") == [("NEW_AND_OLD", "1"), ("OMITTED", None), ("NEW_AND_OLD", "3")]
+    (letter,) = listed(path)
+    assert (letter["reason"], letter["key"], letter["whole"]) == ("too large", {"id": {"S": "k"}}, True)
+    assert (letter["table"], letter["topic"], letter["chunks"], letter["redriven"]) == (TABLE, topic, 4, False)
+    assert letter["size"] > 3 * SMALL
+    assert f"{letter['id']}  pending  too large" in relay("dead-letters", "list", path).stdout
+    shown = json.loads(relay("dead-letters", "show", path, letter["id"]).stdout)
+    assert shown["change"]["new"]["payload"]["S"] == payload
+    assert shown["change"]["old"]["version"]["N"] == "1"
+
+    refused = relay("dead-letters", "redrive", path, letter["id"])
+    assert refused.exit_code == 1
+    assert f"{SMALL} is the most for {topic}: raise that topic's max.message.bytes" in errors(refused)[0]
+    limit(path, topic, 8 << 20)
+    done = relay("dead-letters", "redrive", path, "--all")
+    assert (done.exit_code, done.stdout) == (0, f"{letter['id']} sent to {topic}[{letter['partition']}]\n")
+    assert versions(path, "k")[3:] == [("NEW_AND_OLD", "2")]
+    stub, whole = (record for record in tail(path, topic) if record["value"]["event_id"] == letter["id"])
+    assert (whole["key"], whole["partition"]) == (stub["key"], stub["partition"])
+    assert whole["value"]["token"] == stub["value"]["token"]
+    assert whole["value"]["attributes"]["redriven"] == "true"
+    assert listed(path)[0]["redriven"] is True
+    assert relay("dead-letters", "redrive", path, "--all").stdout == ""
+
+
+def test_a_change_that_cannot_be_encoded_stops_the_relay_or_is_set_aside_as_the_config_says(
+    tmp_path: Path, stream: Stream, kafka: Any, unique: str
+) -> None:
+    """I8: half a surrogate pair is refused with its place, or carried exactly beside."""
+    path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
+    stream.write("k", 1)
+    stream.write("k", 2, text={"S": HALF})
+    stream.write("k", 3)
+    log = finish(path, expected_code=1)
+    assert "on_unencodable: dead_letter" in log
+    assert f"the UPDATE of {TABLE}, key {{'id': 'k'}} at DynamoDB/" in log
+    write_config(tmp_path, stream, kafka.bootstrap_servers, unique, on_unencodable="dead_letter")
+    finish(path)
+    assert versions(path, "k") == [("NEW_AND_OLD", "1"), ("OMITTED", None), ("NEW_AND_OLD", "3")]
+    (letter,) = listed(path)
+    assert (letter["reason"], letter["encoding"]) == ("not encodable", "json")
+    shown = json.loads(relay("dead-letters", "show", path, letter["id"]).stdout)
+    assert shown["change"]["new"] == {"id": {"S": "k"}, "version": {"N": "2"}, "text": {"S": "\ud83d"}}
+    refused = relay("dead-letters", "redrive", path, "--all")
+    assert refused.exit_code == 1
+    assert "cannot be encoded" in errors(refused)[0]
+    assert listed(path)[0]["redriven"] is False
+
+
+def test_deletes_are_followed_by_tombstones_and_what_is_sent_again_supersedes_nothing_on_a_compacted_topic(
+    tmp_path: Path, stream: Stream, kafka: Any, unique: str
+) -> None:
+    """I1: under the item's key, a redriven change would have Kafka delete the newer one."""
+    path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique, key="item", tombstones=True)
+    topic = load(path).topic(TABLE)
+    create(kafka.bootstrap_servers, topic, 6, cleanup_policy="compact", max_message_bytes=str(SMALL))
+    stream.write("k", 1, payload={"S": "x" * SMALL})
+    stream.put("root", "k", 2, old=1, eventName="REMOVE")
+    finish(path)
+    (letter,) = listed(path)
+    limit(path, topic, 8 << 20)
+    assert relay("dead-letters", "redrive", path, letter["id"]).exit_code == 0
+    records = tail(path, topic)
+    found = [(record["key"], record["value"] and record["value"]["operation"]) for record in records]
+    item = '{"id":{"S":"k"}}'
+    assert found == [(item, "INSERT"), (item, "DELETE"), (item, None), (letter["id"], "INSERT")]
+    assert len({record["partition"] for record in records}) == 1
+
+
+def test_a_consumers_dead_letter_is_sent_again_as_it_stood(
+    tmp_path: Path, stream: Stream, kafka: Any, unique: str
+) -> None:
+    path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
+    finish(path)
+    config = load(path)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    topic = config.topic(TABLE)
+    producer.produce(topic, b"what is this", b"the key", 3, headers={"event_id": b"e1"})
+    letters = config.internal("dead_letters")
+    headers: dict[str, str | bytes | None] = {"reason": "unknown framing", "consumer": "copy"}
+    for offset in (0, 99):  # the second is of a record that is gone
+        producer.produce(letters, b"what is this", f"{topic}/3/{offset}/copy", 0, headers=headers)
+    producer.produce(letters, b"no letter", b"somebody else's", 0)
+    assert producer.flush(30) == 0
+    first, second, foreign = listed(path)
+    assert (first["id"], first["offset"], first["table"]) == (f"{topic}/3/0/copy", 0, TABLE)
+    assert foreign["reason"] == "not a dead letter"
+    shown = json.loads(relay("dead-letters", "show", path, first["id"]).stdout)
+    assert (shown["value"], "framed" in shown["error"]) == ("d2hhdCBpcyB0aGlz", True)
+    done = relay("dead-letters", "redrive", path, "--all")
+    assert done.exit_code == 1
+    assert f"{foreign['id']} was not sent again" in errors(done)[0]
+    assert [each["redriven"] for each in listed(path)] == [True, True, False]
+    again = tail(path, topic)
+    assert [record["key"] for record in again] == ["the key", "the key", second["id"]]
+    assert {(record["partition"], record["value"]) for record in again} == {(3, "d2hhdCBpcyB0aGlz")}
+
+
+def test_a_limit_that_is_lowered_under_a_relay_ends_it_with_the_reason(
+    tmp_path: Path, stream: Stream, kafka: Any, unique: str
+) -> None:
+    """I10: it does not try the same batch for ever; the next start makes a stub of it."""
+    path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
+    assert relay("dead-letters", "list", path).exit_code == 3  # there is no topic yet
+    stream.write("j", 1)
+    process = run(path)
+    wait_until(lambda: (relay("dead-letters", "list", path).exit_code == 0 and versions(path, "j")) or None, 60)
+    limit(path, load(path).topic(TABLE), SMALL)
+    stream.write("k", 1, payload={"S": random.Random(1).randbytes(2 * SMALL).hex()})
+    assert process.wait(60) == 1
+    assert "max.message.bytes was lowered" in process.log()
+    finish(path)
+    assert versions(path, "k") == [("OMITTED", None)]
+    assert relay("dead-letters", "show", path, "x").exit_code == 2
+
+
+def test_a_redrive_wants_names_or_all(tmp_path: Path) -> None:
+    path = tmp_path / "relay.yaml"
+    assert relay("dead-letters", "redrive", path).exit_code == 2
+    assert relay("dead-letters", "redrive", path, "x", "--all").exit_code == 2
