@@ -27,7 +27,7 @@ def committed(
     called whenever no record waits. Raises ``Unavailable``.
     """
     settings: dict[str, Any] = {
-        **config.kafka.client(),
+        **config.client("tail"),
         # Demanded by librdkafka; partitions are assigned and nothing is committed, so no group forms.
         "group.id": f"{config.name}.tail",
         "enable.auto.commit": False,
