@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from relay.commands import services
+from relay.commands import gaps, reset, services, status
 from relay.commands.options import AsJson, ConfigFile, UntilCaughtUp, load_config, log_to_stderr
 from relay.errors import ConfigError, RelayError
 
@@ -51,6 +51,9 @@ app = typer.Typer(
 token = typer.Typer(help="Look at event tokens: where in a database's history a change stands.", no_args_is_help=True)
 app.add_typer(token, name="token")
 app.add_typer(services.app, name="services")
+app.add_typer(gaps.app, name="gaps")
+app.command("status")(status.status)
+app.command("reset")(reset.reset)
 
 
 class Consumer(StrEnum):

@@ -11,23 +11,19 @@ import contextlib
 import difflib
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import Message
 
 from relay.avro.decode import Undecodable, UnknownFraming, UnknownSchema, WriterSchemas, decode
 from relay.avro.registry import open_schemas
 from relay.config import INTERNAL, Config
 from relay.errors import ConfigError, Unavailable
 from relay.kafka import topics as kafka_topics
+from relay.kafka.records import read
 
 
 def tail(
@@ -54,7 +50,7 @@ def tail(
     changes = {config.topic(source.table_name) for source in config.sources}
     ends = kafka_topics.bounds(admin, [(topic, number) for topic in topics for number in there[topic].partitions])
     with contextlib.closing(open_schemas(config)) as schemas:
-        for message in _read(config, ends, flush, from_beginning=from_beginning, exit_at_end=exit_at_end):
+        for message in read(config, ends, flush, from_beginning=from_beginning, exit_at_end=exit_at_end):
             write(line(message, schemas if message.topic() in changes else None))
 
 
@@ -136,47 +132,3 @@ def _text(value: bytes) -> str:
         return value.decode("utf-8")
     except UnicodeDecodeError:
         return _base64(value)
-
-
-def _read(
-    config: Config,
-    ends: Mapping[kafka_topics.Partition, tuple[int, int]],
-    flush: Callable[[], object],
-    *,
-    from_beginning: bool,
-    exit_at_end: bool,
-) -> Iterator[Message]:
-    settings: dict[str, Any] = {
-        **config.kafka.client(),
-        # Demanded by librdkafka; partitions are assigned and nothing is committed, so no group forms.
-        "group.id": f"{config.name}.tail",
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "enable.partition.eof": True,
-        "isolation.level": "read_committed",  # I3
-        "auto.offset.reset": "earliest",
-    }
-    consumer = Consumer(settings, logger=kafka_topics.SILENT)
-    with contextlib.closing(consumer):
-        starts = {where: low if from_beginning else high for where, (low, high) in ends.items()}
-        consumer.assign([TopicPartition(*where, offset) for where, offset in starts.items()])
-        unread = {where for where, (_, high) in ends.items() if starts[where] < high}
-        while unread or not exit_at_end:
-            message = consumer.poll(0)
-            if message is None:
-                flush()
-                message = consumer.poll(0.5)
-            if message is None:
-                continue
-            where = (message.topic() or "", message.partition() or 0)
-            offset, end = message.offset() or 0, ends[where][1]
-            problem = message.error()
-            if problem is not None and problem.code() != KafkaError._PARTITION_EOF:
-                raise Unavailable(f"cannot read {where[0]}[{where[1]}]: {problem.str()}")
-            if problem is None and not (exit_at_end and offset >= end):
-                yield message
-            # The last offset may be a transaction's marker, which is never handed out: the end is reached
-            # with the record before it, with the event that says so, or past it.
-            if offset >= (end - 1 if problem is None else end):
-                unread.discard(where)
-        flush()
