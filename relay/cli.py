@@ -52,8 +52,6 @@ token = typer.Typer(help="Look at event tokens: where in a database's history a 
 app.add_typer(token, name="token")
 app.add_typer(services.app, name="services")
 app.add_typer(gaps.app, name="gaps")
-app.command("status")(status.status)
-app.command("reset")(reset.reset)
 
 
 class Consumer(StrEnum):
@@ -235,6 +233,10 @@ def consume(
     import spark_consumers
 
     spark_consumers.run(consumer.value, loaded, until_caught_up=until_caught_up, start=start, checkpoint=checkpoint)
+
+
+app.command("status")(status.status)
+app.command("reset")(reset.reset)
 
 
 @token.command("compare")
