@@ -14,7 +14,7 @@ checkpoint that comes with it alone (I3). Only the owner of a record's partition
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -94,6 +94,20 @@ def every_loss(view: CheckpointView, source: str) -> list[Loss]:
         if stream.source == source and stream.label.endswith(_SUFFIX)
     ]
     return sorted((loss for stream in streams for loss in losses(view, stream)), key=lambda loss: loss.gap["found_at"])
+
+
+def repairs(view: CheckpointView, stream: Stream) -> set[str]:
+    """Return the ids of the losses that a person wants a snapshot for."""
+    return {loss.id for loss in losses(view, stream) if loss.decision is Decision.RESNAPSHOT}
+
+
+def dealt_with(view: CheckpointView, stream: Stream, published: Set[str | None], repaired: Set[str]) -> list[bytes]:
+    """Return the keys of losses that are ``published``. Until a snapshot was asked for, a decision is nowhere else."""
+    return [
+        loss.key
+        for loss in losses(view, stream)
+        if loss.id in published and (loss.decision is not Decision.RESNAPSHOT or loss.id in repaired)
+    ]
 
 
 def find(view: CheckpointView, gap: Gap) -> Loss | None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 
 from relay import accepted
-from relay.accepted import Decision
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, Stream, low_watermark, resume_timestamp
@@ -321,12 +320,13 @@ class SourceReading:
 
     def _is_unread(self) -> bool:
         """Whether no snapshot of this source has ever ended, in whatever stream it had."""
-        ended = (
-            snapshots.get(CONTROL)
+        return not any(
+            stream.source == self.source.name
+            and is_snapshot(stream)
+            and (control := snapshots.get(CONTROL)) is not None
+            and control.state is ShardState.FINISHED
             for stream, snapshots in self.view.checkpoints.items()
-            if stream.source == self.source.name and is_snapshot(stream)
         )
-        return not any(control is not None and control.state is ShardState.FINISHED for control in ended)
 
     def _gaps(self) -> Set[str]:
         """Return the ids of the losses that are known of this stream, and before it."""
@@ -335,26 +335,15 @@ class SourceReading:
     def _repairs(self) -> Set[str]:
         """Return the ids of the losses that a snapshot has to repair."""
         gaps = self._gaps()
-        if self.source.on_gap == "resnapshot":
-            return gaps
-        losses = accepted.losses(self.view, self.stream)
-        return {loss.id for loss in losses if loss.decision is Decision.RESNAPSHOT and loss.id in gaps}
+        return gaps if self.source.on_gap == "resnapshot" else accepted.repairs(self.view, self.stream) & gaps
 
     def dealt_with(self, owned: set[int]) -> list[bytes]:
         """Return the keys, of the partitions ``owned``, of losses that were published and need no one any more."""
         if accepted.records_of(self.stream) not in self.view.checkpoints:
             return []
         published = self._known().gaps | ({self.plan.gap} if self.plan is not None else set())
-        control = self.snapshots.control
-        repaired = set(control.snapshot["gaps"]) if control is not None and control.snapshot is not None else set()
-        return [
-            loss.key
-            for loss in accepted.losses(self.view, self.stream)
-            # Until its snapshot is asked for, the decision is nowhere else.
-            if loss.id in published
-            and (loss.decision is not Decision.RESNAPSHOT or loss.id in repaired)
-            and partition_of(loss.key) in owned
-        ]
+        keys = accepted.dealt_with(self.view, self.stream, published, self.snapshots.repaired)
+        return [key for key in keys if partition_of(key) in owned]
 
     def resume_timestamp(self) -> int:
         return self._known().resume

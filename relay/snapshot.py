@@ -86,6 +86,12 @@ class Snapshots:
     def control(self) -> Checkpoint | None:
         return self.checkpoints.get(CONTROL)
 
+    @property
+    def repaired(self) -> Set[str]:
+        """The ids of the losses that the newest snapshot repairs, or did."""
+        control = self.control
+        return set(control.snapshot["gaps"]) if control is not None and control.snapshot is not None else set()
+
     # ------------------------------------------------------------------ the control record
 
     def step(

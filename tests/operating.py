@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import orjson
 from typer.testing import CliRunner, Result
 
+from relay.avro.registry import open_schemas
 from relay.cli import app
+from relay.config import load
+from relay.local.truth import read_changes
 from tests.dynamodb.endpoint import ScriptedStream
-from tests.faults.test_lineage_on_kafka import published, tail, write_config
+from tests.faults.test_lineage_on_kafka import write_config
 
 
 class Operated:
@@ -52,7 +57,16 @@ class Operated:
 
     def versions(self, item: str = "k") -> list[int]:
         """The versions of an item on the topic, in order."""
-        return published(self.path)[0].get(item, [])
+        rows = [orjson.loads(change["new"]) for change in self.changes() if change["key"] == {"id": item}]
+        return [int(row["version"]["N"]) for row in rows]
+
+    def changes(self) -> list[dict[str, Any]]:
+        """All changes on the topic, by partition and offset."""
+        config = load(self.path)
+        with closing(open_schemas(config)) as schemas:
+            found = read_changes(config.kafka.client(), config.topic(self.stream.table), schemas)
+        return [change for _, _, change in sorted(found, key=lambda change: change[:2])]
 
     def gap_records(self) -> list[dict[str, Any]]:
-        return [record["value"] for record in tail(self.path, f"{self.name}.gaps")]
+        answer = self.command("tail", "CONFIG", "gaps", "--from-beginning", "--exit-at-end", "--json")
+        return [json.loads(line)["value"] for line in answer.stdout.splitlines()]

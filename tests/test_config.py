@@ -326,9 +326,6 @@ def test_a_start_is_a_time_in_seconds_or_everything(file: Path, start: str, expe
     assert config.sources[0].start_since(1_000_000.0) == expected
 
 
-ARN = "arn:aws:dynamodb:us-east-1:000000000000:table/orders/stream/2026-01-01T00:00:00.000"
-
-
 class TestStartAtAToken:
     def test_the_file_is_read_beside_the_config_and_named_by_what_it_says(self, file: Path) -> None:
         token = {"stream_arn": ARN, "active": ["s"], "shards": [{"shard_id": "s"}]}
