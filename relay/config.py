@@ -186,11 +186,9 @@ class DynamoDBSource(Part):
             raise refuse("a source needs either `table` or `stream_arn`, or, for several tables, `tables` or `tags`")
         if self.columns and (self.tables or self.tags):
             raise refuse((("columns",), "are those of one table: give it a source of its own"))
-        if isinstance(self.start, StartAtToken):
-            if self.tables or self.tags:
-                raise refuse((("start",), "a token is of one stream: give its table a source of its own"))
-            if self.stream_arn is not None and self.start.stream_arn != self.stream_arn:
-                raise refuse((("start",), f"the token is of the stream {self.start.stream_arn}, not of `stream_arn`"))
+        if isinstance(self.start, StartAtToken) and self.stream_arn != self.start.stream_arn and self.table is None:
+            # Of a table the stream is looked up when it is read.
+            raise refuse((("start",), f"the token is of the stream {self.start.stream_arn} alone"))
         arn = _STREAM_ARN.fullmatch(self.stream_arn or "")
         # An embedded DynamoDB writes a region of its own into its ARNs.
         if arn and self.region and self.endpoint_url is None and arn[1] != self.region:

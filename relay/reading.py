@@ -127,7 +127,7 @@ class SourceReading:
             return False
         self.forget()
         self.listings.close()
-        log.info("source %s: stream %s is drained, %s follows", self.source.name, self.stream.label, following.label)
+        log.info("source %s: %s is drained, %s follows", self.source.name, self.stream.label, following.label)
         self._turn_to(following)
         return True
 
@@ -254,10 +254,8 @@ class SourceReading:
             if partition_of(key := self.stream.checkpoint_key(shard)) in owned
         }
         now = self.clock()
-        prunable = [
-            *map(self.stream.checkpoint_key, self.lineage.prunable(self.checkpoints, now)),
-            *replaced(self.view, self.stream, now),
-        ]
+        ended = map(self.stream.checkpoint_key, self.lineage.prunable(self.checkpoints, now))
+        prunable = [*ended, *replaced(self.view, self.stream, now)]
         return lost, [key for key in prunable if partition_of(key) in owned]
 
     # ------------------------------------------------------------------ pages

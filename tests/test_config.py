@@ -367,9 +367,9 @@ class TestStartAtAToken:
         (file.parent / "token.json").write_text(json.dumps({"stream_arn": ARN, "active": [], "shards": []}))
         start = GOOD.replace("start: trim_horizon", "start: {token: token.json}")
         (line,) = refused(file, start.replace("table: orders", "tables: [orders, lines]"))
-        assert "a token is of one stream" in line
+        assert f"the token is of the stream {ARN} alone" in line
         (line,) = refused(file, start.replace("table: orders", f"stream_arn: {ARN[:-1]}1"))
-        assert f"the token is of the stream {ARN}" in line
+        assert f"the token is of the stream {ARN} alone" in line
 
 
 @pytest.mark.parametrize("start", ["yesterday", "-", "30s", "-30", "-1y", "2026-13-01", "current"])
