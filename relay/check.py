@@ -20,8 +20,9 @@ import redis
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from relay.config import Config, DynamoDBSource, redacted
+from relay.config_fields import StartAtToken
 from relay.dynamodb import describe
-from relay.errors import RelayError, Unavailable
+from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.local.java import find_java
 from relay.template import Template
@@ -125,7 +126,18 @@ def _source(config: Config, source: DynamoDBSource) -> list[Finding]:
     found = table(source)
     key = ", ".join(f"{column.name} ({column.type})" for column in found.key)
     stream = Finding(f"source {source.name}", f"table {found.table}, key {key}, stream of {found.view_type}")
-    return [stream, *columns(source, found), *templates(config, found)]
+    return [stream, *start(source, found), *columns(source, found), *templates(config, found)]
+
+
+def start(source: DynamoDBSource, found: describe.Description) -> list[Finding]:
+    """Say whether the token that ``source`` starts at is of its stream."""
+    if not isinstance(source.start, StartAtToken):
+        return []
+    name, arn = f"start of {source.name}", source.start.stream_arn
+    if arn != found.stream_arn:
+        detail = f"the token {source.start.path} is of the stream {arn}, not of {found.stream_arn}"
+        return [Finding(name, detail, ConfigError.exit_code)]
+    return [Finding(name, f"the token {source.start.path} is of this stream")]
 
 
 def columns(source: DynamoDBSource, found: describe.Description) -> list[Finding]:
