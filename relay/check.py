@@ -21,9 +21,10 @@ import redis
 from relay.avro.rows import TableSchema, change_schema
 from relay.avro.schema_registry import COMPATIBILITY, RegistrySchemas
 from relay.config import Config, DynamoDBSource, SchemaRegistry, redacted
+from relay.config_fields import StartAtToken
 from relay.dynamodb import describe
 from relay.dynamodb.source import table_schema
-from relay.errors import RelayError, Unavailable
+from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.local.java import find_java
 from relay.template import Template
@@ -147,7 +148,8 @@ def _source(config: Config, source: DynamoDBSource) -> list[Finding]:
     found = table(source)
     key = ", ".join(f"{column.name} ({column.type})" for column in found.key)
     stream = Finding(f"source {source.name}", f"table {found.table}, key {key}, stream of {found.view_type}")
-    findings = [stream, *columns(source, found), *images(config, found), *templates(config, found)]
+    findings = [stream, *start(source, found), *columns(source, found)]
+    findings += [*images(config, found), *templates(config, found)]
     if config.schema_registry:
         schema = partial(_next_schema, config, config.schema_registry, table_schema(source, found))
         findings += _settled(f"schema of {config.topic(found.table)}", schema)
@@ -169,6 +171,17 @@ def images(config: Config, found: describe.Description) -> list[Finding]:
             Unavailable.exit_code,
         )
     ]
+
+
+def start(source: DynamoDBSource, found: describe.Description) -> list[Finding]:
+    """Say whether the token that ``source`` starts at is of its stream."""
+    if not isinstance(source.start, StartAtToken):
+        return []
+    name, arn = f"start of {source.name}", source.start.stream_arn
+    if arn != found.stream_arn:
+        detail = f"the token {source.start.path} is of the stream {arn}, not of {found.stream_arn}"
+        return [Finding(name, detail, ConfigError.exit_code)]
+    return [Finding(name, f"the token {source.start.path} is of this stream")]
 
 
 def columns(source: DynamoDBSource, found: describe.Description) -> list[Finding]:

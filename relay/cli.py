@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from relay.commands import dead_letters, services
+from relay.commands import dead_letters, gaps, reset, services, status
 from relay.commands.options import (
     AsJson,
     ConfigFile,
@@ -60,6 +60,7 @@ token = typer.Typer(help="Look at event tokens: where in a database's history a 
 app.add_typer(token, name="token")
 app.add_typer(services.app, name="services")
 app.add_typer(dead_letters.app, name="dead-letters")
+app.add_typer(gaps.app, name="gaps")
 
 
 class Consumer(StrEnum):
@@ -242,6 +243,10 @@ def consume(
     import spark_consumers
 
     spark_consumers.run(consumer.value, loaded, until_caught_up=until_caught_up, start=start, checkpoint=checkpoint)
+
+
+app.command("status")(status.status)
+app.command("reset")(reset.reset)
 
 
 @token.command("compare")

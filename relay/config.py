@@ -10,14 +10,14 @@ import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from relay import config_file
 from relay.avro.rows import REST
 from relay.config_errors import explain, later, refuse
-from relay.config_fields import Address, Name, Part, Seconds, Start, redacted, since, url
+from relay.config_fields import Address, Name, Part, Seconds, Start, StartAtToken, redacted, since, url
 from relay.config_file import Location
 from relay.config_kafka import Kafka, SchemaRegistry
 from relay.dynamodb.columns import declared
@@ -46,6 +46,8 @@ INTERNAL: tuple[Internal, ...] = ("checkpoints", "schemas", "gaps", "dead_letter
 
 
 class DynamoDBSource(Part):
+    has_snapshots: ClassVar[bool] = True
+
     name: Name
     """What this source is called in tokens, metrics and commands."""
 
@@ -71,7 +73,7 @@ class DynamoDBSource(Part):
 
     start: Start = "trim_horizon"
     """Where to begin on the first run: `trim_horizon`, `latest`, an ISO time (UTC unless it says otherwise),
-    or a time ago such as `-30s`."""
+    a time ago such as `-30s`, or `{token: path.json}`: where a token of the stream says."""
 
     snapshot: Literal["none", "initial"] = "none"
     """`initial` reads the whole table once, beside the stream, and publishes every item as READ."""
@@ -141,6 +143,9 @@ class DynamoDBSource(Part):
             raise refuse((("tombstones",), "needs `key: item`: the null would stand for all items of a hash key"))
         if self.columns and (self.tables or self.tags):
             raise refuse((("columns",), "are those of one table: give it a source of its own"))
+        if isinstance(self.start, StartAtToken) and self.stream_arn != self.start.stream_arn and self.table is None:
+            # Of a table the stream is looked up when it is read.
+            raise refuse((("start",), f"the token is of the stream {self.start.stream_arn} alone"))
         arn = _STREAM_ARN.fullmatch(self.stream_arn or "")
         # An embedded DynamoDB writes a region of its own into its ARNs.
         if arn and self.region and self.endpoint_url is None and arn[1] != self.region:
@@ -167,8 +172,8 @@ class DynamoDBSource(Part):
         return self.region or (arn[1] if arn else None)
 
     def start_since(self, now: float) -> float | None:
-        """Return the epoch seconds from which changes are wanted, None for everything there is."""
-        return since(self.start, now)
+        """Return the epoch seconds from which changes are wanted, None where a time does not say it."""
+        return None if isinstance(self.start, StartAtToken) else since(self.start, now)
 
 
 class Cache(Part):

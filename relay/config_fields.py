@@ -5,13 +5,25 @@ Change here what counts as a duration, a start, a legal name or a secret.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationInfo, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainValidator,
+    ValidationInfo,
+    WithJsonSchema,
+)
 
 from relay.config_errors import later, refuse
 
@@ -102,20 +114,80 @@ Seconds = Annotated[
 ]
 
 
-def _start(value: Any) -> Any:
-    if isinstance(value, dict):
-        raise later("`start` with " + (" and ".join(f"`{key}`" for key in value) or "a mapping"))
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        raise refuse("a start needs its unit, such as -30s")
-    if isinstance(value, str):
+@dataclass(frozen=True, slots=True)
+class StartAtToken:
+    """A start where a stream's token says (see ``relay.dynamodb.stream_token``). ``content``: the token, checked."""
+
+    path: str
+    content: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        """Name the token by what it says: the file may move, and must not change once reading has begun."""
+        text = json.dumps(self.content, sort_keys=True, separators=(",", ":"))
+        return f"token:{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
+
+    @property
+    def stream_arn(self) -> str:
+        return str(self.content["stream_arn"])
+
+    @classmethod
+    def read(cls, path: str, folder: Path) -> StartAtToken:
+        """Read the token at ``path``, relative to ``folder``. ValueError with the file and the line."""
+        from relay.dynamodb.stream_token import InvalidPosition, StreamToken  # brings botocore with it
+
+        file = folder / Path(path).expanduser()
         try:
-            since(value, 0.0)
-        except ValueError as error:
-            raise refuse(str(error)) from error
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise ValueError(f"{file}: there is no such file") from None
+        except OSError as error:
+            raise ValueError(f"{file}: cannot be read: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{file}: is not UTF-8 text (byte {error.start})") from error
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{file}:{error.lineno}:{error.colno}: is not JSON: {error.msg}") from error
+        try:
+            return cls(path, StreamToken.from_json(content).to_json())
+        except InvalidPosition as error:
+            raise ValueError(f"{file}:1:1: {error}") from error
+
+
+def _start(value: Any, info: ValidationInfo) -> str | StartAtToken:
+    try:
+        if isinstance(value, StartAtToken):
+            return value
+        if isinstance(value, dict):
+            if set(value) != {"token"} or not isinstance(value["token"], str):
+                raise ValueError("a start in braces is the file of a token, such as {token: path.json}")
+            file = (info.context or {}).get("file")
+            return StartAtToken.read(value["token"], Path(file).parent if file is not None else Path())
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            raise ValueError("a start needs its unit, such as -30s")
+        if not isinstance(value, str):
+            raise ValueError("a start is trim_horizon, latest, an ISO time, a time ago, or {token: path.json}")
+        since(value, 0.0)
+    except ValueError as error:
+        raise refuse(str(error)) from error
     return value
 
 
-Start = Annotated[str, BeforeValidator(_start)]
+Start = Annotated[
+    str | StartAtToken,
+    PlainValidator(_start),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {
+                    "type": "object",
+                    "properties": {"token": {"type": "string"}},
+                    "required": ["token"],
+                    "additionalProperties": False,
+                },
+            ]
+        }
+    ),
+]
 
 
 def _name(value: str) -> str:

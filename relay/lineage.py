@@ -19,6 +19,9 @@ import orjson
 
 from relay.token import EventToken
 
+PASSED = "passed"
+"""The type of a start beyond the end of a shard: it was read before the relay began, and is not read again."""
+
 PRUNE_AFTER = 48 * 3600
 """Seconds after its end for which a finished shard is remembered (twice the retention of a stream)."""
 
@@ -138,10 +141,12 @@ class Plan:
     """Where the reading of a stream began, decided once, before anything of it is read.
 
     ``requested``: the ``start`` of the config as it was then. ``planned_at``: T0, seconds since the epoch.
-    ``shards``: start per shard listed at T0; a shard that is not in it starts at its horizon.
+    ``shards``: start per shard listed at T0, such as ``{"type": "trim_horizon"}``, ``{"since": 1700000000.5}``, a
+    position, or ``{"type": "passed"}``; a shard that is not in it starts at its horizon.
     ``keys``: per table, its key columns as ``[name, type]``, hash columns first.
-    ``gap``: id of the gap between the stream that the source had before and this one, None for its first.
-    ``floor``: the last timestamp of that stream, in seconds: no token of this one goes below it.
+    ``gap``: id of the loss that the plan came with: between the stream that the source had before and this one, by
+    a reset, or by a token whose shards have expired.
+    ``floor``: the last timestamp published before, in seconds: no token made under this plan goes below it.
     """
 
     requested: str
@@ -154,6 +159,11 @@ class Plan:
 
     def start_of(self, shard: str) -> Mapping[str, Any]:
         return self.shards.get(shard, {"type": "trim_horizon"})
+
+    @property
+    def passed(self) -> frozenset[str]:
+        """The shards that are not read, because they were read before."""
+        return frozenset(shard for shard, start in self.shards.items() if start.get("type") == PASSED)
 
     def to_json(self) -> bytes:
         return orjson.dumps(
@@ -241,13 +251,23 @@ class Lineage:
     def children(self, shard: str) -> tuple[str, ...]:
         return self._children.get(shard, ())
 
-    def ready(self, checkpoints: Mapping[str, Checkpoint], planned: Collection[str]) -> Iterator[Shard]:
-        """Yield the shards that are not ended and whose parents all are (I2). ``planned``: those of the plan."""
+    def ready(
+        self,
+        checkpoints: Mapping[str, Checkpoint],
+        planned: Collection[str],
+        passed: Collection[str] = (),
+    ) -> Iterator[Shard]:
+        """Yield the shards that are not ended and whose parents all are (I2). ``planned``: those of the plan.
+
+        ``passed``: those of them that have ended before it, also while no checkpoint says so yet.
+        """
         for shard in self.listed.values():
             checkpoint = checkpoints.get(shard.id)
-            if checkpoint is not None and checkpoint.state.ended:
+            if shard.id in passed or (checkpoint is not None and checkpoint.state.ended):
                 continue
-            if all(self._has_ended(parent, shard.id, checkpoints, planned) for parent in shard.parents):
+            if all(
+                parent in passed or self._has_ended(parent, shard.id, checkpoints, planned) for parent in shard.parents
+            ):
                 yield shard
 
     def _has_ended(
@@ -272,7 +292,9 @@ class Lineage:
             return False
         return parent in planned or child not in planned
 
-    def lost(self, checkpoints: Mapping[str, Checkpoint], planned: Collection[str]) -> list[str]:
+    def lost(
+        self, checkpoints: Mapping[str, Checkpoint], planned: Collection[str], passed: Collection[str] = ()
+    ) -> list[str]:
         """Return the shards that were not read to their end and that the source has forgotten (I9)."""
         unfinished = {
             shard for shard, checkpoint in checkpoints.items() if not checkpoint.state.ended and self.is_gone(shard)
@@ -282,6 +304,7 @@ class Lineage:
             for shard in self.listed.values()
             for parent in shard.parents
             if parent not in checkpoints
+            and parent not in passed
             and self.is_gone(parent)
             and self._was_missed(parent, shard.id, checkpoints, planned)
         }

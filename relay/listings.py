@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from relay.errors import RelayError, StreamGone, Unavailable
 from relay.lineage import Checkpoint, Lineage, Shard, ShardState, Stream
+from relay.pruning import unpruned
 from relay.source import Source
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ class Listings:
         self.successor = newest if newest != self.stream.label else None
         known = set(self.lineage.listed)
         self.listed_at = self._begun
-        self.lineage.update(shards, checkpoints)
+        self.lineage.update(unpruned(shards, checkpoints), checkpoints)
         # A leaf may stay one for long, such as while its stream is disabled: asked less and less often.
         changed = self._again or known != set(self.lineage.listed)
         self._wait = _RELIST_SOON if changed else min(2 * self._wait, _RELIST)

@@ -1,17 +1,25 @@
 """Where the reading of a stream begins, and what it begins under: the plan, written once for each stream of a source.
 
-A plan that the config or the table no longer agrees with is refused, never adapted to.
+It is written anew only by ``relay reset``. A plan that the config or the table no longer agrees with is refused, never
+adapted to.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from relay.errors import ConfigError
 from relay.kafka.checkpoints import CheckpointView
-from relay.lineage import Gap, Plan, Stream
-from relay.source import Source
+from relay.lineage import Checkpoint, Gap, Plan, Stream
+from relay.source import Begin, Source
+
+
+def newest_planned(view: CheckpointView, source: str) -> Stream | None:
+    """Return the newest stream of ``source`` that was planned: the one that is read, or was last."""
+    planned = [stream for stream in view.plans if stream.source == source]
+    return max(planned, key=lambda stream: stream.label, default=None)
 
 
 class Planning:
@@ -27,14 +35,43 @@ class Planning:
         others = [other for other in self.view.plans if other.source == self.source.name and other != stream]
         return max(others, key=lambda other: other.label, default=None)
 
-    def first(self) -> Plan:
-        """Decide where reading begins."""
+    def first(self, stream: Stream) -> tuple[Plan, Gap | None]:
+        """Decide where reading begins. Return the gap, too, if the start names shards that are lost (I9).
+
+        Raises ``ConfigError`` if the start is of another stream, ``Unavailable``.
+        """
+        now, begin = self._begin()
+        gap = None
+        if begin.lost:
+            lost = {"shards": dict(begin.lost)}
+            gap = Gap(self.source.name, stream.label, None, "shards of the token lost", lost, None, now)
+        keys, config_hash = self._keys(), self.source.config_hash()
+        return Plan(self.source.start, now, begin.shards, keys, config_hash, gap.id if gap else None), gap
+
+    def again(self, stream: Stream, requested: str) -> tuple[Plan, Gap]:
+        """Decide where the reading of ``stream``, which was planned before, begins anew, and what that skips (I9).
+
+        ``requested``: the ``start`` of the config, which may say something else than this source's. Raises as
+        ``first``.
+        """
+        before = self.view.plans[stream]
+        self._check_source(before)
+        now, begin = self._begin()
+        checkpoints = self.view.checkpoints.get(stream, {})
+        # The time of the plan tells two resets apart between which nothing was read.
+        left = {"planned_at": before.planned_at, "shards": {s: c.position for s, c in _unfinished(checkpoints)}}
+        to: dict[str, Any] = {"start": self.source.start, "planned_at": now}
+        if begin.lost:
+            to["lost"] = dict(begin.lost)
+        gap = Gap(self.source.name, stream.label, None, "reset", left, to, now)
+        floor = max([before.floor, *(c.token.timestamp for c in checkpoints.values() if c.token)])
+        return Plan(requested, now, begin.shards, before.keys, before.config_hash, gap.id, floor), gap
+
+    def _begin(self) -> tuple[float, Begin]:
         shards = self.source.shards()
         self.source.take_heads(shards)
         now = self.clock()
-        since = self.source.start_since(now)
-        start = {"type": "trim_horizon"} if since is None else {"since": since}
-        return Plan(self.source.start, now, {s.id: start for s in shards}, self._keys(), self.source.config_hash())
+        return now, self.source.begin(shards, now)
 
     def epoch(self, stream: Stream, before: Stream) -> tuple[Plan, Gap]:
         """Return the plan, and the gap, of a stream that replaces the one ``before``: all of it is read (I9).
@@ -57,9 +94,13 @@ class Planning:
         if plan.requested != self.source.start:
             raise ConfigError(
                 f"source {name}: start is {self.source.start!r}, but this source was begun with "
-                f"{plan.requested!r} and resumes from its checkpoints. Put {plan.requested!r} back; to read it from "
-                "another place, run it under another `name`."
+                f"{plan.requested!r} and resumes from its checkpoints. Put {plan.requested!r} back, or run "
+                f"`relay reset CONFIG {name} --to ...` to read it from another place."
             )
+        self._check_source(plan)
+
+    def _check_source(self, plan: Plan) -> None:
+        name = self.source.name
         if plan.config_hash != self.source.config_hash():
             raise ConfigError(
                 f"source {name}: its checkpoints belong to another stream than the one it names now. "
@@ -77,3 +118,7 @@ class Planning:
                 f"source {name}: the key columns are {keys}, but its changes are keyed by {plan.keys}: "
                 "they would move to other partitions. Give the new table a source of another name."
             )
+
+
+def _unfinished(checkpoints: Mapping[str, Checkpoint]) -> Iterator[tuple[str, Checkpoint]]:
+    return ((shard, checkpoint) for shard, checkpoint in checkpoints.items() if not checkpoint.state.ended)

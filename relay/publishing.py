@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+from relay import accepted
 from relay.change import Change
 from relay.errors import RelayError, Unavailable
 from relay.kafka.assignment import Assignment
@@ -108,14 +109,20 @@ class Publishing:
         self._send(reads, page)
 
     def gap(self, source: Source, gap: Gap) -> None:
-        """Report lost changes once (I9), or stop: what is lost is for a human to accept."""
-        if source.on_gap == "fail":
-            raise RelayError(
-                f"source {source.name}: changes are lost: {gap.reason} at shard {gap.shard} of stream {gap.label} "
-                f"after {gap.begin or 'its start'} (gap {gap.id}). Nothing was skipped. Set `on_gap: skip` "
-                "on the source to record the gap and go on, or `on_gap: resnapshot` to read the table again as well."
-            )
-        log.warning("source %s: gap %s: %s at shard %s: %s", source.name, gap.id, gap.reason, gap.shard, source.on_gap)
+        """Report lost changes once (I9), or write them down as pending and stop: they are for a person to accept."""
+        known = accepted.find(self._view, gap)
+        policy: str = known.decision if known is not None and known.decision is not None else source.on_gap
+        if policy == "fail":
+            decision = accepted.decided(self.settings, self._view, gap, self._group.barrier_timeout)
+            if decision is None:
+                raise RelayError(
+                    f"source {source.name}: changes are lost: {gap.reason} at shard {gap.shard} of stream {gap.label} "
+                    f"after {gap.begin or 'its start'} (gap {gap.id}). Nothing was skipped. "
+                    f"`relay gaps accept CONFIG {gap.id} skip|resnapshot`: skip records the loss and goes on, "
+                    "resnapshot also reads the table again. `on_gap` on the source decides for all losses to come."
+                )
+            policy = decision
+        log.warning("source %s: gap %s: %s at shard %s: %s", source.name, gap.id, gap.reason, gap.shard, policy)
         self._transaction.begin()
         self._transaction.publisher.send(self.settings.gaps, gap.to_json(), gap.id.encode(), 0)
         self._metrics.gap(source.name, gap.reason)

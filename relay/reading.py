@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 
+from relay import accepted
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, Stream, low_watermark, resume_timestamp
 from relay.listings import Listings
 from relay.planning import Planning
+from relay.pruning import replaced
 from relay.pump import Pump, Reading
 from relay.snapshot import CONTROL, Snapshots, is_snapshot
 from relay.source import Page, Source
@@ -125,7 +127,7 @@ class SourceReading:
             return False
         self.forget()
         self.listings.close()
-        log.info("source %s: stream %s is drained, %s follows", self.source.name, self.stream.label, following.label)
+        log.info("source %s: %s is drained, %s follows", self.source.name, self.stream.label, following.label)
         self._turn_to(following)
         return True
 
@@ -146,7 +148,7 @@ class SourceReading:
     def make_plan(self) -> tuple[Plan, Gap | None]:
         """Return the plan of this stream, and the gap if it replaces another. For the owner of the source's own key."""
         before = self.planning.before(self.stream)
-        return self.planning.epoch(self.stream, before) if before is not None else (self.planning.first(), None)
+        return self.planning.epoch(self.stream, before) if before is not None else self.planning.first(self.stream)
 
     def is_stranded(self) -> bool:
         """Whether, once a minute, nobody has planned this source although there are workers (I10)."""
@@ -176,8 +178,9 @@ class SourceReading:
         plan = self.plan
         if plan is None:
             return {}
+        passed = plan.passed
         return {
-            key: self._checkpoint(shard, ShardState.PLANNED)
+            key: self._checkpoint(shard, ShardState.FINISHED if shard.id in passed else ShardState.PLANNED)
             for shard in self.lineage.listed.values()
             if shard.id not in self.checkpoints
             and shard.id not in self._latest
@@ -191,7 +194,7 @@ class SourceReading:
         if plan is None or state == self._opened_at:
             return
         self._opened_at = state
-        for shard in self.lineage.ready(self.checkpoints, plan.shards):
+        for shard in self.lineage.ready(self.checkpoints, plan.shards, plan.passed):
             if shard.id in self.open:
                 continue
             key = self.stream.checkpoint_key(shard.id)
@@ -247,10 +250,12 @@ class SourceReading:
             return {}, []
         lost = {
             key: self.gone(shard)
-            for shard in self.lineage.lost(self.checkpoints, plan.shards)
+            for shard in self.lineage.lost(self.checkpoints, plan.shards, plan.passed)
             if partition_of(key := self.stream.checkpoint_key(shard)) in owned
         }
-        prunable = map(self.stream.checkpoint_key, self.lineage.prunable(self.checkpoints, self.clock()))
+        now = self.clock()
+        ended = map(self.stream.checkpoint_key, self.lineage.prunable(self.checkpoints, now))
+        prunable = [*ended, *replaced(self.view, self.stream, now)]
         return lost, [key for key in prunable if partition_of(key) in owned]
 
     # ------------------------------------------------------------------ pages
@@ -287,7 +292,10 @@ class SourceReading:
         """The end of a shard that the source has lost before it was read to its end, or ever seen (I9)."""
         now = self.clock()
         before = self.checkpoints.get(shard) or self._checkpoint(Shard(shard), ShardState.PLANNED)
-        gap = Gap(self.stream.source, self.stream.label, shard, "shard lost", before.position, None, now)
+        begin = before.position
+        if begin is None and before.start is not None and "sequence" in before.start:
+            begin = before.start
+        gap = Gap(self.stream.source, self.stream.label, shard, "shard lost", begin, None, now)
         self._close(shard)  # what was read of it and not published is part of the gap
         return replace(before, state=ShardState.GONE, gap=gap.id, updated_at=now), gap
 
@@ -307,20 +315,34 @@ class SourceReading:
         if plan is None:
             return None
         last = max(plan.floor, self._known().last)
-        return self.snapshots.step(self._gaps(), self._is_unread(), last)
+        return self.snapshots.step(self._gaps(), self._repairs(), self._is_unread(), last)
 
     def _is_unread(self) -> bool:
         """Whether no snapshot of this source has ever ended, in whatever stream it had."""
-        ended = (
-            snapshots.get(CONTROL)
+        return not any(
+            stream.source == self.source.name
+            and is_snapshot(stream)
+            and (control := snapshots.get(CONTROL)) is not None
+            and control.state is ShardState.FINISHED
             for stream, snapshots in self.view.checkpoints.items()
-            if stream.source == self.source.name and is_snapshot(stream)
         )
-        return not any(control is not None and control.state is ShardState.FINISHED for control in ended)
 
     def _gaps(self) -> Set[str]:
         """Return the ids of the losses that are known of this stream, and before it."""
         return self._known().gaps | self._gaps_told | ({self.plan.gap} if self.plan and self.plan.gap else set())
+
+    def _repairs(self) -> Set[str]:
+        """Return the ids of the losses that a snapshot has to repair."""
+        gaps = self._gaps()
+        return gaps if self.source.on_gap == "resnapshot" else accepted.repairs(self.view, self.stream) & gaps
+
+    def dealt_with(self, owned: set[int]) -> list[bytes]:
+        """Return the keys, of the partitions ``owned``, of losses that were published and need no one any more."""
+        if accepted.records_of(self.stream) not in self.view.checkpoints:
+            return []
+        published = self._known().gaps | ({self.plan.gap} if self.plan is not None else set())
+        keys = accepted.dealt_with(self.view, self.stream, published, self.snapshots.repaired)
+        return [key for key in keys if partition_of(key) in owned]
 
     def resume_timestamp(self) -> int:
         return self._known().resume
@@ -345,7 +367,7 @@ class SourceReading:
         """Whether every shard has been read up to the command's start, and that is committed."""
         if self.plan is None or self.listings.listed_at < self.started or self.listings.successor is not None:
             return False
-        if not self.snapshots.is_settled(self._gaps(), self._is_unread()):
+        if not self.snapshots.is_settled(self._repairs(), self._is_unread()):
             return False
         if any(not self.lineage.is_gone(s) and not self._has_ended(s) for s in self.lineage.absent):
             return False  # it was listed before, and may be again: one listing may be inconsistent

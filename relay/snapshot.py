@@ -35,6 +35,11 @@ _TELL_EVERY = 10.0  # seconds
 _PATIENCE = 5.0
 
 
+def records_of(stream: Stream) -> Stream:
+    """Return what the snapshots beside ``stream`` are written down under."""
+    return Stream(stream.source, stream.label + _SUFFIX)
+
+
 def is_snapshot(stream: Stream) -> bool:
     """Whether what is written down under ``stream`` is of snapshots."""
     return stream.label.endswith(_SUFFIX)
@@ -57,7 +62,7 @@ class Snapshots:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.source = source
-        self.stream = Stream(stream.source, stream.label + _SUFFIX)
+        self.stream = records_of(stream)
         self.view = view
         self.pump = pump
         self.resume_timestamp = resume_timestamp
@@ -81,17 +86,25 @@ class Snapshots:
     def control(self) -> Checkpoint | None:
         return self.checkpoints.get(CONTROL)
 
+    @property
+    def repaired(self) -> Set[str]:
+        """The ids of the losses that the newest snapshot repairs, or did."""
+        control = self.control
+        return set(control.snapshot["gaps"]) if control is not None and control.snapshot is not None else set()
+
     # ------------------------------------------------------------------ the control record
 
-    def step(self, gaps: Set[str], is_unread: bool, last: int) -> tuple[Checkpoint, str | None] | None:
+    def step(
+        self, gaps: Set[str], repairs: Set[str], is_unread: bool, last: int
+    ) -> tuple[Checkpoint, str | None] | None:
         """Return what to write down next, and which mark to publish with it; None if nothing is due.
 
-        ``gaps``: ids of all known losses. ``is_unread``: whether no snapshot of the source has
-        ever ended. ``last``:
-        the last timestamp published, in seconds. For the owner of ``control_key``.
+        ``gaps``: ids of all known losses. ``repairs``: of those that a snapshot has to repair. ``is_unread``: whether
+        no snapshot of the source has ever ended. ``last``: the last timestamp published, in seconds. For the owner of
+        ``control_key``.
         """
         control = self.control
-        if self._is_wanted(control, gaps, is_unread):
+        if self._is_wanted(control, repairs, is_unread):
             return self._requested(gaps, last), None
         if control is None or control.snapshot is None:
             return None
@@ -137,10 +150,10 @@ class Snapshots:
                 attributes={MARK: kind},
             )
 
-    def is_settled(self, gaps: Set[str], is_unread: bool) -> bool:
+    def is_settled(self, repairs: Set[str], is_unread: bool) -> bool:
         """Whether no snapshot is running or due. See ``step``."""
         control = self.control
-        if self._is_wanted(control, gaps, is_unread):
+        if self._is_wanted(control, repairs, is_unread):
             return False
         return control is None or control.state is ShardState.FINISHED
 
@@ -157,8 +170,7 @@ class Snapshots:
         ]
         return [key for key in keys if partition_of(key) in owned]
 
-    def _is_wanted(self, control: Checkpoint | None, gaps: Set[str], is_unread: bool) -> bool:
-        repairs = gaps if self.source.on_gap == "resnapshot" else set()
+    def _is_wanted(self, control: Checkpoint | None, repairs: Set[str], is_unread: bool) -> bool:
         if control is None or control.snapshot is None:
             return (self.source.snapshot == "initial" and is_unread) or bool(repairs)
         return not repairs <= set(control.snapshot["gaps"])

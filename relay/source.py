@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from relay.avro.rows import TableSchema
@@ -44,6 +44,17 @@ class Page:
     gone: bool = False
     failed: str | None = None
     fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Where reading begins. ``shards``: the start of each, as checkpoints and plans hold it (``lineage.Plan``).
+
+    ``lost``: shards that should have been read on and that the source has forgotten, with their positions.
+    """
+
+    shards: Mapping[str, Mapping[str, Any]]
+    lost: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class ShardReader(Protocol):
@@ -85,8 +96,11 @@ class Source(Protocol):
     def take_heads(self, shards: Sequence[Shard]) -> None:
         """Called with the first listing, just before the time that the plan is made for is taken."""
 
-    def start_since(self, now: float) -> float | None:
-        """Seconds from which changes are wanted, None for all that there are."""
+    def begin(self, shards: Sequence[Shard], now: float) -> Begin:
+        """Say where, by the config, the reading of a stream with ``shards`` begins at ``now``.
+
+        Raises ``ConfigError`` if the start is of another stream, ``Unavailable``.
+        """
 
     def shards(self) -> list[Shard]:
         """Return one complete listing."""

@@ -227,6 +227,10 @@ class Worker:
             for key in prunable:
                 self._publishing.record(key, None)
             self._publishing.commit_and_see()
+        if dealt_with := source.dealt_with(owned):
+            for key in dealt_with:
+                self._publishing.record(key, None)
+            self._publishing.commit_and_see()
         snapshots.open_ready(owned)
         snapshots.tell()
 

@@ -20,6 +20,7 @@ from typing import Any
 import fastavro
 import orjson
 
+from relay.accepted import Decision, Loss
 from relay.avro.encode import ChangeEncoder
 from relay.avro.framing import confluent_header, fingerprint, single_object_header, split
 from relay.avro.rows import Column, KeyColumn, TableSchema, change_schema
@@ -28,6 +29,7 @@ from relay.kafka.dead_letters import DeadLetters, Place, change_json
 from relay.kafka.keys import KeyCodec, murmur2, partition
 from relay.kafka.limits import Headers
 from relay.lineage import Checkpoint, Gap, Plan, ShardState, Stream
+from relay.snapshot import CONTROL, records_of
 from relay.token import EventToken
 from tests import golden_inputs as inputs
 
@@ -181,6 +183,16 @@ def checkpoints() -> Case:
         cases.append(_record(name, given, stream.checkpoint_key(inputs.SHARD), Checkpoint(**fields).to_json()))
     for name, given in inputs.PLANS.items():
         cases.append(_record(name, given, stream.plan_key, Plan(**given).to_json()))
+    for name, given in inputs.LOSSES.items():
+        gap = json.loads(Gap(**inputs.GAPS[given["gap"]]).to_json())
+        decision = Decision(given["decision"]) if given["decision"] else None
+        loss = Loss(stream, gap, decision, given["updated_at"])
+        cases.append(_record(name, given, loss.key, loss.to_json()))
+    control = records_of(stream).checkpoint_key(CONTROL)
+    for name, given in inputs.SNAPSHOTS.items():
+        cases.append(
+            _record(name, given, control, Checkpoint(**{**given, "state": ShardState(given["state"])}).to_json())
+        )
     return {"stream": inputs.STREAM, "shard": inputs.SHARD, "cases": cases}
 
 

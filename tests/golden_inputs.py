@@ -369,6 +369,26 @@ PLANS: dict[str, dict[str, Any]] = {
         "keys": {"orders": [["order_id", "S"], ["line", "N"]]},
         "config_hash": "8f2d31aa",
     },
+    "a plan at a token": {
+        "requested": "token:0123456789abcdef",
+        "planned_at": 1700000000.5,
+        "shards": {
+            "shardId-00000001699990000000-bbbbbbbb": {"type": "passed"},
+            SHARD: {"type": "after_sequence", "sequence": "300000000000000499659"},
+            "shardId-00000001700000000001-eeeeeeee": {"type": "at_sequence", "sequence": "300000000000000499661"},
+        },
+        "keys": {"orders": [["order_id", "S"], ["line", "N"]]},
+        "config_hash": "8f2d31aa",
+    },
+    "a plan after a reset": {
+        "requested": "latest",
+        "planned_at": 1700000000.5,
+        "shards": {SHARD: {"type": "trim_horizon"}},
+        "keys": {"orders": [["order_id", "S"], ["line", "N"]]},
+        "config_hash": "8f2d31aa",
+        "gap": "0011223344556677",
+        "floor": 1699999999,
+    },
 }
 
 GAPS: dict[str, dict[str, Any]] = {
@@ -389,6 +409,45 @@ GAPS: dict[str, dict[str, Any]] = {
         "begin": None,
         "end": None,
         "found_at": 1700000000.5,
+    },
+    "a reset": {
+        "source": "shop",
+        "label": "2023-11-14T22:00:00.000",
+        "shard": None,
+        "reason": "reset",
+        "begin": {"planned_at": 1699990000.5, "shards": {SHARD: {"type": "after_sequence", "sequence": "1"}}},
+        "end": {"start": "trim_horizon", "planned_at": 1700000000.5},
+        "found_at": 1700000000.5,
+    },
+    "shards of a token that have expired": {
+        "source": "shop",
+        "label": "2023-11-14T22:00:00.000",
+        "shard": None,
+        "reason": "shards of the token lost",
+        "begin": {"shards": {SHARD: {"type": "after_sequence", "sequence": "1"}}},
+        "end": None,
+        "found_at": 1700000000.5,
+    },
+}
+
+# Records beside the checkpoints. ``gap``: of GAPS.
+LOSSES: dict[str, dict[str, Any]] = {
+    "a pending loss": {"gap": "trimmed", "decision": None, "updated_at": 1700000001.0},
+    "an accepted loss": {"gap": "trimmed", "decision": "resnapshot", "updated_at": 1700000002.0},
+}
+
+SNAPSHOTS: dict[str, dict[str, Any]] = {
+    "a running snapshot": {
+        "state": "reading",
+        "snapshot": {
+            "id": "1700000000-00112233",
+            "gaps": ["0011223344556677"],
+            "after": 1699999999,
+            "as_of": 1700000000,
+            "segments": 3,
+            "rows": 1000,
+        },
+        "updated_at": 1700000001.0,
     },
 }
 

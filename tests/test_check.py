@@ -19,6 +19,7 @@ from relay.avro.rows import Column, KeyColumn, TableSchema, change_schema
 from relay.avro.schema_registry import RegistrySchemas
 from relay.cli import app
 from relay.config import Config, DynamoDBSource
+from relay.config_fields import StartAtToken
 from relay.dynamodb.describe import Description
 from relay.kafka import topics
 from relay.local.process import free_port
@@ -59,6 +60,15 @@ def run(tmp_path: Path) -> Callable[..., Result]:
         return CliRunner().invoke(app, ["check", str(file), *options])
 
     return run
+
+
+@pytest.mark.parametrize(("arn", "code"), [("arn:stream", 0), ("arn:other", 2)])
+def test_a_token_to_start_at_has_to_be_of_the_stream(arn: str, code: int) -> None:
+    token = StartAtToken("token.json", {"stream_arn": arn, "active": [], "shards": []})
+    source = DynamoDBSource(name="orders", type="dynamodb", table="orders", start=token)
+    (found,) = check.start(source, described("KEYS_ONLY"))
+    assert found.exit_code == code
+    assert check.start(source.model_copy(update={"start": "latest"}), described("KEYS_ONLY")) == []
 
 
 @pytest.mark.parametrize("view_type", ["KEYS_ONLY", "NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES"])

@@ -69,6 +69,11 @@ COMMANDS = [
     ("run",),
     ("check",),
     ("tail",),
+    ("status",),
+    ("reset",),
+    ("gaps",),
+    ("gaps", "list"),
+    ("gaps", "accept"),
     ("consume",),
     ("token",),
     ("token", "compare"),
@@ -125,11 +130,14 @@ def test_comparing_tokens_loads_nothing_heavy() -> None:
     [
         ("fly",),
         ("run",),
-        ("run", "a.yaml", "--workers", "2"),
+        ("run", "a.yaml", "--workers", "0"),
         ("check",),
         ("consume", "everything", "a.yaml"),
         ("demo", "--source", "vitess"),
         ("demo", "--seconds", "0"),
+        ("status",),
+        ("reset", "a.yaml", "s"),
+        ("gaps", "accept", "a.yaml", "0123", "perhaps"),
         ("token", "compare", "null"),
     ],
     ids=" ".join,
@@ -180,11 +188,21 @@ def test_consuming_needs_its_part_of_the_config(file: Callable[..., Path]) -> No
     assert errors(result) == [f"{path}: there is no `copy:` in it, so there is nothing to consume for"]
 
 
-@pytest.mark.parametrize("command", ["run", "tail"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "run FILE",
+        "tail FILE",
+        "status FILE",
+        "gaps list FILE",
+        "gaps accept FILE 0 skip",
+        "reset FILE orders --to latest",
+    ],
+)
 def test_an_unreachable_broker_exits_3(command: str, file: Callable[..., Path]) -> None:
     path = file()
     address = yaml.safe_load(path.read_text())["kafka"]["bootstrap_servers"]
-    result = relay(command, path)
+    result = relay(*command.replace("FILE", str(path)).split())
     assert result.exit_code == 3
     (said,) = errors(result)
     assert said.startswith(f"no Kafka broker answers at {address}: ")

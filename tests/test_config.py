@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from relay.config import INTERNAL, Cache, Config, DynamoDBSource, load, redacted
+from relay.config_fields import StartAtToken
 from relay.errors import ConfigError
 
 GOOD = """\
@@ -177,8 +178,6 @@ def test_a_wrong_value_is_reported_at_its_place(file: Path, old: str, new: str, 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("start: trim_horizon", "start: {token: path.json}",
-         "11:12: `start` with `token` is not available in this version"),
         ("key: hash", "lateness: 60s", "13:5: `lateness` is not available in this version"),
         ("redis://127.0.0.1:6379/0", "memcached://127.0.0.1:11211",
          "15:14: a URL that begins with `memcached://` is not available in this version"),
@@ -329,6 +328,52 @@ def test_a_start_is_a_time_in_seconds_or_everything(file: Path, start: str, expe
     config = read(file, change("start: trim_horizon", f"start: {start}"))
     assert config.sources[0].start == start
     assert config.sources[0].start_since(1_000_000.0) == expected
+
+
+class TestStartAtAToken:
+    def test_the_file_is_read_beside_the_config_and_named_by_what_it_says(self, file: Path) -> None:
+        token = {"stream_arn": ARN, "active": ["s"], "shards": [{"shard_id": "s"}]}
+        (file.parent / "token.json").write_text(json.dumps(token))
+        start = read(file, change("start: trim_horizon", "start: {token: token.json}")).sources[0].start
+        assert isinstance(start, StartAtToken)
+        assert start.content == token
+        (file.parent / "elsewhere.json").write_text(json.dumps(token, indent=4, sort_keys=True))
+        moved = read(file, change("start: trim_horizon", "start: {token: elsewhere.json}")).sources[0].start
+        assert str(moved) == str(start)
+        (file.parent / "elsewhere.json").write_text(json.dumps({**token, "active": []}))
+        assert str(read(file, change("start: trim_horizon", "start: {token: elsewhere.json}")).sources[0].start) != str(
+            start
+        )
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            (None, "token.json: there is no such file"),
+            ('{"active": [],\n oops}', "token.json:2:2: is not JSON: "),
+            ("[]", "token.json:1:1: a stream token is an object, not []"),
+            ('{"stream_arn": "a", "active": "s"}', "token.json:1:1: the token's active is 's'"),
+        ],
+    )
+    def test_what_is_no_token_is_refused_with_the_line_of_both_files(
+        self, file: Path, text: str | None, said: str
+    ) -> None:
+        if text is not None:
+            (file.parent / "token.json").write_text(text)
+        (line,) = refused(file, change("start: trim_horizon", "start: {token: token.json}"))
+        assert line.startswith(f"11:12: `sources[0].start`: {file.parent}/{said}")
+
+    @pytest.mark.parametrize("start", ["{tokn: a}", "{}", "{token: 1}", "{token: a, vgtid: b}", "[a]", "true"])
+    def test_any_other_value_is_refused(self, file: Path, start: str) -> None:
+        (line,) = refused(file, change("start: trim_horizon", f"start: {start}"))
+        assert line.startswith("11:12: `sources[0].start`: a start ")
+
+    def test_a_token_is_of_one_stream(self, file: Path) -> None:
+        (file.parent / "token.json").write_text(json.dumps({"stream_arn": ARN, "active": [], "shards": []}))
+        start = GOOD.replace("start: trim_horizon", "start: {token: token.json}")
+        (line,) = refused(file, start.replace("table: orders", "tables: [orders, lines]"))
+        assert f"the token is of the stream {ARN} alone" in line
+        (line,) = refused(file, start.replace("table: orders", f"stream_arn: {ARN[:-1]}1"))
+        assert f"the token is of the stream {ARN} alone" in line
 
 
 @pytest.mark.parametrize("start", ["yesterday", "-", "30s", "-30", "-1y", "2026-13-01", "current"])

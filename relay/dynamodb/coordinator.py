@@ -127,11 +127,8 @@ class Coordinator:
         listing = self._list()
         named = {shard.shard_id: shard for shard in token.shards}
         parents = {shard.id: parent_of(shard) for shard in listing.shards}
-        begun = set(token.active)
-        # Below another active shard: read before its parent's end (X1). It waits, and keeps its place (I2).
-        ahead = {shard for shard in (*named, *token.active) if token.ancestors([shard], parents) & begun}
-        active = [shard for shard in token.active if shard not in ahead]
-        finished = token.ancestors(active, parents) | (named.keys() - ahead - begun)
+        standing = token.standing(parents)
+        active, ahead, finished = standing.active, standing.ahead, standing.finished
 
         expired = [shard for shard in dict.fromkeys((*named, *active)) if shard not in parents]
         if any(shard not in finished for shard in expired):

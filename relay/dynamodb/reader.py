@@ -58,10 +58,16 @@ class DynamoDBShardReader:
         self.stream = stream
         self.shard = shard
         self.format = record_format
-        # The last sequence number read, None at the horizon.
+        # The last sequence number read, None before the first.
         self.sequence: str | None = None
+        # The first sequence number wanted, where that is where reading begins; None at the horizon.
+        self._first: str | None = None
         if checkpoint is not None and checkpoint.position is not None:
             self.sequence = checkpoint.position["sequence"]
+        elif start.get("type") == "after_sequence":
+            self.sequence = start["sequence"]
+        elif start.get("type") == "at_sequence":
+            self._first = start["sequence"]
         # Records created before this time, in seconds, are not wanted.
         self.since: float = start.get("since", 0.0)
         # Whether that holds for what is read now: not for what comes after the head of then, nor once something
@@ -93,11 +99,11 @@ class DynamoDBShardReader:
                 records, following = self.session.records(self._iterator)
             except IteratorExpired:
                 self._iterator = None
-                if self.sequence is None:
+                if self.sequence is None and self._first is None:
                     self._discards = True  # reading begins again at the horizon
             except TrimmedData:
                 self._lose()
-                self._iterator = self.sequence = None
+                self._iterator = self.sequence = self._first = None
             except ShardNotFound:
                 return self._nothing(begun, gone=True)
             except Transient as error:
@@ -112,6 +118,9 @@ class DynamoDBShardReader:
 
     def _begin(self) -> str | None:
         """Return an iterator where reading goes on."""
+        if self.sequence is None and self._first is not None:
+            self._fresh = True
+            return self.session.iterator_at(self.shard.id, "at_sequence", self._first)
         if self.sequence is None and self.clock() - self.read_until > RETENTION:
             # Nothing tells whether there was something that the horizon has passed by: so there may have been.
             self._lose()
@@ -121,7 +130,8 @@ class DynamoDBShardReader:
     def _lose(self) -> None:
         """I9: remember that records may be lost, until a page tells of it."""
         if self._gap is None:
-            begin = self._position() or {"type": "at_time", "seconds": self.read_until}
+            first = {"type": "at_sequence", "sequence": self._first} if self._first is not None else None
+            begin = self._position() or first or {"type": "at_time", "seconds": self.read_until}
             self._gap = Gap(self.stream.source, self.stream.label, self.shard.id, "trimmed", begin, None, self.clock())
         self.read_until = self.clock()
 

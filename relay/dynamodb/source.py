@@ -12,15 +12,19 @@ import orjson
 
 from relay.avro.rows import TableSchema
 from relay.change import Snapshot
+from relay.config_fields import StartAtToken
 from relay.dynamodb import describe
 from relay.dynamodb.columns import TypedRows
 from relay.dynamodb.reader import DynamoDBShardReader
 from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.session import ShardNotFound, StreamSession, Transient
 from relay.dynamodb.snapshot import MARGIN, MOST_SEGMENTS, SEGMENT_BYTES, SegmentReader
+from relay.dynamodb.start import HORIZON, begin_at_token
+from relay.dynamodb.stream_token import StreamToken
 from relay.dynamodb.values import image_json
-from relay.errors import StreamGone, Unavailable
+from relay.errors import ConfigError, StreamGone, Unavailable
 from relay.lineage import Checkpoint, Shard, Stream
+from relay.source import Begin
 
 if TYPE_CHECKING:
     from relay.config import DynamoDBSource as SourceConfig
@@ -40,7 +44,7 @@ class DynamoDBSource:
     def __init__(self, config: SourceConfig) -> None:
         self.config = config
         self.name = config.name
-        self.start = config.start
+        self.start = str(config.start)
         self.on_gap = config.on_gap
         self.snapshot = config.snapshot
         self.snapshot_margin = MARGIN
@@ -83,8 +87,17 @@ class DynamoDBSource:
         identity = orjson.dumps(["dynamodb", self.session.stream_arn])
         return hashlib.blake2b(identity, digest_size=8).hexdigest()
 
-    def start_since(self, now: float) -> float | None:
-        return self.config.start_since(now)
+    def begin(self, shards: Sequence[Shard], now: float) -> Begin:
+        if isinstance(self.config.start, StartAtToken):
+            if self.config.start.stream_arn != self.session.stream_arn:
+                raise ConfigError(
+                    f"source {self.name}: the token {self.config.start.path} is of the stream "
+                    f"{self.config.start.stream_arn}, not of {self.session.stream_arn}"
+                )
+            return begin_at_token(StreamToken.from_json(self.config.start.content), shards, self.shards, now)
+        since = self.config.start_since(now)
+        start = HORIZON if since is None else {"since": since}
+        return Begin({shard.id: start for shard in shards})
 
     def take_heads(self, shards: Sequence[Shard]) -> None:
         """For `start: latest`, stand at the head of every shard now, before the plan's time is taken.

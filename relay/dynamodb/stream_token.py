@@ -101,6 +101,19 @@ class ShardToken:
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """What a token says of each shard it means, by id.
+
+    ``active``: being read. ``ahead``: below an active one, so it waits and keeps its place. ``finished``: read to its
+    end, ancestors of the active ones included.
+    """
+
+    active: tuple[str, ...]
+    ahead: frozenset[str]
+    finished: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class StreamToken:
     """A whole token, checked. ``stream_token.StreamToken.from_json(token).to_json()`` gives an equal one."""
 
@@ -136,6 +149,19 @@ class StreamToken:
             raise InvalidPosition("the token lists a shard twice")
         # Once each: tokens of Bloop may name a shard twice after a resume (X2).
         return cls(arn, tuple(dict.fromkeys(active)), tuple(shards))
+
+    def standing(self, parents: Mapping[str, str | None]) -> Standing:
+        """Tell the shards apart, given the ``parents`` of those that are listed."""
+        named = {shard.shard_id for shard in self.shards}
+        begun = set(self.active)
+        # Below another active shard: read before its parent's end (X1). It waits, and keeps its place (I2).
+        ahead = {shard for shard in (*named, *self.active) if self.ancestors([shard], parents) & begun}
+        active = tuple(shard for shard in self.active if shard not in ahead)
+        finished = self.ancestors(active, parents) | (named - ahead - begun)
+        return Standing(active, frozenset(ahead), frozenset(finished))
+
+    def position(self, shard: str) -> Position | None:
+        return next((entry.position for entry in self.shards if entry.shard_id == shard), None)
 
     def ancestors(self, shards: Iterable[str], parents: Mapping[str, str | None]) -> set[str]:
         """Return all ancestors of ``shards`` by the token's own links and by ``parents``, which go first."""

@@ -7,6 +7,8 @@ running ``tests/faults``.
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,6 +52,7 @@ class Assignment:
             {
                 **client,
                 "group.id": group,
+                "client.id": f"{socket.gethostname()}-{os.getpid()}",  # what `relay status` shows of an owner
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",  # committed() then waits for open transactions
                 "partition.assignment.strategy": "cooperative-sticky",

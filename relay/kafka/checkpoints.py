@@ -20,10 +20,21 @@ from relay.kafka.keys import partition
 from relay.kafka.topics import CHECKPOINT_PARTITIONS, refresh
 from relay.lineage import Checkpoint, Plan, Stream, parse_key
 
+_PATIENCE = 60.0
+
 
 def partition_of(key: bytes) -> int:
     """Return the partition of a checkpoint or plan record."""
     return partition(key, CHECKPOINT_PARTITIONS)
+
+
+def read_whole(client: Mapping[str, Any], topic: str) -> CheckpointView:
+    """Return a view of all that ``topic`` holds now; close it. Raises ``Unavailable``."""
+    view = CheckpointView(client, topic)
+    if not view.read_to_end(range(CHECKPOINT_PARTITIONS), _PATIENCE):
+        view.close()
+        raise Unavailable(f"{topic} cannot be read to its end within {_PATIENCE:.0f} s")
+    return view
 
 
 class CheckpointView:

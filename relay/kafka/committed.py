@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from relay.config import Config
 from relay.errors import Unavailable
 from relay.kafka import topics
+
+
+def everything(admin: AdminClient, config: Config, topic: str) -> Iterator[Message]:
+    """Yield every committed record that ``topic`` holds now; none if there is no such topic. ``Unavailable``."""
+    found = topics.existing(admin, config).get(topic)
+    if found is None:
+        return
+    ends = topics.bounds(admin, [(topic, number) for number in found.partitions])
+    yield from committed(config, ends, lambda: None, from_beginning=True, exit_at_end=True)
 
 
 def committed(

@@ -26,7 +26,7 @@ from relay.kafka.outbox import Outbox
 from relay.kafka.settings import Settings
 from relay.lineage import Checkpoint, Shard, Stream
 from relay.observe.observer import Observer
-from relay.source import Page, ShardReader
+from relay.source import Begin, Page, ShardReader
 from relay.token import EventToken
 from relay.worker import Worker
 from tests.benchmarks.changes import STREAM, TABLE, change
@@ -111,8 +111,8 @@ class FedSource:
     def take_heads(self, shards: Sequence[Shard]) -> None:
         """All of it is wanted."""
 
-    def start_since(self, now: float) -> None:
-        return None
+    def begin(self, shards: Sequence[Shard], now: float) -> Begin:
+        return Begin({shard.id: {"type": "trim_horizon"} for shard in shards})
 
     def shards(self) -> list[Shard]:
         return [Shard(f"shard-{number:04}") for number in range(self.feed.shards)]

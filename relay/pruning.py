@@ -1,0 +1,70 @@
+"""What is forgotten once it is long over: the rule for streams that others have replaced, and its consequence.
+
+The shards of the stream that is read are pruned one by one, by ``lineage.Lineage.prunable``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from relay import accepted
+from relay.kafka.checkpoints import CheckpointView
+from relay.lineage import PRUNE_AFTER, Checkpoint, Shard, ShardState, Stream
+from relay.snapshot import CONTROL, records_of
+
+
+def unpruned(shards: Iterable[Shard], checkpoints: Mapping[str, Checkpoint]) -> list[Shard]:
+    """Return the listed ``shards`` without those that were pruned and are listed once more.
+
+    A child is read only after its parents' ends (I2), so a parent of one that was begun has ended, and its record, if
+    there is none, was pruned.
+    """
+    begun = (checkpoint for checkpoint in checkpoints.values() if checkpoint.state is not ShardState.PLANNED)
+    over = {parent for checkpoint in begun for parent in checkpoint.parents}
+    return [shard for shard in shards if shard.id in checkpoints or shard.id not in over]
+
+
+def replaced(view: CheckpointView, current: Stream, now: float) -> Iterator[bytes]:
+    """Yield the keys of all that is known of streams that ``current`` and others have replaced, once long over.
+
+    The newest plan stays, whatever it is of: it tells which stream is read, also when a listing of streams is behind.
+    """
+    planned = [stream for stream in view.plans if stream.source == current.source]
+    newest = max((stream.label for stream in planned), default=current.label)
+    for stream in {*planned, *(_stream(key) for key in view.checkpoints if key.source == current.source)}:
+        if stream.label < min(newest, current.label):
+            yield from _over(view, stream, now)
+
+
+def _over(view: CheckpointView, stream: Stream, now: float) -> Iterator[bytes]:
+    shards = view.checkpoints.get(stream, {})
+    plan = view.plans.get(stream)
+    beside = [
+        (records, name, checkpoint)
+        for records in (stream, records_of(stream), accepted.records_of(stream))
+        for name, checkpoint in view.checkpoints.get(records, {}).items()
+    ]
+    last = max(
+        [checkpoint.updated_at for _, _, checkpoint in beside] + ([plan.planned_at] if plan else []), default=now
+    )
+    if now - last < PRUNE_AFTER or not all(checkpoint.state.ended for checkpoint in shards.values()):
+        return
+    for records, name, checkpoint in beside:
+        if not (records == records_of(stream) and name == CONTROL and _is_only_proof(view, stream, checkpoint)):
+            yield records.checkpoint_key(name)
+    if plan is not None:
+        yield stream.plan_key
+
+
+def _is_only_proof(view: CheckpointView, stream: Stream, control: Checkpoint) -> bool:
+    """Whether no newer stream tells that the source has had its initial snapshot."""
+    if control.state is not ShardState.FINISHED:
+        return False
+    newer = (other for other in view.plans if other.source == stream.source and other.label > stream.label)
+    controls = (view.checkpoints.get(records_of(other), {}).get(CONTROL) for other in newer)
+    return not any(other is not None and other.state is ShardState.FINISHED for other in controls)
+
+
+def _stream(records: Stream) -> Stream:
+    """Return the stream of a source that ``records`` are of: labels of streams hold no slash."""
+    return Stream(records.source, records.label.partition("/")[0])

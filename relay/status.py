@@ -1,0 +1,222 @@
+"""``relay status``: how far a relay is, from what it has written down. Asks Kafka only, but for a token.
+
+``Status.to_json`` is a contract with programs, described in ``relay/README.md``: add to it, change nothing in it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from confluent_kafka.admin import AdminClient
+
+from relay.config import Config, DynamoDBSource
+from relay.errors import ConfigError, RelayError
+from relay.gaps import Found, found_gaps
+from relay.kafka import topics
+from relay.kafka.checkpoints import CheckpointView, partition_of, read_whole
+from relay.kafka.group import Member, members
+from relay.lineage import Checkpoint, ShardState, Stream, resume_timestamp
+from relay.planning import newest_planned
+from relay.snapshot import CONTROL, records_of
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStatus:
+    """One shard. Times are seconds since the epoch. ``owner``: None while no worker has it.
+
+    ``lag_seconds``: since the time up to which it is read; None where that is not known, or nothing is left to read.
+    ``lag_records``: None where the source cannot tell, as DynamoDB cannot.
+    """
+
+    shard: str
+    state: str
+    owner: Mapping[str, str] | None
+    position: Mapping[str, Any] | None
+    token: Mapping[str, Any] | None
+    parents: Sequence[str]
+    start: Mapping[str, Any] | None
+    progress: float | None
+    lag_seconds: float | None
+    lag_records: int | None
+    gap: str | None
+    updated_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    """One source. ``stream``: the label of the stream that is read, None before the first run.
+
+    ``watermark``: see ``lineage.resume_timestamp``; None before the first run, 0 while it is not known.
+    """
+
+    source: str
+    type: str
+    table: str
+    stream: str | None
+    start: str | None
+    planned_at: float | None
+    watermark: int | None
+    lag_seconds: float | None
+    snapshot: Mapping[str, Any] | None
+    shards: Sequence[ShardStatus]
+    gaps: Sequence[Found]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A whole relay. ``dead_letters``: records in that topic, of all consumers. ``at``: seconds since the epoch."""
+
+    name: str
+    at: float
+    group: str
+    members: Sequence[Member]
+    sources: Sequence[SourceStatus]
+    dead_letters: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "name": self.name,
+            "at": self.at,
+            "group": self.group,
+            "members": [{**_owner(member), "partitions": len(member.partitions)} for member in self.members],
+            "sources": [{**asdict(source), "gaps": [gap.to_json() for gap in source.gaps]} for source in self.sources],
+            "dead_letters": self.dead_letters,
+        }
+
+
+def status(config: Config) -> Status:
+    """Return how far ``config``'s relay is. Raises ``Unavailable``."""
+    admin = topics.connect(config)
+    group, checkpoints = f"{config.name}.relay", config.internal("checkpoints")
+    there = topics.existing(admin, config)
+    workers = members(admin, group, checkpoints) if checkpoints in there else []
+    now = time.time()
+    gaps = found_gaps(admin, config)
+    if checkpoints not in there:
+        sources = [_source(entry, None, workers, gaps, now) for entry in config.sources]
+    else:
+        with closing(read_whole(config.kafka.client(), config.internal("checkpoints"))) as view:
+            sources = [_source(entry, view, workers, gaps, now) for entry in config.sources]
+    return Status(config.name, now, group, workers, sources, _dead_letters(admin, config))
+
+
+def token(config: Config, name: str) -> dict[str, Any]:
+    """Return the position of the source ``name`` as a token of its stream, for ``relay.dynamodb.Stream``.
+
+    Asks DynamoDB for the ARN of the stream. Raises ``ConfigError``, ``Unavailable``.
+    """
+    from relay.dynamodb.source import DynamoDBSource as Source
+    from relay.dynamodb.start import token_of
+
+    entry = source_of(config, name)
+    admin = topics.connect(config)
+    if config.internal("checkpoints") not in topics.existing(admin, config):
+        raise RelayError(f"source {name}: nothing of it was read yet, so it has no position")
+    with closing(read_whole(config.kafka.client(), config.internal("checkpoints"))) as view:
+        stream = newest_planned(view, name)
+        if stream is None:
+            raise RelayError(f"source {name}: nothing of it was read yet, so it has no position")
+        with closing(Source(entry)) as source:
+            source.connect(stream.label)
+            plan = view.plans[stream]
+            return token_of(source.session.stream_arn, view.checkpoints.get(stream, {}), plan).to_json()
+
+
+def source_of(config: Config, name: str) -> DynamoDBSource:
+    """Return the config of the source ``name``. Raises ``ConfigError``."""
+    for entry in config.sources:
+        if entry.name == name:
+            return entry
+    raise ConfigError(f"there is no source {name!r}; there are: {', '.join(entry.name for entry in config.sources)}")
+
+
+def _source(
+    entry: DynamoDBSource,
+    view: CheckpointView | None,
+    workers: Sequence[Member],
+    gaps: Sequence[Found],
+    now: float,
+) -> SourceStatus:
+    stream = newest_planned(view, entry.name) if view is not None else None
+    mine = [gap for gap in gaps if gap.source == entry.name]
+    if view is None or stream is None:
+        nothing = (None, None, None, None, None, None)
+        return SourceStatus(entry.name, entry.type, entry.table_name, *nothing, [], mine)
+    plan, checkpoints = view.plans[stream], view.checkpoints.get(stream, {})
+    owners = {number: _owner(worker) for worker in workers for number in worker.partitions}
+    shards = [_shard(stream, shard, checkpoint, owners, now) for shard, checkpoint in sorted(checkpoints.items())]
+    return SourceStatus(
+        source=entry.name,
+        type=entry.type,
+        table=entry.table_name,
+        stream=stream.label,
+        start=plan.requested,
+        planned_at=plan.planned_at,
+        watermark=resume_timestamp(checkpoints),
+        lag_seconds=max((s.lag_seconds for s in shards if s.lag_seconds is not None), default=None),
+        snapshot=_snapshot(view, stream),
+        shards=shards,
+        gaps=mine,
+    )
+
+
+def _shard(
+    stream: Stream, shard: str, checkpoint: Checkpoint, owners: Mapping[int, Mapping[str, str]], now: float
+) -> ShardStatus:
+    lag = None
+    if not checkpoint.state.ended and checkpoint.progress is not None:
+        lag = max(0.0, now - checkpoint.progress)
+    return ShardStatus(
+        shard=shard,
+        state=checkpoint.state.value,
+        owner=owners.get(partition_of(stream.checkpoint_key(shard))),
+        position=checkpoint.position,
+        token=asdict(checkpoint.token) if checkpoint.token is not None else None,
+        parents=checkpoint.parents,
+        start=checkpoint.start,
+        progress=checkpoint.progress,
+        lag_seconds=lag,
+        lag_records=None,
+        gap=checkpoint.gap,
+        updated_at=checkpoint.updated_at,
+    )
+
+
+def _owner(worker: Member) -> dict[str, str]:
+    return {"member": worker.id, "client": worker.client, "host": worker.host}
+
+
+def _snapshot(view: CheckpointView, stream: Stream) -> dict[str, Any] | None:
+    records = view.checkpoints.get(records_of(stream), {})
+    control = records.get(CONTROL)
+    if control is None or control.snapshot is None:
+        return None
+    segments = [c for name, c in records.items() if name.startswith(f"{control.snapshot['id']}/")]
+    over = control.state is ShardState.FINISHED
+    read = sum(c.position["rows"] for c in segments if c.position)
+    return {
+        "id": control.snapshot["id"],
+        "state": control.state.value,
+        "as_of": control.snapshot["as_of"],
+        "segments": control.snapshot["segments"],
+        "segments_finished": control.snapshot["segments"] if over else sum(c.state.ended for c in segments),
+        # The records of its segments go soon after its end.
+        "rows_read": None if over else read,
+        "rows_estimated": control.snapshot["rows"],
+        "repairs": control.snapshot["gaps"],
+    }
+
+
+def _dead_letters(admin: AdminClient, config: Config) -> int:
+    topic = config.internal("dead_letters")
+    found = topics.existing(admin, config).get(topic)
+    if found is None:
+        return 0
+    # They are written without transactions, so each offset is a record.
+    ends = topics.bounds(admin, [(topic, number) for number in found.partitions])
+    return sum(end - first for first, end in ends.values())

@@ -1,0 +1,96 @@
+"""How ``relay status`` shows a relay to a person. For programs there is ``--json``; this may change freely."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from relay.status import ShardStatus, SourceStatus, Status
+
+_COLOURS = {"reading": "green", "planned": "yellow", "finished": "dim", "gone": "bold red"}
+_ORDER = {"reading": 0, "planned": 1, "gone": 2, "finished": 3}
+
+
+def show(status: Status, *, every: bool) -> None:
+    """Print it to stdout: the unfinished shards first, the finished ones only if ``every``."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    workers = len(status.members)
+    console.print(
+        Text(status.name, "bold")
+        + Text(f": {_count(workers, 'worker')}" if workers else ": no worker runs")
+        + Text(f", {_count(status.dead_letters, 'dead letter')}")
+    )
+    for member in status.members:
+        console.print(f"  {member.client} at {member.host}: {_count(len(member.partitions), 'partition')}")
+    for source in status.sources:
+        console.print()
+        _show_source(console, source, every)
+
+
+def _show_source(console: Console, source: SourceStatus, every: bool) -> None:
+    title = Text(f"source {source.source}", "bold") + Text(f" ({source.type} {source.table})")
+    if source.stream is None:
+        console.print(title + Text(": nothing was read yet"))
+    else:
+        console.print(title + Text(f": stream {source.stream}"))
+        console.print(f"  begun {_time(source.planned_at)} at {source.start}")
+        lag = "" if source.lag_seconds is None else f", {_duration(source.lag_seconds)} ago"
+        console.print(f"  relayed up to {_time(source.watermark)}{lag}")
+        _show_snapshot(console, source)
+    for gap in source.gaps:
+        style = "" if gap.state == "published" else "bold red"
+        where = gap.gap["shard"] or gap.gap["stream"]
+        console.print(Text(f"  gap {gap.id} {gap.state}: {gap.gap['reason']} at {where}", style))
+    shown = sorted(
+        (s for s in source.shards if every or s.state != "finished"),
+        key=lambda s: (_ORDER[s.state], -(s.lag_seconds or 0.0), s.shard),
+    )
+    hidden = len(source.shards) - len(shown)
+    if shown:
+        console.print(_table(shown))
+    if hidden:
+        console.print(f"  {_count(hidden, 'finished shard')} not shown: --all")
+
+
+def _show_snapshot(console: Console, source: SourceStatus) -> None:
+    found = source.snapshot
+    if found is None:
+        return
+    rows = "" if found["rows_read"] is None else f", {found['rows_read']} of about {found['rows_estimated']} rows"
+    segments = f"{found['segments_finished']} of {_count(found['segments'], 'segment')}"
+    console.print(f"  snapshot {found['id']} {found['state']}: {segments}{rows}")
+
+
+def _table(shards: list[ShardStatus]) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 2))
+    for column in ("shard", "state", "owner", "position"):
+        table.add_column(column, no_wrap=column != "position", overflow="fold")
+    table.add_column("lag", justify="right", no_wrap=True)
+    for shard in shards:
+        position = shard.position or shard.start or {}
+        table.add_row(
+            shard.shard,
+            Text(shard.state, _COLOURS[shard.state]),
+            shard.owner["client"] if shard.owner else "-",
+            str(position.get("sequence") or position.get("since") or position.get("type") or "-"),
+            "-" if shard.lag_seconds is None else _duration(shard.lag_seconds),
+        )
+    return table
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _time(seconds: float | None) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ") if seconds else "an unknown time"
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} s"

@@ -1,0 +1,107 @@
+"""``relay gaps``: a loss under `fail` waits for a person, who may come at any time, and is then published once (I9)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay.config import DynamoDBSource
+from tests.dynamodb.endpoint import ScriptedStream, full
+from tests.faults.test_lineage_on_kafka import run
+from tests.operating import Operated
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def stream() -> Iterator[ScriptedStream]:
+    with ScriptedStream() as scripted:
+        yield scripted
+
+
+@pytest.fixture
+def relay(tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str) -> Operated:
+    return Operated(tmp_path, stream, kafka.bootstrap_servers, unique)
+
+
+def lose(relay: Operated, stream: ScriptedStream) -> str:
+    """Let the relay stop for a loss; return its id."""
+    stream.shard("root")
+    stream.put("root", "k", 1, created=int(time.time()) - 3600)
+    relay.run()
+    for version in (2, 3, 4):
+        stream.put("root", "k", version, old=version - 1, created=int(time.time()) - 3600)
+    stream.trim("root", 3)
+    said = relay.run(code=1).stderr
+    (gap,) = relay.gaps()
+    assert f"`relay gaps accept CONFIG {gap['id']} skip|resnapshot`" in said
+    assert (gap["state"], gap["decision"], gap["reason"]) == ("pending", None, "trimmed")
+    assert gap["shard"] == full("root")
+    return str(gap["id"])
+
+
+def test_a_loss_stops_the_relay_until_it_is_accepted_and_is_then_published_once(
+    relay: Operated, stream: ScriptedStream
+) -> None:
+    gap = lose(relay, stream)
+    relay.run(code=1)
+    assert [(g["id"], g["state"]) for g in relay.gaps()] == [(gap, "pending")]
+    assert relay.gap_records() == []
+    assert relay.versions() == [1]
+    assert f"there are: {gap}" in relay.command("gaps", "accept", "CONFIG", "0123", "skip", code=2).stderr
+    relay.command("gaps", "accept", "CONFIG", gap, "skip")
+    assert [(g["id"], g["state"], g["decision"]) for g in relay.gaps()] == [(gap, "accepted", "skip")]
+    relay.run()
+    relay.run()
+    assert relay.versions() == [1, 4]
+    assert [record["id"] for record in relay.gap_records()] == [gap]
+    assert [(g["id"], g["state"], g["decision"]) for g in relay.gaps()] == [(gap, "published", None)]
+    assert "was published already" in relay.command("gaps", "accept", "CONFIG", gap, "skip", code=2).stderr
+    assert f"gap {gap} published: trimmed at {full('root')}" in relay.command("status", "CONFIG").stdout
+
+
+def test_an_accepted_loss_may_be_followed_by_a_snapshot(relay: Operated, stream: ScriptedStream) -> None:
+    gap = lose(relay, stream)
+    relay.command("gaps", "accept", "CONFIG", gap, "resnapshot")
+    relay.run()
+    relay.run()
+    rows = [change for change in relay.changes() if change["operation"] == "READ" and change["key"] is not None]
+    assert [row["key"] for row in rows] == [{"id": "k"}]
+    assert [g["state"] for g in relay.gaps()] == ["published"]
+    assert relay.source()["snapshot"]["repairs"] == [gap]
+
+
+def test_several_workers_stop_for_one_loss_and_go_on_after_one_decision(
+    relay: Operated, stream: ScriptedStream
+) -> None:
+    """Whoever meets it, and whoever owns the record of it."""
+    gap = lose(relay, stream)
+    workers = [run(relay.path, "--until-caught-up") for _ in range(2)]
+    assert {worker.wait(60) for worker in workers} == {1}
+    assert [(g["id"], g["state"]) for g in relay.gaps()] == [(gap, "pending")]
+    relay.command("gaps", "accept", "CONFIG", gap, "skip")
+    workers = [run(relay.path, "--until-caught-up") for _ in range(2)]
+    for worker in workers:
+        assert worker.wait(60) == 0, worker.log()
+    assert relay.versions() == [1, 4]
+    assert [record["id"] for record in relay.gap_records()] == [gap]
+    relay.run()
+    assert [g["state"] for g in relay.gaps()] == ["published"]
+
+
+def test_without_a_loss_nothing_waits(relay: Operated, stream: ScriptedStream) -> None:
+    assert relay.gaps() == []
+    assert "none waits" in relay.command("gaps", "accept", "CONFIG", "0123", "skip", code=2).stderr
+    assert relay.command("gaps", "list", "CONFIG").stdout == "no changes were lost\n"
+
+
+def test_a_source_without_snapshots_refuses_one(
+    relay: Operated, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DynamoDBSource, "has_snapshots", False)
+    gap = lose(relay, stream)
+    assert "cannot read its table again" in relay.command("gaps", "accept", "CONFIG", gap, "resnapshot", code=2).stderr

@@ -1,0 +1,118 @@
+"""``relay reset``: the next run reads from another place, everybody downstream hears of it, no token goes back."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.dynamodb.endpoint import ARN, ScriptedStream, full
+from tests.faults.harness import wait_until
+from tests.faults.test_lineage_on_kafka import run
+from tests.operating import Operated
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def stream() -> Iterator[ScriptedStream]:
+    with ScriptedStream() as scripted:
+        yield scripted
+
+
+@pytest.fixture
+def relay(tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str) -> Operated:
+    return Operated(tmp_path, stream, kafka.bootstrap_servers, unique)
+
+
+def test_a_reset_to_the_horizon_publishes_everything_again_and_no_token_goes_back(
+    relay: Operated, stream: ScriptedStream
+) -> None:
+    """I9: in the transaction that moves the source, consumers are told."""
+    now = int(time.time())
+    stream.shard("root")
+    stream.put("root", "k", 1, created=now - 3000)
+    stream.split("root", "left", "right")
+    stream.put("left", "k", 2, old=1, created=now - 2000)
+    stream.put("right", "other", 1, created=now - 1000)
+    relay.run()
+    before = relay.source()
+    dry = relay.command("reset", "CONFIG", "s", "--to", "trim_horizon", "--dry-run").stdout
+    assert "3 records of checkpoints would be removed" in dry
+    assert [s["updated_at"] for s in relay.source()["shards"]] == [s["updated_at"] for s in before["shards"]]
+    relay.command("reset", "CONFIG", "s", "--to", "trim_horizon")
+    after = relay.source()
+    assert (after["shards"], after["start"], after["stream"]) == ([], "trim_horizon", before["stream"])
+    relay.run()
+    assert relay.versions() == [1, 2, 1, 2]
+    (gap,) = relay.gap_records()
+    assert (gap["source"], gap["reason"], gap["to"]["start"]) == ("s", "reset", "trim_horizon")
+    assert gap["from"]["shards"].keys() == {full("left"), full("right")}
+    # The newest that was published before is the least that is published after.
+    tokens = [change["token"]["timestamp"] for change in relay.changes()]
+    assert sorted(tokens) == [now - 3000, now - 2000, now - 1000, now - 1000, now - 1000, now - 1000]
+
+
+def test_a_reset_to_latest_skips_what_was_not_read(relay: Operated, stream: ScriptedStream) -> None:
+    stream.shard("root")
+    stream.put("root", "k", 1, created=int(time.time()) - 3600)
+    relay.run()
+    stream.put("root", "k", 2, old=1, created=int(time.time()) - 3000)
+    relay.command("reset", "CONFIG", "s", "--to", "latest")
+    stream.put("root", "k", 3, old=2, created=int(time.time()) + 2)
+    relay.run()
+    assert relay.versions() == [1, 3]
+    # The config was not touched, and the next reset is another loss.
+    relay.run()
+    relay.command("reset", "CONFIG", "s", "--to", "-2h")
+    relay.run()
+    assert relay.versions() == [1, 3, 1, 2, 3]
+    assert len({gap["id"] for gap in relay.gap_records()}) == 2
+
+
+def test_a_reset_to_a_token_goes_on_after_it(relay: Operated, stream: ScriptedStream, tmp_path: Path) -> None:
+    stream.shard("root")
+    sequences = [stream.put("root", "k", version, old=version - 1 or None) for version in (1, 2, 3)]
+    relay.run()
+    place = {"shard_id": full("root"), "iterator_type": "after_sequence", "sequence_number": sequences[1]}
+    token = {"stream_arn": ARN, "active": [full("root")], "shards": [place]}
+    (tmp_path / "token.json").write_text(json.dumps(token))
+    relay.command("reset", "CONFIG", "s", "--to", f"token:{tmp_path}/token.json")
+    relay.run()
+    assert relay.versions() == [1, 2, 3, 3]
+    (tmp_path / "token.json").write_text(json.dumps(token | {"stream_arn": f"{ARN}9"}))
+    refused = relay.command("reset", "CONFIG", "s", "--to", f"token:{tmp_path}/token.json", code=2)
+    assert f"is of the stream {ARN}9" in refused.stderr
+
+
+def test_a_running_worker_and_wrong_arguments_make_it_refuse(relay: Operated, stream: ScriptedStream) -> None:
+    refused = relay.command("reset", "CONFIG", "s", "--to", "latest", code=1)
+    assert "has not run yet" in refused.stderr
+    stream.shard("root")
+    stream.put("root", "k", 1)
+    worker = run(relay.path)
+    try:
+        wait_until(lambda: any(s["owner"] for s in relay.source()["shards"]) or None, 60)
+        assert "stop them first" in relay.command("reset", "CONFIG", "s", "--to", "latest", code=1).stderr
+        assert "stop the workers first" in relay.command("reset", "CONFIG", "s", "--to", "latest", "--dry-run").stdout
+    finally:
+        assert worker.terminate() == 0, worker.log()
+    assert relay.gap_records() == []
+    assert "there are: s" in relay.command("reset", "CONFIG", "t", "--to", "latest", code=2).stderr
+    assert "is not a start" in relay.command("reset", "CONFIG", "s", "--to", "yesterday", code=2).stderr
+    assert "no such file" in relay.command("reset", "CONFIG", "s", "--to", "token:none", code=2).stderr
+
+
+def test_a_changed_start_names_the_reset_and_is_accepted_by_it(relay: Operated, stream: ScriptedStream) -> None:
+    stream.shard("root")
+    stream.put("root", "k", 1)
+    relay.run()
+    relay.configure(start="latest")
+    assert "`relay reset CONFIG s --to ...`" in relay.run(code=2).stderr
+    relay.command("reset", "CONFIG", "s", "--to", "trim_horizon")
+    relay.run()
+    assert relay.versions() == [1, 1]

@@ -1,0 +1,126 @@
+"""``relay status``: what it shows before the first run, while nothing runs and while something does; and its tokens."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from relay.dynamodb import Stream
+from relay.kafka.group import Member
+from relay.local.process import free_port
+from relay.status import ShardStatus, SourceStatus, Status
+from relay.status_text import show
+from tests.dynamodb.endpoint import ARN, ScriptedStream, full
+from tests.dynamodb.reading import read, versions
+from tests.faults.harness import wait_until
+from tests.faults.test_lineage_on_kafka import run
+from tests.operating import Operated
+
+
+@pytest.fixture
+def stream() -> Iterator[ScriptedStream]:
+    with ScriptedStream() as scripted:
+        yield scripted
+
+
+def shard(number: int, state: str) -> ShardStatus:
+    lag = float(number) if state == "reading" else None
+    position = {"type": "after_sequence", "sequence": str(10**20 + number)}
+    return ShardStatus(full(f"s{number}"), state, None, position, None, (), None, 1.0, lag, None, None, 1.0)
+
+
+def test_a_thousand_shards_stay_readable(capsys: pytest.CaptureFixture[str]) -> None:
+    shards = [shard(number, "finished" if number % 10 else "reading") for number in range(1000)]
+    source = SourceStatus("s", "dynamodb", "t", "label", "latest", 1.0, 1, 990.0, None, shards, [])
+    member = Member("m-1", "host-1", "127.0.0.1", frozenset(range(64)))
+    status = Status("shop", 2.0, "shop.relay", [member], [source], 3)
+    show(status, every=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert sum("shardId" in line for line in lines) == 100
+    assert "  900 finished shards not shown: --all" in lines
+    assert "1 worker, 3 dead letters" in lines[0]
+    longest = next(line for line in lines if "shardId" in line)
+    assert full("s990") in longest  # the one that lags most comes first
+    show(status, every=True)
+    assert sum("shardId" in line for line in capsys.readouterr().out.splitlines()) == 1000
+
+
+def test_an_unreachable_broker_exits_3(tmp_path: Path, stream: ScriptedStream) -> None:
+    relay = Operated(tmp_path, stream, f"127.0.0.1:{free_port()}", "nobody")
+    assert "no Kafka broker answers" in relay.command("status", "CONFIG", code=3).stderr
+
+
+@pytest.mark.services
+class TestOnKafka:
+    @pytest.fixture
+    def relay(self, tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str) -> Operated:
+        return Operated(tmp_path, stream, kafka.bootstrap_servers, unique)
+
+    def test_before_the_first_run_it_says_so(self, relay: Operated) -> None:
+        assert "nothing was read yet" in relay.command("status", "CONFIG").stdout
+        found = relay.source()
+        assert (found["stream"], found["watermark"], found["shards"], found["gaps"]) == (None, None, [], [])
+        assert "nothing of it was read yet" in relay.command("status", "CONFIG", "--token", "s", code=1).stderr
+
+    def test_shards_positions_lag_and_owners_are_those_of_the_checkpoints(
+        self, relay: Operated, stream: ScriptedStream
+    ) -> None:
+        stream.shard("root")
+        last = stream.put("root", "k", 1, created=int(time.time()) - 100)
+        stream.split("root", "left")
+        newest = stream.put("left", "k", 2, old=1)
+        worker = run(relay.path)
+        try:
+            found = wait_until(lambda: self.owned(relay), 60)
+        finally:
+            assert worker.terminate() == 0, worker.log()
+        root, left = sorted(found["shards"], key=lambda shard: shard["state"])
+        assert (root["state"], root["position"]["sequence"], root["lag_seconds"]) == ("finished", last, None)
+        assert (left["state"], left["position"]["sequence"], left["parents"]) == ("reading", newest, [full("root")])
+        assert left["token"]["position"] == f"DynamoDB/{newest}"
+        assert left["owner"].keys() == {"member", "client", "host"}
+        assert 0 <= left["lag_seconds"] < 90
+        assert left["lag_records"] is None
+        assert found["watermark"] == int(left["progress"])
+        stopped = relay.status()
+        assert stopped["members"] == []
+        assert all(shard["owner"] is None for shard in stopped["sources"][0]["shards"])
+        shown = relay.command("status", "CONFIG").stdout
+        assert "no worker runs" in shown
+        assert "1 finished shard not shown" in shown
+        assert full("left") in shown
+
+    def owned(self, relay: Operated) -> dict[str, Any] | None:
+        found = relay.source()
+        reading = [s for s in found["shards"] if s["state"] == "reading" and s["owner"] and s["position"]]
+        return found if reading and len(found["shards"]) == 2 else None
+
+    def test_its_token_lets_a_stream_read_on_without_loss_or_duplicates(
+        self, relay: Operated, stream: ScriptedStream
+    ) -> None:
+        """Through splits: finished shards are not read again, children of what is open come after it."""
+        stream.shard("root")
+        stream.put("root", "k", 1)
+        stream.split("root", "left", "right")
+        stream.put("left", "k", 2, old=1)
+        stream.put("right", "o", 3)
+        relay.run()
+        token = json.loads(relay.command("status", "CONFIG", "--token", "s").stdout)
+        assert token["stream_arn"] == ARN
+        assert sorted(token["active"]) == [full("left"), full("right")]
+        stream.put("left", "k", 4, old=2)
+        stream.split("left", "leaf")
+        stream.put("leaf", "k", 5, old=4)
+        stream.put("right", "o", 6, old=3)
+        client = boto3.client("dynamodbstreams", endpoint_url=stream.url, region_name="us-east-1")
+        rest = versions(read(Stream(client, ARN, token)))
+        client.close()
+        assert sorted(rest) == [4, 5, 6]
+        assert rest.index(4) < rest.index(5)
+        assert "there are: s" in relay.command("status", "CONFIG", "--token", "t", code=2).stderr
