@@ -21,7 +21,7 @@ test: setup      ## Everything, on real services.
 	@$(RUN) pytest -n 2 --dist loadfile $(ARGS)
 
 quick: setup     ## What needs no service, in under a minute.
-	@$(RUN) pytest -m "not services" $(ARGS)
+	@$(RUN) pytest -n 2 -m "not services" $(ARGS)
 
 lint: setup      ## ruff and mypy --strict.
 	@$(RUN) ruff check .

@@ -31,12 +31,6 @@ from relay.watermarks import Watermarks
 
 log = logging.getLogger(__name__)
 
-LONGEST_TRANSACTION = 0.1
-"""Seconds for which a transaction stays open while more work keeps coming."""
-
-LARGEST_TRANSACTION = 16 << 20
-"""Bytes of values after which a transaction is committed."""
-
 _BETWEEN_ABORTS = 0.05
 
 
@@ -99,7 +93,7 @@ class Publishing:
 
     @property
     def is_long(self) -> bool:
-        return self._transaction.age >= LONGEST_TRANSACTION or self._transaction.size >= LARGEST_TRANSACTION
+        return self._transaction.is_long
 
     def page(self, reads: Reads, reading: Reading, page: Page) -> None:
         """Publish ``page`` and what is to be written down with it."""
@@ -208,7 +202,10 @@ class Publishing:
             before = self._transaction.size
             for change in page.changes:
                 outbox = self.outboxes[change.source, change.table]
+                kept = outbox.kept
                 self._transaction.size += outbox.send(self._transaction.publisher, change, resume)
+                if outbox.kept > kept:
+                    self._metrics.dead_letter(change.source)
             self._metrics.page(reads.source.name, page, self._transaction.size - before)
         checkpoint = reads.checkpoint(page)
         if checkpoint is not None:

@@ -22,6 +22,9 @@ SHORTEST_WAIT = 0.2
 
 LONGEST_WAIT = 1.0
 
+IDLE_READS = 250
+"""Reads a second that idle shards share in one worker: with more shards than that, each waits for longer."""
+
 LONGEST_BACKOFF = 5.0
 """Seconds between two reads of a shard that cannot be read: throttled, or its service or the network is down."""
 
@@ -50,16 +53,18 @@ class Reading:
     polled: float = 0.0
     error: str | None = None
 
-    def wait_after(self, page: Page) -> float:
-        """Seconds between the begin of the read that gave ``page`` and the next."""
+    def wait_after(self, page: Page, longest: float = LONGEST_WAIT) -> float:
+        """Seconds between the begin of the read that gave ``page`` and the next; ``longest`` for an idle shard."""
         if page.failed:
             # Jittered, so that the shards of a throttled stream do not come back all at once.
             return random.uniform(0.5, 1.0) * min(LONGEST_BACKOFF, SHORTEST_WAIT * 2.0 ** min(self.failures, 10))
         if page.full:
             return 0.0
+        # Drawn, so that shards which were opened together do not stay in step: their pages would wait for each other.
+        drawn = SHORTEST_WAIT * random.uniform(1.0, 1.2)
         if page.records:
-            return SHORTEST_WAIT
-        return min(LONGEST_WAIT, SHORTEST_WAIT * 1.5 ** max(0, self.empty - _EMPTY_BEFORE_WAITING))
+            return drawn
+        return min(longest, drawn * 1.5 ** max(0, self.empty - _EMPTY_BEFORE_WAITING))
 
 
 class Pump:
@@ -87,6 +92,11 @@ class Pump:
     def again(self, reading: Reading, wait: float) -> None:
         """Read ``reading`` once more, not before ``wait`` seconds after its last read began."""
         heapq.heappush(self._due, (reading.begun + wait, next(self._numbers), reading))
+
+    @property
+    def longest_wait(self) -> float:
+        """Seconds between two reads of an idle shard."""
+        return max(LONGEST_WAIT, (len(self._due) + self._running) / IDLE_READS)
 
     def close(self) -> None:
         self._due.clear()

@@ -64,10 +64,16 @@ class EventToken:
 
     def to_json(self) -> str:
         """Return the token with the keys in the order of the fields and no spaces."""
-        return orjson.dumps(self).decode()
+        return self.to_json_bytes().decode()
 
     def to_json_bytes(self) -> bytes:
-        return orjson.dumps(self)
+        # Once for every change: a third of the time that orjson takes for the whole.
+        return b'{"timestamp":%d,"shard":%b,"position":%b,"origin":%b}' % (
+            self.timestamp,
+            orjson.dumps(self.shard),
+            orjson.dumps(self.position),
+            b"null" if self.origin is None else orjson.dumps(self.origin),
+        )
 
     @classmethod
     def from_json(cls, text: str | bytes) -> EventToken:

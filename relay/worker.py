@@ -42,6 +42,8 @@ STOP_PATIENCE = 8.0
 """Seconds for which a stop waits for a broker that does not answer."""
 
 _TURN = 0.05
+_LOOK_EVERY = 0.01
+"""Seconds between two looks at the group, the checkpoints and the sources while pages keep coming."""
 
 # Failures in a row of one shard that are told of: not each, and not only the first.
 _TELLING_FAILURES = {3, 10, 100, 1000, 10_000}
@@ -71,6 +73,8 @@ class Worker:
         self.until_caught_up = until_caught_up
         self.stopping: int | None = None
         self._stop_by = math.inf
+        self._looked_at = 0.0
+        self._is_done = False
         # Taken from the pump and not published yet.
         self._inbox: deque[tuple[Reading, Page]] = deque()
         self._pump = Pump()
@@ -100,7 +104,7 @@ class Worker:
             self._check_plans()
             while self.stopping is None:
                 self._turn()
-                if self.until_caught_up and not self._publishing.open and all(s.is_caught_up() for s in self._sources):
+                if self._is_done and not self._publishing.open:
                     break
             with suppress(Aborted, Fenced, NotAMember):
                 self._publishing.commit()
@@ -110,10 +114,9 @@ class Worker:
     def _turn(self) -> None:
         self._observer.turn(self._group, self._sources, self._publishing.unconfirmed_since)
         try:
-            self._serve_group()
-            self._view.poll()
-            self._look_after_sources()
-            self._publishing.watermarks(lambda: [(s.stream, s.low_watermark()) for s in self._sources])
+            if (now := time.monotonic()) - self._looked_at >= _LOOK_EVERY:
+                self._looked_at = now
+                self._look()
             # Take what has come without waiting while a transaction is open: its records are waited for.
             if not self._inbox:  # I11: what is taken no longer counts against the pump's budget
                 self._inbox.extend(self._pump.take(0.0 if self._publishing.open else _TURN))
@@ -132,6 +135,13 @@ class Worker:
             for source in self._sources:
                 source.list_soon()
             self._start_over(error)
+
+    def _look(self) -> None:
+        self._serve_group()
+        self._view.poll()
+        self._look_after_sources()
+        self._publishing.watermarks(lambda: [(s.stream, s.low_watermark()) for s in self._sources])
+        self._is_done = self.until_caught_up and all(source.is_caught_up() for source in self._sources)
 
     # ------------------------------------------------------------------ ownership
 
@@ -273,7 +283,7 @@ class Worker:
             self._pump.again(reading, again)
             return
         if not page.finished:
-            self._pump.again(reading, reading.wait_after(page))
+            self._pump.again(reading, reading.wait_after(page, self._pump.longest_wait))
         self._publishing.page(source, reading, page)
 
     def _close(self) -> None:

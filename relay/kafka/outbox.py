@@ -58,6 +58,8 @@ class Outbox:
         self.partitions = partitions
         self.tombstones = tombstones
         self.largest = largest
+        # How many changes were kept among the dead letters.
+        self.kept = 0
         self.letters = letters
         self.on_unencodable = on_unencodable
         schema = change_schema(table)
@@ -158,6 +160,7 @@ class Outbox:
             reason,
             detail,
         )
+        self.kept += 1
         key = self._item_key(change)
         return self.letters.send(
             publisher, change, whole, place, item_key=key, reason=reason, detail=detail, encoding=encoding

@@ -15,6 +15,18 @@ _TRANSACTION_TIMEOUT = 10.0
 _LIBRDKAFKA = logging.getLogger("relay.kafka.librdkafka")
 
 
+PRODUCER: dict[str, Any] = {
+    # Long enough to gather what a page holds, short enough to be over before the offsets of the group are sent.
+    "linger.ms": 1,
+    "compression.type": "lz4",
+    "batch.size": 1 << 20,
+    "queue.buffering.max.messages": 200_000,
+    "queue.buffering.max.kbytes": 128 << 10,  # I11
+    "message.max.bytes": LARGEST_MESSAGE,
+}
+"""How the producer is set up, unless ``kafka.producer`` says otherwise."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """``client``: for consumers and admin clients. ``producer``: for the transactional producer, complete.
@@ -35,16 +47,12 @@ class Settings:
     def of(cls, config: Config) -> Settings:
         given = dict(config.kafka.producer)
         timeout = float(given.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT * 1000)) / 1000
-        client = {**config.client("relay"), "logger": _LIBRDKAFKA}
+        # A commit is several small requests in a row: Nagle's algorithm would make each wait for an acknowledgement.
+        client = {"socket.nagle.disable": True, **config.client("relay"), "logger": _LIBRDKAFKA}
         producer = {
             **client,
             "transaction.timeout.ms": int(timeout * 1000),
-            "linger.ms": 5,
-            "compression.type": "lz4",
-            "batch.size": 1 << 20,
-            "queue.buffering.max.messages": 200_000,
-            "queue.buffering.max.kbytes": 128 << 10,  # I11
-            "message.max.bytes": LARGEST_MESSAGE,
+            **PRODUCER,
             **given,
             "enable.idempotence": True,
             "acks": "all",

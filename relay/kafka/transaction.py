@@ -8,6 +8,15 @@ from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Publisher
 
+LONGEST = 0.1
+"""Seconds for which a transaction stays open while more work keeps coming, if commits are quick."""
+
+LARGEST = 32 << 20
+"""Bytes of values after which a transaction is committed (I11: what is in it is kept, in case it is aborted)."""
+
+_COMMITS = 0.05  # the share of the time that commits may take while work keeps coming
+_LONGEST_EVER = 1.0
+
 
 class Transaction:
     """The transaction being filled; it begins with the first record and is reused after its end."""
@@ -18,6 +27,8 @@ class Transaction:
         self.checkpoints = checkpoints
         self.size = 0
         self._begun = 0.0
+        # What the last commit took, in seconds.
+        self._commit_took = 0.0
         # The newest checkpoint per key; None prunes. Sent at the end, so once for each shard.
         self._records: dict[bytes, bytes | None] = {}
         # Partitions of checkpoints, of which none was written, that have to be owned all the same.
@@ -31,6 +42,12 @@ class Transaction:
     def age(self) -> float:
         """Seconds since its first record."""
         return time.monotonic() - self._begun if self.open else 0.0
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it is to be committed though more work waits."""
+        longest = min(_LONGEST_EVER, max(LONGEST, self._commit_took / _COMMITS))
+        return self.age >= longest or self.size >= LARGEST
 
     def begin(self) -> None:
         """Begin, unless it is open. Raises ``Aborted`` or ``Fenced``, as all that follows."""
@@ -51,11 +68,13 @@ class Transaction:
         """Commit, and return the checkpoint partitions written. Raises ``NotAMember`` too."""
         if not self.open:
             return set()
+        begun = time.monotonic()
         partitions = {partition_of(key) for key in self._records}
         for key, value in self._records.items():
             self.publisher.send(self.checkpoints, value, key, partition_of(key))
         # I3, I4: the offsets of exactly the partitions written tie the transaction to their ownership.
         self.publisher.commit(self.group.offsets(partitions | self._fenced), self.group.metadata)
+        self._commit_took = time.monotonic() - begun
         self._forget()
         return partitions
 

@@ -27,7 +27,8 @@ from tests.benchmarks.fed import Feed
 from tests.benchmarks.harness import Benchmark, median
 
 RATE = 200.0
-SECONDS = 20
+SECONDS = 30
+WARM_UP = 10  # seconds until a broker that was just started has compiled what it needs, and is not counted
 SHARDS = 8
 PARTITIONS = 6
 
@@ -36,8 +37,9 @@ def run() -> Benchmark:
     with KafkaBroker() as broker, tempfile.TemporaryDirectory() as folder:
         os.environ["RELAY_STATE"] = folder
         ours = _relayed(broker.bootstrap_servers)
+        counted = ours[int(RATE * WARM_UP) :]
         bare, again = _bare(broker.bootstrap_servers), _bare(broker.bootstrap_servers)
-    figure, yardstick = median(ours), median(bare)
+    figure, yardstick = median(counted), median(bare)
     return Benchmark(
         name="publish_latency",
         figure=figure,
@@ -48,7 +50,7 @@ def run() -> Benchmark:
         seen=len(ours),
         aa=median(again) / yardstick,
         note=(
-            f"{RATE:.0f} changes/s from {SHARDS} shards, exactly once; p99 {_p99(ours):.1f} ms; yardstick a bare "
+            f"{RATE:.0f} changes/s from {SHARDS} shards, exactly once; p99 {_p99(counted):.1f} ms; yardstick a bare "
             f"producer without transactions, p99 {_p99(bare):.1f} ms; aim 10 ms"
         ),
     )
