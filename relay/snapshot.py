@@ -32,12 +32,17 @@ CONTROL = "control"
 _SUFFIX = "/snapshot"
 _AT_ONCE = 4  # segments open in one worker: the others' threads are for the stream
 _TELL_EVERY = 10.0  # seconds
+_SHOW_EVERY = 0.5
 _PATIENCE = 5.0
 
 
 def records_of(stream: Stream) -> Stream:
     """Return what the snapshots beside ``stream`` are written down under."""
     return Stream(stream.source, stream.label + _SUFFIX)
+
+
+Show = Callable[[str, tuple[int, int] | None], None]
+"""Called with the source, and rows read and estimated of its running snapshot; None if none runs."""
 
 
 def is_snapshot(stream: Stream) -> bool:
@@ -261,17 +266,22 @@ class Snapshots:
             read += checkpoint.position["rows"] if checkpoint and checkpoint.position else 0
         return read, max(read, control.snapshot["rows"])
 
-    def tell(self) -> None:
-        """Log the progress and an estimate from time to time."""
+    def tell(self, show: Show | None = None) -> None:
+        """Show the progress, or write it and an estimate to the log from time to time."""
         now = self.clock()
-        progress = self.progress()
-        if progress is None or now - self._told < _TELL_EVERY:
+        if now - self._told < (_TELL_EVERY if show is None else _SHOW_EVERY):
             return
-        self._told = now
-        read, rows = progress
+        progress = self.progress()
+        if show is not None:
+            self._told = now
+            show(self.source.name, progress)
+        elif progress is not None:
+            self._told = now
+            self._log(*progress)
+
+    def _log(self, read: int, rows: int) -> None:
         control = self.control
-        begun = control.updated_at if control else now
-        left = (now - begun) * (rows - read) / read if read else None
+        left = (self.clock() - control.updated_at) * (rows - read) / read if read and control else None
         log.info(
             "source %s: snapshot: %d of about %d rows, %s",
             self.source.name,

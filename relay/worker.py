@@ -28,6 +28,7 @@ from relay.kafka.limits import Limits
 from relay.kafka.outbox import Outbox
 from relay.kafka.publisher import Abandoned, Aborted, Fenced, Probe
 from relay.kafka.settings import Settings
+from relay.observe.bars import SnapshotBars
 from relay.observe.observer import Observer
 from relay.observe.server import observing
 from relay.publishing import Publishing
@@ -242,7 +243,7 @@ class Worker:
                 self._publishing.record(key, None)
             self._publishing.commit_and_see()
         snapshots.open_ready(owned)
-        snapshots.tell()
+        snapshots.tell(self._observer.bars.show if self._observer.bars else None)
 
     def _publish_again(self) -> None:
         try:
@@ -344,9 +345,14 @@ def run(
             probe=probe,
         )
         signals.stop = worker.stop
+        observer.bars = SnapshotBars.of_terminal()
         # What is made from here on lives for the time of a page and has hardly any cycles.
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)
-        worker.run()
+        try:
+            worker.run()
+        finally:
+            if observer.bars is not None:
+                observer.bars.close()
     if worker.stopping == signal.SIGINT:
         raise KeyboardInterrupt

@@ -24,6 +24,7 @@ from spark_consumers.dead_letters import DeadLetters, refuse_unknown_schemas
 from spark_consumers.decode import Decoder, Layout, Status
 from spark_consumers.fold import Counts, by_item
 from spark_consumers.locks import Lock
+from spark_consumers.seen_snapshots import SeenSnapshots
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.copy_table import CopyTable, Place
 
@@ -95,17 +96,17 @@ class CopyConsumer:
             table = self._table(name, self._layouts[of_table[0]["layout"]])
             slims = [_read(row) for row in of_table]
             keyed = [slim for slim in slims if slim.operation is not Operation.TRUNCATE and slim.mark is None]
+            if any(slim.snapshot is not None for slim in slims):
+                seen = table.tombstones(frame.sparkSession).snapshots
+                keyed = [slim for slim in keyed if _is_wanted(slim, seen, counts)]
             items = by_item(keyed, attrgetter("key"), attrgetter("place"))
             table.apply(frame, items, counts)
             # Last: every row that is younger is protected by its token, or by the snapshot that read it.
             for slim in sorted(slims, key=attrgetter("place")):
                 if slim.operation is Operation.TRUNCATE:
                     table.truncate(frame, slim, counts)
-                elif slim.mark == "end":
-                    table.sweep(frame, slim, slim.place[0], counts)
-                if slim.mark is not None and slim.snapshot is not None:
-                    tombstones = table.tombstones(frame.sparkSession)
-                    tombstones.mark(frame.sparkSession, slim.place[0], slim.snapshot.id, slim.mark)
+                elif slim.mark is not None and slim.snapshot is not None:
+                    self._meet(frame, table, slim, slim.snapshot, counts)
             collected += table.tombstones(frame.sparkSession).collect(frame.sparkSession)
         return {
             "rows": len(rows),
@@ -117,11 +118,30 @@ class CopyConsumer:
             "dead_letters": letters.send(others),  # each a hole in the copy
         }
 
+    def _meet(self, frame: DataFrame, table: CopyTable, slim: Slim, snapshot: Snapshot, counts: Counts) -> None:
+        """Take in the begin or the end of a snapshot in one partition."""
+        partition, tombstones = slim.place[0], table.tombstones(frame.sparkSession)
+        if slim.mark == "begin":
+            tombstones.snapshots.begin(partition, snapshot.id)
+        elif tombstones.snapshots.has_begun(partition, snapshot.id):
+            table.sweep(frame, slim, partition, counts)
+            # After the sweep: one that was cut off is done again.
+            tombstones.snapshots.end(partition, snapshot.as_of)
+        tombstones.remember(frame.sparkSession)
+
     def _table(self, name: tuple[str, str], layout: Layout) -> CopyTable:
         if name not in self._tables:
             source, table = name
             self._tables[name] = CopyTable(f"{self._path}/{source}/{table}", layout, self._retention)
         return self._tables[name]
+
+
+def _is_wanted(slim: Slim, seen: SeenSnapshots, counts: Counts) -> bool:
+    if slim.operation is not Operation.READ or slim.snapshot is None:
+        return True
+    wanted = seen.wants(slim.place[0], slim.snapshot.as_of)
+    counts.ignored += not wanted
+    return wanted
 
 
 def _slim() -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from relay.observe import health
+from relay.observe.bars import SnapshotBars
 from relay.observe.gauges import Gauges, Moment
 from relay.observe.metrics import Metrics
 from relay.observe.report import report
@@ -42,6 +43,8 @@ class Observer:
         self.clock = clock
         self.wall = wall
         self.metrics = Metrics()
+        # Where somebody watches the snapshots.
+        self.bars: SnapshotBars | None = None
         # Written by the worker's thread, each in one step; what is in them never changes.
         self._status: Status | None = None
         self._turned: float | None = None

@@ -1,17 +1,17 @@
-"""Which tombstones of a copied table may go, and when: what the table itself remembers of its snapshots.
+"""What a copied table remembers beside its rows, and which of its tombstones may go.
 
-Both facts are properties of the Delta table, so that they outlive the consumer: the snapshots that run, by partition
-of Kafka, and when tombstones were last collected. Their names may be changed only with a reader of the old ones.
+Both facts are properties of the Delta table, so that they outlive the consumer: the snapshots it has met, and when
+tombstones were last collected. Their names may be changed only with a reader of the old ones.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
+from spark_consumers.seen_snapshots import SeenSnapshots
 from spark_consumers.sinks import delta
 
 SNAPSHOTS = "relay.snapshots"
@@ -22,7 +22,10 @@ _PARTS = 10  # of the retention: so much longer than asked for a tombstone may s
 
 
 class Tombstones:
-    """The tombstones of one table, which has to exist. ``retention``: seconds."""
+    """The tombstones of one table, which has to exist. ``retention``: seconds.
+
+    ``snapshots``: to be changed, and written down with ``remember``.
+    """
 
     def __init__(
         self, session: SparkSession, table: str, retention: float, *, clock: Callable[[], float] = time.time
@@ -32,18 +35,16 @@ class Tombstones:
         self._interval = min(_LONGEST_INTERVAL, retention / _PARTS)
         self._clock = clock
         properties = {row["key"]: row["value"] for row in session.sql(f"SHOW TBLPROPERTIES {table}").collect()}
-        self._snapshots: dict[str, str] = json.loads(properties.get(SNAPSHOTS, "{}"))
+        self._written = properties.get(SNAPSHOTS, SeenSnapshots().to_json())
+        self.snapshots = SeenSnapshots.from_json(self._written)
         self._collected_at = float(properties.get(COLLECTED_AT, 0))
 
-    def mark(self, session: SparkSession, partition: int, snapshot: str, kind: str) -> None:
-        """Remember the begin or the end of a snapshot in one partition of Kafka."""
-        before = dict(self._snapshots)
-        if kind == "begin":
-            self._snapshots[str(partition)] = snapshot
-        elif self._snapshots.get(str(partition)) == snapshot:
-            del self._snapshots[str(partition)]
-        if self._snapshots != before:
-            self._set(session, SNAPSHOTS, json.dumps(self._snapshots))
+    def remember(self, session: SparkSession) -> None:
+        """Write down ``snapshots``, if they are not what is written down."""
+        text = self.snapshots.to_json()
+        if text != self._written:
+            self._set(session, SNAPSHOTS, text)
+            self._written = text
 
     def collect(self, session: SparkSession) -> int:
         """Delete, once in a while, the tombstones older than the retention; return how many.
@@ -52,7 +53,7 @@ class Tombstones:
         stub left, which are incomplete and no deletions.
         """
         now = self._clock()
-        if self._snapshots or now < self._collected_at + self._interval:
+        if self.snapshots.running or now < self._collected_at + self._interval:
             return 0
         until = f"timestamp_micros({int((now - self._retention) * 1_000_000)})"
         row = session.sql(
