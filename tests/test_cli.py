@@ -184,7 +184,7 @@ class TestBadFiles:
         path = file(order="timestamp-first")
         result = relay(*command, path)
         assert result.exit_code == 2
-        assert errors(result) == [f"{path}:1:1: `order` is not available in this version"]
+        assert errors(result) == [f"{path}:4:1: `order` is not available in this version"]
 
 
 def test_consuming_needs_its_part_of_the_config(file: Callable[..., Path]) -> None:
