@@ -52,7 +52,8 @@ class Assignment:
             {
                 **client,
                 "group.id": group,
-                "client.id": f"{socket.gethostname()}-{os.getpid()}",  # what `relay status` shows of an owner
+                # What `relay status` shows of an owner.
+                "client.id": f"{client.get('client.id', group)}-{socket.gethostname()}-{os.getpid()}",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",  # committed() then waits for open transactions
                 "partition.assignment.strategy": "cooperative-sticky",
