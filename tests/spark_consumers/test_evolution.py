@@ -133,7 +133,7 @@ def test_the_cache_goes_on_over_a_new_version_in_the_registry_and_without_the_re
         relay = orders.relay()
         orders.invalidated("note:second", cache, relay)
         (client,) = clients(orders.path)
-            assert client.startswith(f"{orders.name}-relay-")
+        assert client.startswith(f"{orders.name}-relay-")
 
         registry.kill()
         orders.put("two", a={"N": "3"}, note={"S": "third"})
