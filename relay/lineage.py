@@ -317,7 +317,11 @@ class Lineage:
                 checkpoint.state.ended
                 and self.is_gone(shard)
                 and now - checkpoint.updated_at >= PRUNE_AFTER
-                and all(child in checkpoints for child in (*checkpoint.children, *self.children(shard)))
+                # One of which nothing was read needs its parents' records, or they would be taken for lost.
+                and all(
+                    child in checkpoints and checkpoints[child].state is not ShardState.PLANNED
+                    for child in (*checkpoint.children, *self.children(shard))
+                )
             ):
                 yield shard
 

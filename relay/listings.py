@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 from relay.errors import RelayError, StreamGone, Unavailable
 from relay.lineage import Checkpoint, Lineage, Shard, ShardState, Stream
@@ -23,53 +24,71 @@ class Listings:
     """Keeps ``lineage`` up to date. Used by the worker's thread."""
 
     def __init__(
-        self, source: Source, stream: Stream, lineage: Lineage, *, clock: Callable[[], float] = time.time
+        self,
+        source: Source,
+        stream: Stream,
+        lineage: Lineage,
+        *,
+        clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.source = source
         self.stream = stream
         self.lineage = lineage
         self.clock = clock
+        self.monotonic = monotonic
         # The stream that the source has instead, once it was seen.
         self.successor: str | None = None
-        # When the listing that is in ``lineage`` was begun.
+        # When the listing that is in ``lineage`` was begun, 0 before the first; and when the first was wanted.
         self.listed_at = 0.0
+        self.wanted_at = clock()
         self._begun = 0.0
+        # By a clock that never goes back.
         self._next_at = 0.0
         self._wait = _RELIST_SOON
         # Whether the listing under way, if any, may have been begun too early.
         self._again = False
         self._under_way: Future[tuple[list[Shard], str]] | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"list-{source.name}")
 
     def __repr__(self) -> str:
         return f"<Listings[{self.source.name}: {len(self.lineage.listed)} shards]>"
 
     def close(self) -> None:
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        """Forget what is under way: it may take as long as its calls may."""
+        self._under_way = None
 
     def soon(self) -> None:
         """List again: what a listing that is under way brings is too old."""
         self._again = True
-        self._next_at = min(self._next_at, self.clock() + _RELIST_SOON)
+        self._next_at = min(self._next_at, self.monotonic() + _RELIST_SOON)
 
     def poll(self, checkpoints: Mapping[str, Checkpoint]) -> bool:
         """Take in a listing that has come, or begin one that is due; return whether one has come."""
         if self._under_way is not None and self._under_way.done():
             under_way, self._under_way = self._under_way, None
             return self._take(under_way, checkpoints)
-        if self._under_way is None and self.clock() >= self._next_at:
+        if self._under_way is None and self.monotonic() >= self._next_at:
             self._begun = self.clock()
             self._again = False
-            self._under_way = self._thread.submit(self._list)
+            self._under_way = Future()
+            # A daemon: a call that hangs does not keep the process from ending.
+            name = f"list-{self.source.name}"
+            threading.Thread(target=self._run, args=(self._under_way,), name=name, daemon=True).start()
         return False
 
+    def _run(self, under_way: Future[tuple[list[Shard], str]]) -> None:
+        try:
+            under_way.set_result(self._list())
+        except BaseException as error:  # handed to whoever asks for the result
+            under_way.set_exception(error)
+
     def _take(self, listing: Future[tuple[list[Shard], str]], checkpoints: Mapping[str, Checkpoint]) -> bool:
-        self._next_at = self.clock() + _RELIST
+        self._next_at = self.monotonic() + _RELIST
         try:
             shards, newest = listing.result()
         except RelayError as error:
             log.warning("source %s: cannot list its shards: %s", self.source.name, error)
-            self._next_at = self.clock() + _AFTER_FAILURE
+            self._next_at = self.monotonic() + _AFTER_FAILURE
             return False
         self.successor = newest if newest != self.stream.label else None
         known = set(self.lineage.listed)
@@ -79,7 +98,7 @@ class Listings:
         changed = self._again or known != set(self.lineage.listed)
         self._wait = _RELIST_SOON if changed else min(2 * self._wait, _RELIST)
         if self._again or self._is_uncertain(checkpoints):
-            self._next_at = self.clock() + self._wait
+            self._next_at = self.monotonic() + self._wait
         return True
 
     def _list(self) -> tuple[list[Shard], str]:

@@ -33,6 +33,7 @@ _EMPTY_BEFORE_WAITING = 5
 _FEW_THREADS = 4
 _THREADS = 32
 _LONG_WAIT = 0.05  # seconds
+_LEAVE_AFTER = 3.0  # seconds for which reads under way are waited for at the end
 _BUDGET = 64 << 20
 _LARGEST_PAGE = 1 << 20
 
@@ -107,8 +108,9 @@ class Pump:
                 break
         for _ in self._threads:
             self._wanted.put(None)
+        deadline = time.monotonic() + _LEAVE_AFTER
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, deadline - time.monotonic()))  # daemons: a call that hangs is left behind
 
     def take(self, timeout: float) -> list[tuple[Reading, Page]]:
         """Return the pages that have arrived, waiting up to ``timeout`` seconds for a first one.

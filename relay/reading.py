@@ -31,6 +31,7 @@ IDLE_CHECKPOINT = 10.0
 _TELL_EVERY = 60.0
 _EMPTY_PAGES_AT_HEAD = 5
 _PATIENCE = 5.0
+_KNOWN_FOR = 0.1  # seconds, while other workers commit all the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class SourceReading:
         # Losses that were told of since the start, which the checkpoints may not show yet.
         self._gaps_told: set[str] = set()
         self._known_at = -1
+        self._known_again_at = 0.0
         self._known_is = _Known()
         # The state that everything which can be opened was opened in.
         self._opened_at: tuple[int, int, frozenset[int]] | None = None
@@ -120,6 +122,8 @@ class SourceReading:
         # A listing from after the last end, and not the only one: it may lack a child.
         if self.lineage.listings < 2 or self.listings.listed_at < max(ends, default=0.0):
             return False
+        if not self.snapshots.is_settled(self._repairs(), self._is_unread()):
+            return False  # what it repairs, nobody else would
         try:
             following = self.source.connect(self.listings.successor)
         except Unavailable as error:
@@ -190,7 +194,7 @@ class SourceReading:
     def open_ready(self, owned: set[int]) -> None:
         """Open every shard of ``owned`` that may be read: only now, after the fence, and parents first (I2)."""
         plan = self.plan
-        state = (self.view.version, self.lineage.listings, frozenset(owned))
+        state = (self.view.endings, self.lineage.listings, frozenset(owned))
         if plan is None or state == self._opened_at:
             return
         self._opened_at = state
@@ -251,7 +255,9 @@ class SourceReading:
         lost = {
             key: self.gone(shard)
             for shard in self.lineage.lost(self.checkpoints, plan.shards, plan.passed)
-            if partition_of(key := self.stream.checkpoint_key(shard)) in owned
+            # One that was read to its end here, and the view does not show it yet.
+            if not ((latest := self._latest.get(shard)) is not None and latest.state.ended)
+            and partition_of(key := self.stream.checkpoint_key(shard)) in owned
         }
         now = self.clock()
         ended = map(self.stream.checkpoint_key, self.lineage.prunable(self.checkpoints, now))
@@ -271,7 +277,7 @@ class SourceReading:
             or page.gap
             or before.state is ShardState.PLANNED
             # All idle shards in the same turns, so that they share transactions.
-            or now // IDLE_CHECKPOINT > before.updated_at // IDLE_CHECKPOINT
+            or now // IDLE_CHECKPOINT != before.updated_at // IDLE_CHECKPOINT
         ):
             return None
         after = self._checkpoint(
@@ -291,7 +297,9 @@ class SourceReading:
     def gone(self, shard: str) -> tuple[Checkpoint, Gap]:
         """The end of a shard that the source has lost before it was read to its end, or ever seen (I9)."""
         now = self.clock()
-        before = self.checkpoints.get(shard) or self._checkpoint(Shard(shard), ShardState.PLANNED)
+        # What was read here is newer than what the view shows of it.
+        before = self._latest.get(shard) or self.checkpoints.get(shard)
+        before = before or self._checkpoint(Shard(shard), ShardState.PLANNED)
         begin = before.position
         if begin is None and before.start is not None and "sequence" in before.start:
             begin = before.start
@@ -329,7 +337,8 @@ class SourceReading:
 
     def _gaps(self) -> Set[str]:
         """Return the ids of the losses that are known of this stream, and before it."""
-        return self._known().gaps | self._gaps_told | ({self.plan.gap} if self.plan and self.plan.gap else set())
+        before = {self.plan.gap} if self.plan is not None and self.plan.gap is not None else set()
+        return self._known(exact=True).gaps | self._gaps_told | before
 
     def _repairs(self) -> Set[str]:
         """Return the ids of the losses that a snapshot has to repair."""
@@ -340,7 +349,7 @@ class SourceReading:
         """Return the keys, of the partitions ``owned``, of losses that were published and need no one any more."""
         if accepted.records_of(self.stream) not in self.view.checkpoints:
             return []
-        published = self._known().gaps | ({self.plan.gap} if self.plan is not None else set())
+        published = self._known(exact=True).gaps | ({self.plan.gap} if self.plan is not None else set())
         keys = accepted.dealt_with(self.view, self.stream, published, self.snapshots.repaired)
         return [key for key in keys if partition_of(key) in owned]
 
@@ -351,10 +360,12 @@ class SourceReading:
         """See ``lineage.low_watermark``."""
         return low_watermark(self.checkpoints, self.lineage) if self.plan is not None else None
 
-    def _known(self) -> _Known:
+    def _known(self, *, exact: bool = False) -> _Known:
         """What all committed checkpoints say together; asked for often, and worked out once for each state of them."""
-        if self._known_at != self.view.version:
+        now = time.monotonic()
+        if self._known_at != self.view.version and (exact or now >= self._known_again_at):
             self._known_at = self.view.version
+            self._known_again_at = now + _KNOWN_FOR
             checkpoints = self.checkpoints.values()
             self._known_is = _Known(
                 resume_timestamp(self.checkpoints),

@@ -22,7 +22,7 @@ from relay.kafka.assignment import Assignment, NotAMember
 from relay.kafka.checkpoints import CheckpointView, read_whole
 from relay.kafka.group import members
 from relay.kafka.identity import Identity
-from relay.kafka.publisher import Aborted, Fenced, Publisher
+from relay.kafka.publisher import Abandoned, Aborted, Fenced, Publisher
 from relay.kafka.settings import Settings
 from relay.kafka.transaction import Transaction
 from relay.lineage import Gap, Plan, Stream
@@ -96,6 +96,8 @@ def reset(config: Config, name: str, to: str) -> Reset:
             publisher.send(settings.gaps, decided.gap.to_json(), decided.gap.id.encode(), 0)
             group.poll()
             transaction.commit()
+        except Abandoned as error:
+            raise Unavailable(f"the broker does not answer: nothing was reset ({error})") from error
         except (Aborted, NotAMember) as error:
             raise RelayError(f"a worker of {config.name} has started meanwhile: nothing was reset ({error})") from error
         except Fenced as error:

@@ -14,6 +14,7 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from relay.config import Config, DynamoDBSource
+from relay.dead_letters import Letters
 from relay.errors import ConfigError, RelayError
 from relay.gaps import Found, found_gaps
 from relay.kafka import topics
@@ -68,7 +69,7 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A whole relay. ``dead_letters``: records in that topic, of all consumers. ``at``: seconds since the epoch."""
+    """A whole relay. ``dead_letters``: those that were not sent again. ``at``: seconds since the epoch."""
 
     name: str
     at: float
@@ -214,9 +215,6 @@ def _snapshot(view: CheckpointView, stream: Stream) -> dict[str, Any] | None:
 
 def _dead_letters(admin: AdminClient, config: Config) -> int:
     topic = config.internal("dead_letters")
-    found = topics.existing(admin, config).get(topic)
-    if found is None:
+    if topic not in topics.existing(admin, config):
         return 0
-    # They are written without transactions, so each offset is a record.
-    ends = topics.bounds(admin, [(topic, number) for number in found.partitions])
-    return sum(end - first for first, end in ends.values())
+    return sum(not letter.redriven for letter in Letters(config).all())

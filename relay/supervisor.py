@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from relay import launch
-from relay.errors import ConfigError, RelayError
+from relay.errors import ConfigError, NotDrained, RelayError
 from relay.signals import Signals
 
 log = logging.getLogger(__name__)
@@ -80,14 +80,16 @@ class Supervisor:
         self.stopping = signum
 
     def run(self) -> None:
-        """Keep the workers running until stopped, or done. Raises ``WorkersFailed``, ``ConfigError``."""
+        """Keep the workers running until stopped, or done. Raises ``WorkersFailed``, ``NotDrained``."""
         try:
             while self.stopping is None and not all(worker.done for worker in self._workers):
                 for worker in self._workers:
                     self._look_after(worker)
                 time.sleep(_TURN)
         finally:
-            self._stop_all()
+            drained = self._stop_all()
+        if self.stopping == signal.SIGTERM and not drained:
+            raise NotDrained("not every worker could commit what it had begun: it is read again at the next start")
 
     def _look_after(self, worker: _Worker) -> None:
         if worker.done:
@@ -133,18 +135,22 @@ class Supervisor:
         )
         log.info("worker %d started, pid %d", worker.number, worker.process.pid)
 
-    def _stop_all(self) -> None:
+    def _stop_all(self) -> bool:
+        """Stop what runs; return whether all could bring their work to an end."""
         running = [worker.process for worker in self._workers if worker.process is not None]
         for process in running:
             process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + _DRAIN
+        drained = True
         for process in running:
             try:
-                process.wait(max(0.0, deadline - time.monotonic()))
+                drained &= process.wait(max(0.0, deadline - time.monotonic())) != NotDrained.exit_code
             except subprocess.TimeoutExpired:
                 log.warning("pid %d does not stop; killed. What it had not committed is read again", process.pid)
                 process.kill()
                 process.wait()
+                drained = False
+        return drained
 
 
 def run(command: Sequence[str], count: int, *, until_done: bool) -> None:

@@ -19,6 +19,9 @@ from relay.lineage import Checkpoint, ShardState, Stream
 
 OVERALL = orjson.dumps(["v1"])
 
+MARGIN = 5.0
+"""Seconds by which watermarks stay behind: the times of a source's changes may go back by as much."""
+
 _EVERY = 1.0  # seconds between two records of one key
 
 
@@ -69,4 +72,4 @@ class Watermarks:
                 yield key, self._value(watermark, False)
 
     def _value(self, watermark: float, finished: bool) -> bytes:
-        return orjson.dumps({"watermark": watermark, "finished": finished, "updated_at": self.clock()})
+        return orjson.dumps({"watermark": watermark - MARGIN, "finished": finished, "updated_at": self.clock()})

@@ -125,7 +125,7 @@ class Worker:
             while self._inbox and not self._publishing.is_long:
                 self._publish(*self._inbox.popleft())
             # As long as the work waiting: at once when nothing more waits, up to a bound under load.
-            if idle or self._publishing.is_long:
+            if idle or not self._publishing.open or self._publishing.is_long:
                 self._publishing.commit()
         except (Aborted, NotAMember) as error:
             log.info("the transaction was aborted (%s); its pages are published again", error)
@@ -288,13 +288,13 @@ class Worker:
         self._publishing.page(source, reading, page)
 
     def _close(self) -> None:
-        for source in self._sources:
-            source.close()
-        self._pump.close()
         with suppress(Aborted, Fenced, RelayError):
             self._publishing.close()
-        self._group.close()
+        self._group.close()  # at once, for whoever takes over: reads under way may take long to end
         self._view.close()
+        self._pump.close()
+        for source in self._sources:
+            source.close()
 
 
 def run(

@@ -29,6 +29,9 @@ RETENTION = 24 * 3600
 # Threads that make changes all at once only take the interpreter from each other, and from the worker.
 _ONE_AT_A_TIME = threading.Lock()
 
+_EMPTY_AT_HEAD = 5
+"""Empty pages in a row after which a shard is taken to be read up to now: they come in the middle, too."""
+
 _ITERATORS = 3
 """Iterators taken in one read before it is left for later."""
 
@@ -81,6 +84,8 @@ class DynamoDBShardReader:
         self._iterator: str | None = head
         # Whether no page was read at this iterator yet.
         self._fresh = True
+        # Empty pages in a row, in one walk.
+        self._empty = 0
         # A loss that no page has told of yet.
         self._gap: Gap | None = None
 
@@ -116,6 +121,14 @@ class DynamoDBShardReader:
                     return self._page(records, begun, finished=following is None)
         return self._nothing(begun, failed=f"no usable iterator in {_ITERATORS} tries")
 
+    def _idle_since(self, begun: float) -> float | None:
+        """Return up to when a shard is read that gave nothing at ``begun``; None where more may be just ahead.
+
+        The end of a closed shard says nothing about the time: it may have ended long ago.
+        """
+        self._empty = 1 if self._fresh else self._empty + 1
+        return begun - LATENESS if self._empty >= _EMPTY_AT_HEAD else None
+
     def _begin(self) -> str | None:
         """Return an iterator where reading goes on."""
         if self.sequence is None and self._first is not None:
@@ -139,7 +152,8 @@ class DynamoDBShardReader:
         return Page(self.shard, [], self._position(), None, None, begun, gone=gone, failed=failed)
 
     def _page(self, records: list[Any], begun: float, *, finished: bool) -> Page:
-        changes, size, progress = [], 0, begun - LATENESS
+        changes, size = [], 0
+        progress = self._idle_since(begun) if not records and not finished else None
         for record in records:
             change = self.format.change(record, self.floor)
             created = change.committed_at // 1_000_000
@@ -151,8 +165,10 @@ class DynamoDBShardReader:
                 changes.append(change)
                 size += record.dynamodb.size_bytes or record.dynamodb.image_bytes  # I11
         if records:
+            self._empty = 0
             self.sequence = records[-1].dynamodb.sequence_number
-        self.read_until = max(self.read_until, progress)
+        if progress is not None:
+            self.read_until = max(self.read_until, progress)
         gap, self._gap = self._gap, None
         fresh, self._fresh = self._fresh, False
         return Page(

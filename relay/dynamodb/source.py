@@ -62,7 +62,9 @@ class DynamoDBSource:
         self._streams.close()
 
     def connect(self, label: str | None = None) -> Stream:
-        found = describe.describe(self._dynamodb, self.config, self._streams)
+        # Of a stream that is followed while others are read, nobody waits for the table to be created.
+        patience = describe.CREATION_PATIENCE if label is None else 0.0
+        found = describe.describe(self._dynamodb, self.config, self._streams, patience=patience)
         describe.verify(found, self.config)
         # Of `stream_arn`, or the newest of the table.
         self._wanted = found.stream_label

@@ -60,9 +60,9 @@ def _of_source(source: SourceStatus, now: float, wall: float, limit: float) -> I
         if now - poll.polled > limit:
             error = redacted(poll.error) if poll.error else None
             yield Stall("a shard has no successful poll", now - poll.polled, name, stream.label, shard, error)
-    if source.listed_at:
-        # Without listings the children of a shard that ends are never found.
-        age = wall - source.listed_at
+    if source.plan is not None:
+        # Without listings no shard is opened, and the children of one that ends are never found.
+        age = wall - (source.listed_at or source.wanted_at)
         if age > _LISTED_EVERY + limit:
             yield Stall("the shards of a source cannot be listed", age, name, source.stream.label)
 

@@ -46,6 +46,7 @@ class SourceStatus:
     checkpoints: Mapping[str, Checkpoint]
     listed: Mapping[str, Shard]
     listed_at: float
+    wanted_at: float
     resume_timestamp: int
     low_watermark: float | None
     open: Mapping[str, Poll]
@@ -133,6 +134,7 @@ def take(
                 checkpoints=dict(source.checkpoints),
                 listed=dict(source.lineage.listed),
                 listed_at=source.listings.listed_at,
+                wanted_at=source.listings.wanted_at,
                 resume_timestamp=source.resume_timestamp(),
                 low_watermark=source.low_watermark(),
                 open=_polls(source.open),

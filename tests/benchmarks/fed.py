@@ -177,7 +177,8 @@ class FedReader:
             changes=changes,
             position={"type": "fed", "next": self._next},
             token=changes[-1].token if changes else None,
-            progress=begun,
+            # A backlog is old, or the first page of it would count as caught up.
+            progress=begun if feed.per_second else 1_700_000_000.0,
             begun=begun,
             records=size,
             size=sum(len(str(one.new)) + len(str(one.old)) for one in changes),

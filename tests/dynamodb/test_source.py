@@ -305,8 +305,26 @@ def test_an_idle_shard_makes_progress_by_the_clock_minus_lateness(
     source: DynamoDBSource, stream: ScriptedStream
 ) -> None:
     stream.shard("s")
-    page = reader(source).read()
-    assert page.progress == page.begun - LATENESS
+    idle = reader(source)
+    pages = [idle.read() for _ in range(6)]
+    assert [page.progress for page in pages[:4]] == [None] * 4
+    assert [page.progress for page in pages[4:]] == [page.begun - LATENESS for page in pages[4:]]
+
+
+def test_an_empty_page_within_a_backlog_or_at_the_end_of_a_shard_says_nothing_about_the_time(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    """I1, I9: else a watermark would pass what is still to be read."""
+    stream.shard("s")
+    stream.pages("s", 1, 0, 1, 0)
+    stream.close("s")
+    backlog = reader(source)
+    pages = [backlog.read()]
+    while not pages[-1].finished:
+        pages.append(backlog.read())
+    assert len(pages) > 2
+    for page in pages:
+        assert page.progress == (page.changes[-1].committed_at / 1_000_000 if page.changes else None)
 
 
 def test_a_delete_by_time_to_live_is_marked_and_keeps_who_did_it(

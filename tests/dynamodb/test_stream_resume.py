@@ -162,7 +162,9 @@ class World:
 
     def settle(self) -> None:
         self._show(0, 0)
-        for _ in range(4 * self.shards):
+        # A shard that seemed to be at its head is asked once a time, and may have as many empty pages as were made.
+        empties = sum(sum(shard.empties.values()) for shard in self.scripted.shards.values())
+        for _ in range(4 * self.shards + empties):
             self.clock.now += DISCOVER_EVERY
             while (record := next(self.stream)) is not None:
                 self.take(record)

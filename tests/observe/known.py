@@ -25,6 +25,7 @@ def source(name: str = "orders", **known: Any) -> SourceStatus:
             "checkpoints": {},
             "listed": {},
             "listed_at": WALL,
+            "wanted_at": WALL - 1000,
             "resume_timestamp": 0,
             "low_watermark": None,
             "open": {},

@@ -79,6 +79,14 @@ def test_a_source_whose_shards_cannot_be_listed_is_a_stall() -> None:
     assert (stall.source, stall.shard) == ("orders", None)
 
 
+def test_a_source_that_is_planned_and_was_never_listed_is_a_stall() -> None:
+    """I10: after a restart, no shard of it is opened, so none of them can tell."""
+    never = source(listed_at=0.0, wanted_at=WALL - 61 - STALLED_AFTER)
+    [stall] = stalls(status(never), NOW, NOW, WALL)
+    assert "cannot be listed" in stall.what
+    assert stalls(status(source(listed_at=0.0, wanted_at=WALL - 10)), NOW, NOW, WALL) == []
+
+
 def test_a_source_that_was_never_listed_is_not_ready_rather_than_stalled() -> None:
     known = status(source(plan=None, listed_at=0.0))
     assert stalls(known, NOW, NOW, WALL) == []
