@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 
 from relay import accepted
+from relay.caught_up import CaughtUp
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, Stream, low_watermark, resume_timestamp
@@ -29,7 +30,6 @@ IDLE_CHECKPOINT = 10.0
 """Seconds after which an idle shard's progress is written down."""
 
 _TELL_EVERY = 60.0
-_EMPTY_PAGES_AT_HEAD = 5
 _PATIENCE = 5.0
 _KNOWN_FOR = 0.1  # seconds, while other workers commit all the time
 
@@ -54,8 +54,8 @@ class SourceReading:
         self.pump = pump
         self.clock = clock
         self.planning = Planning(source, view, clock=clock)
-        self._turn_to(source.connect())
         self.started = clock()
+        self._turn_to(source.connect())
 
     def _turn_to(self, stream: Stream) -> None:
         """Begin to read ``stream``, and know nothing of any other."""
@@ -71,9 +71,7 @@ class SourceReading:
         self.open: dict[str, Reading] = {}
         # The newest checkpoint per open shard, published or about to be.
         self._latest: dict[str, Checkpoint] = {}
-        # Since the command's start: consecutive empty pages, and shards with a change from after it.
-        self._empty: dict[str, int] = {}
-        self._past_start: set[str] = set()
+        self.caught_up = CaughtUp(self.started)
         # The endings of the view that were seen.
         self._endings = 0
         self._plan_checked = False
@@ -309,13 +307,7 @@ class SourceReading:
 
     def note(self, page: Page) -> None:
         """Remember how far ``page`` shows its shard to be caught up."""
-        shard = page.shard.id
-        if page.records or page.gap:
-            self._empty[shard] = 0
-        elif page.begun >= self.started and not page.failed:
-            self._empty[shard] = 1 if page.fresh else self._empty.get(shard, 0) + 1
-        if page.changes and page.progress is not None and page.progress > self.started:
-            self._past_start.add(shard)
+        self.caught_up.note(page)
 
     def snapshot_step(self) -> tuple[Checkpoint, str | None] | None:
         """See ``Snapshots.step``."""
@@ -382,22 +374,15 @@ class SourceReading:
             return False
         if any(not self.lineage.is_gone(s) and not self._has_ended(s) for s in self.lineage.absent):
             return False  # it was listed before, and may be again: one listing may be inconsistent
-        return all(self._shard_is_caught_up(shard) for shard in self.lineage.listed.values())
+        listed_at = self.listings.listed_at
+        return all(
+            self.caught_up.has(shard, self.checkpoints.get(shard.id), listed_at)
+            for shard in self.lineage.listed.values()
+        )
 
     def _has_ended(self, shard: str) -> bool:
         checkpoint = self.checkpoints.get(shard)
         return checkpoint is not None and checkpoint.state.ended
-
-    def _shard_is_caught_up(self, shard: Shard) -> bool:
-        checkpoint = self.checkpoints.get(shard.id)
-        if checkpoint is not None and checkpoint.state.ended:
-            # Its children must have had a chance to be listed.
-            return shard.id in self._past_start or self.listings.listed_at > checkpoint.updated_at
-        if shard.id in self._past_start or self._empty.get(shard.id, 0) >= _EMPTY_PAGES_AT_HEAD:
-            return True
-        if checkpoint is not None and checkpoint.progress is not None and checkpoint.progress > self.started:
-            return True  # another worker's shard
-        return bool(shard.parents) and all(parent in self._past_start for parent in shard.parents)
 
     def _checkpoint(self, shard: Shard, state: ShardState, **fields: object) -> Checkpoint:
         plan = self.plan

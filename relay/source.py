@@ -27,6 +27,7 @@ class Page:
     ``gap``: what the source no longer has; the changes of the page come after it.
     ``gone``: the source does not know the shard (any more). ``failed``: why nothing could be read; it will pass.
     Both say nothing about the position: the page has no changes.
+    ``behind``: how many changes carry a time before that of one they follow: their tokens were given a later one.
     ``fresh``: reading was begun anew where it stood, so empty stretches walked over before are walked over again.
     """
 
@@ -44,6 +45,7 @@ class Page:
     gone: bool = False
     failed: str | None = None
     fresh: bool = False
+    behind: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,12 +152,13 @@ class DynamoDBShardReader:
         return Page(self.shard, [], self._position(), None, None, begun, gone=gone, failed=failed)
 
     def _page(self, records: list[Any], begun: float, *, finished: bool) -> Page:
-        changes, size = [], 0
+        changes, size, behind = [], 0, 0
         progress = self._idle_since(begun) if not records and not finished else None
         for record in records:
             change = self.format.change(record, self.floor)
             created = change.committed_at // 1_000_000
             progress = float(created)
+            behind += created < self.floor
             if change.token is not None:
                 self.floor = change.token.timestamp
             if not self._discards or may_be_from(created, self.since):
@@ -184,6 +185,7 @@ class DynamoDBShardReader:
             finished=finished,
             gap=gap,
             fresh=fresh,
+            behind=behind,
         )
 
     def _position(self) -> Mapping[str, Any] | None:

@@ -103,6 +103,16 @@ RECORDS = Metric(
     "Records taken from the source, those included that `start` leaves out.",
     "More than what is published: an old part of the stream is being passed over, or pages wait for a transaction.",
 )
+CLOCKS = Metric(
+    "relay_clock_disagreements_total",
+    "counter",
+    ("source",),
+    "changes",
+    "Changes whose time at the source is before that of a change they follow, in their shard or its parents. Their "
+    "tokens were given the later time, so order by time and by position agree.",
+    "Some are usual: times are approximate. A rise that lasts after a split: the clocks of the source's hosts differ, "
+    "and committed_at is wrong by as much.",
+)
 COMMIT = Metric(
     "relay_commit_seconds",
     "histogram",
@@ -211,7 +221,8 @@ TURN_AGE = Metric(
 )
 
 CATALOGUE = (
-    CHANGES, BYTES, RECORDS, RETRIED, TRANSACTIONS, FENCED, GAPS, DEAD_LETTERS, READS_FAILED, COMMIT, LATENCY, LAG,
+    CHANGES, BYTES, RECORDS, RETRIED, TRANSACTIONS, FENCED, GAPS, DEAD_LETTERS, READS_FAILED, CLOCKS, COMMIT,
+    LATENCY, LAG,
     SHARD_LAG, WATERMARK, OPEN, UNFINISHED, PARTITIONS, SNAPSHOT_READ, SNAPSHOT_ROWS, POLL_AGE, LISTING_AGE, TURN_AGE,
 )  # fmt: skip
 
@@ -230,6 +241,7 @@ class Metrics:
         self._changes, self._bytes, self._records = map(self._counter, (CHANGES, BYTES, RECORDS))
         self._retried, self._transactions, self._fenced = map(self._counter, (RETRIED, TRANSACTIONS, FENCED))
         self._gaps, self._dead_letters, self._failed = map(self._counter, (GAPS, DEAD_LETTERS, READS_FAILED))
+        self._clocks = self._counter(CLOCKS)
         self._commit = self._histogram(COMMIT, _COMMIT_BUCKETS)
         self._latency = self._histogram(LATENCY, _LATENCY_BUCKETS)
         # What holds once the open transaction is committed.
@@ -240,7 +252,8 @@ class Metrics:
     def source(self, name: str) -> None:
         """Show the counters of a source from the start, so that the first increase is seen as one."""
         for counter in (
-            self._changes, self._bytes, self._records, self._retried, self._dead_letters, self._failed, self._latency
+            self._changes, self._bytes, self._records, self._retried, self._dead_letters, self._failed, self._latency,
+            self._clocks,
         ):  # fmt: skip
             counter.labels(name)
 
@@ -262,6 +275,7 @@ class Metrics:
         def count() -> None:
             self._changes.labels(source).inc(changes)
             self._bytes.labels(source).inc(size)
+            self._clocks.labels(source).inc(page.behind)
             if latency is not None:
                 self._latency.labels(source).observe(latency)
 

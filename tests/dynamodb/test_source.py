@@ -298,6 +298,7 @@ def test_timestamps_never_go_back_along_a_lineage(source: DynamoDBSource, stream
     stream.put("s", "k", 2, created=120)
     page = reader(source, floor=100).read()
     assert [c.token.timestamp for c in page.changes if c.token] == [100, 120]
+    assert page.behind == 1
     assert [c.committed_at for c in page.changes] == [50_000_000, 120_000_000]
 
 
