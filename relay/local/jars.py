@@ -104,7 +104,9 @@ class JarSet:
 def _unpack_tarballs(folder: Path) -> None:
     for tarball in folder.glob("*.tar.gz"):
         with tarfile.open(tarball) as archive:
-            archive.extractall(folder, filter="data")
+            # Python 3.11.2, Debian's, does not know of filters yet.
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
+            archive.extractall(folder)
         tarball.unlink()
 
 
