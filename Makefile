@@ -18,7 +18,7 @@ demo: setup      ## The whole system on embedded services with a real workload; 
 	@$(RUN) relay demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: setup      ## Everything, on real services.
-	@$(RUN) pytest -n 2 --dist loadfile $(ARGS)
+	@$(RUN) pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 quick: setup     ## What needs no service, in under a minute.
 	@$(RUN) pytest -n 2 -m "not services" $(ARGS)

@@ -27,6 +27,30 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LONGEST_FIRST = (
+    "faults/test_random_scenarios.py",
+    "faults/test_consumers_killed.py",
+    "faults/test_soak.py",
+    "faults/test_exactly_once.py",
+    "spark_consumers/test_runs.py",
+    "spark_consumers/test_evolution.py",
+    "faults/test_lineage_on_kafka.py",
+    "local/test_demo.py",
+    "spark_consumers/test_redrive.py",
+    "spark_consumers/test_typed_table.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest, so that none is left to one process at the end."""
+
+    def rank(item: pytest.Item) -> int:
+        path = item.path.as_posix()
+        return next((at for at, name in enumerate(LONGEST_FIRST) if path.endswith(name)), len(LONGEST_FIRST))
+
+    items.sort(key=rank)
+
+
 @pytest.fixture(scope="session")
 def in_docker() -> bool:
     """Whether the services of this session run as containers."""
