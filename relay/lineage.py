@@ -25,6 +25,9 @@ PASSED = "passed"
 PRUNE_AFTER = 48 * 3600
 """Seconds after its end for which a finished shard is remembered (twice the retention of a stream)."""
 
+INCARNATION = "@"
+"""What stands between the name of a shard and a number, for a shard named as one before it was."""
+
 _VERSION = "v1"
 
 
@@ -43,10 +46,32 @@ class ShardState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard as its source lists it."""
+    """A shard as its source lists it.
+
+    ``start``: where it begins, if that is written in its lineage and not in the plan.
+    """
 
     id: str
     parents: tuple[str, ...] = ()
+    start: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The name that its source knows it by: resharding may give a later shard the name of an earlier one."""
+        return self.id.partition(INCARNATION)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """The end of shards of which others go on: a reshard, as a source tells of it, and by the names it uses.
+
+    ``participants``: the shards that end, of which this is told at the end of each. ``targets``: where those begin
+    that follow.
+    """
+
+    id: str
+    participants: tuple[str, ...]
+    targets: Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """Reads the open shards in threads and hands their pages to the worker, one at a time per shard.
 
 Nothing here knows Kafka or a database. Memory is bounded (I11): a page holds at most about a megabyte as the
-source sends it, and no read is begun while the pages under way and not yet taken could exceed the budget.
+source sends it (``STREAMED_PAGE`` where changes come by themselves), and no read is begun while the pages under way
+and not yet taken could exceed the budget.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from relay.source import Page, ShardReader
+from relay.source import STREAMED_PAGE, Page, ShardReader
 
 SHORTEST_WAIT = 0.2
 """Seconds between two reads of a shard that is not behind: a stream's shard answers five calls a second."""
@@ -53,13 +54,19 @@ class Reading:
     # When the last read that did not fail had come, or the shard was opened; and how the last read failed (I10).
     polled: float = 0.0
     error: str | None = None
+    # Whether it is being read, or was and the page is not taken.
+    running: bool = False
+
+    @property
+    def largest_page(self) -> int:
+        return STREAMED_PAGE if self.reader.streams else _LARGEST_PAGE
 
     def wait_after(self, page: Page, longest: float = LONGEST_WAIT) -> float:
         """Seconds between the begin of the read that gave ``page`` and the next; ``longest`` for an idle shard."""
         if page.failed:
             # Jittered, so that the shards of a throttled stream do not come back all at once.
             return random.uniform(0.5, 1.0) * min(LONGEST_BACKOFF, SHORTEST_WAIT * 2.0 ** min(self.failures, 10))
-        if page.full:
+        if page.full or self.reader.streams:
             return 0.0
         # Drawn, so that shards which were opened together do not stay in step: their pages would wait for each other.
         drawn = SHORTEST_WAIT * random.uniform(1.0, 1.2)
@@ -81,14 +88,31 @@ class Pump:
         self._due: list[tuple[float, int, Reading]] = []
         self._numbers = itertools.count()
         self._done: queue.SimpleQueue[tuple[Reading, Page | BaseException]] = queue.SimpleQueue()
-        # Pages being read, or read and not taken.
+        # Every reading that is open, by identity; how many of them stream; pages being read, or read and not taken.
+        self._open: dict[int, Reading] = {}
+        self._streaming = 0
         self._running = 0
+        # The most bytes that those pages may have.
+        self._under_way = 0
 
     def open(self, reader: ShardReader, key: bytes) -> Reading:
         now = self.clock()
         reading = Reading(reader, key, begun=now, polled=now)
+        self._open[id(reading)] = reading
+        self._streaming += reader.streams
         self.again(reading, 0.0)
         return reading
+
+    def shut(self, reading: Reading) -> None:
+        """Read ``reading`` no more, and let its reader go as soon as no read of it is under way."""
+        reading.closed = True
+        if not reading.running:
+            self._let_go(reading)
+
+    def _let_go(self, reading: Reading) -> None:
+        if self._open.pop(id(reading), None) is not None:
+            self._streaming -= reading.reader.streams
+            reading.reader.close()
 
     def again(self, reading: Reading, wait: float) -> None:
         """Read ``reading`` once more, not before ``wait`` seconds after its last read began."""
@@ -108,9 +132,12 @@ class Pump:
                 break
         for _ in self._threads:
             self._wanted.put(None)
+        for reading in list(self._open.values()):
+            self.shut(reading)
         deadline = time.monotonic() + _LEAVE_AFTER
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))  # daemons: a call that hangs is left behind
+        self._arrived()
 
     def take(self, timeout: float) -> list[tuple[Reading, Page]]:
         """Return the pages that have arrived, waiting up to ``timeout`` seconds for a first one.
@@ -138,7 +165,9 @@ class Pump:
             reading = heapq.heappop(self._due)[2]
             if not reading.closed:
                 reading.begun = now
+                reading.running = True
                 self._running += 1
+                self._under_way += reading.largest_page
                 self._wanted.put((reading, now))
                 if self._needs_thread():
                     self._waited = 0.0
@@ -148,12 +177,13 @@ class Pump:
 
     def _needs_thread(self) -> bool:
         count = len(self._threads)
-        if count < _FEW_THREADS:
+        if count < _FEW_THREADS + self._streaming:
             return count < self._running
-        return count < _THREADS and self._waited > _LONG_WAIT
+        return count < _THREADS + self._streaming and self._waited > _LONG_WAIT
 
     def _has_room(self) -> bool:
-        return (self._running + 1) * _LARGEST_PAGE <= _BUDGET  # I11
+        # I11. Of many shards that stream, each has to be waited for.
+        return self._under_way + _LARGEST_PAGE <= max(_BUDGET, _LARGEST_PAGE + self._streaming * STREAMED_PAGE)
 
     def _read_wanted(self) -> None:
         while (wanted := self._wanted.get()) is not None:
@@ -179,7 +209,11 @@ class Pump:
 
     def _unpack(self, done: tuple[Reading, Page | BaseException]) -> list[tuple[Reading, Page]]:
         reading, page = done
+        reading.running = False
         self._running -= 1
+        self._under_way -= reading.largest_page
+        if reading.closed:
+            self._let_go(reading)
         if isinstance(page, BaseException):
             if reading.closed:
                 return []

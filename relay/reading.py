@@ -242,7 +242,7 @@ class SourceReading:
 
     def _close(self, shard: str) -> None:
         if shard in self.open:
-            self.open.pop(shard).closed = True
+            self.pump.shut(self.open.pop(shard))
         self._latest.pop(shard, None)
 
     def ended(self, owned: set[int]) -> tuple[dict[bytes, tuple[Checkpoint, Gap]], list[bytes]]:

@@ -237,7 +237,7 @@ class Snapshots:
                 self._close(name)
 
     def _close(self, name: str) -> None:
-        self.open.pop(name).closed = True
+        self.pump.shut(self.open.pop(name))
         self._latest.pop(name, None)
 
     def checkpoint(self, page: Page) -> Checkpoint:

@@ -11,8 +11,11 @@ from typing import Any, Literal, Protocol
 
 from relay.avro.rows import TableSchema
 from relay.change import Change, Snapshot
-from relay.lineage import Checkpoint, Gap, Shard, Stream
+from relay.lineage import Checkpoint, Gap, Journal, Shard, Stream
 from relay.token import EventToken
+
+STREAMED_PAGE = 256 << 10
+"""Bytes of changes, about, that one page holds of a shard whose changes come by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,10 @@ class Page:
     Both say nothing about the position: the page has no changes.
     ``behind``: how many changes carry a time before that of one they follow: their tokens were given a later one.
     ``fresh``: reading was begun anew where it stood, so empty stretches walked over before are walked over again.
+    ``tables``: the schemas of the tables that it has changes of, where they may differ from page to page.
+    ``reached``: seconds; whatever was committed before is in this page or an earlier one. Known of sources that can be
+    asked where their head is.
+    ``journal``: why the shard ends here, and what goes on after it. Only with ``finished``.
     """
 
     shard: Shard
@@ -46,6 +53,9 @@ class Page:
     failed: str | None = None
     fresh: bool = False
     behind: int = 0
+    tables: Sequence[TableSchema] = ()
+    reached: float | None = None
+    journal: Journal | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +70,17 @@ class Begin:
 
 
 class ShardReader(Protocol):
-    """Reads one shard, in order. Used by one thread at a time."""
+    """Reads one shard, in order. Used by one thread at a time.
+
+    ``streams``: changes come by themselves, so ``read`` waits for them, up to half a second, and is called again at
+    once. Otherwise it asks for them.
+    """
 
     shard: Shard
+    streams: bool
+
+    def close(self) -> None:
+        """Let go of connections. Called once, by the thread that read last or by another one after it."""
 
     def read(self) -> Page:
         """Return the next page, after at most one call that waits on the network.

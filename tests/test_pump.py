@@ -1,7 +1,9 @@
-"""When a shard counts as polled: I10."""
+"""When a shard counts as polled (I10), what is let go of when, and how many shards are waited for at once."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,14 +17,25 @@ PAGE = Page(Shard("s"), [], None, None, None, begun=0.0)
 
 
 class Reads:
-    """A reader that gives what is put into it."""
+    """A reader that gives what is put into it, once ``may_end`` is set."""
 
-    def __init__(self, *pages: Page) -> None:
+    def __init__(self, *pages: Page, streams: bool = False) -> None:
         self.shard = Shard("s")
+        self.streams = streams
         self.pages = iter(pages)
+        self.may_end = threading.Event()
+        self.may_end.set()
+        self.begun = threading.Event()
+        self.closed = 0
 
     def read(self) -> Page:
+        self.begun.set()
+        assert self.may_end.wait(10)
+        assert not self.closed
         return next(self.pages)
+
+    def close(self) -> None:
+        self.closed += 1
 
 
 class Clock:
@@ -64,3 +77,57 @@ def test_only_a_read_that_succeeds_makes_a_shard_polled(pump: Pump, clock: Clock
         clock.now = now
         take(pump, reading)
         assert (reading.polled, reading.error) == (polled, error)
+
+
+def test_a_reader_is_let_go_of_at_once_and_once_where_no_read_is_under_way(pump: Pump) -> None:
+    reads = Reads(PAGE)
+    reading = pump.open(reads, b"")
+    pump.shut(reading)
+    assert reads.closed == 1
+    pump.close()
+    assert reads.closed == 1
+
+
+def test_a_reader_is_not_let_go_of_while_it_is_read(pump: Pump, clock: Clock) -> None:
+    reads = Reads(PAGE)
+    reads.may_end.clear()
+    reading = pump.open(reads, b"")
+    assert not pump.take(0.0)
+    assert reads.begun.wait(10)
+    pump.shut(reading)
+    assert not reads.closed
+    reads.may_end.set()
+    while not reads.closed:
+        assert not pump.take(0.0), "the page of a shard that was given up"
+    assert reads.closed == 1
+
+
+def test_a_pump_that_is_closed_lets_go_of_every_reader(pump: Pump) -> None:
+    every = [Reads(PAGE) for _ in range(3)]
+    for reads in every:
+        pump.open(reads, b"")
+    pump.take(0.0)
+    pump.close()
+    assert [reads.closed for reads in every] == [1, 1, 1]
+
+
+def test_shards_that_stream_are_all_waited_for_at_once() -> None:
+    """However many they are: the change that comes may be of any."""
+    pump = Pump()
+    every = [Reads(PAGE, streams=True) for _ in range(300)]
+    for reads in every:
+        reads.may_end.clear()
+        pump.open(reads, b"")
+    deadline = time.monotonic() + 30
+    while not all(reads.begun.is_set() for reads in every):
+        assert time.monotonic() < deadline, sum(reads.begun.is_set() for reads in every)
+        assert not pump.take(0.01)
+    for reads in every:
+        reads.may_end.set()
+    pump.close()
+
+
+def test_a_shard_that_streams_is_read_again_at_once_unless_it_failed(pump: Pump) -> None:
+    reading = pump.open(Reads(streams=True), b"")
+    assert reading.wait_after(PAGE) == 0.0
+    assert reading.wait_after(replace(PAGE, failed="connection reset")) > 0.0

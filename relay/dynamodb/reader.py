@@ -43,6 +43,8 @@ class DynamoDBShardReader:
     replaced (I4). Reading from the horizon needs no position: nothing was read yet.
     """
 
+    streams = False
+
     def __init__(
         self,
         session: StreamSession,
@@ -91,6 +93,9 @@ class DynamoDBShardReader:
 
     def __repr__(self) -> str:
         return f"<DynamoDBShardReader[{self.shard.id} after {self.sequence or 'the horizon'}]>"
+
+    def close(self) -> None:
+        """Nothing is held: an iterator is only a place."""
 
     def read(self) -> Page:
         """Return the next page. Raises ``RelayError`` on what is final."""

@@ -34,6 +34,8 @@ MOST_SEGMENTS = 64
 class SegmentReader:
     """The reader of one segment of a snapshot. Used by one thread at a time."""
 
+    streams = False
+
     def __init__(
         self,
         client: DynamoDBClient,
@@ -61,6 +63,9 @@ class SegmentReader:
 
     def __repr__(self) -> str:
         return f"<SegmentReader[{self.table.table} {self.segment + 1} of {self.segments}]>"
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def read(self) -> Page:
         """Return the next page: at most a megabyte of the table. Raises ``RelayError`` on what is final."""

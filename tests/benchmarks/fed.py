@@ -158,10 +158,15 @@ class FedSource:
 class FedReader:
     """Reads one shard of a `FedSource`."""
 
+    streams = False
+
     def __init__(self, source: FedSource, shard: Shard) -> None:
         self.source = source
         self.shard = shard
         self._next = 0
+
+    def close(self) -> None:
+        """Nothing is held."""
 
     def read(self) -> Page:
         feed, begun = self.source.feed, time.time()

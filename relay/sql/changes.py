@@ -1,0 +1,234 @@
+"""The rows of one shard's transactions become changes: tokens, event ids, keys, their place in the transaction.
+
+What is made here must come out the same whenever the same transaction is read again, from whatever server, or an event
+id would name two changes (I3). Nothing here waits for the end of a transaction: memory is bounded (I11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from relay.change import Change, Images, Operation, Snapshot, Transaction, event_id, event_ids
+from relay.errors import RelayError
+from relay.sql.counts import KeyCounts
+from relay.sql.tables import Row, Table
+from relay.token import EventToken, OriginToken
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NO_ROW: tuple[Any, ...] = ()
+
+
+class TransactionChanges:
+    """Makes the changes of one shard, in order: ``begin``, ``row`` for each, ``end``; ``take`` gives what is ready.
+
+    ``shard``: globally qualified. ``floor``: seconds that no token goes below. The changes of the last row are held
+    back until it is known whether another follows, since each says whether it is the last of its transaction.
+    """
+
+    def __init__(self, source: str, shard: str, floor: int = 0) -> None:
+        self.source = source
+        self.shard = shard
+        self.floor = floor
+        # Of the open transaction: rows whose changes were taken or skipped, the one held back not among them.
+        self.rows_done = 0
+        # Changes whose own time is before the floor, since they were last asked for.
+        self.behind = 0
+        # The last token made.
+        self.token: EventToken | None = None
+        # Estimated bytes of what `take` would give.
+        self.size = 0
+        self._counts = KeyCounts()
+        self._identities: dict[tuple[str, str], Callable[..., str]] = {}
+        self._ready: list[Change] = []
+        self._held: list[Change] = []
+        self._is_open = False
+
+    def __repr__(self) -> str:
+        return f"<TransactionChanges[{self.shard}: {len(self._ready)} ready]>"
+
+    def begin(
+        self,
+        gtid: str,
+        position: str,
+        timestamp: int,
+        *,
+        committed_at: int | None = None,
+        origin: OriginToken | None = None,
+        origin_gtid: str | None = None,
+        skip: int = 0,
+    ) -> None:
+        """Begin the transaction ``gtid``.
+
+        ``position``: the executed set up to and including it, flavour in front. ``timestamp``: seconds, of its GTID
+        or BEGIN event. ``committed_at``: microseconds, where known better than that. ``skip``: rows of it that were
+        published before. ``origin`` and ``origin_gtid``: where, and as what, it was first made; the event ids are
+        then those that it had there.
+        """
+        if (origin is None) != (origin_gtid is None):
+            raise ValueError("an origin needs the GTID that the transaction had there")
+        self._counts.clear()
+        self._is_open = True
+        self.rows_done = 0
+        self._gtid = gtid
+        self._committed_at = timestamp * 1_000_000 if committed_at is None else committed_at
+        self._is_behind = timestamp < self.floor
+        self._skip = skip
+        self._order = 0
+        self._origin = origin
+        self._id_shard, self._id_position = (self.shard, gtid) if origin is None else (origin.shard, origin_gtid or "")
+        # Never back along a lineage, so that a shard whose clock is behind cannot make newer look older.
+        self.floor = max(self.floor, timestamp)
+        self._token = EventToken(self.floor, self.shard, position, origin)
+
+    def row(self, table: Table, before: Row | None, after: Row | None, size: int = 0) -> None:
+        """Take one changed row: an insert has no ``before``, a delete no ``after``. ``size``: its bytes, about.
+
+        One whose key has changed is a delete and an insert, so that each is where its own key belongs.
+        """
+        if not self._is_open:
+            raise RelayError(f"{self.shard}: a row of {table.name} outside of any transaction")
+        old = None if before is None else dict(zip(table.names, before, strict=True))
+        new = None if after is None else dict(zip(table.names, after, strict=True))
+        if before is None:
+            made = [self._change(Operation.INSERT, table, after or _NO_ROW, None, new)]
+        elif after is None:
+            made = [self._change(Operation.DELETE, table, before, old, None)]
+        elif all(before[at] == after[at] for at in table.key):
+            made = [self._change(Operation.UPDATE, table, after, old, new)]
+        else:
+            made = [
+                self._change(Operation.DELETE, table, before, old, None),
+                self._change(Operation.INSERT, table, after, None, new),
+            ]
+        if self._skip:
+            self._skip -= 1
+            self.rows_done += 1
+            return
+        self._release()
+        self._held = made
+        self.size += size
+
+    def truncate(self, table: Table) -> None:
+        """Take a TRUNCATE of ``table``, a transaction of its own: ``begin`` and ``end`` are around it."""
+        name = self._identity(table.name)(self._id_position, b"")
+        schema = table.schema
+        change = Change(
+            name,
+            Operation.TRUNCATE,
+            schema.source,
+            schema.table,
+            None,
+            None,
+            None,
+            Images.NEW_AND_OLD,
+            self._token,
+            self._committed_at,
+            transaction=Transaction(self._gtid, self._order, False),
+        )
+        self._order += 1
+        self._release()
+        self._held = [change]
+
+    def end(self) -> None:
+        """End the transaction: what was held back is its last change."""
+        if self._held:
+            last = self._held[-1]
+            last.transaction = Transaction(self._gtid, self._order - 1, True)
+        self._release()
+        self._is_open = False
+        self._counts.clear()
+        self.token = self._token if self.token is None or self._order else self.token
+
+    def take(self) -> list[Change]:
+        """Return the changes that are ready, and forget them."""
+        ready, self._ready, self.size = self._ready, [], 0
+        return ready
+
+    def read(self, table: Table, row: Row, snapshot: Snapshot, now: float) -> None:
+        """Take one copied row. ``now``: seconds, when its page was asked for."""
+        self._ready.append(
+            Change(
+                event_id(self.source, f"snapshot/{snapshot.id}", table.name, _identity(table, row), 0),
+                Operation.READ,
+                self.source,
+                table.name,
+                _key(table, row),
+                None,
+                dict(zip(table.names, row, strict=True)),
+                Images.NEW,
+                None,
+                int(now * 1_000_000),
+                snapshot=snapshot,
+                keyspace_id=table.keyspace_id(row) if table.keyspace_id else None,
+            )
+        )
+
+    def _release(self) -> None:
+        if self._held:
+            self._ready += self._held
+            self._held = []
+            self.rows_done += 1
+            self.token = self._token
+
+    def _change(self, operation: Operation, table: Table, row: Row, old: Any, new: Any) -> Change:
+        identity = _identity(table, row)
+        n = self._counts.next(table.name, identity)
+        order = self._order
+        self._order = order + 1
+        self.behind += self._is_behind
+        return Change(
+            self._identity(table.name)(self._id_position, identity, n),
+            operation,
+            self.source,
+            table.name,
+            _key(table, row),
+            old,
+            new,
+            Images.NEW_AND_OLD,
+            self._token,
+            self._committed_at,
+            transaction=Transaction(self._gtid, order, False),
+            keyspace_id=table.keyspace_id(row) if table.keyspace_id else None,
+        )
+
+    def _identity(self, table: str) -> Callable[..., str]:
+        name = self._identities.get((self._id_shard, table))
+        if name is None:
+            if len(self._identities) > 1000:  # I11
+                self._identities.clear()
+            name = self._identities[self._id_shard, table] = event_ids(self._id_shard, table)
+        return name
+
+
+def _key(table: Table, row: Row) -> dict[str, Any]:
+    return {
+        column.name: _EPOCH + timedelta(microseconds=row[at]) if column.type == "timestamp" else row[at]
+        for column, at in zip(table.schema.key, table.key, strict=True)
+    }
+
+
+def _identity(table: Table, row: Row) -> bytes:
+    """Return the key of ``row`` as bytes in which no value runs into the next."""
+    try:
+        parts = [_part(row[at]) for at in table.key]
+    except TypeError as fault:
+        values = {table.names[at]: row[at] for at in table.key}
+        raise RelayError(f"{table.schema.source}: {values!r} cannot be a key of {table.name}: {fault}") from None
+    return parts[0] if len(parts) == 1 else b"".join([len(part).to_bytes(4, "big") + part for part in parts])
+
+
+def _part(value: Any) -> bytes:
+    if type(value) is int:
+        return b"%d" % value
+    if type(value) is str:
+        return value.encode()
+    if type(value) is bytes:
+        return value
+    if type(value) is float:
+        return repr(value).encode()
+    if type(value) is Decimal:
+        return f"{value:f}".encode()
+    raise TypeError(f"{value!r} cannot be a part of a key")

@@ -1,0 +1,54 @@
+"""How often each key has been changed in a transaction, in bounded memory however long the transaction is (I11).
+
+May be changed here: how many keys are counted in memory before they go to a file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+IN_MEMORY = 200_000
+
+
+class KeyCounts:
+    """``counts.next(table, key)``: how many times it was asked for this key before."""
+
+    def __init__(self, in_memory: int = IN_MEMORY) -> None:
+        self._in_memory = in_memory
+        self._counts: dict[tuple[str, bytes], int] = {}
+        self._file: sqlite3.Connection | None = None
+
+    def next(self, table: str, key: bytes) -> int:
+        if self._file is not None:
+            return self._next_in_file(table, key)
+        n = self._counts.get((table, key), 0)
+        self._counts[table, key] = n + 1
+        if len(self._counts) > self._in_memory:
+            self._spill()
+        return n
+
+    def clear(self) -> None:
+        """Begin a new transaction."""
+        if self._counts:
+            self._counts.clear()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _spill(self) -> None:
+        # A database without a name is a file that is removed as soon as it is closed, also by a kill.
+        self._file = sqlite3.connect("", isolation_level=None, check_same_thread=False)
+        self._file.executescript(
+            "pragma journal_mode = off; pragma synchronous = off; pragma cache_size = -16384; begin;"
+            "create table counts (t text, k blob, n integer not null, primary key (t, k)) without rowid;"
+        )
+        rows = ((table, key, n) for (table, key), n in self._counts.items())
+        self._file.executemany("insert into counts values (?, ?, ?)", rows)
+        self._counts.clear()
+
+    def _next_in_file(self, table: str, key: bytes) -> int:
+        assert self._file is not None
+        add = "insert into counts values (?, ?, 1) on conflict (t, k) do update set n = n + 1 returning n"
+        with closing(self._file.execute(add, (table, key))) as answer:
+            return int(answer.fetchone()[0]) - 1
