@@ -95,11 +95,11 @@ def test_a_reader_is_not_let_go_of_while_it_is_read(pump: Pump, clock: Clock) ->
     assert not pump.take(0.0)
     assert reads.begun.wait(10)
     pump.shut(reading)
-    assert not reads.closed
+    closed_early = reads.closed
     reads.may_end.set()
-    while not reads.closed:
+    while reads.closed == 0:
         assert not pump.take(0.0), "the page of a shard that was given up"
-    assert reads.closed == 1
+    assert (closed_early, reads.closed) == (0, 1)
 
 
 def test_a_pump_that_is_closed_lets_go_of_every_reader(pump: Pump) -> None:
@@ -114,7 +114,7 @@ def test_a_pump_that_is_closed_lets_go_of_every_reader(pump: Pump) -> None:
 def test_shards_that_stream_are_all_waited_for_at_once() -> None:
     """However many they are: the change that comes may be of any."""
     pump = Pump()
-    every = [Reads(PAGE, streams=True) for _ in range(300)]
+    every = [Reads(PAGE, streams=True) for _ in range(100)]
     for reads in every:
         reads.may_end.clear()
         pump.open(reads, b"")
