@@ -12,30 +12,29 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 
 from relay.avro.registry import open_schemas
 from relay.config import Config
-from relay.dynamodb.source import DynamoDBSource
 from relay.errors import RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
 from relay.kafka.checkpoints import CheckpointView, partition_of
-from relay.kafka.dead_letters import DeadLetters
 from relay.kafka.limits import Limits
-from relay.kafka.outbox import Outbox
 from relay.kafka.publisher import Abandoned, Aborted, Fenced, Probe
 from relay.kafka.settings import Settings
 from relay.observe.bars import SnapshotBars
 from relay.observe.observer import Observer
 from relay.observe.server import observing
+from relay.outboxes import Outboxes, open_outboxes
 from relay.publishing import Publishing
 from relay.pump import Pump, Reading
 from relay.reading import SourceReading
 from relay.signals import Signals
 from relay.source import Page, Source
+from relay.sources import open_sources
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ class Worker:
         self,
         settings: Settings,
         sources: Sequence[Source],
-        outboxes: Mapping[tuple[str, str], Outbox],
+        outboxes: Outboxes,
         *,
         observer: Observer,
         until_caught_up: bool = False,
@@ -182,6 +181,9 @@ class Worker:
         for source in planned:
             source.check_plan()  # it may have been another worker's
             source.settle()
+            if (plan := source.added_tables()) is not None and partition_of(source.plan_key) in self._group.owned:
+                self._publishing.record(source.plan_key, plan.to_json())
+                self._publishing.commit_and_see()
         going = [source for source in planned if not source.go_on()]
         listed = [source for source in going if source.discover()]
         if listed:
@@ -309,8 +311,8 @@ def run(
     ``settings``: of the Kafka clients, those of the config unless given. Raises ``RelayError``.
     Call it from the main thread, for the signals' sake.
     """
-    with Signals() as signals, observing(config) as observer:
-        sources = [DynamoDBSource(source) for source in config.sources]
+    with Signals() as signals, observing(config) as observer, ExitStack() as opened:
+        sources = open_sources(config)
         admin = topics.connect(config)
         for source in sources:
             source.connect()
@@ -318,24 +320,10 @@ def run(
         settings = settings or Settings.of(config)
         limits = Limits.of(found, settings.producer)
         settings = replace(settings, producer=limits.producer(settings.producer))
-        dead_letters = config.internal("dead_letters")
-        letters = DeadLetters(dead_letters, limits.records[dead_letters])
-        with closing(open_schemas(config)) as schemas:
-            outboxes = {
-                (source.name, table.table): Outbox(
-                    table,
-                    topic := config.topic(table.table),
-                    config.kafka.partitions,
-                    source.config.key,
-                    schemas,
-                    tombstones=source.config.tombstones,
-                    largest=limits.records[topic],
-                    letters=letters,
-                    on_unencodable=source.config.on_unencodable,
-                )
-                for source in sources
-                for table in source.tables()
-            }
+        # Open for as long as tables may change.
+        schemas = opened.enter_context(closing(open_schemas(config)))
+        tables = [table for source in sources for table in source.tables()]
+        outboxes = open_outboxes(config, admin, limits, settings, schemas, tables)
         worker = Worker(
             settings,
             sources,

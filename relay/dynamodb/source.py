@@ -41,6 +41,8 @@ def table_schema(config: SourceConfig, found: describe.Description) -> TableSche
 class DynamoDBSource:
     """Reads the stream of one table. ``connect`` comes first."""
 
+    has_journals = False
+
     def __init__(self, config: SourceConfig) -> None:
         self.config = config
         self.name = config.name
@@ -131,7 +133,13 @@ class DynamoDBSource:
         raise AssertionError("unreachable")
 
     def open(
-        self, shard: Shard, start: Mapping[str, Any], checkpoint: Checkpoint | None, floor: int, read_until: float
+        self,
+        shard: Shard,
+        start: Mapping[str, Any],
+        checkpoint: Checkpoint | None,
+        floor: int,
+        read_until: float,
+        parents: Mapping[str, Checkpoint],
     ) -> DynamoDBShardReader:
         record_format = RecordFormat(self.table, self.stream.qualified(shard.id), self._rows)
         return DynamoDBShardReader(
