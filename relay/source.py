@@ -105,6 +105,9 @@ class Source(Protocol):
 
     def close(self) -> None: ...
 
+    def reload(self, entry: Any) -> None:
+        """Take in this source's ``entry`` of a config that was read again. ``RelayError``: nothing was changed."""
+
     def connect(self, label: str | None = None) -> Stream:
         """Look the newest stream up, or the one called ``label``, and verify it. Raises ``Unavailable``."""
 

@@ -12,9 +12,10 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
+from functools import partial
 
 from relay.avro.registry import open_schemas
 from relay.config import Config
@@ -72,6 +73,7 @@ class Worker:
             observer.metrics.source(source.name)
         self.until_caught_up = until_caught_up
         self.stopping: int | None = None
+        self._reload: Callable[[], Config] | None = None
         self._stop_by = math.inf
         self._looked_at = 0.0
         self._is_done = False
@@ -97,6 +99,10 @@ class Worker:
         """End after the open transaction. Safe to call from a signal handler."""
         self._stop_by = time.monotonic() + STOP_PATIENCE
         self.stopping = signum
+
+    def reload(self, read: Callable[[], Config]) -> None:
+        """Take in the config that ``read`` gives, as far as sources can. Safe to call from a signal handler."""
+        self._reload = read
 
     def run(self) -> None:
         """Relay. Raises ``RelayError`` on what is final; what is not committed is read again next time."""
@@ -138,10 +144,31 @@ class Worker:
 
     def _look(self) -> None:
         self._serve_group()
+        if self._reload is not None:
+            read, self._reload = self._reload, None
+            self._take_in(read)
         self._view.poll()
         self._look_after_sources()
         self._publishing.watermarks(lambda: [(s.stream, s.low_watermark()) for s in self._sources])
         self._is_done = self.until_caught_up and all(source.is_caught_up() for source in self._sources)
+
+    def _take_in(self, read: Callable[[], Config]) -> None:
+        """Hand each source its entry of a config that was read again; a config that is wrong changes nothing."""
+        try:
+            entries = {entry.name: entry for entry in read().sources}
+        except RelayError as error:
+            log.error("the config is wrong, so it stays as it was: %s", error)
+            return
+        for source in self._sources:
+            if (entry := entries.pop(source.source.name, None)) is None:
+                log.warning("source %s is no longer in the config: restart the relay", source.source.name)
+                continue
+            try:
+                source.source.reload(entry)
+            except RelayError as error:
+                log.error("source %s stays as it was: %s", source.source.name, error)
+        for name in entries:
+            log.warning("source %s is new in the config: restart the relay", name)
 
     # ------------------------------------------------------------------ ownership
 
@@ -305,11 +332,12 @@ def run(
     until_caught_up: bool = False,
     settings: Settings | None = None,
     probe: Probe | None = None,
+    reload: Callable[[], Config] | None = None,
 ) -> None:
     """Relay what ``config`` says, until SIGTERM (returns) or SIGINT (raises ``KeyboardInterrupt``).
 
-    ``settings``: of the Kafka clients, those of the config unless given. Raises ``RelayError``.
-    Call it from the main thread, for the signals' sake.
+    ``settings``: of the Kafka clients, those of the config unless given. ``reload``: reads the config again, on
+    SIGHUP. Raises ``RelayError``. Call it from the main thread, for the signals' sake.
     """
     with Signals() as signals, observing(config) as observer, ExitStack() as opened:
         sources = open_sources(config)
@@ -333,6 +361,8 @@ def run(
             probe=probe,
         )
         signals.stop = worker.stop
+        if reload is not None:
+            signals.reload = partial(worker.reload, reload)
         observer.bars = SnapshotBars.of_terminal()
         # What is made from here on lives for the time of a page and has hardly any cycles.
         gc.freeze()

@@ -63,6 +63,10 @@ class DynamoDBSource:
         self._dynamodb.close()
         self._streams.close()
 
+    def reload(self, entry: SourceConfig) -> None:
+        if entry != self.config:
+            raise ConfigError("what it is told has changed in the config: restart the relay")
+
     def connect(self, label: str | None = None) -> Stream:
         # Of a stream that is followed while others are read, nobody waits for the table to be created.
         patience = describe.CREATION_PATIENCE if label is None else 0.0

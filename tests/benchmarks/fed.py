@@ -96,6 +96,9 @@ class FedSource:
 
     has_journals = False
 
+    def reload(self, entry: Any) -> None:
+        """Nothing of it can change."""
+
     def close(self) -> None:
         """Nothing is open."""
 
