@@ -109,6 +109,7 @@ class Checkpoint:
     ``position``: an object of the source's own making, None while nothing was read.
     ``start``: where reading begins, an object such as ``{"type": "trim_horizon"}`` or ``{"since": 1700000000.5}``.
     ``progress``: unclamped seconds since the epoch up to which the shard has been read, None if never.
+    ``journal``: of one that a reshard has ended, what follows it (``relay.journals``).
     ``updated_at``: seconds since the epoch.
     """
 
@@ -123,6 +124,7 @@ class Checkpoint:
     config_hash: str = ""
     updated_at: float = 0.0
     progress: float | None = None
+    journal: Mapping[str, Any] | None = None
 
     def to_json(self) -> bytes:
         return orjson.dumps(
@@ -138,6 +140,7 @@ class Checkpoint:
                 "config_hash": self.config_hash,
                 "updated_at": self.updated_at,
                 "progress": self.progress,
+                **({"journal": self.journal} if self.journal is not None else {}),
             }
         )
 
@@ -158,6 +161,7 @@ class Checkpoint:
             config_hash=raw["config_hash"],
             updated_at=raw["updated_at"],
             progress=raw.get("progress"),
+            journal=raw.get("journal"),
         )
 
 
@@ -182,8 +186,8 @@ class Plan:
     gap: str | None = None
     floor: int = 0
 
-    def start_of(self, shard: str) -> Mapping[str, Any]:
-        return self.shards.get(shard, {"type": "trim_horizon"})
+    def start_of(self, shard: Shard) -> Mapping[str, Any]:
+        return shard.start or self.shards.get(shard.id, {"type": "trim_horizon"})
 
     @property
     def passed(self) -> frozenset[str]:

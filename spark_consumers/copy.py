@@ -56,7 +56,7 @@ class CopyConsumer:
     delta = True
 
     def __init__(self, config: Config, copy: Copy) -> None:
-        self.topics = [config.topic(source.table_name) for source in config.sources]
+        self.topics = list(map(config.topic, config.tables))
         self._location = copy.url
         self._path = delta.spark_path(copy.url)
         self._retention = copy.tombstone_retention

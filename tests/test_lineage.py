@@ -193,8 +193,8 @@ def test_checkpoints_plans_and_gaps_survive_their_json() -> None:
     assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
     plan = Plan("latest", 1.5, {"s": {"since": 1.5}}, {"t": [["k", "S"]]}, "ab")
     assert Plan.from_json(plan.to_json()) == plan
-    assert plan.start_of("s") == {"since": 1.5}
-    assert plan.start_of("later") == {"type": "trim_horizon"}
+    assert plan.start_of(Shard("s")) == {"since": 1.5}
+    assert plan.start_of(Shard("later")) == {"type": "trim_horizon"}
 
 
 def test_the_same_loss_has_the_same_id_whenever_it_is_found() -> None:

@@ -1,0 +1,1 @@
+"""Vitess: key ranges, shard names and keyspace ids, computed as Vitess does."""
