@@ -18,6 +18,7 @@ import pytest
 
 from relay.local.dynamodb import DynamoDBLocal
 from relay.local.kafka import KafkaBroker
+from relay.local.mariadb import MariaDB
 from relay.local.redis import RedisServer
 from relay.local.registry import SchemaRegistry
 from tests import containers
@@ -96,6 +97,13 @@ def schema_registry(in_docker: bool) -> Iterator[SchemaRegistry | containers.Reg
     """A schema registry with Confluent's API: ``.url``."""
     with containers.Registry() if in_docker else SchemaRegistry() as registry:
         yield registry
+
+
+@pytest.fixture(scope="session")
+def mariadb(in_docker: bool) -> Iterator[MariaDB | containers.MariaDB]:
+    """A MariaDB primary: ``.host``, ``.port``, ``.connect``, ``.execute``, ``.gtid``. Make a database of your own."""
+    with containers.MariaDB() if in_docker else MariaDB() as server:
+        yield server
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, Self
 
+import pymysql
+from pymysql.connections import Connection
+from pymysql.cursors import Cursor
+
 from relay.errors import Unavailable
-from relay.local import dynamodb, redis, registry
+from relay.local import dynamodb, mariadb, redis, registry
 from relay.local.kafka import SETTINGS, coordinates
 from relay.local.process import free_port
 
@@ -103,6 +108,43 @@ class Registry(Container):
 
     def ready(self) -> bool:
         return registry.serves(self.url)
+
+
+class MariaDB(Container):
+    """Has ``connect``, ``execute``, ``gtid`` as the embedded one; no replicas."""
+
+    def __init__(self) -> None:
+        super().__init__("mariadb:11.4", 3306)
+        self.container.with_env("MARIADB_ROOT_PASSWORD", mariadb.PASSWORD)
+        settings = mariadb.BINLOG | {"server-id": self.port, "gtid-domain-id": 0}
+        self.container.with_command([f"--{name}={value}" for name, value in settings.items()])
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def connect(self, user: str = "root", **settings: Any) -> Connection[Cursor]:
+        defaults: dict[str, Any] = {"host": self.host, "port": self.port, "password": mariadb.PASSWORD}
+        defaults |= {"autocommit": True, "charset": "utf8mb4", "ssl_disabled": True}
+        return pymysql.connect(user=user, **(defaults | settings))
+
+    def execute(self, statement: str, arguments: object = None) -> tuple[tuple[Any, ...], ...]:
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(statement, arguments)
+            return tuple(cursor.fetchall())
+
+    @property
+    def gtid(self) -> str:
+        return str(self.execute("SELECT @@gtid_binlog_pos")[0][0])
+
+    def ready(self) -> bool:
+        # While it prepares its data it listens on no port.
+        try:
+            for statement in mariadb.ACCOUNT:
+                self.execute(statement)
+        except pymysql.err.OperationalError:
+            return False
+        return True
 
 
 def _wait_until(ready: Callable[[], bool], container: Any) -> None:

@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import json
 import os
-import shutil
 import signal
 import subprocess
 import threading
@@ -21,14 +20,18 @@ from pathlib import Path
 from typing import Any
 
 from relay.errors import ConfigError, RelayError
+from relay.local.account import remove
 from relay.local.dynamodb import DynamoDBLocal
 from relay.local.kafka import KafkaBroker
+from relay.local.mariadb import MariaDB
 from relay.local.process import accepts
 from relay.local.redis import RedisServer
 from relay.local.registry import SchemaRegistry
 from relay.local.server import Server
 
-KINDS: dict[str, type[Server]] = {each.name: each for each in (KafkaBroker, DynamoDBLocal, RedisServer, SchemaRegistry)}
+KINDS: dict[str, type[Server]] = {
+    each.name: each for each in (KafkaBroker, DynamoDBLocal, RedisServer, SchemaRegistry, MariaDB)
+}
 DEFAULT = ("kafka", "dynamodb", "redis")
 """What is started when no names are given. The registry is optional in a config and big."""
 
@@ -147,7 +150,7 @@ def _ensure(name: str, detach: bool, state: _State) -> Service:
         _end(found)
     # What it had: the other services may have forgotten theirs, so a fresh start is one for all.
     folder = _folder() / "services" / name
-    shutil.rmtree(folder, ignore_errors=True)
+    remove(folder)
     server = KINDS[name](folder, detached=detach)
     server.start()
     pid = server.process.pid
@@ -169,7 +172,7 @@ def _end(service: Service) -> bool:
                 os.killpg(service.pid, signal.SIGKILL)
         if not _wait(service, _STOP_SECONDS):
             raise RelayError(f"{service.name}, process {service.pid}, does not end")
-    shutil.rmtree(Path(service.log).parent, ignore_errors=True)
+    remove(Path(service.log).parent)
     return ran
 
 
