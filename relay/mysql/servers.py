@@ -24,6 +24,7 @@ from relay.mysql.positions import common
 log = logging.getLogger(__name__)
 
 _AVOID = 5.0  # seconds for which a server that failed is tried last
+_AGAIN = 10.0  # seconds after which a server that lacked something is asked for it again
 _SURE = 1.0  # seconds for which a primary has to lack what was read before it counts as lost
 
 
@@ -147,7 +148,7 @@ class ShardServers:
         self._clock = clock
         # Until when to try a server last; what those said that cannot go on from where reading stands.
         self._avoid: dict[str, float] = {}
-        self._refusals: dict[str, RelayError] = {}
+        self._refusals: dict[str, tuple[RelayError, float]] = {}
         self._lacking_since: float | None = None
 
     def __repr__(self) -> str:
@@ -155,9 +156,11 @@ class ShardServers:
 
     def failed(self, address: str, error: RelayError) -> None:
         """Remember why a server could not be read, so that others are tried before it."""
-        self._avoid[address] = self._clock() + _AVOID
+        now = self._clock()
+        self._avoid[address] = now + _AVOID
         if isinstance(error, Purged | Diverged):
-            self._refusals[address] = error
+            # A server that was behind may have what it lacked by now; what was purged does not come back.
+            self._refusals[address] = error, math.inf if isinstance(error, Purged) else now + _AGAIN
 
     def goes_on(self) -> None:
         """Reading has got further than what was refused."""
@@ -245,7 +248,9 @@ class ShardServers:
                 f"{server.flavour} {server.version}: give the new database a source of another name"
             )
         found = Found(server, role, executed)
-        refusal = self._refusals.get(address)
+        refusal, until = self._refusals.get(address, (None, 0.0))
+        if until < self._clock():
+            refusal = None
         if isinstance(refusal, Purged):
             looked.purged.append(found)
         elif executed.contains(needed) and not needed.diverges(executed) and refusal is None:
@@ -277,11 +282,11 @@ class ShardServers:
             oldest = min((purged(each.server) for each in looked.purged), key=_Size)
             self._refusals.clear()
             return Loss("purged", executed | oldest)
-        reasons = [*looked.waits, *(str(self._refusals[each.server.account.address]) for each in looked.purged)]
+        reasons = [*looked.waits, *(str(self._refusals[each.server.account.address][0]) for each in looked.purged)]
         gone = ", or remove from `shards` those that are gone for good" if looked.purged else ""
         raise Unavailable(
-            f"shard {self.shard}: no server can go on after {executed.position}: {'; '.join(reasons)}. It is tried again "
-            f"until one can{gone}"
+            f"shard {self.shard}: no server can go on after {executed.position}: {'; '.join(reasons)}. It is tried "
+            f"again until one can{gone}"
         )
 
 
