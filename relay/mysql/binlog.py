@@ -106,20 +106,20 @@ class BinlogEvents:
     def _tell(self, buffer: bytes, found: list[Event], told: list[BinlogEvent]) -> None:
         for kind, timestamp, server_id, position, flags, start, end in found:
             if kind in ROWS:
-                self.position = position
+                self.position = position or self.position
                 self._rows(kind, buffer, start, end, told)
             elif kind == events.TABLE_MAP:
                 raw = buffer[start + 8 : end]
                 entry = self._maps.get(raw, self)
                 if entry is self:
-                    self.position = position
+                    self.position = position or self.position
                     entry = self._learn(raw)
                 self._open[buffer[start : start + 6]] = entry  # type: ignore[assignment]
             elif kind == events.XID:
-                self.position = position
+                self.position = position or self.position
                 self._commit(told)
             elif kind == events.MARIADB_GTID:
-                self.position = position
+                self.position = position or self.position
                 sequence, domain, bits = events.MARIADB_GTID_BODY.unpack_from(buffer, start)
                 self._new_transaction()
                 self._gtid = f"{domain}-{server_id}-{sequence}"
@@ -128,7 +128,7 @@ class BinlogEvents:
                 self._is_prepared = bool(bits & events.PREPARED_XA)
                 told.append(Begin(self._gtid, reached, timestamp, None, bool(bits & events.IS_DDL)))
             elif kind == events.GTID:
-                self.position = position
+                self.position = position or self.position
                 server, number, committed_at = events.mysql_gtid(buffer[start:end])
                 self._new_transaction()
                 self._gtid = f"{server}:{number}"
@@ -136,7 +136,7 @@ class BinlogEvents:
                 # Whether it is DDL only its first event says.
                 self._held = (timestamp, committed_at)
             elif kind == events.QUERY or kind == events.COMPRESSED_QUERY:
-                self.position = position
+                self.position = position or self.position
                 self._query(buffer[start:end], timestamp, kind == events.COMPRESSED_QUERY, told)
             else:
                 self._other(kind, flags, buffer[start:end], timestamp, position, told)
@@ -178,7 +178,7 @@ class BinlogEvents:
         entry = None
         if self._wanted(database, name):
             try:
-                table = parse(raw)
+                table = parse(raw, self._server.is_mariadb)
                 columns = columns_of(table)
             except BadTableMap as fault:
                 raise NotCarried(
@@ -302,12 +302,11 @@ class BinlogEvents:
         elif kind in events.SILENT:
             self.position = position or self.position
         elif kind == events.TRANSACTION_PAYLOAD:
-            self.position = position
+            self.position = position or self.position
             for buffer, found in self._unpacked(body):
                 self._tell(buffer, found, told)
-            self.position = position
         elif kind == events.XA_PREPARE:
-            self.position = position
+            self.position = position or self.position
             # Without rows of wanted tables it may commit or not. A commit in one phase has no second one.
             self._commit(told)
         elif kind == events.INCIDENT:
