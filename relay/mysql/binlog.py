@@ -17,7 +17,7 @@ from relay.mysql import events
 from relay.mysql.connection import Server
 from relay.mysql.dump import Dump, Event
 from relay.mysql.errors import Incident, NotCarried
-from relay.mysql.events import COMMIT, ROWS, Begin, BinlogEvent, Heartbeat, Rotate, Rows, Statement
+from relay.mysql.events import COMMIT, ROWS, Begin, BinlogEvent, Heartbeat, Rows, Statement
 from relay.mysql.executed import Executed
 from relay.mysql.rows import RowDecoder, columns_of
 from relay.mysql.table_map import BadTableMap, name_in, packed, parse
@@ -182,9 +182,8 @@ class BinlogEvents:
                 columns = columns_of(table)
             except BadTableMap as fault:
                 raise NotCarried(
-                    f"{self._place}: rows of {database}.{name} cannot be read: {fault}. They were written without "
-                    "`binlog_row_metadata = FULL`, or by a server newer than this program: set it with `SET GLOBAL "
-                    "binlog_row_metadata = 'FULL'` and begin after this position, or leave the table out"
+                    f"{self._place}: rows of {database}.{name} cannot be read: {fault}. Begin after this position, or "
+                    "leave the table out"
                 ) from None
             layout = self._layout(database, name, columns, table.primary)
             entry = None if layout is None else _Entry(RowDecoder(table), layout)
@@ -223,8 +222,8 @@ class BinlogEvents:
             at += decoder.bitmap
         if self._is_prepared:
             raise NotCarried(
-                f"{self._place}: an XA transaction changes {self._name(decoder)}: its rows are logged before it is known "
-                "whether it commits, so they cannot be told in order. Begin after this position, or leave the table out"
+                f"{self._place}: an XA transaction changes {self._name(decoder)}: its rows are logged before it is "
+                "known whether it commits, so they cannot be told in order. Begin after this position, or leave the table out"
             )
         self._has_rows = entry.table.name
         if is_compressed:
@@ -286,8 +285,8 @@ class BinlogEvents:
         if touched:
             shown = sql if len(sql) <= 200 else f"{sql[:200]}..."
             raise NotCarried(
-                f"{self._place}: a change is logged as a statement, not as rows, and may be one of {touched[0]}: {shown!r}. "
-                "Set `SET GLOBAL binlog_format = 'ROW'` (sessions may have set their own) and begin after this position"
+                f"{self._place}: a change is logged as a statement, not as rows, and may be one of {touched[0]}: "
+                f"{shown!r}. Set `SET GLOBAL binlog_format = 'ROW'` (sessions may have set their own) and begin after this position"
             )
 
     def _other(
@@ -333,7 +332,9 @@ class BinlogEvents:
                 "`SET GLOBAL binlog_format = 'ROW'` and begin after this position"
             )
         elif not flags & events.IGNORABLE_FLAG:
-            raise NotCarried(f"{self._place}: an event of type {kind}, which is not known: is the server newer than this?")
+            raise NotCarried(
+                f"{self._place}: an event of type {kind}, which is not known: is the server newer than this?"
+            )
 
     def _unpacked(self, body: bytes) -> Any:
         """Yield the events of a compressed transaction, about a megabyte at a time."""
@@ -371,5 +372,3 @@ class BinlogEvents:
     def _now(self) -> int:
         """Return seconds that the server's clock has certainly reached, rounded down."""
         return int(time.time() + self._server.clock)
-
-
