@@ -80,9 +80,9 @@ def decimal_reader(precision: int, scale: int) -> Callable[[bytes], Decimal]:
 _FLOAT = struct.Struct("<f")
 
 
-def shortest(number: float) -> float:
+def shortest(stored: bytes) -> float:
     """Return the double whose text is the shortest one of a 32-bit float: 3.99, not 3.990000009536743."""
-    stored = _FLOAT.pack(number)
+    (number,) = _FLOAT.unpack(stored)
     for digits in (6, 7, 8) if abs(number) > 1e-37 else range(1, 9):
         short = float(f"{number:.{digits}g}")
         try:
