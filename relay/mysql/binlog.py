@@ -17,7 +17,7 @@ from relay.mysql import events
 from relay.mysql.connection import Server
 from relay.mysql.dump import Dump, Event
 from relay.mysql.errors import Incident, NotCarried
-from relay.mysql.events import COMMIT, ROWS, Begin, BinlogEvent, Heartbeat, Rotate, Rows, Statement
+from relay.mysql.events import COMMIT, ROWS, Begin, BinlogEvent, Heartbeat, Rows, Statement
 from relay.mysql.executed import Executed
 from relay.mysql.rows import RowDecoder, columns_of
 from relay.mysql.table_map import BadTableMap, name_in, packed, parse
@@ -106,20 +106,20 @@ class BinlogEvents:
     def _tell(self, buffer: bytes, found: list[Event], told: list[BinlogEvent]) -> None:
         for kind, timestamp, server_id, position, flags, start, end in found:
             if kind in ROWS:
-                self.position = position
+                self.position = position or self.position
                 self._rows(kind, buffer, start, end, told)
             elif kind == events.TABLE_MAP:
                 raw = buffer[start + 8 : end]
                 entry = self._maps.get(raw, self)
                 if entry is self:
-                    self.position = position
+                    self.position = position or self.position
                     entry = self._learn(raw)
                 self._open[buffer[start : start + 6]] = entry  # type: ignore[assignment]
             elif kind == events.XID:
-                self.position = position
+                self.position = position or self.position
                 self._commit(told)
             elif kind == events.MARIADB_GTID:
-                self.position = position
+                self.position = position or self.position
                 sequence, domain, bits = events.MARIADB_GTID_BODY.unpack_from(buffer, start)
                 self._new_transaction()
                 self._gtid = f"{domain}-{server_id}-{sequence}"
@@ -128,7 +128,7 @@ class BinlogEvents:
                 self._is_prepared = bool(bits & events.PREPARED_XA)
                 told.append(Begin(self._gtid, reached, timestamp, None, bool(bits & events.IS_DDL)))
             elif kind == events.GTID:
-                self.position = position
+                self.position = position or self.position
                 server, number, committed_at = events.mysql_gtid(buffer[start:end])
                 self._new_transaction()
                 self._gtid = f"{server}:{number}"
@@ -136,7 +136,7 @@ class BinlogEvents:
                 # Whether it is DDL only its first event says.
                 self._held = (timestamp, committed_at)
             elif kind == events.QUERY or kind == events.COMPRESSED_QUERY:
-                self.position = position
+                self.position = position or self.position
                 self._query(buffer[start:end], timestamp, kind == events.COMPRESSED_QUERY, told)
             else:
                 self._other(kind, flags, buffer[start:end], timestamp, position, told)
@@ -178,13 +178,12 @@ class BinlogEvents:
         entry = None
         if self._wanted(database, name):
             try:
-                table = parse(raw)
+                table = parse(raw, self._server.is_mariadb)
                 columns = columns_of(table)
             except BadTableMap as fault:
                 raise NotCarried(
-                    f"{self._place}: rows of {database}.{name} cannot be read: {fault}. They were written without "
-                    "`binlog_row_metadata = FULL`, or by a server newer than this program: set it with `SET GLOBAL "
-                    "binlog_row_metadata = 'FULL'` and begin after this position, or leave the table out"
+                    f"{self._place}: rows of {database}.{name} cannot be read: {fault}. Begin after this position, or "
+                    "leave the table out"
                 ) from None
             layout = self._layout(database, name, columns, table.primary)
             entry = None if layout is None else _Entry(RowDecoder(table), layout)
@@ -223,8 +222,8 @@ class BinlogEvents:
             at += decoder.bitmap
         if self._is_prepared:
             raise NotCarried(
-                f"{self._place}: an XA transaction changes {self._name(decoder)}: its rows are logged before it is known "
-                "whether it commits, so they cannot be told in order. Begin after this position, or leave the table out"
+                f"{self._place}: an XA transaction changes {self._name(decoder)}: its rows are logged before it is "
+                "known whether it commits, so they cannot be told in order. Begin after this position, or leave the table out"
             )
         self._has_rows = entry.table.name
         if is_compressed:
@@ -286,8 +285,8 @@ class BinlogEvents:
         if touched:
             shown = sql if len(sql) <= 200 else f"{sql[:200]}..."
             raise NotCarried(
-                f"{self._place}: a change is logged as a statement, not as rows, and may be one of {touched[0]}: {shown!r}. "
-                "Set `SET GLOBAL binlog_format = 'ROW'` (sessions may have set their own) and begin after this position"
+                f"{self._place}: a change is logged as a statement, not as rows, and may be one of {touched[0]}: "
+                f"{shown!r}. Set `SET GLOBAL binlog_format = 'ROW'` (sessions may have set their own) and begin after this position"
             )
 
     def _other(
@@ -302,12 +301,11 @@ class BinlogEvents:
         elif kind in events.SILENT:
             self.position = position or self.position
         elif kind == events.TRANSACTION_PAYLOAD:
-            self.position = position
+            self.position = position or self.position
             for buffer, found in self._unpacked(body):
                 self._tell(buffer, found, told)
-            self.position = position
         elif kind == events.XA_PREPARE:
-            self.position = position
+            self.position = position or self.position
             # Without rows of wanted tables it may commit or not. A commit in one phase has no second one.
             self._commit(told)
         elif kind == events.INCIDENT:
@@ -334,7 +332,9 @@ class BinlogEvents:
                 "`SET GLOBAL binlog_format = 'ROW'` and begin after this position"
             )
         elif not flags & events.IGNORABLE_FLAG:
-            raise NotCarried(f"{self._place}: an event of type {kind}, which is not known: is the server newer than this?")
+            raise NotCarried(
+                f"{self._place}: an event of type {kind}, which is not known: is the server newer than this?"
+            )
 
     def _unpacked(self, body: bytes) -> Any:
         """Yield the events of a compressed transaction, about a megabyte at a time."""
@@ -372,5 +372,3 @@ class BinlogEvents:
     def _now(self) -> int:
         """Return seconds that the server's clock has certainly reached, rounded down."""
         return int(time.time() + self._server.clock)
-
-

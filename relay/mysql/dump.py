@@ -1,12 +1,13 @@
 """The binlog of a server as it sends it: packets cut into events, checksums verified, what the server says raised.
 
-Reads the socket that PyMySQL has logged in on. Nothing is copied between the socket's bytes and the decoders: an event is
-a place in a buffer. Commands and packets are those of MySQL's client/server protocol, "COM_BINLOG_DUMP_GTID", and of
+Reads the socket that PyMySQL has logged in on. Nothing is copied between the socket's bytes and the decoders: an event
+is a place in a buffer. Commands and packets are those of MySQL's client/server protocol, "COM_BINLOG_DUMP_GTID", and of
 MariaDB's "COM_BINLOG_DUMP" with ``@slave_connect_state``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 import socket
 import struct
@@ -113,11 +114,9 @@ class Dump:
     def close(self) -> None:
         """End it, also while another thread reads: that one gets ``Closed``. May be called again."""
         self._closed = True
-        try:
-            # Of the plain socket: that of an encrypted one would give its reader encrypted bytes.
+        # Of the plain socket: that of an encrypted one would give its reader encrypted bytes. The server may be first.
+        with contextlib.suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-        except OSError:
-            pass  # noqa: SIM105 - the server was first
         with self._lock:
             self._connection._force_close()  # type: ignore[attr-defined]
 
@@ -195,7 +194,7 @@ class Dump:
             _, _, timestamp, kind, server_id, written, position, flags = unpack(buffer, at)
             if written != length - 1:
                 raise NotCarried(f"{self.address}: an event of {written} bytes came in {length - 1}, before {position}")
-            if kind == FORMAT_DESCRIPTION or kind == ROTATE:
+            if kind in (FORMAT_DESCRIPTION, ROTATE):
                 is_checked = self._negotiate(kind, buffer, at + 5, end)
             if is_checked:
                 if crc32(view[at + 5 : end - 4]) != _CHECKSUM.unpack_from(buffer, end - 4)[0]:
@@ -238,7 +237,7 @@ class Dump:
         """Whether this event has a checksum, and what follows has them."""
         if kind == ROTATE:
             # Comes before what would say whether it has one.
-            return crc32(buffer[start : end - 4]) == _CHECKSUM.unpack_from(buffer, end - 4)[0]
+            return bool(crc32(buffer[start : end - 4]) == _CHECKSUM.unpack_from(buffer, end - 4)[0])
         algorithm = buffer[end - 5]
         if algorithm > 1:
             raise NotCarried(f"{self.address}: its binlog has checksums of type {algorithm}, which is not known")
