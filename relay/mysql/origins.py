@@ -78,8 +78,8 @@ class CheckpointTable:
         shard = next((values[name] for name in ("source_shard", "shard") if name in values), None)
         if position is None or (shard is None and "source" not in values):
             raise RelayError(
-                f"{self} has the columns {', '.join(names)}: it needs `source_shard` or `shard`, or Vitess' `source`, and "
-                "`position` or `pos`, for the origins of replicated transactions to be known"
+                f"{self} has the columns {', '.join(names)}: it needs `source_shard` or `shard`, or Vitess' `source`, "
+                "and `position` or `pos`, for the origins of replicated transactions to be known"
             )
         if shard is None:
             found = _SHARD.search(values["source"])
@@ -215,9 +215,9 @@ class ReplicatedEvents:
         if self._row is None:
             if self._size and _server(begun.gtid) in self._servers:
                 raise RelayError(
-                    f"the transaction {begun.gtid} was replicated from another shard without a row in {self._checkpoints} "
-                    "that says how far that has come, so what was published before cannot be told from what was not. "
-                    "Name the table as `reshard_checkpoint_table`, or reshard by a replication that writes one"
+                    f"the transaction {begun.gtid} was replicated from another shard without a row in "
+                    f"{self._checkpoints} that says how far that has come, so what was published before cannot be told "
+                    "from what was not. Name the table as `reshard_checkpoint_table`, or reshard by a replication that writes one"
                 )
             return True, None
         row, before = self._row

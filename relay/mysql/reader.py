@@ -1,8 +1,8 @@
 """Reads one shard from the binlogs of its servers, whichever of them can be read.
 
 Positions are ``{"gtid": executed set}``, and inside a transaction ``"transaction"`` and ``"rows_done"`` besides: how
-many of its rows, of relayed tables, are on the topic (I4). What is read is always what the executed set lacks, so it does
-not matter from which server, and a failover neither loses nor doubles anything (I1, I3).
+many of its rows, of relayed tables, are on the topic (I4). What is read is always what the executed set lacks, so it
+does not matter from which server, and a failover neither loses nor doubles anything (I1, I3).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Reshards by overlapping ranges: which listed shards take the place of which, and when a shard may hand over.
 
-The config lists the shards of before first, and after them those that follow (seed 004, "Surviving Resharding"). A shard
-ends once its targets' replication is known to go on from within what was read of it; where exactly, in each target's own
-binlog, its last position says. So nothing lies between what it told and what they tell (I1), whatever the clocks say.
+The config lists the shards of before first, and after them those that follow (seed 004, "Surviving Resharding"). A
+shard ends once its targets' replication is known to go on from within what was read of it; where exactly, in each
+target's own binlog, its last position says. So nothing lies between what it told and what they tell (I1), whatever the
+clocks say.
 """
 
 from __future__ import annotations

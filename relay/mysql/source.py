@@ -140,8 +140,8 @@ class MySQLSource:
         """Open a shard. Not reached before a position is known: ``read_until`` is not needed to find losses."""
         if shard.name not in self._shards:
             raise RelayError(
-                f"source {self.name}: shard {shard.name} is not read to its end, and `shards` does not list it (any more): "
-                "list it with its servers, before the shards that take its place"
+                f"source {self.name}: shard {shard.name} is not read to its end, and `shards` does not list it (any "
+                "more): list it with its servers, before the shards that take its place"
             )
         is_new = checkpoint is None or checkpoint.position is None
         if is_new and start.get("type") == "reshard":
@@ -177,8 +177,8 @@ class MySQLSource:
         if missing or unknown:
             wrong = ", ".join(sorted(missing)) or ", ".join(sorted(unknown))
             raise ConfigError(
-                f"source {self.name}: `start: {{gtid: ...}}` needs a position for each of the shards {', '.join(names)}: "
-                f"{'it has none for' if missing else 'there is no shard'} {wrong}"
+                f"source {self.name}: `start: {{gtid: ...}}` needs a position for each of the shards {', '.join(names)}"
+                f": {'it has none for' if missing else 'there is no shard'} {wrong}"
             )
         return {name: {"gtid": positions[name]} for name in names}
 
@@ -238,8 +238,8 @@ class MySQLSource:
         wanted = "SELECT 1 FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s"
         if not server.execute(wanted, (self.config.database,)):
             raise Unavailable(
-                f"{server.account.address} has no database {self.config.database}, or {self.config.user} may not read it: "
-                f"`GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {self.config.user}`"
+                f"{server.account.address} has no database {self.config.database}, or {self.config.user} may not read "
+                f"it: `GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {self.config.user}`"
             )
 
     def _replicated(self, parents: Mapping[str, Checkpoint]) -> OpenEvents:
