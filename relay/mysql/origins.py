@@ -127,12 +127,12 @@ class ReplicatedEvents:
         open_at: Callable[[GtidSet], _Stream],
         *,
         own: str = "",
-        held: int = HELD,
+        held: int | None = None,
     ) -> None:
         self._parents = parents
         self._checkpoints = checkpoints
         self._open_at = open_at
-        self._limit = held
+        self._limit = HELD if held is None else held
         self._events = open_at(start)
         # Up to the last transaction that was given.
         self._before = start.position

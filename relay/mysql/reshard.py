@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from relay.errors import RelayError, Unavailable
@@ -53,12 +54,18 @@ def first_shards(keyrange: KeyRange, listed: Sequence[str]) -> list[str]:
 
 def hop_of(shard: str, listed: Sequence[str]) -> Hop | None:
     """Return what takes the place of ``shard``; None if nothing is listed after it, or not all of it yet."""
-    participants, targets = {shard}, set(_after(shard, listed))
-    if shard not in listed or not targets:
+    return _hop_of(shard, tuple(listed))
+
+
+@lru_cache(maxsize=1000)
+def _hop_of(shard: str, listed: tuple[str, ...]) -> Hop | None:
+    after = _followers(listed)
+    participants, targets = {shard}, after.get(shard, frozenset())
+    if not targets:
         return None
     while True:
-        more = {name for name in listed if targets & set(_after(name, listed))}
-        wider = {target for name in participants | more for target in _after(name, listed)}
+        more = {name for name, following in after.items() if following & targets}
+        wider = frozenset(target for name in participants | more for target in after[name])
         if more <= participants and wider <= targets:
             break
         participants, targets = participants | more, targets | wider
@@ -69,17 +76,19 @@ def hop_of(shard: str, listed: Sequence[str]) -> Hop | None:
 
 def unfinished(listed: Sequence[str]) -> list[str]:
     """Return the shards that have others listed after them which do not take all of their place."""
-    return [name for name in listed if _after(name, listed) and hop_of(name, listed) is None]
+    return [name for name, after in _followers(tuple(listed)).items() if after and hop_of(name, listed) is None]
 
 
-def _after(shard: str, listed: Sequence[str]) -> list[str]:
-    """Return the shards that come right after ``shard``: listed after it, and after no other that does."""
-    if shard not in listed:
-        return []
-    later = overlapping(shard, listed[listed.index(shard) + 1 :])
-    return [
-        name for name in later if not any(other in later for other in overlapping(name, listed[: listed.index(name)]))
-    ]
+@lru_cache(maxsize=16)
+def _followers(listed: tuple[str, ...]) -> Mapping[str, frozenset[str]]:
+    """Return the shards that come right after each: listed after it, and after no other that does."""
+    ranges = [shard_range(name) for name in listed]
+    found = {}
+    for at, name in enumerate(listed):
+        later = [other for other in range(at + 1, len(listed)) if ranges[other].intersects(ranges[at])]
+        next_ = (each for each in later if not any(o < each and ranges[o].intersects(ranges[each]) for o in later))
+        found[name] = frozenset(listed[each] for each in next_)
+    return found
 
 
 def _is_same(participants: Iterable[str], targets: Iterable[str]) -> bool:

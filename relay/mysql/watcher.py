@@ -38,8 +38,8 @@ class ReplicationWatcher:
     ``connect``: to the server, as ``relay.mysql.connection.connect`` does. ``shard``: globally qualified, as the relay
     names it: ``<source>/<database>/<shard>``. ``times``: where each time began, while that is kept.
 
-    ``token`` is None before ``start``, and for good once the server's role has changed or the watch has failed; ``error``
-    then says why. A new watcher can be started. Of a replica it leaves out what other servers of the shard do not have.
+    ``token`` is None before ``start``, and for good once the server's role has changed or the watch has failed: see
+    ``error``. A new watcher can be started. Of a replica it leaves out what no other server of the shard has.
     """
 
     def __init__(self, connect: Callable[[], Server], shard: str) -> None:
