@@ -209,7 +209,9 @@ def read(body: bytes, decoder: RowDecoder, kind: str) -> Any:
     return getattr(decoder, kind)(front + body + b"\xaa" * 9, len(front) + start, len(front) + len(body))
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.type.kind}-{case.type.meta.hex()}-{case.type.unsigned}")
+@pytest.mark.parametrize(
+    "case", CASES, ids=lambda case: f"{case.type.kind}-{case.type.meta.hex()}-{case.type.unsigned}"
+)
 @given(data=st.data())
 @settings(max_examples=15)
 def test_a_value_of_every_type_is_read_as_it_was_written(case: Case, data: st.DataObject) -> None:
@@ -325,7 +327,7 @@ def test_a_type_that_is_not_known_is_refused_with_its_column() -> None:
 
 def test_names_are_never_part_of_the_compiled_source() -> None:
     columns = [("a'\"]\n; import os #", fixed("i", 3)), ("b`{}{0}", text(50, LATIN1).type)]
-    decoder = RowDecoder(parse(table_map(7, "sh'op", "or\"ders", columns)[8:], is_mariadb=False))
+    decoder = RowDecoder(parse(table_map(7, "sh'op", 'or"ders', columns)[8:], is_mariadb=False))
     assert read(rows(7, columns, [[1, "é"]]), decoder, "inserts") == [(None, (1, "é"))]
 
 
