@@ -79,7 +79,9 @@ def test_latin1_is_windows_code_page_with_its_holes_left_as_they_are() -> None:
     assert decoder("latin1")(b"caf\xe9 \x80 \x81\x8d\x8f\x90\x9d") == "café € \x81\x8d\x8f\x90\x9d"
 
 
-@pytest.mark.parametrize(("name", "raw"), [("utf8mb4", b"\xff"), ("ascii", b"\x80"), ("greek", b"\xaa"), ("sjis", b"\x81")])
+@pytest.mark.parametrize(
+    ("name", "raw"), [("utf8mb4", b"\xff"), ("ascii", b"\x80"), ("greek", b"\xaa"), ("sjis", b"\x81")]
+)
 def test_bytes_without_a_character_are_refused(name: str, raw: bytes) -> None:
     """I8."""
     with pytest.raises(UnicodeDecodeError):
