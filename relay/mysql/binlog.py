@@ -13,6 +13,7 @@ from typing import Any
 
 from relay.avro.rows import Column
 from relay.gtid import GtidSet
+from relay.gtid import parse as parse_set
 from relay.mysql import events
 from relay.mysql.connection import Server
 from relay.mysql.dump import Dump, Event
@@ -49,8 +50,8 @@ class _Entry:
 class BinlogEvents:
     """What a server has committed since ``start``, in order. ``read`` by one thread; ``close`` by any.
 
-    ``executed``: up to and including the last transaction that was begun. ``file`` and ``position``: where that is in
-    the server's binlog. ``seen``: bytes of rows that were decoded.
+    ``executed``: up to and including the last transaction that ``read`` told to its end. ``file`` and ``position``: where that is in
+    the server's binlog.
     """
 
     def __init__(self, server: Server, start: GtidSet, layout: Layout, wanted: Wanted | None = None) -> None:
@@ -68,7 +69,7 @@ class BinlogEvents:
         self._maps: dict[bytes, _Entry | None] = {}
         self._open: dict[bytes, _Entry | None] = {}
         self._gtid = ""
-        self._before = executed.position
+        self._committed = executed.position
         # Of the open transaction: a MySQL GTID whose begin was not told yet, whether it is one statement, a row of
         # a wanted table, and whether it is only prepared.
         self._held: tuple[int, int | None] | None = None
@@ -81,7 +82,7 @@ class BinlogEvents:
 
     @property
     def executed(self) -> GtidSet:
-        return self._executed.set
+        return parse_set(self._committed)
 
     def close(self) -> None:
         """End the stream, also while another thread reads: that one gets ``Closed``."""
@@ -148,8 +149,7 @@ class BinlogEvents:
             # A server that died while it wrote it: nothing of it was committed.
             if self._has_rows:
                 raise NotCarried(f"{self._place}: a transaction with rows of {self._has_rows} has no end")
-            self._executed.restore(self._before)
-        self._before = self._executed.position
+            self._executed.restore(self._committed)
         self._has_rows = ""
         self._is_statement = self._is_prepared = False
         self._held = None
@@ -166,6 +166,7 @@ class BinlogEvents:
         if self._gtid:
             self._begin_held(told, False)
             self._gtid = ""
+            self._committed = self._executed.position
             told.append(COMMIT)
 
     # ------------------------------------------------------------------ rows

@@ -47,12 +47,8 @@ class Reader:
     def each(self) -> Iterator[BinlogEvent]:
         """Yield what comes until all that is committed now has come."""
         goal = parse(f"MariaDB/{self.server.gtid}")
-        at_end = self.stream.executed == goal
-        while not at_end:
-            for event in self.stream.read(10):
-                yield event
-                if isinstance(event, Commit):
-                    at_end = self.stream.executed.contains(goal)
+        while not self.stream.executed.contains(goal):
+            yield from self.stream.read(10)
 
     def told(self) -> list[Told]:
         return [event for event in self.each() if not isinstance(event, Heartbeat | Rotate)]
