@@ -50,8 +50,8 @@ class _Entry:
 class BinlogEvents:
     """What a server has committed since ``start``, in order. ``read`` by one thread; ``close`` by any.
 
-    ``executed``: up to and including the last transaction that ``read`` told to its end. ``file`` and ``position``: where that is in
-    the server's binlog.
+    ``executed``: up to and including the last transaction that ``read`` told to its end. ``file`` and ``position``:
+    where the last event is in the server's binlog.
     """
 
     def __init__(self, server: Server, start: GtidSet, layout: Layout, wanted: Wanted | None = None) -> None:
@@ -224,7 +224,7 @@ class BinlogEvents:
         if self._is_prepared:
             raise NotCarried(
                 f"{self._place}: an XA transaction changes {self._name(decoder)}: its rows are logged before it is "
-                "known whether it commits, so they cannot be told in order. Begin after this position, or leave the table out"
+                "known whether it commits, so they cannot be told in order. Begin after it, or leave the table out"
             )
         self._has_rows = entry.table.name
         if is_compressed:
@@ -287,7 +287,7 @@ class BinlogEvents:
             shown = sql if len(sql) <= 200 else f"{sql[:200]}..."
             raise NotCarried(
                 f"{self._place}: a change is logged as a statement, not as rows, and may be one of {touched[0]}: "
-                f"{shown!r}. Set `SET GLOBAL binlog_format = 'ROW'` (sessions may have set their own) and begin after this position"
+                f"{shown!r}. Set `SET GLOBAL binlog_format = 'ROW'` (sessions may have set their own) and begin after"
             )
 
     def _other(

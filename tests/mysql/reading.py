@@ -50,6 +50,11 @@ class Reader:
         while not self.stream.executed.contains(goal):
             yield from self.stream.read(10)
 
+    def until_it_ends(self) -> None:
+        """Read whatever comes, for as long as nothing is raised."""
+        while True:
+            self.stream.read(5)
+
     def told(self) -> list[Told]:
         return [event for event in self.each() if not isinstance(event, Heartbeat | Rotate)]
 

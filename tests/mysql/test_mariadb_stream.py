@@ -59,13 +59,25 @@ class TestATransaction:
             execute("CREATE TABLE t (id INT PRIMARY KEY)")
             execute("CREATE TABLE plain (id INT PRIMARY KEY) ENGINE=MyISAM")
             for statement in (
-                "BEGIN", "INSERT INTO t VALUES (1)", "SAVEPOINT a", "INSERT INTO t VALUES (2)", "ROLLBACK TO a",
-                "INSERT INTO t VALUES (3)", "COMMIT",
-                "BEGIN", "INSERT INTO t VALUES (4)", "INSERT INTO plain VALUES (5)", "ROLLBACK",
-                "XA START 'x'", "INSERT INTO t VALUES (6)", "XA END 'x'", "XA COMMIT 'x' ONE PHASE",
+                "BEGIN",
+                "INSERT INTO t VALUES (1)",
+                "SAVEPOINT a",
+                "INSERT INTO t VALUES (2)",
+                "ROLLBACK TO a",
+                "INSERT INTO t VALUES (3)",
+                "COMMIT",
+                "BEGIN",
+                "INSERT INTO t VALUES (4)",
+                "INSERT INTO plain VALUES (5)",
+                "ROLLBACK",
+                "XA START 'x'",
+                "INSERT INTO t VALUES (6)",
+                "XA END 'x'",
+                "XA COMMIT 'x' ONE PHASE",
                 "CREATE TABLE copied (id INT PRIMARY KEY) SELECT id FROM t WHERE id = 1",
-                "CREATE TEMPORARY TABLE passing (id INT)", "INSERT INTO passing VALUES (7)",
-            ):  # fmt: skip
+                "CREATE TEMPORARY TABLE passing (id INT)",
+                "INSERT INTO passing VALUES (7)",
+            ):
                 execute(statement)
             assert reader.rows() == [(1,), (3,), (5,), (6,), (1,)]
 
@@ -172,8 +184,7 @@ class TestAStream:
                 reading(own, unique, start=parse("0-1-1000")) as reader,
                 pytest.raises(Diverged, match="not in the master"),
             ):
-                while True:
-                    reader.stream.read(5)
+                reader.until_it_ends()
             execute("INSERT INTO t VALUES (2)")
             with reading(own, unique, start=parse(f"0-{own.server_id}-3")) as reader:
                 assert reader.rows() == [(2,)]
@@ -188,8 +199,7 @@ class TestAStream:
                 executed = reader.stream.executed
                 own.kill()
                 with pytest.raises(Interrupted):
-                    while True:
-                        reader.stream.read(5)
+                    reader.until_it_ends()
         own.restart()
         with session(own, unique) as execute, reading(own, unique, start=executed) as reader:
             execute("INSERT INTO t VALUES (2)")
@@ -236,7 +246,7 @@ class TestAStream:
             each.chmod(0o644)
         for folder in tmp_path.parents[:2]:
             folder.chmod(0o755)
-        options = {"ssl": 1, "ssl-cert": str(pem), "ssl-key": str(pem)}
+        options: dict[str, str | int] = {"ssl": 1, "ssl-cert": str(pem), "ssl-key": str(pem)}
         context = ssl.create_default_context(cafile=str(authority.ca))
         with MariaDB(options=options) as server, session(server, unique) as execute:
             execute("CREATE TABLE t (id INT PRIMARY KEY, payload LONGBLOB)")
@@ -275,12 +285,12 @@ class TestAServer:
 
     def test_refuses_a_user_that_may_not_read_the_log(self, mariadb: Any, unique: str) -> None:
         mariadb.execute(f"CREATE USER {unique}@'%' IDENTIFIED BY 'secret'")
-        with closing(connect(mariadb.host, mariadb.port, unique, "secret")) as server:
-            with (
-                closing(Dump.from_gtid(server, parse("MariaDB/"))) as dump,
-                pytest.raises(Denied, match="REPLICATION SLAVE"),
-            ):
-                dump.read(10)
+        with (
+            closing(connect(mariadb.host, mariadb.port, unique, "secret")) as server,
+            closing(Dump.from_gtid(server, parse("MariaDB/"))) as dump,
+            pytest.raises(Denied, match="REPLICATION SLAVE"),
+        ):
+            dump.read(10)
 
     def test_knows_what_was_executed_before_each_of_its_files(self, own: MariaDB, unique: str) -> None:
         with session(own, unique) as execute:

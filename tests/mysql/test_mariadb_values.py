@@ -32,7 +32,12 @@ MATRIX: list[tuple[str, str, str, Any]] = [
     ("int unsigned zerofill", "4294967295", "long", 4294967295),
     ("bigint", "-9223372036854775808", "long", -9223372036854775808),
     ("bigint unsigned", "18446744073709551615", "decimal(20,0)", 18446744073709551615),
-    ("decimal(30,10)", "-12345678901234567890.0123456789", "decimal(30,10)", Decimal("-12345678901234567890.0123456789")),
+    (
+        "decimal(30,10)",
+        "-12345678901234567890.0123456789",
+        "decimal(30,10)",
+        Decimal("-12345678901234567890.0123456789"),
+    ),
     ("decimal(65,30)", "1.5", "decimal(65,30)", Decimal("1.500000000000000000000000000000")),
     ("decimal(5,5)", "-0.00001", "decimal(5,5)", Decimal("-0.00001")),
     ("decimal(10,0)", "-7", "decimal(10,0)", Decimal("-7")),
@@ -52,7 +57,10 @@ MATRIX: list[tuple[str, str, str, Any]] = [
     ("date", "'0000-00-00'", "string", "0000-00-00"),
     ("datetime", "'0000-00-00 00:00:00'", "string", "0000-00-00 00:00:00"),
     ("datetime", "'9999-12-31 23:59:59'", "string", "9999-12-31 23:59:59"),
-    *((f"datetime({n})", "'2024-02-29 23:59:59.987654'", "string", f"2024-02-29 23:59:59.{'987654'[:n]}") for n in range(1, 7)),
+    *(
+        (f"datetime({n})", "'2024-02-29 23:59:59.987654'", "string", f"2024-02-29 23:59:59.{'987654'[:n]}")
+        for n in range(1, 7)
+    ),
     ("time", "'-838:59:59'", "string", "-838:59:59"),
     ("time(2)", "'-00:00:00.01'", "string", "-00:00:00.01"),
     ("time(6)", "'838:59:59.000001'", "string", "838:59:59.000001"),
@@ -93,7 +101,7 @@ MATRIX: list[tuple[str, str, str, Any]] = [
     ("int invisible default 7", "7", "int", 7),
     ("int as (id + 1) virtual", "default", "int", 2),
     ("text as (concat('x', id)) stored", "default", "string", "x1"),
-]  # fmt: skip
+]
 
 
 def test_a_value_of_every_type_and_null_come_back(mariadb: Any, unique: str) -> None:
@@ -134,7 +142,6 @@ class Kind:
     sql: str
     values: st.SearchStrategy[Any]
     select: str = "{}"
-    read: Any = staticmethod(lambda value: value)
 
 
 def bits(count: int, unsigned: bool) -> st.SearchStrategy[int]:
@@ -142,17 +149,22 @@ def bits(count: int, unsigned: bool) -> st.SearchStrategy[int]:
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
-CLOCK = st.tuples(st.integers(0, 838), st.integers(0, 59), st.integers(0, 59), st.integers(0, 999_999), st.booleans()).map(
-    lambda each: f"{'-' if each[4] else ''}{each[0]:02d}:{each[1]:02d}:{each[2]:02d}.{each[3]:06d}"
-)  # fmt: skip
+CLOCK = st.tuples(
+    st.integers(0, 838), st.integers(0, 59), st.integers(0, 59), st.integers(0, 999_999), st.booleans()
+).map(lambda each: f"{'-' if each[4] else ''}{each[0]:02d}:{each[1]:02d}:{each[2]:02d}.{each[3]:06d}")
 DAY = st.dates().map(str)
-MOMENT = st.datetimes().map(lambda each: f"{each:%H:%M:%S}.{each.microsecond:06d}").flatmap(
-    lambda clock: DAY.map(lambda day: f"{day} {clock}")
-)  # fmt: skip
+MOMENT = (
+    st.datetimes()
+    .map(lambda each: f"{each:%H:%M:%S}.{each.microsecond:06d}")
+    .flatmap(lambda clock: DAY.map(lambda day: f"{day} {clock}"))
+)
 
 KINDS = [
-    *(Kind(f"{name}{' unsigned' * unsigned}", bits(size, unsigned)) for unsigned in (False, True)
-      for name, size in (("tinyint", 8), ("smallint", 16), ("mediumint", 24), ("int", 32), ("bigint", 64))),
+    *(
+        Kind(f"{name}{' unsigned' * unsigned}", bits(size, unsigned))
+        for unsigned in (False, True)
+        for name, size in (("tinyint", 8), ("smallint", 16), ("mediumint", 24), ("int", 32), ("bigint", 64))
+    ),
     Kind("decimal(20,6)", st.decimals(-(10**13), 10**13, places=6)),
     Kind("decimal(65,0)", st.integers(-(10**65) + 1, 10**65 - 1)),
     Kind("double", st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=False).map(repr)),
@@ -160,8 +172,14 @@ KINDS = [
     Kind("date", DAY, "cast({} as char)"),
     *(Kind(f"datetime({n})", MOMENT, "cast({} as char)") for n in (0, 1, 4, 6)),
     *(Kind(f"time({n})", CLOCK, "cast({} as char)") for n in (0, 3, 5, 6)),
-    *(Kind(f"timestamp({n}) null", st.integers(1, 2**31 - 1).map(lambda each: each), "cast(unix_timestamp({}) * 1000000 as int)")
-      for n in (0, 6)),
+    *(
+        Kind(
+            f"timestamp({n}) null",
+            st.integers(1, 2**31 - 1).map(lambda each: each),
+            "cast(unix_timestamp({}) * 1000000 as int)",
+        )
+        for n in (0, 6)
+    ),
     Kind("char(40)", TEXT.map(lambda text: text.rstrip(" "))),
     Kind("varchar(40)", TEXT),
     Kind("varchar(400)", TEXT),
@@ -174,9 +192,17 @@ KINDS = [
     Kind("mediumblob", st.binary(max_size=400)),
     Kind("bit(17)", st.integers(0, 2**17 - 1)),
     Kind("enum('a','b','größer')", st.sampled_from(("a", "b", "größer"))),
-    Kind("set('a','b','c','d','e','f','g','h','i')", st.sets(st.sampled_from("abcdefghi")).map(lambda each: ",".join(sorted(each)))),
-    Kind("json", st.dictionaries(st.text("abc", max_size=3), st.integers(), max_size=3).map(lambda each: str(each).replace("'", '"'))),
-]  # fmt: skip
+    Kind(
+        "set('a','b','c','d','e','f','g','h','i')",
+        st.sets(st.sampled_from("abcdefghi")).map(lambda each: ",".join(sorted(each))),
+    ),
+    Kind(
+        "json",
+        st.dictionaries(st.text("abc", max_size=3), st.integers(), max_size=3).map(
+            lambda each: str(each).replace("'", '"')
+        ),
+    ),
+]
 
 
 def printed(value: Any, kind: Kind) -> Any:

@@ -62,6 +62,12 @@ def inserted(*ids: int, table: str = "orders", payload: bytes = b"x") -> list[tu
 
 
 @contextmanager
+def there(script: Scripted) -> Iterator[connection.Server]:
+    with running(script), closing(connection.connect("127.0.0.1", script.port, "relay", "secret")) as server:
+        yield server
+
+
+@contextmanager
 def reading(
     events: Sequence[bytes], start: str = f"{A}:1-9", wanted: Any = None, **script: Any
 ) -> Iterator[tuple[binlog.BinlogEvents, Scripted]]:
@@ -171,8 +177,8 @@ class TestADump:
         """I1."""
         events = [each for number in range(10, 10 + count) for each in transaction(number, *inserted(number))]
         with reading(events, chunk=chunk) as (stream, _):
-            seen = [each.changes[0][1][0] for each in told(stream, count) if isinstance(each, Rows)]
-        assert seen == list(range(10, 10 + count))
+            seen = [each.changes for each in told(stream, count) if isinstance(each, Rows)]
+        assert seen == [[(None, (number, b"x"))] for number in range(10, 10 + count)]
 
     @pytest.mark.parametrize("size", [0xFFFFFF - 61, 0xFFFFFF - 60, 0xFFFFFF, 2 * 0xFFFFFF - 61, 40_000_000])
     def test_puts_events_together_that_are_longer_than_a_packet(self, size: int) -> None:
@@ -181,17 +187,17 @@ class TestADump:
         events = [*transaction(10, *inserted(1, payload=payload[:size])), *transaction(11, *inserted(2))]
         with reading(events) as (stream, _):
             first, second = (each for each in told(stream, 2) if isinstance(each, Rows))
-        assert first.changes[0][1][1] == payload[:size]
-        assert second.changes[0][1][0] == 2
+        assert first.changes == [(None, (1, payload[:size]))]
+        assert second.changes == [(None, (2, b"x"))]
 
     def test_refuses_an_event_whose_bytes_were_changed(self) -> None:
         """I8."""
         begin, start, *rest = transaction(10, *inserted(1))
         bad = bytearray(rest[1])
         bad[30] ^= 1
-        with reading([begin, start, rest[0], bytes(bad), rest[2]]) as (stream, _):
-            with pytest.raises(NotCarried, match="checksum"):
-                told(stream, 1)
+        events = [begin, start, rest[0], bytes(bad), rest[2]]
+        with reading(events) as (stream, _), pytest.raises(NotCarried, match="checksum"):
+            told(stream, 1)
 
     def test_says_nothing_within_the_time_it_was_given_and_goes_on(self) -> None:
         with reading(transaction(10, *inserted(1))) as (stream, _):
@@ -267,18 +273,32 @@ class TestItRefuses:
             ([event(42, bytes(40))], "tag"),
             ([*ALONE, *(event(*each) for each in inserted(1)), event(QUERY, query(b"ROLLBACK"))], "rolled back"),
             ([*ALONE, *(event(*each) for each in inserted(1)), event(QUERY, query(b"ROLLBACK TO a"))], "rolled back"),
-            ([event(GTID, gtid(A, 10)), event(QUERY, query(b"XA START X'61',X'',1")),
-              *(event(*each) for each in inserted(1))], r"XA transaction changes shop\.orders"),
+            (
+                [
+                    event(GTID, gtid(A, 10)),
+                    event(QUERY, query(b"XA START X'61',X'',1")),
+                    *(event(*each) for each in inserted(1)),
+                ],
+                r"XA transaction changes shop\.orders",
+            ),
             ([*ALONE, event(TABLE_MAP, inserted(1)[0][1]), event(39, inserted(1)[1][1])], "value_options"),
             ([*ALONE, event(WRITE, inserted(1)[1][1])], "without a TABLE_MAP"),
             ([*ALONE, event(99, b"?")], "type 99"),
-            ([*ALONE, event(TABLE_MAP, table_map(7, "shop", "orders", COLUMNS, with_names=False))],
-             r"shop\.orders.*names.*binlog_row_metadata"),
-            ([*ALONE, event(TABLE_MAP, inserted(1)[0][1]),
-              event(WRITE, inserted(1)[1][1].replace(b"\x02\x03", b"\x02\x01", 1))], r"all its columns.*row_image"),
+            (
+                [*ALONE, event(TABLE_MAP, table_map(7, "shop", "orders", COLUMNS, with_names=False))],
+                r"shop\.orders.*names.*binlog_row_metadata",
+            ),
+            (
+                [
+                    *ALONE,
+                    event(TABLE_MAP, inserted(1)[0][1]),
+                    event(WRITE, inserted(1)[1][1].replace(b"\x02\x03", b"\x02\x01", 1)),
+                ],
+                r"all its columns.*row_image",
+            ),
             ([*ALONE, event(40, packed(2) + packed(1) + packed(7) + b"\0?")], "compressed in way 7"),
         ],
-    )  # fmt: skip
+    )
     def test_what_it_cannot_carry_with_its_place_and_what_to_set(self, events: list[bytes], says: str) -> None:
         """I8."""
         with reading(events) as (stream, _), pytest.raises(NotCarried, match=says) as raised:
@@ -293,12 +313,16 @@ class TestItRefuses:
     def test_nothing_of_tables_that_are_not_wanted(self) -> None:
         events = [
             *transaction(10, *inserted(1), (QUERY, query(b"DELETE FROM old"))),
-            *transaction(11, (TABLE_MAP, table_map(8, "shop", "old", COLUMNS, with_names=False)), (WRITE, b"\x08" + bytes(40))),
-            event(GTID, gtid(A, 12)), event(QUERY, query(b"XA START X'61',X'',1")),
-            *(event(*each) for each in inserted(1, table="old")), event(38, bytes(13)),
+            *transaction(
+                11, (TABLE_MAP, table_map(8, "shop", "old", COLUMNS, with_names=False)), (WRITE, b"\x08" + bytes(40))
+            ),
+            event(GTID, gtid(A, 12)),
+            event(QUERY, query(b"XA START X'61',X'',1")),
+            *(event(*each) for each in inserted(1, table="old")),
+            event(38, bytes(13)),
             *transaction(13, *inserted(1, table="old"), end=event(QUERY, query(b"ROLLBACK"))),
             *transaction(14, (99, b"")),
-        ]  # fmt: skip
+        ]
         events[-2] = event(99, b"", flags=0x80)  # the server says that it may be ignored
         with reading(events, wanted=lambda _, table: table == "orders") as (stream, _):
             found = told(stream, 5)
@@ -343,19 +367,15 @@ class TestAServer:
             "binlog_row_value_options": "PARTIAL_JSON",
             "gtid_mode": "OFF",
         }
-        with running(Scripted(settings=wrong)) as scripted:
-            with closing(connection.connect("127.0.0.1", scripted.port, "relay", "secret")) as server:
-                with pytest.raises(Denied) as raised:
-                    server.verify()
+        with there(Scripted(settings=wrong)) as server, pytest.raises(Denied) as raised:
+            server.verify()
         for each in ("log_bin", "binlog_format = 'ROW'", "row_image = 'FULL'", "row_metadata = 'FULL'", "gtid_mode"):
             assert each in str(raised.value)
 
     def test_that_is_too_old_for_the_metadata_is_told_so(self) -> None:
         old = {name: value for name, value in SETTINGS.items() if name != "binlog_row_metadata"} | {"version": "5.7.44"}
-        with running(Scripted(settings=old)) as scripted:
-            with closing(connection.connect("127.0.0.1", scripted.port, "relay", "secret")) as server:
-                with pytest.raises(Denied, match=r"MySQL 8\.0\.1 .*5\.7\.44"):
-                    server.verify()
+        with there(Scripted(settings=old)) as server, pytest.raises(Denied, match=r"MySQL 8\.0\.1 .*5\.7\.44"):
+            server.verify()
 
     def test_says_what_it_is_and_has_executed(self) -> None:
         script = Scripted(HEAD, executed=f"{A}:1-57,\n{B}:5")
@@ -374,9 +394,5 @@ class TestAServer:
             connection.connect("127.0.0.1", port, "relay", "secret")
 
     def test_takes_no_position_of_the_other_flavour(self) -> None:
-        with (
-            running(Scripted(HEAD)) as script,
-            closing(connection.connect("127.0.0.1", script.port, "u", "p")) as server,
-        ):
-            with pytest.raises(RelayError, match="MySQL56 server"):
-                binlog.BinlogEvents(server, parse("0-1-5"), layout)
+        with there(Scripted(HEAD)) as server, pytest.raises(RelayError, match="MySQL56 server"):
+            binlog.BinlogEvents(server, parse("0-1-5"), layout)

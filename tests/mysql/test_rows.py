@@ -82,9 +82,14 @@ def datetime2(decimals: int) -> Case:
         return f"{shown}.{value[6]:0{decimals}d}" if decimals else shown
 
     values = st.tuples(
-        st.integers(0, 9999), st.integers(0, 12), st.integers(0, 31), st.integers(0, 23), st.integers(0, 59),
-        st.integers(0, 59), st.integers(0, 10**decimals - 1),
-    )  # fmt: skip
+        st.integers(0, 9999),
+        st.integers(0, 12),
+        st.integers(0, 31),
+        st.integers(0, 23),
+        st.integers(0, 59),
+        st.integers(0, 59),
+        st.integers(0, 10**decimals - 1),
+    )
     return Case(ColumnType(18, bytes([decimals]), encode), "string", values, read)
 
 
@@ -163,7 +168,10 @@ CASES = [
     ),
     Case(fixed("I", 7), "timestamp", whole(32, True), lambda value: value * 1_000_000),
     *(each(places) for each in (datetime2, time2, timestamp2) for places in range(7)),
-    *(decimals(*each) for each in ((1, 0), (5, 5), (9, 0), (10, 2), (12, 2), (18, 9), (20, 10), (38, 19), (65, 30), (65, 0))),
+    *(
+        decimals(*each)
+        for each in ((1, 0), (5, 5), (9, 0), (10, 2), (12, 2), (18, 9), (20, 10), (38, 19), (65, 30), (65, 0))
+    ),
     text(255, UTF8MB4),
     text(256, UTF8MB4),
     text(100, LATIN1),
@@ -194,7 +202,7 @@ CASES = [
         st.integers(0, 15),
         lambda value: [member for at, member in enumerate(MEMBERS) if value >> at & 1],
     ),
-]  # fmt: skip
+]
 
 ANY_TABLE = st.lists(st.sampled_from(CASES), min_size=1, max_size=20)
 

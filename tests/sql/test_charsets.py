@@ -8,11 +8,47 @@ import pytest
 
 from relay.sql.charsets import charset, decoder
 
-NAMES = (
-    "armscii8 ascii big5 cp1250 cp1251 cp1256 cp1257 cp850 cp852 cp866 cp932 dec8 eucjpms euckr gb2312 gbk geostd8 greek "
-    "hebrew hp8 keybcs2 koi8r koi8u latin1 latin2 latin5 latin7 macce macroman sjis swe7 tis620 ucs2 ujis utf16 utf16le "
-    "utf32 utf8mb3 utf8mb4"
-).split()  # fmt: skip
+NAMES = [
+    "armscii8",
+    "ascii",
+    "big5",
+    "cp1250",
+    "cp1251",
+    "cp1256",
+    "cp1257",
+    "cp850",
+    "cp852",
+    "cp866",
+    "cp932",
+    "dec8",
+    "eucjpms",
+    "euckr",
+    "gb2312",
+    "gbk",
+    "geostd8",
+    "greek",
+    "hebrew",
+    "hp8",
+    "keybcs2",
+    "koi8r",
+    "koi8u",
+    "latin1",
+    "latin2",
+    "latin5",
+    "latin7",
+    "macce",
+    "macroman",
+    "sjis",
+    "swe7",
+    "tis620",
+    "ucs2",
+    "ujis",
+    "utf16",
+    "utf16le",
+    "utf32",
+    "utf8mb3",
+    "utf8mb4",
+]
 MULTIBYTE = {"big5", "cp932", "eucjpms", "euckr", "gb2312", "gbk", "sjis", "ujis"}
 
 
@@ -63,8 +99,16 @@ def test_every_collation_of_the_server_is_known(mariadb: Any) -> None:
 
 @pytest.mark.parametrize(
     ("collation", "name"),
-    [(8, "latin1"), (63, "binary"), (255, "utf8mb4"), (76, "utf8mb3"), (248, "gb18030"), (1032, "latin1"), (2304, "utf8mb4")],
-)  # fmt: skip
+    [
+        (8, "latin1"),
+        (63, "binary"),
+        (255, "utf8mb4"),
+        (76, "utf8mb3"),
+        (248, "gb18030"),
+        (1032, "latin1"),
+        (2304, "utf8mb4"),
+    ],
+)
 def test_a_collation_is_of_a_character_set(collation: int, name: str) -> None:
     assert charset(collation) == name
 

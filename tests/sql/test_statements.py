@@ -107,7 +107,9 @@ SPACES = st.sampled_from((" ", "\n", "\t ", " /* x */ ", " -- y\n", "/**/", " # 
 
 
 @given(st.lists(st.tuples(st.none() | NAMES, NAMES), min_size=1, max_size=4), st.data())
-def test_quoted_names_of_any_characters_are_found_with_anything_between(names: list[tuple[str | None, str]], data: st.DataObject) -> None:  # fmt: skip
+def test_quoted_names_of_any_characters_are_found_with_anything_between(
+    names: list[tuple[str | None, str]], data: st.DataObject
+) -> None:
     def space() -> str:
         return data.draw(SPACES)
 
