@@ -7,7 +7,6 @@ exactly ends the stream (I8): the errors name table and position.
 from __future__ import annotations
 
 import importlib
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,6 +32,8 @@ Wanted = Callable[[str, str], bool]
 
 _LAYOUTS = 10_000
 _INFLATED = 1 << 20
+_ON_ITS_WAY = 1.0
+"""Seconds, at most, that a heartbeat is between the server and here."""
 _DUMMY = b"\xff\xff\xff\0\0\0"
 """The table id of a row event that only ends a statement."""
 
@@ -294,7 +295,7 @@ class BinlogEvents:
         self, kind: int, flags: int, body: bytes, timestamp: int, position: int, told: list[BinlogEvent]
     ) -> None:
         if kind in (events.HEARTBEAT, events.HEARTBEAT_2):
-            told.append(Heartbeat(timestamp or self._now()))
+            told.append(Heartbeat(self._quiet()))
         elif kind == events.ROTATE:
             rotate = events.rotate(body)
             self.file, self.position = rotate.file, rotate.position
@@ -370,6 +371,11 @@ class BinlogEvents:
         if rest:
             raise NotCarried(f"{self._place}: a compressed transaction that is cut off")
 
-    def _now(self) -> int:
-        """Return seconds that the server's clock has certainly reached, rounded down."""
-        return int(time.time() + self._server.clock)
+    def _quiet(self) -> int:
+        """Return seconds, by the server's clock, up to which all has come if a heartbeat has come; 0 if unknown.
+
+        A heartbeat may have waited here to be read, so it is not the time of its reading: it was sent after all that
+        had arrived before was read, less what it was on its way.
+        """
+        quiet = self._dump.quiet
+        return int(quiet + self._server.clock - _ON_ITS_WAY) if quiet else 0

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import random
+import select
 import socket
+import ssl
 import struct
 import threading
 import time
 import uuid
 from typing import TYPE_CHECKING
 from zlib import crc32
+
+import pymysql
 
 from relay.gtid import GtidSet
 from relay.mysql.connection import refusal, translated
@@ -49,10 +53,14 @@ _THROUGH_GTID = 4
 
 
 class Dump:
-    """The events of a server from somewhere on. ``read`` by one thread; ``close`` by any."""
+    """The events of a server from somewhere on. ``read`` by one thread; ``close`` by any.
+
+    ``quiet``: our clock, when last all had been read that had arrived.
+    """
 
     def __init__(self, server: Server, start: GtidSet | None, command: bytes) -> None:
         self.address = server.account.address
+        self.quiet = 0.0
         self._closed = False
         self._lock = threading.Lock()
         self._is_checked: bool | None = None
@@ -108,7 +116,10 @@ class Dump:
             # PyMySQL has read all that it asked for: what comes from here on is the dump.
             self._socket: socket.socket = connection._sock  # type: ignore[attr-defined]
             self._socket.sendall(struct.pack("<I", len(command)) + command)
-        except Exception as fault:
+            self._socket.setblocking(False)
+            self._poll = select.poll()
+            self._poll.register(self._socket, select.POLLIN)
+        except (pymysql.err.MySQLError, OSError) as fault:
             raise translated(fault, self.address) from None
 
     def close(self) -> None:
@@ -140,16 +151,19 @@ class Dump:
     def _receive(self, deadline: float) -> bool:
         """Wait for more bytes; whether there are any before the deadline."""
         try:
-            if self._closed:
-                raise Closed(f"{self.address}: the reader was closed")
-            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
-            data = self._socket.recv(_RECEIVE)
-        except TimeoutError:
-            if self._closed:
-                raise Closed(f"{self.address}: the reader was closed") from None
-            if time.monotonic() - self._heard > SILENT:
-                raise Interrupted(f"{self.address}: nothing came for {SILENT:.0f} s, not even a heartbeat") from None
-            return False
+            while True:
+                if self._closed:
+                    raise Closed(f"{self.address}: the reader was closed")
+                try:
+                    data = self._socket.recv(_RECEIVE)
+                    break
+                except (BlockingIOError, ssl.SSLWantReadError):
+                    self.quiet = time.time()
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._poll.poll(left * 1000 + 1):
+                    if time.monotonic() - self._heard > SILENT:
+                        raise Interrupted(f"{self.address}: nothing came for {SILENT:.0f} s, not even a heartbeat")
+                    return False
         except OSError as fault:
             if self._closed:
                 raise Closed(f"{self.address}: the reader was closed") from None

@@ -44,6 +44,12 @@ class Scripted:
     port: int = 0
     asked: list[bytes] = field(default_factory=list)
     set: list[str] = field(default_factory=list)
+    _reader: socket.socket | None = None
+
+    def more(self, stream: bytes) -> None:
+        """Send bytes to whoever asked for a dump last."""
+        assert self._reader is not None
+        self._reader.sendall(stream)
 
     def serve(self, connection: socket.socket) -> None:
         with connection, suppress(ConnectionError, OSError):
@@ -79,6 +85,7 @@ class Scripted:
 
     def dump(self, connection: socket.socket, command: bytes) -> None:
         self.asked.append(command)
+        self._reader = connection
         stream = b"".join(packets(b"\0" + event, at + 1) for at, event in enumerate(self.events))
         if self.ends is not None:
             stream += packets(self.ends, len(self.events) + 1)

@@ -7,7 +7,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.mysql.binary_json import text
@@ -87,6 +87,7 @@ DOCUMENTS = st.recursive(
 
 
 @given(DOCUMENTS, st.sampled_from((SMALL, LARGE)))
+@settings(deadline=None)
 def test_any_document_comes_out_as_the_same_document(document: Any, form: Any) -> None:
     """I8."""
     printed = text(stored(document, form))
@@ -147,6 +148,7 @@ def test_values_of_sql_types_are_printed_as_mysql_does(raw: bytes, printed: str)
 
 
 @given(DOCUMENTS, st.data())
+@settings(deadline=None)
 def test_what_is_cut_off_is_refused_or_was_not_needed(document: Any, data: st.DataObject) -> None:
     raw = stored(document)
     cut = raw[: data.draw(st.integers(1, len(raw)))]
@@ -157,6 +159,7 @@ def test_what_is_cut_off_is_refused_or_was_not_needed(document: Any, data: st.Da
 
 
 @given(st.binary(max_size=60))
+@settings(deadline=None)
 def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
     try:
         text(raw)

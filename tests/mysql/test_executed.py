@@ -6,7 +6,7 @@ import struct
 import uuid
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.errors import RelayError
@@ -20,6 +20,7 @@ SERVERS = [str(uuid.UUID(int=each)) for each in range(4)]
     st.lists(st.tuples(st.sampled_from(SERVERS), st.integers(1, 30)), max_size=60),
     st.dictionaries(st.sampled_from(SERVERS), st.integers(1, 10)),
 )
+@settings(deadline=None)
 def test_of_mysql_it_is_the_union_in_whatever_order(numbers: list[tuple[str, int]], start: dict[str, int]) -> None:
     """I4."""
     expected = parse("MySQL56/" + ",".join(f"{server}:1-{last}" for server, last in start.items()))
@@ -31,6 +32,7 @@ def test_of_mysql_it_is_the_union_in_whatever_order(numbers: list[tuple[str, int
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5), st.integers(1, 9)), max_size=60), st.booleans())
+@settings(deadline=None)
 def test_of_mariadb_it_is_the_last_of_each_domain(steps: list[tuple[int, int, int]], begun: bool) -> None:
     """I4."""
     expected = parse("MariaDB/1-7-3,2-1-1" if begun else "MariaDB/")

@@ -139,7 +139,7 @@ class TestAStream:
             while not found or not isinstance(found[-1], Heartbeat):
                 found += reader.stream.read(5)
             (now,) = mariadb.execute("SELECT UNIX_TIMESTAMP(NOW(6))")[0]
-        assert now - 60 < found[-1].timestamp <= now
+        assert now - 60 < found[-1].timestamp < now
 
     def test_is_closed_by_another_thread(self, mariadb: Any, unique: str) -> None:
         with reading(mariadb, unique) as reader:

@@ -221,7 +221,7 @@ def read(body: bytes, decoder: RowDecoder, kind: str) -> Any:
     "case", CASES, ids=lambda case: f"{case.type.kind}-{case.type.meta.hex()}-{case.type.unsigned}"
 )
 @given(data=st.data())
-@settings(max_examples=15)
+@settings(max_examples=15, deadline=None)
 def test_a_value_of_every_type_is_read_as_it_was_written(case: Case, data: st.DataObject) -> None:
     """I8."""
     columns = layout([case])
@@ -236,7 +236,7 @@ def test_a_value_of_every_type_is_read_as_it_was_written(case: Case, data: st.Da
 
 
 @given(data=st.data(), cases=ANY_TABLE)
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_rows_of_any_table_are_read_with_nulls_anywhere(data: st.DataObject, cases: list[Case]) -> None:
     """I8."""
     columns = layout(cases)
@@ -256,7 +256,7 @@ def test_rows_of_any_table_are_read_with_nulls_anywhere(data: st.DataObject, cas
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=9, max_size=9), min_size=70, max_size=200))
-@settings(max_examples=10)
+@settings(max_examples=10, deadline=None)
 def test_more_sets_of_nulls_than_have_functions_are_read_too(sets: list[list[bool]]) -> None:
     columns = [(f"c{at}", fixed("H", 2, True)) for at in range(9)]
     decoder = RowDecoder(parse(table_map(7, "shop", "sparse", columns)[8:], is_mariadb=False))
@@ -265,6 +265,7 @@ def test_more_sets_of_nulls_than_have_functions_are_read_too(sets: list[list[boo
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+@settings(deadline=None)
 def test_a_float_is_the_double_with_the_shortest_text(number: float) -> None:
     columns = [("c0", ColumnType(4, b"\x04", struct.Struct("<f").pack))]
     decoder = RowDecoder(parse(table_map(7, "shop", "orders", columns)[8:], is_mariadb=False))
@@ -286,7 +287,7 @@ def test_3_99_is_3_99() -> None:
 
 
 @given(data=st.data(), cases=ANY_TABLE)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_an_event_that_is_cut_is_never_taken_for_a_whole_one(data: st.DataObject, cases: list[Case]) -> None:
     """I8. Where it is cut between two rows it is whole."""
     columns = layout(cases)
@@ -340,6 +341,7 @@ def test_names_are_never_part_of_the_compiled_source() -> None:
 
 
 @given(st.binary(max_size=200))
+@settings(deadline=None)
 def test_a_table_map_of_any_bytes_is_read_or_refused(raw: bytes) -> None:
     try:
         parse(raw, is_mariadb=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.sql.statements import Classified, Kind, Name, classify
@@ -107,6 +107,7 @@ SPACES = st.sampled_from((" ", "\n", "\t ", " /* x */ ", " -- y\n", "/**/", " # 
 
 
 @given(st.lists(st.tuples(st.none() | NAMES, NAMES), min_size=1, max_size=4), st.data())
+@settings(deadline=None)
 def test_quoted_names_of_any_characters_are_found_with_anything_between(
     names: list[tuple[str | None, str]], data: st.DataObject
 ) -> None:
@@ -127,6 +128,7 @@ def test_quoted_names_of_any_characters_are_found_with_anything_between(
 
 
 @given(st.text(max_size=80))
+@settings(deadline=None)
 def test_any_text_is_classified(sql: str) -> None:
     assert isinstance(classify(sql, "shop").kind, Kind)
     assert isinstance(classify(f"INSERT INTO {sql}", "shop", ansi_quotes=True).kind, Kind)
