@@ -169,8 +169,6 @@ class Server:
                 f"gtid_mode is {settings.get('gtid_mode', 'OFF')}: `SET GLOBAL enforce_gtid_consistency = ON`, then "
                 "`SET GLOBAL gtid_mode = ...` by OFF_PERMISSIVE and ON_PERMISSIVE to ON"
             )
-        if self.is_mariadb and not _on(settings.get("gtid_strict_mode")):
-            found.append("GTIDs may come out of order: `SET GLOBAL gtid_strict_mode = ON`")
         if self.read_only and not _on(settings.get("log_replica_updates", settings.get("log_slave_updates", "ON"))):
             found.append("it does not log what it replicates: start it with `log_slave_updates`")
         return found

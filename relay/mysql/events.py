@@ -89,7 +89,7 @@ class Commit(msgspec.Struct, gc=False):
 
 
 class Heartbeat(msgspec.Struct, gc=False):
-    """Nothing is waiting. ``timestamp``: seconds, by the server's clock; what was logged before has come."""
+    """Nothing was waiting. ``timestamp``: seconds, by the server's clock: what was logged before has come; or 0."""
 
     timestamp: int
 

@@ -1,109 +1,91 @@
-"""Reading a shard of a real server to its head, and what was read, in short."""
+"""Reads the stream of a real server, for tests: up to where the server stands now."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
-from relay.change import Change
-from relay.config import MySQLSource as SourceConfig
-from relay.lineage import Checkpoint, Shard, ShardState
-from relay.local.mariadb import PASSWORD, USER, MariaDB
-from relay.mysql.source import MySQLSource
-from relay.source import Page, ShardReader
+from relay.avro.rows import Column
+from relay.gtid import GtidSet, parse
+from relay.local.mariadb import PASSWORD, USER
+from relay.mysql.binlog import BinlogEvents
+from relay.mysql.connection import Server, connect
+from relay.mysql.events import Begin, BinlogEvent, Commit, Heartbeat, Rotate, Rows, Statement
+from relay.mysql.rows import Change
+from relay.sql.tables import Row, Table, lay_out
 
-PATIENCE = 30.0  # seconds
-
-
-def config(database: str, shards: Mapping[str, Sequence[str]], **settings: Any) -> SourceConfig:
-    return SourceConfig.model_validate(
-        {
-            "name": "shop",
-            "type": "mysql",
-            "database": database,
-            "user": USER,
-            "password": PASSWORD,
-            "shards": {name: list(servers) for name, servers in shards.items()},
-            **settings,
-        }
-    )
+Told = Begin | Rows | Statement | Commit
 
 
-def source_of(database: str, *servers: MariaDB, **settings: Any) -> MySQLSource:
-    """A connected source of one unsharded database."""
-    source = MySQLSource(config(database, {"-": [server.address for server in servers]}, **settings))
-    source.connect()
-    return source
+def layout(database: str, table: str, columns: Sequence[Column], primary: Sequence[str]) -> Table:
+    return lay_out("s", table, columns, primary, key=() if primary else (columns[0].name,))
 
 
-def begin(source: MySQLSource) -> Mapping[str, Mapping[str, Any]]:
-    return source.begin(source.shards(), time.time()).shards
+@contextmanager
+def connected(server: Any, context: ssl.SSLContext | None = None) -> Iterator[Server]:
+    with closing(connect(server.host, server.port, USER, PASSWORD, context)) as there:
+        yield there
 
 
-def open_at(
-    source: MySQLSource,
-    position: Mapping[str, Any],
-    shard: Shard | None = None,
-    parents: Mapping[str, Checkpoint] | None = None,
-    floor: int = 0,
-) -> ShardReader:
-    shard = shard or source.shards()[0]
-    return source.open(shard, position, None, floor, 0.0, parents or {})
+class Reader:
+    """A stream of one database, from where the server stood when it was made, or ``start``."""
+
+    def __init__(
+        self, server: Any, database: str, start: GtidSet | None = None, context: ssl.SSLContext | None = None
+    ) -> None:
+        self.server = server
+        with connected(server, context) as there:
+            self.stream = BinlogEvents(
+                there, there.executed() if start is None else start, layout, lambda schema, _: schema == database
+            )
+
+    def close(self) -> None:
+        self.stream.close()
+
+    def each(self) -> Iterator[BinlogEvent]:
+        """Yield what comes until all that is committed now has come."""
+        goal = parse(f"MariaDB/{self.server.gtid}")
+        while not self.stream.executed.contains(goal):
+            yield from self.stream.read(10)
+
+    def until_it_ends(self) -> None:
+        """Read whatever comes, for as long as nothing is raised."""
+        while True:
+            self.stream.read(5)
+
+    def told(self) -> list[Told]:
+        return [event for event in self.each() if not isinstance(event, Heartbeat | Rotate)]
+
+    def changes(self) -> list[Change]:
+        return [change for event in self.each() if isinstance(event, Rows) for change in event.changes]
+
+    def rows(self) -> list[Row | None]:
+        return [after for _, after in self.changes()]
 
 
-def resume(source: MySQLSource, position: Mapping[str, Any], shard: Shard | None = None) -> ShardReader:
-    checkpoint = Checkpoint(ShardState.READING, dict(position))
-    return source.open(shard or source.shards()[0], {}, checkpoint, 0, 0.0, {})
+@contextmanager
+def reading(server: Any, database: str, **settings: Any) -> Iterator[Reader]:
+    reader = Reader(server, database, **settings)
+    try:
+        yield reader
+    finally:
+        reader.close()
 
 
-def read_until(
-    reader: ShardReader, done: Callable[[list[Change]], bool], *, passing: bool = False
-) -> tuple[list[Change], list[Page]]:
-    """Read until ``done`` of the changes so far. ``passing``: go on when nothing can be read for now."""
-    changes: list[Change] = []
-    pages: list[Page] = []
-    deadline = time.monotonic() + PATIENCE
-    while not done(changes):
-        page = reader.read()
-        assert passing or page.failed is None, page.failed
-        pages.append(page)
-        changes += page.changes
-        assert time.monotonic() < deadline, f"only {len(changes)} changes: {short(changes[-3:])}, {pages[-1].failed}"
-        if page.failed:
-            time.sleep(0.1)
-    return changes, pages
+Execute = Callable[..., Any]
 
 
-def read_to_head(reader: ShardReader, *, passing: bool = False) -> tuple[list[Change], list[Page]]:
-    """Read all that was committed before the call."""
-    asked = time.time()
-    pages: list[Page] = []
+@contextmanager
+def session(server: Any, database: str) -> Iterator[Execute]:
+    """Give one connection's ``execute``, in a database of the test's own; times in UTC, and no strict mode."""
+    server.execute(f"CREATE DATABASE IF NOT EXISTS {database} CHARACTER SET utf8mb4")
+    with closing(server.connect(database=database)) as connection, connection.cursor() as cursor:
 
-    def done(_: list[Change]) -> bool:
-        return any(page.reached is not None and page.reached >= asked for page in pages)
+        def execute(statement: str, arguments: object = None) -> Any:
+            cursor.execute(statement, arguments)
+            return cursor.fetchall()
 
-    changes: list[Change] = []
-    deadline = time.monotonic() + PATIENCE
-    while not done(changes):
-        page = reader.read()
-        assert passing or page.failed is None, page.failed
-        pages.append(page)
-        changes += page.changes
-        assert time.monotonic() < deadline, f"not at the head: {pages[-1].failed}"
-        if page.failed:
-            time.sleep(0.1)
-    return changes, pages
-
-
-def short(changes: Iterable[Change]) -> list[tuple[str, Any, Any]]:
-    """Operation, first column of the key, and the value of ``v`` after the change, of each."""
-    found = []
-    for change in changes:
-        key = next(iter(change.key.values())) if change.key else None
-        found.append((change.operation.value, key, (change.new or {}).get("v")))
-    return found
-
-
-def ids(changes: Iterable[Change]) -> list[str]:
-    return [change.event_id for change in changes]
+        execute("SET time_zone = '+00:00', sql_mode = ''")
+        yield execute

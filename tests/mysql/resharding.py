@@ -25,7 +25,7 @@ from relay.mysql.source import MySQLSource
 from relay.source import Page, ShardReader
 from relay.sql.tables import Table, lay_out
 from relay.vitess.keyrange import KeyRange
-from tests.mysql.reading import config
+from tests.mysql.shards import config
 
 VITESS = (
     "CREATE TABLE {meta} (id INT AUTO_INCREMENT PRIMARY KEY, source BLOB, pos TEXT, state VARCHAR(100),"

@@ -7,7 +7,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.mysql.binary_json import text
@@ -30,8 +30,14 @@ def value(document: Any, form: Any) -> tuple[int, bytes]:
     if document is None or isinstance(document, bool):
         return 4, bytes([0 if document is None else 1 if document else 2])
     if isinstance(document, int):
-        for kind, code, low, high in ((5, "<h", -(2**15), 2**15), (6, "<H", 0, 2**16), (7, "<i", -(2**31), 2**31),
-                                      (8, "<I", 0, 2**32), (9, "<q", -(2**63), 2**63), (10, "<Q", 0, 2**64)):  # fmt: skip
+        for kind, code, low, high in (
+            (5, "<h", -(2**15), 2**15),
+            (6, "<H", 0, 2**16),
+            (7, "<i", -(2**31), 2**31),
+            (8, "<I", 0, 2**32),
+            (9, "<q", -(2**63), 2**63),
+            (10, "<Q", 0, 2**64),
+        ):
             if low <= document < high:
                 return kind, struct.pack(code, document)
     if isinstance(document, float):
@@ -41,7 +47,7 @@ def value(document: Any, form: Any) -> tuple[int, bytes]:
         return 12, length(len(raw)) + raw
     members = list(document.items()) if isinstance(document, dict) else [(None, each) for each in document]
     if isinstance(document, dict):
-        members.sort(key=lambda member: (len(member[0].encode()), member[0].encode()))
+        members.sort(key=lambda member: (len((member[0] or "").encode()), (member[0] or "").encode()))
     width, number = form["width"], form["number"]
     keys = b"".join(key.encode() for key, _ in members if key is not None)
     entry = (width + 2) * (isinstance(document, dict)) + 1 + width
@@ -73,7 +79,7 @@ def opaque(kind: int, raw: bytes) -> bytes:
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
-SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | TEXT
+SCALARS: st.SearchStrategy[Any] = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | TEXT
 SCALARS |= st.floats(allow_nan=False, allow_infinity=False)
 DOCUMENTS = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=5) | st.dictionaries(TEXT, inner, max_size=5), max_leaves=25
@@ -81,6 +87,7 @@ DOCUMENTS = st.recursive(
 
 
 @given(DOCUMENTS, st.sampled_from((SMALL, LARGE)))
+@settings(deadline=None)
 def test_any_document_comes_out_as_the_same_document(document: Any, form: Any) -> None:
     """I8."""
     printed = text(stored(document, form))
@@ -120,23 +127,28 @@ def test_it_is_printed_as_mysql_does(document: Any, printed: str) -> None:
         (opaque(246, bytes([3, 2]) + b"\x81\x32"), "1.50"),
         (opaque(246, bytes([2, 2]) + b"\xb2"), "0.50"),
         (opaque(246, bytes([3, 1]) + b"\x7e\xfa"), "-1.5"),
-        (opaque(12, (((2024 * 13 + 2) << 22 | 29 << 17 | 23 << 12 | 59 << 6 | 58) << 24 | 5).to_bytes(8, "little")),
-         '"2024-02-29 23:59:58.000005"'),
+        (
+            opaque(12, (((2024 * 13 + 2) << 22 | 29 << 17 | 23 << 12 | 59 << 6 | 58) << 24 | 5).to_bytes(8, "little")),
+            '"2024-02-29 23:59:58.000005"',
+        ),
         (opaque(7, (((2024 * 13 + 2) << 22 | 29 << 17) << 24).to_bytes(8, "little")), '"2024-02-29 00:00:00.000000"'),
         (opaque(10, (((2024 * 13 + 2) << 22 | 29 << 17) << 24).to_bytes(8, "little")), '"2024-02-29"'),
-        (opaque(11, (-((838 << 12 | 59 << 6 | 59) << 24 | 1)).to_bytes(8, "little", signed=True)),
-         '"-838:59:59.000001"'),
+        (
+            opaque(11, (-((838 << 12 | 59 << 6 | 59) << 24 | 1)).to_bytes(8, "little", signed=True)),
+            '"-838:59:59.000001"',
+        ),
         (opaque(15, b"\x01"), '"base64:type15:AQ=="'),
         (opaque(252, b"x" * 60), '"base64:type252:' + "eHh4" * 19 + '\\neHh4"'),
         (opaque(253, b'a"b'), '"a\\"b"'),
         (b"", "null"),
     ],
-)  # fmt: skip
+)
 def test_values_of_sql_types_are_printed_as_mysql_does(raw: bytes, printed: str) -> None:
     assert text(raw) == printed
 
 
 @given(DOCUMENTS, st.data())
+@settings(deadline=None)
 def test_what_is_cut_off_is_refused_or_was_not_needed(document: Any, data: st.DataObject) -> None:
     raw = stored(document)
     cut = raw[: data.draw(st.integers(1, len(raw)))]
@@ -147,6 +159,7 @@ def test_what_is_cut_off_is_refused_or_was_not_needed(document: Any, data: st.Da
 
 
 @given(st.binary(max_size=60))
+@settings(deadline=None)
 def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
     try:
         text(raw)

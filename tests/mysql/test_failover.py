@@ -14,7 +14,7 @@ from relay.local.mariadb import MariaDB
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.source import MySQLSource
 from relay.token import Order, compare
-from tests.mysql.reading import begin, ids, open_at, read_to_head, read_until, resume, short, source_of
+from tests.mysql.shards import begin, ids, open_at, read_to_head, read_until, resume, short, source_of
 
 pytestmark = pytest.mark.services
 

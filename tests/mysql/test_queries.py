@@ -18,7 +18,7 @@ from relay.mysql.connection import connect
 from relay.mysql.queries import TokenQueries, reflects
 from relay.mysql.watcher import ReplicationWatcher
 from relay.token import EventToken, OriginToken
-from tests.mysql.reading import begin, open_at, read_until, source_of
+from tests.mysql.shards import begin, open_at, read_until, source_of
 
 DATABASE = "orders"
 SHARD = f"shop/{DATABASE}/-"

@@ -13,7 +13,7 @@ from relay.gtid import parse
 from relay.local.mariadb import MariaDB
 from relay.mysql.source import MySQLSource
 from relay.source import STREAMED_PAGE
-from tests.mysql.reading import begin, ids, open_at, read_to_head, read_until, resume, short, source_of
+from tests.mysql.shards import begin, ids, open_at, read_to_head, read_until, resume, short, source_of
 
 pytestmark = pytest.mark.services
 

@@ -21,8 +21,8 @@ from relay.mysql.origins import CheckpointTable
 from relay.mysql.reshard import HandingOver, Hop, begin_of_target, first_shards, hop_of, unfinished
 from relay.mysql.source import MySQLSource
 from relay.vitess.keyrange import KeyRange
-from tests.mysql.reading import config, ids, open_at, read_to_head
 from tests.mysql.resharding import PLAIN, VITESS, Load, Replication, World
+from tests.mysql.shards import config, ids, open_at, read_to_head
 
 ALL = KeyRange()
 

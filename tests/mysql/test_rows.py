@@ -82,9 +82,14 @@ def datetime2(decimals: int) -> Case:
         return f"{shown}.{value[6]:0{decimals}d}" if decimals else shown
 
     values = st.tuples(
-        st.integers(0, 9999), st.integers(0, 12), st.integers(0, 31), st.integers(0, 23), st.integers(0, 59),
-        st.integers(0, 59), st.integers(0, 10**decimals - 1),
-    )  # fmt: skip
+        st.integers(0, 9999),
+        st.integers(0, 12),
+        st.integers(0, 31),
+        st.integers(0, 23),
+        st.integers(0, 59),
+        st.integers(0, 59),
+        st.integers(0, 10**decimals - 1),
+    )
     return Case(ColumnType(18, bytes([decimals]), encode), "string", values, read)
 
 
@@ -163,7 +168,10 @@ CASES = [
     ),
     Case(fixed("I", 7), "timestamp", whole(32, True), lambda value: value * 1_000_000),
     *(each(places) for each in (datetime2, time2, timestamp2) for places in range(7)),
-    *(decimals(*each) for each in ((1, 0), (5, 5), (9, 0), (10, 2), (12, 2), (18, 9), (20, 10), (38, 19), (65, 30), (65, 0))),
+    *(
+        decimals(*each)
+        for each in ((1, 0), (5, 5), (9, 0), (10, 2), (12, 2), (18, 9), (20, 10), (38, 19), (65, 30), (65, 0))
+    ),
     text(255, UTF8MB4),
     text(256, UTF8MB4),
     text(100, LATIN1),
@@ -194,7 +202,7 @@ CASES = [
         st.integers(0, 15),
         lambda value: [member for at, member in enumerate(MEMBERS) if value >> at & 1],
     ),
-]  # fmt: skip
+]
 
 ANY_TABLE = st.lists(st.sampled_from(CASES), min_size=1, max_size=20)
 
@@ -213,7 +221,7 @@ def read(body: bytes, decoder: RowDecoder, kind: str) -> Any:
     "case", CASES, ids=lambda case: f"{case.type.kind}-{case.type.meta.hex()}-{case.type.unsigned}"
 )
 @given(data=st.data())
-@settings(max_examples=15)
+@settings(max_examples=15, deadline=None)
 def test_a_value_of_every_type_is_read_as_it_was_written(case: Case, data: st.DataObject) -> None:
     """I8."""
     columns = layout([case])
@@ -228,7 +236,7 @@ def test_a_value_of_every_type_is_read_as_it_was_written(case: Case, data: st.Da
 
 
 @given(data=st.data(), cases=ANY_TABLE)
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_rows_of_any_table_are_read_with_nulls_anywhere(data: st.DataObject, cases: list[Case]) -> None:
     """I8."""
     columns = layout(cases)
@@ -248,7 +256,7 @@ def test_rows_of_any_table_are_read_with_nulls_anywhere(data: st.DataObject, cas
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=9, max_size=9), min_size=70, max_size=200))
-@settings(max_examples=10)
+@settings(max_examples=10, deadline=None)
 def test_more_sets_of_nulls_than_have_functions_are_read_too(sets: list[list[bool]]) -> None:
     columns = [(f"c{at}", fixed("H", 2, True)) for at in range(9)]
     decoder = RowDecoder(parse(table_map(7, "shop", "sparse", columns)[8:], is_mariadb=False))
@@ -257,6 +265,7 @@ def test_more_sets_of_nulls_than_have_functions_are_read_too(sets: list[list[boo
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+@settings(deadline=None)
 def test_a_float_is_the_double_with_the_shortest_text(number: float) -> None:
     columns = [("c0", ColumnType(4, b"\x04", struct.Struct("<f").pack))]
     decoder = RowDecoder(parse(table_map(7, "shop", "orders", columns)[8:], is_mariadb=False))
@@ -278,7 +287,7 @@ def test_3_99_is_3_99() -> None:
 
 
 @given(data=st.data(), cases=ANY_TABLE)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_an_event_that_is_cut_is_never_taken_for_a_whole_one(data: st.DataObject, cases: list[Case]) -> None:
     """I8. Where it is cut between two rows it is whole."""
     columns = layout(cases)
@@ -332,6 +341,7 @@ def test_names_are_never_part_of_the_compiled_source() -> None:
 
 
 @given(st.binary(max_size=200))
+@settings(deadline=None)
 def test_a_table_map_of_any_bytes_is_read_or_refused(raw: bytes) -> None:
     try:
         parse(raw, is_mariadb=True)
