@@ -197,7 +197,6 @@ class VitessSource:
         """Learn which columns choose the shard of a row: the first vindex of each table."""
         self._vindexes = {}
         rows = self._vtgate.execute("show vschema vindexes", target=self.config.keyspace)
-        print(rows)
 
     def _read_tables(self) -> None:
         found = _definitions(self._vtgate, self.config)
