@@ -1,0 +1,1 @@
+"""Vitess: the change streams of a keyspace's shards, read through vtgate."""
