@@ -1,7 +1,7 @@
-"""Run as a script: become the given command, and die when the process that asked for it does.
+"""Run as a script: become the given command, as another user, and die when the process that asked for it does.
 
-``launch.py PARENT_PID COMMAND...``. Not a ``preexec_fn``, which may deadlock in a process with threads.
-Nothing of ours may be imported here: it runs without site-packages to start fast.
+``launch.py PARENT_PID[:UID:GID] COMMAND...``; with 0 for the parent it outlives all. Not a ``preexec_fn``, which may
+deadlock in a process with threads. Nothing of ours may be imported here: it runs without site-packages to start fast.
 """
 
 from __future__ import annotations
@@ -15,11 +15,17 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    parent, command = int(sys.argv[1]), sys.argv[2:]
-    if sys.platform == "linux":
+    (parent, *account), command = map(int, sys.argv[1].split(":")), sys.argv[2:]
+    # First: a change of user makes the kernel forget the request below.
+    if account:
+        uid, gid = account
+        os.setgroups([])
+        os.setgid(gid)
+        os.setuid(uid)
+    if parent and sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # The parent may have died before the request was made.
-    if os.getppid() != parent:
+    if parent and os.getppid() != parent:
         sys.exit(1)
     os.execvp(command[0], command)
 

@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, Self
 
+import pymysql
+from pymysql.connections import Connection
+from pymysql.cursors import Cursor
+
 from relay.errors import Unavailable
-from relay.local import dynamodb, redis, registry
+from relay.local import dynamodb, mariadb, redis, registry
 from relay.local.kafka import SETTINGS, coordinates
 from relay.local.process import free_port
+from relay.local.vitess import KEYSPACES
 
 _START_TIMEOUT = 120.0
 
@@ -103,6 +109,82 @@ class Registry(Container):
 
     def ready(self) -> bool:
         return registry.serves(self.url)
+
+
+class MariaDB(Container):
+    """Has ``connect``, ``execute``, ``gtid`` as the embedded one; no replicas."""
+
+    def __init__(self) -> None:
+        super().__init__("mariadb:11.4", 3306)
+        self.container.with_env("MARIADB_ROOT_PASSWORD", mariadb.PASSWORD)
+        settings = mariadb.BINLOG | {"server-id": self.port, "gtid-domain-id": 0}
+        self.container.with_command([f"--{name}={value}" for name, value in settings.items()])
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def connect(self, user: str = "root", **settings: Any) -> Connection[Cursor]:
+        defaults: dict[str, Any] = {"host": self.host, "port": self.port, "password": mariadb.PASSWORD}
+        defaults |= {"autocommit": True, "charset": "utf8mb4", "ssl_disabled": True}
+        return pymysql.connect(user=user, **(defaults | settings))
+
+    def execute(self, statement: str, arguments: object = None) -> tuple[tuple[Any, ...], ...]:
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(statement, arguments)
+            return tuple(cursor.fetchall())
+
+    @property
+    def gtid(self) -> str:
+        return str(self.execute("SELECT @@gtid_binlog_pos")[0][0])
+
+    def ready(self) -> bool:
+        # While it prepares its data it listens on no port.
+        try:
+            for statement in mariadb.ACCOUNT:
+                self.execute(statement)
+        except pymysql.err.OperationalError:
+            return False
+        return True
+
+
+class Vitess(Container):
+    """Has ``vtgate``, ``connect``, ``execute`` as the embedded one; one keyspace of four shards."""
+
+    def __init__(self) -> None:
+        super().__init__("vitess/vttestserver:v23.0.0-mysql80", 33575)
+        self.mysql_port = free_port()
+        # Its ports follow from one: HTTP, then gRPC, MySQL below, MySQL's protocol in front.
+        self.container.with_bind_ports(33577, self.mysql_port)
+        (self.keyspace, shards), *_ = KEYSPACES.items()
+        for name, value in {
+            "PORT": "33574",
+            "KEYSPACES": self.keyspace,
+            "NUM_SHARDS": str(len(shards)),
+            "MYSQL_BIND_HOST": "0.0.0.0",
+            "VTCOMBO_BIND_HOST": "0.0.0.0",
+        }.items():
+            self.container.with_env(name, value)
+
+    @property
+    def vtgate(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def connect(self, keyspace: str | None = None, **settings: Any) -> Connection[Cursor]:
+        defaults: dict[str, Any] = {"host": self.host, "port": self.mysql_port, "user": "relay"}
+        defaults |= {"database": keyspace or self.keyspace, "autocommit": True, "ssl_disabled": True}
+        return pymysql.connect(**(defaults | {"charset": "utf8mb4"} | settings))
+
+    def execute(self, statement: str, keyspace: str | None = None, arguments: object = None) -> tuple[Any, ...]:
+        with closing(self.connect(keyspace)) as connection, connection.cursor() as cursor:
+            cursor.execute(statement, arguments)
+            return tuple(cursor.fetchall())
+
+    def ready(self) -> bool:
+        try:
+            return bool(self.execute("SHOW vitess_tablets"))
+        except pymysql.err.MySQLError:
+            return False
 
 
 def _wait_until(ready: Callable[[], bool], container: Any) -> None:

@@ -123,7 +123,7 @@ class _Demo:
 
     def _services(self) -> Config:
         with self.console.status("starting Kafka, DynamoDB Local and Redis"):
-            fetch_all()
+            fetch_all(("kafka", "dynamodb", "redis", "spark"))
             kafka = self.stack.enter_context(KafkaBroker())
             dynamodb = self.stack.enter_context(DynamoDBLocal())
             redis = self.stack.enter_context(RedisServer())

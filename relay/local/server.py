@@ -6,7 +6,6 @@ May be changed here: how often a start is tried with other ports.
 from __future__ import annotations
 
 import atexit
-import shutil
 import tempfile
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -14,6 +13,7 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from relay.errors import Unavailable
+from relay.local.account import Account, remove
 from relay.local.java import find_java
 from relay.local.process import ManagedProcess, free_port, taken
 
@@ -75,6 +75,11 @@ class Server(ABC):
         return self._process
 
     @property
+    def processes(self) -> list[ManagedProcess]:
+        """All that it consists of, what clients talk to first."""
+        return [self.process]
+
+    @property
     def alive(self) -> bool:
         return self._process is not None and self._process.alive
 
@@ -109,7 +114,7 @@ class Server(ABC):
         if self._process is not None:
             self._process.stop()
         if self._given_folder is None and self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            remove(self._folder)
             self._folder = None
             self._ports = ()
 
@@ -135,7 +140,11 @@ class Server(ABC):
 
     def _launch(self) -> None:
         self._process = ManagedProcess(
-            self._command(), self.log, self._environment(), dies_with_parent=not self.detached
+            self._command(),
+            self.log,
+            self._environment(),
+            dies_with_parent=not self.detached,
+            account=self._account(),
         )
         self._process.start()
         try:
@@ -153,6 +162,10 @@ class Server(ABC):
 
     def _environment(self) -> dict[str, str]:
         return {}
+
+    def _account(self) -> Account | None:
+        """Return whom it runs as, None for this process' own user."""
+        return None
 
     @abstractmethod
     def _ready(self) -> bool:

@@ -1,0 +1,310 @@
+"""Embedded MariaDB servers: as many at once as wanted, primaries and replicas.
+
+May be changed here: the settings. They make it small and quick and its binlog fit for the relay. What was committed
+survives ``kill -9`` of the server, but not a crash of the machine.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import shutil
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.cursors import Cursor
+
+from relay.errors import Unavailable
+from relay.local.account import Account, data_folder, give, programs, remove, unprivileged
+from relay.local.jars import SETS, cache_folder, jars
+from relay.local.process import HOST, ManagedProcess
+from relay.local.server import Server
+
+USER = "relay"
+PASSWORD = "relay"
+"""Of the account that the relay and the replicas use: it may read all tables and the binlog, from anywhere."""
+
+BINLOG: dict[str, str | int] = {
+    "log-bin": "binlog",
+    "binlog-format": "ROW",
+    "binlog-row-image": "FULL",
+    "binlog-row-metadata": "FULL",
+    "log-slave-updates": 1,
+    "gtid-strict-mode": 1,
+    "sync-binlog": 0,
+    # The log is written at every commit and left to the kernel. 0 keeps up to a second of commits in the server's
+    # own memory: killed, it would come back with less than its binlog.
+    "innodb-flush-log-at-trx-commit": 2,
+}
+
+_SMALL: dict[str, str | int] = {
+    "performance-schema": 0,
+    "innodb-buffer-pool-size": "32M",
+    "innodb-log-file-size": "16M",
+    "innodb-undo-tablespaces": 0,
+    # The kernel gives out few contexts for it, and servers beyond those would wait or fail.
+    "innodb-use-native-aio": 0,
+    "aria-pagecache-buffer-size": "8M",
+    "key-buffer-size": "1M",
+    "open-files-limit": 4096,
+    "debug-no-sync": 1,
+}
+
+SETTINGS = (
+    BINLOG
+    | _SMALL
+    | {
+        "bind-address": HOST,
+        "skip-name-resolve": 1,
+        "character-set-server": "utf8mb4",
+        # A key and a certificate would be made at every start.
+        "ssl": 0,
+        "max-connections": 300,
+        # Whoever asks whether the port is open would be locked out after a hundred times.
+        "max-connect-errors": 4294967295,
+        "innodb-buffer-pool-dump-at-shutdown": 0,
+        "innodb-buffer-pool-load-at-startup": 0,
+        "innodb-fast-shutdown": 2,
+        "slave-net-timeout": 5,
+    }
+)
+
+ACCOUNT = (
+    f"CREATE OR REPLACE USER {USER}@'%' IDENTIFIED BY '{PASSWORD}'",
+    f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT, SLAVE MONITOR ON *.* TO {USER}@'%'",
+)
+"""The statements that make that account."""
+
+_BOOTSTRAP_SECONDS = 120.0
+_PURGE_SECONDS = 10.0
+_BOOTSTRAP = ("mariadb_system_tables.sql", "mariadb_performance_tables.sql", "mariadb_system_tables_data.sql")
+
+
+class MariaDB(Server):
+    """MariaDB 11.4 on the loopback address. Works as root too, as another user then.
+
+    ``server_id``: its port if not given. ``domain``: of the GTIDs it makes. ``options``: of the server
+    (``{"max-allowed-packet": "64M"}``), beyond those here or in their place.
+    """
+
+    name: ClassVar[str] = "mariadb"
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        detached: bool = False,
+        *,
+        server_id: int | None = None,
+        domain: int = 0,
+        options: Mapping[str, str | int] | None = None,
+    ) -> None:
+        super().__init__(folder, detached)
+        self._server_id = server_id
+        self._domain = domain
+        self._options = dict(options or {})
+        self._read_only = False
+
+    @property
+    def host(self) -> str:
+        return HOST
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def server_id(self) -> int:
+        return self.port if self._server_id is None else self._server_id
+
+    @property
+    def data(self) -> Path:
+        """Where its data and binlogs are."""
+        return data_folder(self.folder) / "mariadb"
+
+    @property
+    def socket(self) -> Path:
+        return data_folder(self.folder) / "mysql.sock"
+
+    # ------------------------------------------------------------------ SQL
+
+    def connect(self, user: str = "root", **settings: Any) -> Connection[Cursor]:
+        """Return a connection that commits by itself: root's, who may all, or that of a user with a password.
+
+        ``settings``: pymysql's. Raises ``pymysql.err.OperationalError``.
+        """
+        if user == "root":
+            settings = {"unix_socket": str(self.socket)} | settings
+        else:
+            settings = {"host": HOST, "port": self.port, "password": PASSWORD} | settings
+        return pymysql.connect(
+            user=user, **({"autocommit": True, "charset": "utf8mb4", "ssl_disabled": True} | settings)
+        )
+
+    def execute(self, statement: str, arguments: object = None) -> tuple[tuple[Any, ...], ...]:
+        """Run one statement as root and return its rows."""
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(statement, arguments)
+            return tuple(cursor.fetchall())
+
+    @property
+    def gtid(self) -> str:
+        """The GTID position of its binlog: what it has executed, a replica's as well as a primary's."""
+        return str(self.execute("SELECT @@gtid_binlog_pos")[0][0])
+
+    @property
+    def binlogs(self) -> list[str]:
+        """The names of the binlog files it still has, oldest first."""
+        return [row[0] for row in self.execute("SHOW BINARY LOGS")]
+
+    # ------------------------------------------------------------------ replication
+
+    def replicate_from(self, primary: MariaDB) -> None:
+        """Follow the primary from what was executed here, read-only for all but root. Survives ``restart``.
+
+        A former primary follows too, unless it has executed what the new one lacks.
+        """
+        self.execute("STOP SLAVE")
+        self._set_read_only(True)
+        self.execute("SET GLOBAL gtid_slave_pos = @@gtid_current_pos")
+        self.execute(
+            "CHANGE MASTER TO master_host=%s, master_port=%s, master_user=%s, master_password=%s,"
+            " master_use_gtid=slave_pos, master_connect_retry=1, master_heartbeat_period=1,"
+            " master_ssl=0, master_ssl_verify_server_cert=0",
+            (HOST, primary.port, USER, PASSWORD),
+        )
+        self.execute("START SLAVE")
+
+    def stop_replication(self) -> None:
+        """Let it fall behind. ``start_replication`` goes on where it stopped."""
+        self.execute("STOP SLAVE")
+
+    def start_replication(self) -> None:
+        """Go on after ``stop_replication``."""
+        self.execute("START SLAVE")
+
+    def promote(self) -> None:
+        """Make it a primary, with what it has executed so far: ``wait_for`` what must not be lost before."""
+        self.execute("STOP SLAVE")
+        self.execute("RESET SLAVE ALL")
+        self._set_read_only(False)
+
+    def wait_for(self, gtid: str, timeout: float = 30.0) -> None:
+        """Wait until a replica has executed what the position names. Raises ``Unavailable`` when it has not."""
+        ((answer,),) = self.execute("SELECT MASTER_GTID_WAIT(%s, %s)", (gtid, timeout))
+        if answer != 0:
+            state = self.replication
+            errors = [state[each] for each in ("Last_IO_Error", "Last_SQL_Error") if state.get(each)]
+            reason = "; ".join(errors) or ("it is slow" if state else "it follows no primary")
+            raise Unavailable(f"{self.address} has executed {self.gtid}, not {gtid}, after {timeout:.0f} s: {reason}")
+
+    @property
+    def replication(self) -> dict[str, Any]:
+        """SHOW SLAVE STATUS, empty if it follows nobody."""
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW SLAVE STATUS")
+            row = cursor.fetchone()
+            return dict(zip((each[0] for each in cursor.description), row, strict=True)) if row else {}
+
+    def purge_binlogs(self) -> None:
+        """Begin a new binlog and remove all that came before. Raises ``Unavailable`` if a reader holds them."""
+        self.execute("FLUSH BINARY LOGS")
+        newest = self.binlogs[-1]
+        deadline = time.monotonic() + _PURGE_SECONDS
+        while True:
+            # The one before is kept until InnoDB, which writes once a second, has no more need of it.
+            self.execute("PURGE BINARY LOGS TO %s", (newest,))
+            left = [each for each in self.binlogs if each < newest]
+            if not left:
+                return
+            if time.monotonic() > deadline:
+                raise Unavailable(f"{self.address} still has {', '.join(left)}: something reads there")
+            time.sleep(0.05)
+
+    def _set_read_only(self, value: bool) -> None:
+        self.execute("SET GLOBAL read_only = %s", (int(value),))
+        self._read_only = value
+
+    # ------------------------------------------------------------------ the process
+
+    def _prepare(self) -> None:
+        if not self.data.is_dir():
+            self._read_only = False
+            # No half of a copy where a whole one is expected.
+            part = self.data.with_name("part")
+            shutil.rmtree(part, ignore_errors=True)
+            shutil.copytree(_template(), part)
+            give(part)
+            part.rename(self.data)
+
+    def _command(self) -> list[str]:
+        settings = SETTINGS | {"port": self.port, "server-id": self.server_id, "gtid-domain-id": self._domain}
+        settings |= {"socket": str(self.socket), "pid-file": "mysqld.pid", "tmpdir": str(data_folder(self.folder))}
+        settings |= {"read-only": int(self._read_only)} | self._options
+        return _mariadbd(self.data, settings)
+
+    def _account(self) -> Account | None:
+        return unprivileged()
+
+    def _ready(self) -> bool:
+        try:
+            with closing(self.connect(USER, connect_timeout=5)) as connection:
+                connection.ping()
+        except (pymysql.err.OperationalError, pymysql.err.InternalError):
+            return False
+        return True
+
+
+def _mariadbd(data: Path, settings: Mapping[str, str | int], *flags: str) -> list[str]:
+    folder = programs(jars("mariadb")[0].parent)
+    places = {"basedir": folder, "lc-messages-dir": folder / "share", "character-sets-dir": folder / "share/charsets"}
+    options = {**places, "datadir": data, **settings}
+    return [
+        str(folder / "mariadbd"),
+        "--no-defaults",
+        *(f"--{name}={value}" for name, value in options.items()),
+        *flags,
+    ]
+
+
+def _template() -> Path:
+    """Return a data folder as it is before a server's first start, made once for each version and settings."""
+    scripts = jars("mariadb")[0].parent / "share"
+    statements = ["CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n"]
+    statements += [(scripts / name).read_text() for name in _BOOTSTRAP]
+    statements += [f"{each};\n" for each in ("FLUSH PRIVILEGES", *ACCOUNT)]
+    sql = "".join(statements)
+    digest = hashlib.sha256(f"{sql}{_SMALL}".encode()).hexdigest()[:8]
+    template = cache_folder() / f"mariadb-data-{SETS['mariadb'].version}-{digest}"
+    if not template.is_dir():
+        template.parent.mkdir(parents=True, exist_ok=True)
+        with template.with_name(template.name + ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not template.is_dir():
+                _bootstrap(sql, template)
+    return template
+
+
+def _bootstrap(sql: str, template: Path) -> None:
+    folder = Path(tempfile.mkdtemp(prefix="relay-mariadb-"))
+    data = data_folder(folder)
+    script = folder / "bootstrap.sql"
+    script.write_text(sql)
+    command = _mariadbd(data, _SMALL, "--bootstrap")
+    process = ManagedProcess(command, folder / "log", account=unprivileged(), stdin=script)
+    try:
+        process.start()
+        if process.process.wait(_BOOTSTRAP_SECONDS) != 0:
+            raise Unavailable(f"cannot make MariaDB's first data folder:\n{process.log_tail()}")
+        part = template.with_name(template.name + ".part")
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.copytree(data, part)
+        part.rename(template)
+    finally:
+        process.kill()
+        remove(folder)

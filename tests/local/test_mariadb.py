@@ -1,0 +1,260 @@
+"""The embedded MariaDB: what the relay needs of a server, replication, kills, and whom it runs as."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pymysql
+import pytest
+
+from relay.errors import Unavailable
+from relay.local.account import data_folder, give, programs, reaches, remove, unprivileged
+from relay.local.jars import jars
+from relay.local.mariadb import PASSWORD, USER, MariaDB
+from relay.local.process import accepts
+from relay.local.services import down, up
+from tests.local.processes import gone
+
+pytestmark = pytest.mark.services
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+
+
+def fill(server: Any, name: str, *ids: int) -> None:
+    server.execute(f"CREATE DATABASE IF NOT EXISTS {name}")
+    server.execute(f"CREATE TABLE IF NOT EXISTS {name}.item (id INT PRIMARY KEY, name TEXT)")
+    for each in ids:
+        server.execute(f"INSERT INTO {name}.item VALUES (%s, %s)", (each, f"n° {each}"))
+
+
+def ids(server: Any, name: str) -> list[int]:
+    return [row[0] for row in server.execute(f"SELECT id FROM {name}.item ORDER BY id")]
+
+
+@pytest.fixture
+def primary() -> Iterator[MariaDB]:
+    with MariaDB() as server:
+        yield server
+
+
+@pytest.fixture
+def replica(primary: MariaDB) -> Iterator[MariaDB]:
+    with MariaDB() as server:
+        server.replicate_from(primary)
+        yield server
+
+
+class TestAPrimary:
+    def test_its_binlog_has_whole_rows_with_the_names_of_their_columns(self, mariadb: Any, unique: str) -> None:
+        names = ("binlog_format", "binlog_row_image", "binlog_row_metadata", "log_bin", "gtid_strict_mode")
+        (values,) = mariadb.execute("SELECT " + ", ".join(f"@@{name}" for name in names))
+        assert values == ("ROW", "FULL", "FULL", 1, 1)
+        before = mariadb.gtid
+        fill(mariadb, unique, 1)
+        assert mariadb.gtid != before
+        assert mariadb.execute(f"SELECT name FROM {unique}.item") == (("n° 1",),)
+
+    def test_the_relays_account_reads_tables_and_binlogs_but_writes_nothing(self, mariadb: Any, unique: str) -> None:
+        fill(mariadb, unique, 7)
+        connection = mariadb.connect(USER, database=unique)
+        with connection, connection.cursor() as cursor:
+            cursor.execute("SELECT id FROM item")
+            assert cursor.fetchall() == ((7,),)
+            for statement in ("SHOW MASTER STATUS", "SHOW BINARY LOGS", "SHOW SLAVE STATUS"):
+                cursor.execute(statement)
+            with pytest.raises(pymysql.err.OperationalError, match="denied"):
+                cursor.execute("INSERT INTO item VALUES (8, '')")
+        with pytest.raises(pymysql.err.OperationalError, match="denied"):
+            mariadb.connect(USER, password=f"not {PASSWORD}")
+
+    def test_gtids_carry_the_given_domain_and_server(self) -> None:
+        with MariaDB(domain=4, server_id=77, options={"max-connections": 33}) as server:
+            server.execute("CREATE DATABASE a")
+            assert server.gtid == "4-77-1"
+            assert server.execute("SELECT @@max_connections") == ((33,),)
+
+    def test_an_option_it_does_not_know_is_named(self) -> None:
+        with pytest.raises(Unavailable, match="no-such-thing"):
+            MariaDB(options={"no-such-thing": 1}).start()
+
+    def test_what_was_committed_survives_a_kill(self, primary: MariaDB, unique: str) -> None:
+        fill(primary, unique, *range(50))
+        address, gtid = primary.address, primary.gtid
+        primary.kill()
+        assert not accepts(primary.port)
+        primary.restart()
+        assert (primary.address, primary.gtid) == (address, gtid)
+        assert ids(primary, unique) == list(range(50))
+        primary.execute(f"INSERT INTO {unique}.item VALUES (50, '')")
+        assert int(primary.gtid.split("-")[2]) == int(gtid.split("-")[2]) + 1
+
+    def test_purged_binlogs_are_gone(self, primary: MariaDB, unique: str) -> None:
+        fill(primary, unique, 1)
+        first = primary.binlogs
+        primary.purge_binlogs()
+        assert set(primary.binlogs).isdisjoint(first)
+        assert not (primary.data / first[0]).exists()
+
+
+class TestReplicas:
+    def test_a_replica_has_the_primarys_rows_and_gtids(self, primary: MariaDB, replica: MariaDB, unique: str) -> None:
+        fill(primary, unique, 1, 2)
+        replica.wait_for(primary.gtid)
+        assert replica.gtid == primary.gtid
+        assert ids(replica, unique) == [1, 2]
+        assert primary.server_id != replica.server_id
+        assert replica.execute("SELECT @@read_only") == ((1,),)
+
+    def test_one_that_is_stopped_lags_until_it_goes_on(self, primary: MariaDB, replica: MariaDB, unique: str) -> None:
+        fill(primary, unique, 1)
+        replica.wait_for(primary.gtid)
+        replica.stop_replication()
+        fill(primary, unique, 2)
+        with pytest.raises(Unavailable, match=rf"has executed {replica.gtid}, not {primary.gtid}"):
+            replica.wait_for(primary.gtid, timeout=0.2)
+        assert ids(replica, unique) == [1]
+        replica.start_replication()
+        replica.wait_for(primary.gtid)
+        assert ids(replica, unique) == [1, 2]
+
+    def test_a_promoted_one_takes_writes_and_the_old_primary_follows_it(
+        self, primary: MariaDB, replica: MariaDB, unique: str
+    ) -> None:
+        fill(primary, unique, 1)
+        replica.wait_for(primary.gtid)
+        primary.kill()
+        replica.promote()
+        assert replica.replication == {}
+        assert replica.execute("SELECT @@read_only") == ((0,),)
+        fill(replica, unique, 2)
+        primary.restart()
+        primary.replicate_from(replica)
+        primary.wait_for(replica.gtid)
+        assert primary.gtid == replica.gtid
+        assert ids(primary, unique) == [1, 2]
+
+    def test_a_killed_replica_goes_on_where_it_was(self, primary: MariaDB, replica: MariaDB, unique: str) -> None:
+        fill(primary, unique, 1)
+        replica.wait_for(primary.gtid)
+        replica.kill()
+        fill(primary, unique, 2)
+        replica.restart()
+        replica.wait_for(primary.gtid)
+        assert ids(replica, unique) == [1, 2]
+        assert replica.execute("SELECT @@read_only") == ((1,),)
+
+    def test_a_replica_that_needs_purged_binlogs_says_why_it_stands(self, primary: MariaDB, unique: str) -> None:
+        fill(primary, unique, 1)
+        primary.purge_binlogs()
+        with MariaDB() as late:
+            late.replicate_from(primary)
+            with pytest.raises(Unavailable, match="1236"):
+                late.wait_for(primary.gtid, timeout=2)
+
+
+PLAIN = """
+    import encodings.idna, os, sys
+    from relay.local.mariadb import MariaDB
+
+    uid, gid = map(int, sys.argv[1:])
+    os.setgroups([]); os.setgid(gid); os.setuid(uid)
+    # What starts the servers is a Python too, and root's own may lie where this user cannot reach.
+    pythons = [sys.executable, *(f"{folder}/python3" for folder in ("/usr/bin", "/usr/local/bin"))]
+    sys.executable = next(each for each in pythons if os.access(each, os.X_OK))
+    with MariaDB() as primary, MariaDB() as replica:
+        primary.execute("CREATE DATABASE a")
+        replica.replicate_from(primary)
+        replica.wait_for(primary.gtid)
+        owner = os.stat(f"/proc/{primary.process.pid}").st_uid
+        print(owner == uid, replica.execute("SHOW DATABASES LIKE 'a'"), primary.data.parent == primary.folder / "data")
+"""
+
+KILLED = """
+    import time
+    from relay.local.mariadb import MariaDB
+
+    server = MariaDB().start()
+    print(server.process.pid, server.folder, flush=True)
+    time.sleep(300)
+"""
+
+
+class TestWhomItRunsAs:
+    def test_it_does_not_run_as_root(self, primary: MariaDB) -> None:
+        assert os.stat(f"/proc/{primary.process.pid}").st_uid != 0
+        assert primary.data.stat().st_uid == os.stat(f"/proc/{primary.process.pid}").st_uid
+
+    @as_root
+    def test_a_plain_user_runs_it_with_a_cache_of_its_own(self, tmp_path: Path) -> None:
+        account = unprivileged()
+        assert account is not None
+        home = data_folder(tmp_path)
+        try:
+            (home / "jars").mkdir()
+            unpacked = jars("mariadb")[0].parent
+            (home / "jars" / unpacked.name).symlink_to(programs(unpacked))
+            (home / "tmp").mkdir()
+            give(home / "tmp")
+            places = {"RELAY_CACHE": home, "HOME": home, "TMPDIR": home / "tmp"}
+            answer = subprocess.run(
+                [sys.executable, "-c", textwrap.dedent(PLAIN), str(account.uid), str(account.gid)],
+                env={"PATH": os.environ["PATH"]} | {name: str(place) for name, place in places.items()},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            assert answer.stdout == "True (('a',),) True\n", answer.stderr
+        finally:
+            remove(tmp_path)
+
+    @as_root
+    def test_data_that_the_account_could_not_reach_lies_elsewhere_and_is_removed(self, tmp_path: Path) -> None:
+        account = unprivileged()
+        assert account is not None
+        assert not reaches(account, tmp_path)
+        with MariaDB(tmp_path / "server") as server:
+            data = server.data
+            assert reaches(account, data)
+            server.execute("CREATE DATABASE kept")
+        with server:
+            assert server.data == data
+            assert server.execute("SHOW DATABASES LIKE 'kept'") == (("kept",),)
+        remove(tmp_path / "server")
+        assert not data.exists()
+        assert not (tmp_path / "server").exists()
+
+
+class TestWhatIsLeftBehind:
+    def test_nothing_after_a_stop(self) -> None:
+        with MariaDB() as server:
+            folder, data, pid = server.folder, server.data, server.process.pid
+        assert gone(pid)
+        assert not folder.exists()
+        assert not data.exists()
+
+    def test_it_dies_with_a_process_that_is_killed(self) -> None:
+        parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(KILLED)], stdout=subprocess.PIPE, text=True)
+        with parent:
+            assert parent.stdout is not None
+            pid, folder = parent.stdout.readline().split()
+            assert not gone(int(pid), within=0)
+            parent.send_signal(signal.SIGKILL)
+        assert gone(int(pid))
+        remove(Path(folder))
+
+    def test_up_starts_it_and_down_removes_its_data(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RELAY_STATE", str(tmp_path))
+        (service,) = up(["mariadb"])
+        data = (tmp_path / "services" / "mariadb" / "data").resolve() / "mariadb"
+        assert accepts(service.port)
+        assert (data / "ibdata1").exists()
+        assert down() == [service]
+        assert gone(service.pid)
+        assert not data.exists()
