@@ -16,11 +16,11 @@ from relay.gtid import GtidError
 from relay.lineage import Journal
 from relay.source import STREAMED_PAGE
 from relay.sql.changes import TransactionChanges
+from relay.sql.statements import Kind, classify
 from relay.sql.tables import Row, Table
 from relay.vitess.position import Place, added, canonical, including
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import Decoder
-from relay.vitess.statements import emptied
 from relay.vitess.tables import Tables
 
 BEGIN, COMMIT, ROLLBACK, DDL, OTHER, ROW, FIELD, VGTID, JOURNAL, COPY_COMPLETED = 2, 3, 4, 5, 11, 12, 13, 15, 16, 20
@@ -254,7 +254,7 @@ class ShardEvents:
     def _statement(self, event: pb.VEvent) -> None:
         if self._has_begun:
             raise Broken("a statement inside of a transaction with rows")
-        tables = emptied(event.statement) if event.type == DDL else ()
+        tables = _emptied(event.statement) if event.type == DDL else ()
         known = [table for name in tables if (table := self.tables.known(name)) is not None]
         if known:
             vgtid = self._vgtid
@@ -363,3 +363,9 @@ class ShardEvents:
     def _name(self, keyspace: str, shard: str) -> str:
         # Another keyspace is no reshard of Vitess' own; still nothing is lost by it.
         return shard if keyspace == self.keyspace else f"{keyspace}/{shard}"
+
+
+def _emptied(statement: str) -> list[str]:
+    found = classify(statement, "")
+    is_emptied = found.kind in (Kind.TRUNCATE, Kind.DROP) and not found.temporary
+    return [table for _, table in found.tables] if is_emptied else []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 _LARGEST_SET = 64
 
@@ -31,9 +32,17 @@ def members(inside: str) -> list[str]:
     return found
 
 
-def by_text(inside: str, encoding: str) -> dict[bytes, str]:
+def by_text(inside: str, decode: Callable[[bytes], str]) -> dict[bytes, str]:
     """ENUM as text. The empty text is what MySQL keeps of a value that is no member."""
-    return {b"": "", **{_encoded(member, encoding): member for member in members(inside)}}
+    found = {"", *members(inside)}
+
+    def known(value: bytes) -> str:
+        text = decode(value)
+        if text not in found:
+            raise KeyError(text)
+        return text
+
+    return _Made(known)
 
 
 def by_index(inside: str) -> dict[bytes, str]:
@@ -41,7 +50,7 @@ def by_index(inside: str) -> dict[bytes, str]:
     return {b"0": "", **{b"%d" % (at + 1): member for at, member in enumerate(members(inside))}}
 
 
-def sets_by_text(inside: str, encoding: str, *, copied: bool) -> dict[bytes, list[str]]:
+def sets_by_text(inside: str, decode: Callable[[bytes], str], *, copied: bool) -> dict[bytes, list[str]]:
     """SET as the texts of its members with commas between them."""
     found = members(inside)
     if "" in found:
@@ -49,13 +58,15 @@ def sets_by_text(inside: str, encoding: str, *, copied: bool) -> dict[bytes, lis
     if len(found) == _LARGEST_SET and not copied:
         # vstreamer.go, buildSetStringValue: its loop over the bits ends before the last one.
         raise ValueError("Vitess leaves the 64th member of a SET out")
-    texts = {_encoded(member, encoding): member for member in found}
-    comma = _encoded(",", encoding)
+    known = set(found)
 
     def split(value: bytes) -> list[str]:
-        return [texts[text] for text in value.split(comma)] if value else []
+        texts = decode(value).split(",") if value else []
+        if not known.issuperset(texts):
+            raise KeyError(decode(value))
+        return texts
 
-    return _Sets(split)
+    return _Made(split)
 
 
 def sets_by_index(inside: str) -> dict[bytes, list[str]]:
@@ -68,23 +79,18 @@ def sets_by_index(inside: str) -> dict[bytes, list[str]]:
             raise ValueError(f"{bits} has more bits than the {len(found)} members")
         return [member for at, member in enumerate(found) if bits >> at & 1]
 
-    return _Sets(split)
+    return _Made(split)
 
 
-class _Sets(dict[bytes, list[str]]):
-    """Sets that were split before; the lists are shared, and nobody changes them."""
+class _Made(dict[bytes, Any]):
+    """Values that were made before; lists among them are shared, and nobody changes them."""
 
-    def __init__(self, split: Callable[[bytes], list[str]]) -> None:
+    def __init__(self, make: Callable[[bytes], Any]) -> None:
         super().__init__()
-        self._split = split
+        self._make = make
 
-    def __missing__(self, value: bytes) -> list[str]:
+    def __missing__(self, value: bytes) -> Any:
         if len(self) > 10_000:
             self.clear()
-        made = self[value] = self._split(value)
+        made = self[value] = self._make(value)
         return made
-
-
-def _encoded(text: str, encoding: str) -> bytes:
-    # MySQL's latin1 has five characters more, which no definition can be entered with.
-    return text.encode("cp1252" if encoding == "latin1" else encoding)

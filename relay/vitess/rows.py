@@ -15,9 +15,9 @@ from typing import Any
 
 from relay.avro.rows import Column
 from relay.errors import RelayError
+from relay.sql import charsets
 from relay.sql.columns import carried_as
 from relay.sql.tables import Table
-from relay.vitess import charsets
 from relay.vitess.members import by_index, by_text, sets_by_index, sets_by_text
 from relay.vitess.proto import vtgate_pb2 as pb
 
@@ -25,7 +25,6 @@ Layout = Callable[[str, Sequence[Column], Sequence[str]], Table | None]
 """Given a table's name, its columns and the names of its primary key: its layout, None if it is not wanted."""
 
 _PRIMARY = 2  # the flag of a field that is part of the primary key
-_JSON = 2078
 _VALUE = "v[s:e]"
 _BASES = {
     "tinytext": "text",
@@ -150,9 +149,9 @@ def _column(field: pb.Field, at: int, environment: dict[str, Any], *, copied: bo
         environment[f"f{at}"] = _printed(base)
         return kind, f"f{at}({_VALUE})"
     if base in ("char", "varchar", "text"):
-        codec = charsets.codec(field.charset) if field.charset != charsets.BINARY or field.type == _JSON else "utf_8"
-        if codec != "utf_8":
-            environment[f"t{at}"] = charsets.decoder(codec)
+        charset = _charset(field.charset)
+        if not charsets.is_utf8(charset):
+            environment[f"t{at}"] = charsets.decoder(charset)
             return kind, f"t{at}({_VALUE})"
     return kind, _expression(base, kind, inside)
 
@@ -176,13 +175,22 @@ def _expression(base: str, kind: str, inside: str) -> str:
     return _VALUE
 
 
+def _charset(collation: int) -> str:
+    """Return the character set of a collation's id.
+
+    0 is one that Vitess does not know by name, which are those of MariaDB since 10.10: all of them Unicode, and UTF-8
+    on any database of today. Text that is called binary comes as UTF-8.
+    """
+    charset = charsets.charset(collation) if collation else "utf8mb4"
+    return "utf8mb4" if charset == charsets.BINARY else charset
+
+
 def _members(base: str, inside: str, collation: int, *, copied: bool, as_text: bool) -> Any:
-    codec = charsets.codec(collation) if collation != charsets.BINARY else "utf_8"
     # A copy has the bytes as stored; from a binlog Vitess takes the texts of the column's definition, in UTF-8.
-    encoding = codec if copied else "utf_8"
+    decode = charsets.decoder(_charset(collation) if copied else "utf8mb4")
     if base == "enum":
-        return by_text(inside, encoding) if as_text else by_index(inside)
-    return sets_by_text(inside, encoding, copied=copied) if as_text else sets_by_index(inside)
+        return by_text(inside, decode) if as_text else by_index(inside)
+    return sets_by_text(inside, decode, copied=copied) if as_text else sets_by_index(inside)
 
 
 def _printed(base: str) -> Callable[[bytes], bytes]:

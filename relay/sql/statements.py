@@ -1,0 +1,248 @@
+"""What a logged statement does, as far as it matters to rows: which tables it empties, drops, renames or alters.
+
+A tokenizer, not a parser: it knows comments, quotes and names, and the beginnings of the statements that matter. May be
+changed here: which statements those are.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+Name = tuple[str, str]
+"""Database and table; the statement's own database where it names none."""
+
+
+class Kind(Enum):
+    TRUNCATE = "truncate"
+    DROP = "drop"
+    RENAME = "rename"
+    ALTER = "alter"
+    CREATE = "create"
+    DROP_DATABASE = "drop database"
+    CHANGE = "change"  # rows, logged as a statement
+    SAVEPOINT = "savepoint"
+    ROLLBACK = "rollback"
+    ROLLBACK_TO = "rollback to"
+    XA_START = "xa start"
+    XA_END = "xa end"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """``tables``: that it empties, drops, alters, creates, or renames from. ``renamed``: from and to, of each.
+
+    ``names``: of CHANGE, every name in it that may be a table's. ``temporary``: nothing but temporary tables.
+    """
+
+    kind: Kind
+    tables: tuple[Name, ...] = ()
+    renamed: tuple[tuple[Name, Name], ...] = ()
+    names: tuple[Name, ...] = ()
+    temporary: bool = False
+
+
+_TOKEN = re.compile(
+    r"""
+      \s+ | /\*!M?[0-9]*\  ?  | /\*M!([0-9]*) | /\*.*?(?:\*/|\Z) | \*/ | \#[^\n]* | --(?=[\s\x00-\x1f]|\Z)[^\n]*
+    | `(?P<tick>(?:[^`]|``)*)`
+    | "(?P<double>(?:[^"\\]|\\.|"")*)"
+    | '(?:[^'\\]|\\.|'')*'
+    | (?P<word>[^\W\d][\w$]*|[\w$]+)
+    | (?P<sign>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    """A word as it is written, or a name without its quotes; or one sign."""
+
+    text: str
+    is_name: bool
+    is_quoted: bool = False
+
+    def says(self, *words: str) -> bool:
+        return not self.is_quoted and self.text.upper() in words
+
+
+_END = _Token("", False)
+
+
+def _tokens(sql: str, ansi_quotes: bool) -> Iterator[_Token]:
+    for found in _TOKEN.finditer(sql):
+        if found["tick"] is not None:
+            yield _Token(found["tick"].replace("``", "`"), True, True)
+        elif found["double"] is not None:
+            if ansi_quotes:
+                yield _Token(found["double"].replace('""', '"'), True, True)
+        elif found["word"] is not None:
+            yield _Token(found["word"], True)
+        elif found["sign"] is not None:
+            yield _Token(found["sign"], False)
+
+
+class _Reader:
+    """Tokens, one after another."""
+
+    def __init__(self, sql: str, database: str, ansi_quotes: bool) -> None:
+        self._tokens = _tokens(sql, ansi_quotes)
+        self._database = database
+        self.now = next(self._tokens, _END)
+
+    def step(self) -> _Token:
+        passed, self.now = self.now, next(self._tokens, _END)
+        return passed
+
+    def skip(self, *words: str) -> bool:
+        """Pass over the word, if it is one of these."""
+        if self.now.says(*words):
+            self.step()
+            return True
+        return False
+
+    def if_exists(self) -> None:
+        if self.skip("IF"):
+            self.skip("NOT")
+            self.skip("EXISTS")
+
+    def name(self) -> Name | None:
+        """Read ``table`` or ``database.table``."""
+        if not self.now.is_name:
+            return None
+        first = self.step().text
+        if self.now.text == "." and not self.now.is_name:
+            self.step()
+            return (first, self.step().text) if self.now.is_name else None
+        return self._database, first
+
+    def names(self) -> list[Name]:
+        """Read names with commas between them."""
+        found = []
+        while (name := self.name()) is not None:
+            found.append(name)
+            while self.skip("WAIT", "NOWAIT") or self.now.text.isdigit():
+                if self.now.text.isdigit():
+                    self.step()
+            if self.now.text != ",":
+                break
+            self.step()
+        return found
+
+    def all_names(self) -> tuple[Name, ...]:
+        """Return every name in what is left, alone and with a database."""
+        found: dict[Name, None] = {}
+        while self.now is not _END:
+            name = self.name()
+            if name is None:
+                self.step()
+            else:
+                found[name] = None
+        return tuple(found)
+
+
+_CHANGES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "DO")
+
+
+def classify(sql: str, database: str, ansi_quotes: bool = False) -> Classified:
+    """Say what a statement does. ``database``: the one it was given in, for names without one."""
+    reader = _Reader(sql, database, ansi_quotes)
+    if reader.skip("SET") and reader.skip("STATEMENT"):
+        while reader.now is not _END and not reader.now.says("FOR"):
+            reader.step()
+        reader.step()
+    first = reader.step()
+    if first.says("TRUNCATE"):
+        reader.skip("TABLE")
+        return Classified(Kind.TRUNCATE, tuple(reader.names()))
+    if first.says("DROP"):
+        return _drop(reader)
+    if first.says("RENAME"):
+        return _rename(reader) if reader.skip("TABLE", "TABLES") else Classified(Kind.OTHER)
+    if first.says("ALTER"):
+        return _alter(reader)
+    if first.says("CREATE"):
+        return _create(reader)
+    if first.says(*_CHANGES):
+        return Classified(Kind.CHANGE, names=reader.all_names())
+    if first.says("SAVEPOINT", "RELEASE"):
+        return Classified(Kind.SAVEPOINT)
+    if first.says("ROLLBACK"):
+        reader.skip("WORK")
+        return Classified(Kind.ROLLBACK_TO if reader.now.says("TO") else Kind.ROLLBACK)
+    if first.says("XA"):
+        if reader.skip("START", "BEGIN"):
+            return Classified(Kind.XA_START)
+        return Classified(Kind.XA_END if reader.now.says("END") else Kind.OTHER)
+    return Classified(Kind.OTHER)
+
+
+def _drop(reader: _Reader) -> Classified:
+    temporary = reader.skip("TEMPORARY")
+    if reader.skip("DATABASE", "SCHEMA"):
+        reader.if_exists()
+        return Classified(Kind.DROP_DATABASE, ((reader.now.text, ""),))
+    if not reader.skip("TABLE", "TABLES"):
+        return Classified(Kind.OTHER)
+    reader.if_exists()
+    return Classified(Kind.DROP, tuple(reader.names()), temporary=temporary)
+
+
+def _rename(reader: _Reader) -> Classified:
+    reader.if_exists()
+    pairs: list[tuple[Name, Name]] = []
+    while (old := reader.name()) is not None:
+        while reader.skip("WAIT", "NOWAIT") or reader.now.text.isdigit():
+            if reader.now.text.isdigit():
+                reader.step()
+        reader.skip("TO")
+        new = reader.name()
+        if new is None:
+            break
+        pairs.append((old, new))
+        if reader.now.text != ",":
+            break
+        reader.step()
+    return Classified(Kind.RENAME, tuple(old for old, _ in pairs), tuple(pairs))
+
+
+def _alter(reader: _Reader) -> Classified:
+    while reader.skip("ONLINE", "IGNORE"):
+        pass
+    if not reader.skip("TABLE"):
+        return Classified(Kind.OTHER)
+    reader.if_exists()
+    table = reader.name()
+    if table is None:
+        return Classified(Kind.OTHER)
+    renamed: Sequence[tuple[Name, Name]] = ()
+    empties = False
+    depth = 0
+    while reader.now is not _END:
+        token = reader.step()
+        if token.text in ("(", ")") and not token.is_name:
+            depth += 1 if token.text == "(" else -1
+        elif depth == 0 and token.says("RENAME") and not reader.now.says("COLUMN", "INDEX", "KEY"):
+            reader.skip("TO", "AS")
+            new = reader.name()
+            renamed = ((table, new),) if new is not None else ()
+        elif depth == 0 and token.says("TRUNCATE", "DROP", "EXCHANGE", "DISCARD") and reader.now.says(
+            "PARTITION", "TABLESPACE"
+        ):
+            empties = True
+    return Classified(Kind.CHANGE if empties else Kind.ALTER, (table,), tuple(renamed), (table,) if empties else ())
+
+
+def _create(reader: _Reader) -> Classified:
+    if reader.skip("OR"):
+        reader.skip("REPLACE")
+    temporary = reader.skip("TEMPORARY")
+    if not reader.skip("TABLE"):
+        return Classified(Kind.OTHER)
+    reader.if_exists()
+    table = reader.name()
+    return Classified(Kind.CREATE, (table,) if table else (), temporary=temporary)
