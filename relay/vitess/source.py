@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
@@ -26,7 +26,8 @@ from relay.sql.tables import Row, Table, lay_out
 from relay.vitess.client import Tls, Vtgate
 from relay.vitess.keyrange import KeyRange, shards_covering
 from relay.vitess.head import Head, why_silent
-from relay.vitess.reader import Settings, VitessShardReader
+from relay.vitess.reader import VitessShardReader
+from relay.vitess.settings import Settings
 from relay.vitess.tables import Tables
 from relay.vitess.vindex import VindexError, keyspace_id
 
@@ -46,14 +47,14 @@ class VitessSource:
     """Reads the shards of one keyspace. ``connect`` comes first."""
 
     has_journals = True
-    snapshot = "none"
+    snapshot: Literal["none", "initial"] = "none"
     snapshot_margin = 0.0
 
     def __init__(self, config: SourceConfig) -> None:
         self.config = config
         self.name = config.name
         self.start = str(config.start)
-        self.on_gap = config.on_gap
+        self.on_gap: Literal["fail", "skip", "resnapshot"] = config.on_gap
         self._vtgate = _connect(config)
         self._layouts: dict[str, Table] = {}
         # By table, the columns of its primary vindex and what it is called.
@@ -194,9 +195,23 @@ class VitessSource:
         return found[1].position
 
     def _read_vschema(self) -> None:
-        """Learn which columns choose the shard of a row: the first vindex of each table."""
+        """Learn which columns choose the shard of a row: those of the first vindex of each table."""
         self._vindexes = {}
-        rows = self._vtgate.execute("show vschema vindexes", target=self.config.keyspace)
+        keyspace = self.config.keyspace
+        for row in self._vtgate.execute("show vschema tables", target=keyspace):
+            table = str(row["Tables"])
+            if self.config.tables is not None and table not in self.config.tables:
+                continue
+            try:
+                quoted = table.replace("`", "``")
+                found = self._vtgate.execute(f"show vschema vindexes on `{quoted}`", target=keyspace)
+            except Unavailable:
+                raise
+            except RelayError:
+                continue  # a table of an unsharded keyspace, or a sequence
+            if found:
+                columns = str(found[0]["Columns"]).replace("`", "").split(",")
+                self._vindexes[table] = [column.strip() for column in columns], str(found[0]["Type"])
 
     def _read_tables(self) -> None:
         found = _definitions(self._vtgate, self.config)
