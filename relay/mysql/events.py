@@ -185,4 +185,3 @@ def payload(body: bytes) -> tuple[int, int, bytes]:
         size, at = packed(body, at)
         fields[kind], _ = packed(body, at)
         at += size
-
