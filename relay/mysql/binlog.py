@@ -333,9 +333,7 @@ class BinlogEvents:
                 "`SET GLOBAL binlog_format = 'ROW'` and begin after this position"
             )
         elif not flags & events.IGNORABLE_FLAG:
-            raise NotCarried(
-                f"{self._place}: an event of type {kind}, which is not known: is the server newer than this?"
-            )
+            raise NotCarried(f"{self._place}: an event of type {kind}, which is not known: is the server newer than this?")
 
     def _unpacked(self, body: bytes) -> Any:
         """Yield the events of a compressed transaction, about a megabyte at a time."""
@@ -373,3 +371,5 @@ class BinlogEvents:
     def _now(self) -> int:
         """Return seconds that the server's clock has certainly reached, rounded down."""
         return int(time.time() + self._server.clock)
+
+

@@ -185,3 +185,4 @@ def payload(body: bytes) -> tuple[int, int, bytes]:
         size, at = packed(body, at)
         fields[kind], _ = packed(body, at)
         at += size
+

@@ -63,9 +63,7 @@ def _reading(column: ColumnLayout) -> _Reading:
         return _text(column)
     if kind == table_map.NEWDECIMAL:
         size = values.decimal_size(column.precision, column.decimals)
-        return _Reading(
-            "decimal", f"{size}s", "F[{}]", uses=values.memo_of("decimal", column.precision, column.decimals)
-        )
+        return _Reading("decimal", f"{size}s", "F[{}]", uses=values.memo_of("decimal", column.precision, column.decimals))
     if kind == table_map.FLOAT:
         return _Reading("float", "f", "F[{}]", uses=values.memo_of("float"))
     if kind == table_map.DOUBLE:

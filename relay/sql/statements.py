@@ -230,10 +230,8 @@ def _alter(reader: _Reader) -> Classified:
             reader.skip("TO", "AS")
             new = reader.name()
             renamed = ((table, new),) if new is not None else ()
-        elif (
-            depth == 0
-            and token.says("TRUNCATE", "DROP", "EXCHANGE", "DISCARD")
-            and reader.now.says("PARTITION", "TABLESPACE")
+        elif depth == 0 and token.says("TRUNCATE", "DROP", "EXCHANGE", "DISCARD") and reader.now.says(
+            "PARTITION", "TABLESPACE"
         ):
             empties = True
     return Classified(Kind.CHANGE if empties else Kind.ALTER, (table,), tuple(renamed), (table,) if empties else ())
