@@ -51,6 +51,7 @@ class ShardEvents:
         snapshot: Snapshot | None = None,
         copy_begun: float = 0.0,
         largest_unnamed: int = LARGEST_UNNAMED,
+        page_bytes: int = STREAMED_PAGE,
     ) -> None:
         self.qualified = qualified
         self.keyspace = keyspace
@@ -72,6 +73,7 @@ class ShardEvents:
         # Whether anything came of the shard itself, and not only of vtgate.
         self.moved = False
         self.largest_unnamed = largest_unnamed
+        self._page_bytes = page_bytes
         self._snapshot = snapshot
         self._copy_begun = copy_begun
         self._decoders: dict[str, Decoder | None] = {}
@@ -175,7 +177,7 @@ class ShardEvents:
         # The GTID comes at the end, mostly in the same answer: then nothing has to be computed.
         self._waiting.append(event)
         waiting = self.bytes_in - self._waits_since
-        if self._gtid and waiting > STREAMED_PAGE:
+        if self._gtid and waiting > self._page_bytes:
             self._begin(self._gtid, self._including(self._gtid))
         elif waiting > self.largest_unnamed:
             raise RelayError(
