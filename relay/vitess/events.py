@@ -211,6 +211,8 @@ class ShardEvents:
             raise Broken(f"the transaction {transaction!r} after {self.place.executed}: {error}") from None
 
     def _begin(self, transaction: str, position: str) -> None:
+        if not transaction:
+            raise Broken(f"rows after {self.place.executed} whose position {position} adds nothing to it")
         place = self.place
         skip = place.rows_done if place.transaction == transaction else 0
         self._gtid = transaction
