@@ -9,7 +9,7 @@ OWN_UV := $(RELAY_CACHE)/uv-$(UV_VERSION)/bin/uv
 UV := $(or $(shell command -v uv 2>/dev/null),$(OWN_UV))
 RUN := $(UV) run --frozen --all-extras
 
-.PHONY: demo test quick lint format bench soak setup help
+.PHONY: demo test quick lint format bench soak proto setup help
 
 help:            ## This list.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ bench: setup     ## All benchmarks, or NAME=encode_publish.
 
 soak: setup      ## Workers and broker that die at random, for SECONDS=600, SEED=...
 	@RELAY_SOAK_SECONDS=$(SECONDS) RELAY_SOAK_SEED=$(SEED) $(RUN) python -m tests.faults.soak
+
+proto: setup     ## Compile the messages of Vitess again, after a change of their .proto.
+	@$(RUN) python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. relay/vitess/proto/vtgate.proto
 
 setup: $(UV)     ## The locked environment.
 	@$(UV) sync --frozen --all-extras --quiet

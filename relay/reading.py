@@ -10,7 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from relay import accepted
@@ -19,9 +19,10 @@ from relay.caught_up import CaughtUp
 from relay.errors import Unavailable
 from relay.journals import record_of
 from relay.kafka.checkpoints import CheckpointView, partition_of
-from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, Stream, low_watermark, resume_timestamp
+from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, Stream
 from relay.listings import Journaled, Listings
 from relay.planning import Planning
+from relay.progress import Progress, low_watermark
 from relay.pruning import replaced
 from relay.pump import Pump, Reading
 from relay.snapshot import CONTROL, Snapshots, is_snapshot
@@ -35,15 +36,6 @@ IDLE_CHECKPOINT = 10.0
 _TELL_EVERY = 60.0
 _PATIENCE = 5.0
 _KNOWN_FOR = 0.1  # seconds, while other workers commit all the time
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """``resume``: see ``resume_timestamp``. ``last``: the newest token's, in seconds. ``gaps``: ids of losses."""
-
-    resume: int = 0
-    last: int = 0
-    gaps: Set[str] = frozenset()
 
 
 class SourceReading:
@@ -86,7 +78,7 @@ class SourceReading:
         self._gaps_told: set[str] = set()
         self._known_at = -1
         self._known_again_at = 0.0
-        self._known_is = _Known()
+        self._known_is = Progress()
         # The state that everything which can be opened was opened in.
         self._opened_at: tuple[int, int, frozenset[int]] | None = None
 
@@ -375,18 +367,13 @@ class SourceReading:
         """See ``lineage.low_watermark``."""
         return low_watermark(self.checkpoints, self.lineage) if self.plan is not None else None
 
-    def _known(self, *, exact: bool = False) -> _Known:
+    def _known(self, *, exact: bool = False) -> Progress:
         """What all committed checkpoints say together; asked for often, and worked out once for each state of them."""
         now = time.monotonic()
         if self._known_at != self.view.version and (exact or now >= self._known_again_at):
             self._known_at = self.view.version
             self._known_again_at = now + _KNOWN_FOR
-            checkpoints = self.checkpoints.values()
-            self._known_is = _Known(
-                resume_timestamp(self.checkpoints),
-                max((c.token.timestamp for c in checkpoints if c.token), default=0),
-                {c.gap for c in checkpoints if c.gap is not None},
-            )
+            self._known_is = Progress.of(self.checkpoints)
         return self._known_is
 
     def is_caught_up(self) -> bool:

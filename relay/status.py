@@ -20,8 +20,9 @@ from relay.gaps import Found, found_gaps
 from relay.kafka import topics
 from relay.kafka.checkpoints import CheckpointView, partition_of, read_whole
 from relay.kafka.group import Member, members
-from relay.lineage import Checkpoint, ShardState, Stream, resume_timestamp
+from relay.lineage import Checkpoint, ShardState, Stream
 from relay.planning import newest_planned
+from relay.progress import resume_timestamp
 from relay.snapshot import CONTROL, records_of
 
 

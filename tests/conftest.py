@@ -21,6 +21,8 @@ from relay.local.kafka import KafkaBroker
 from relay.local.mariadb import MariaDB
 from relay.local.redis import RedisServer
 from relay.local.registry import SchemaRegistry
+from relay.local.vitess import Vitess
+from relay.local.vitess_build import obstacle
 from tests import containers
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -104,6 +106,18 @@ def mariadb(in_docker: bool) -> Iterator[MariaDB | containers.MariaDB]:
     """A MariaDB primary: ``.host``, ``.port``, ``.connect``, ``.execute``, ``.gtid``. Make a database of your own."""
     with containers.MariaDB() if in_docker else MariaDB() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def vitess(in_docker: bool) -> Iterator[Vitess | containers.Vitess]:
+    """A Vitess, keyspace ``commerce`` in four shards: ``.vtgate``, ``.connect``, ``.execute``; embedded, ``.journal``.
+
+    Tables: ``ALTER VSCHEMA`` and ``CREATE TABLE`` through it, under names of your own. Skips where there is no Go.
+    """
+    if not in_docker and (problem := obstacle()):
+        pytest.skip(problem)
+    with containers.Vitess() if in_docker else Vitess() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="session", autouse=True)

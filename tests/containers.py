@@ -18,6 +18,7 @@ from relay.errors import Unavailable
 from relay.local import dynamodb, mariadb, redis, registry
 from relay.local.kafka import SETTINGS, coordinates
 from relay.local.process import free_port
+from relay.local.vitess import KEYSPACES
 
 _START_TIMEOUT = 120.0
 
@@ -145,6 +146,45 @@ class MariaDB(Container):
         except pymysql.err.OperationalError:
             return False
         return True
+
+
+class Vitess(Container):
+    """Has ``vtgate``, ``connect``, ``execute`` as the embedded one; one keyspace of four shards."""
+
+    def __init__(self) -> None:
+        super().__init__("vitess/vttestserver:v23.0.0-mysql80", 33575)
+        self.mysql_port = free_port()
+        # Its ports follow from one: HTTP, then gRPC, MySQL below, MySQL's protocol in front.
+        self.container.with_bind_ports(33577, self.mysql_port)
+        (self.keyspace, shards), *_ = KEYSPACES.items()
+        for name, value in {
+            "PORT": "33574",
+            "KEYSPACES": self.keyspace,
+            "NUM_SHARDS": str(len(shards)),
+            "MYSQL_BIND_HOST": "0.0.0.0",
+            "VTCOMBO_BIND_HOST": "0.0.0.0",
+        }.items():
+            self.container.with_env(name, value)
+
+    @property
+    def vtgate(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def connect(self, keyspace: str | None = None, **settings: Any) -> Connection[Cursor]:
+        defaults: dict[str, Any] = {"host": self.host, "port": self.mysql_port, "user": "relay"}
+        defaults |= {"database": keyspace or self.keyspace, "autocommit": True, "ssl_disabled": True}
+        return pymysql.connect(**(defaults | {"charset": "utf8mb4"} | settings))
+
+    def execute(self, statement: str, keyspace: str | None = None, arguments: object = None) -> tuple[Any, ...]:
+        with closing(self.connect(keyspace)) as connection, connection.cursor() as cursor:
+            cursor.execute(statement, arguments)
+            return tuple(cursor.fetchall())
+
+    def ready(self) -> bool:
+        try:
+            return bool(self.execute("SHOW vitess_tablets"))
+        except pymysql.err.MySQLError:
+            return False
 
 
 def _wait_until(ready: Callable[[], bool], container: Any) -> None:

@@ -322,4 +322,6 @@ def test_a_service_of_another_name_exits_2(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("RELAY_STATE", str(tmp_path))
     result = relay("services", "up", "oracle")
     assert result.exit_code == 2
-    assert errors(result) == ["no service is called 'oracle': there are kafka, dynamodb, redis, registry, mariadb"]
+    assert errors(result) == [
+        "no service is called 'oracle': there are kafka, dynamodb, redis, registry, mariadb, vitess"
+    ]

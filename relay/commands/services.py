@@ -20,13 +20,13 @@ app = typer.Typer(help="Run a broker, databases and a Redis on this machine, to 
 def services_up(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="kafka, dynamodb, redis (the default is these), registry, mariadb."),
+        typer.Argument(metavar="NAME", help="kafka, dynamodb, redis (the default), registry, mariadb, vitess."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Start the services that do not run yet, and print where they listen. They go on running.
 
-    The first time, this downloads them. Their data is gone when they end.
+    The first time, this downloads them, and builds Vitess, which takes minutes. Their data is gone when they end.
     """
     from relay.local import services as local
 

@@ -125,11 +125,11 @@ class MariaDB(Server):
     @property
     def data(self) -> Path:
         """Where its data and binlogs are."""
-        return data_folder(self.folder)
+        return data_folder(self.folder) / "mariadb"
 
     @property
     def socket(self) -> Path:
-        return self.data / "mysql.sock"
+        return data_folder(self.folder) / "mysql.sock"
 
     # ------------------------------------------------------------------ SQL
 
@@ -233,21 +233,18 @@ class MariaDB(Server):
     # ------------------------------------------------------------------ the process
 
     def _prepare(self) -> None:
-        data = self.data
-        if not (data / "mysql").exists():
+        if not self.data.is_dir():
             self._read_only = False
             # No half of a copy where a whole one is expected.
-            part = data / "part"
+            part = self.data.with_name("part")
             shutil.rmtree(part, ignore_errors=True)
             shutil.copytree(_template(), part)
             give(part)
-            for path in sorted(part.iterdir(), key=lambda each: each.name == "mysql"):
-                path.rename(data / path.name)
-            part.rmdir()
+            part.rename(self.data)
 
     def _command(self) -> list[str]:
         settings = SETTINGS | {"port": self.port, "server-id": self.server_id, "gtid-domain-id": self._domain}
-        settings |= {"socket": str(self.socket), "pid-file": str(self.data / "mysqld.pid"), "tmpdir": str(self.data)}
+        settings |= {"socket": str(self.socket), "pid-file": "mysqld.pid", "tmpdir": str(data_folder(self.folder))}
         settings |= {"read-only": int(self._read_only)} | self._options
         return _mariadbd(self.data, settings)
 

@@ -75,6 +75,11 @@ class Server(ABC):
         return self._process
 
     @property
+    def processes(self) -> list[ManagedProcess]:
+        """All that it consists of, what clients talk to first."""
+        return [self.process]
+
+    @property
     def alive(self) -> bool:
         return self._process is not None and self._process.alive
 

@@ -28,9 +28,10 @@ from relay.local.process import accepts
 from relay.local.redis import RedisServer
 from relay.local.registry import SchemaRegistry
 from relay.local.server import Server
+from relay.local.vitess import Vitess
 
 KINDS: dict[str, type[Server]] = {
-    each.name: each for each in (KafkaBroker, DynamoDBLocal, RedisServer, SchemaRegistry, MariaDB)
+    each.name: each for each in (KafkaBroker, DynamoDBLocal, RedisServer, SchemaRegistry, MariaDB, Vitess)
 }
 DEFAULT = ("kafka", "dynamodb", "redis")
 """What is started when no names are given. The registry is optional in a config and big."""
@@ -40,7 +41,10 @@ _STOP_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Service:
-    """One recorded server. ``address`` is what goes into a config; ``started`` tells its pid from a reused one."""
+    """One recorded server. ``address`` is what goes into a config; ``started`` tells its pid from a reused one.
+
+    ``also``: pid and start of each further process that it consists of.
+    """
 
     name: str
     address: str
@@ -48,10 +52,16 @@ class Service:
     pid: int
     started: str
     log: str
+    also: Sequence[tuple[int, str]] = ()
+
+    @property
+    def processes(self) -> list[tuple[int, str]]:
+        """Those of its processes that run, by pid and start."""
+        return [(pid, started) for pid, started in ((self.pid, self.started), *self.also) if started_at(pid) == started]
 
     @property
     def running(self) -> bool:
-        return started_at(self.pid) == self.started
+        return len(self.processes) == 1 + len(self.also)
 
     def as_dict(self) -> dict[str, Any]:
         """Return it for ``--json``."""
@@ -105,10 +115,11 @@ class _State:
 
     def services(self) -> list[Service]:
         try:
-            return [Service(**each) for each in json.loads(self.path.read_text())]
+            found = json.loads(self.path.read_text())
+            return [Service(**each | {"also": [(pid, at) for pid, at in each.get("also", ())]}) for each in found]
         except FileNotFoundError:
             return []
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, AttributeError) as error:
             raise RelayError(f"{self.path} is not readable as a list of services, remove it: {error}") from error
 
     def find(self, name: str) -> Service | None:
@@ -153,32 +164,32 @@ def _ensure(name: str, detach: bool, state: _State) -> Service:
     remove(folder)
     server = KINDS[name](folder, detached=detach)
     server.start()
-    pid = server.process.pid
-    started = started_at(pid)
-    if started is None:
+    processes = [(each.pid, started_at(each.pid) or "") for each in server.processes]
+    if not all(started for _, started in processes):
         raise RelayError(f"{name} ended right after its start:\n{server.process.log_tail()}")
-    service = Service(name, server.address, server.port, pid, started, str(server.log))
+    (pid, started), *also = processes
+    service = Service(name, server.address, server.port, pid, started, str(server.log), also)
     state.record(service)
     return service
 
 
 def _end(service: Service) -> bool:
     """End one service and remove its data. Return whether it ran."""
-    ran = service.running
-    if ran:
+    ran = service.processes
+    for pid, started in ran:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(service.pid, signal.SIGTERM)
-            if not _wait(service, _STOP_SECONDS):
-                os.killpg(service.pid, signal.SIGKILL)
-        if not _wait(service, _STOP_SECONDS):
-            raise RelayError(f"{service.name}, process {service.pid}, does not end")
+            os.killpg(pid, signal.SIGTERM)
+            if not _wait(pid, started, _STOP_SECONDS):
+                os.killpg(pid, signal.SIGKILL)
+        if not _wait(pid, started, _STOP_SECONDS):
+            raise RelayError(f"{service.name}, process {pid}, does not end")
     remove(Path(service.log).parent)
-    return ran
+    return bool(ran)
 
 
-def _wait(service: Service, seconds: float) -> bool:
+def _wait(pid: int, started: str, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
-    while service.running:
+    while started_at(pid) == started:
         if time.monotonic() > deadline:
             return False
         time.sleep(0.05)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from relay.avro.rows import Column
@@ -11,8 +13,8 @@ from relay.sql.tables import lay_out
 COLUMNS = [Column(name, "int") for name in "abc"]
 
 
-def names(**options: list[str]) -> tuple[list[str], int]:
-    schema = lay_out("s", "t", COLUMNS, **{"primary": [], **options}).schema
+def names(primary: Sequence[str] = (), key: Sequence[str] = (), hash_key: Sequence[str] = ()) -> tuple[list[str], int]:
+    schema = lay_out("s", "t", COLUMNS, primary, key=key, hash_key=hash_key).schema
     return [column.name for column in schema.key], schema.hash_columns
 
 

@@ -1,0 +1,310 @@
+"""An embedded Vitess: vtgate and the tablets of all shards in one process, ``vtcombo``, on one MariaDB.
+
+May be changed here: the settings. All shards share the MariaDB's binlog, so each shard's stream has the
+transactions of all others as empty ones, and all have nearly the same position.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.constants import CLIENT
+from pymysql.cursors import Cursor
+
+from relay.errors import Unavailable
+from relay.local.account import Account, data_folder, give, programs, unprivileged
+from relay.local.mariadb import MariaDB
+from relay.local.process import HOST, ManagedProcess, accepts
+from relay.local.server import Server
+from relay.local.vitess_build import vtcombo
+
+CELL = "test"
+KEYSPACES: dict[str, Sequence[str]] = {"commerce": ("-40", "40-80", "80-c0", "c0-")}
+"""What there is unless said otherwise: one keyspace of four shards."""
+
+VINDEXES = {name: {"type": name} for name in ("hash", "xxhash", "numeric", "binary", "binary_md5", "reverse_bits")}
+VINDEXES |= {name: {"type": name} for name in ("unicode_loose_xxhash", "unicode_loose_md5")}
+
+_USERS = ("vt_dba", "vt_app", "vt_appdebug", "vt_allprivs", "vt_repl", "vt_filtered")
+
+_MYSQL: dict[str, str | int] = {
+    # Collations that Vitess knows.
+    "collation-server": "utf8mb4_general_ci",
+    "character-set-collations": "",
+    "sql-mode": "STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION",
+    "innodb-stats-persistent": 0,
+    "max-allowed-packet": "64M",
+    "max-connections": 1000,
+    "innodb-buffer-pool-size": "64M",
+}
+
+_FLAGS: dict[str, str | int] = {
+    "alsologtostderr": "true",
+    "bind-address": HOST,
+    "grpc-bind-address": HOST,
+    "mysql-server-bind-address": HOST,
+    "mysql-auth-server-impl": "none",
+    "service-map": "grpc-vtgateservice,grpc-vtctl,grpc-vtctld",
+    "db-charset": "utf8mb4",
+    "db-app-user": "vt_dba",
+    "db-dba-user": "vt_dba",
+    "mycnf-server-id": 1,
+    "normalize-queries": "true",
+    "dbddl-plugin": "vttest",
+    "vschema-ddl-authorized-users": "%",
+    "tablet-refresh-interval": "10s",
+    "queryserver-config-pool-size": 8,
+    "queryserver-config-stream-pool-size": 8,
+    "queryserver-config-transaction-cap": 32,
+    "queryserver-config-query-timeout": "300s",
+    "queryserver-config-txpool-timeout": "300s",
+    "queryserver-config-schema-reload-time": "60s",
+    # It waits that long before it ends.
+    "lameduck-period": "10ms",
+    "onterm-timeout": "2s",
+}
+
+
+class Vitess(Server):
+    """Vitess 0.23 on the loopback address.
+
+    ``keyspaces``: the shards of each keyspace. ``schemas``: per keyspace its tables, as SQL run in every shard, and its
+    vschema; without one, a keyspace of several shards has ``VINDEXES`` and no tables, for ``ALTER VSCHEMA`` to add.
+    ``flags``: of vtcombo, beyond those here or in their place. The first start of all builds it: see
+    ``vitess_build``. Raises ``Unavailable`` where that cannot be done.
+    """
+
+    name: ClassVar[str] = "vitess"
+    ports_needed: ClassVar[int] = 3
+
+    def __init__(
+        self,
+        folder: Path | None = None,
+        detached: bool = False,
+        *,
+        keyspaces: Mapping[str, Sequence[str]] | None = None,
+        schemas: Mapping[str, tuple[str, Mapping[str, Any]]] | None = None,
+        flags: Mapping[str, str | int] | None = None,
+    ) -> None:
+        super().__init__(folder, detached)
+        self.keyspaces = {name: list(shards) for name, shards in (keyspaces or KEYSPACES).items()}
+        self._schemas = dict(schemas or {})
+        self._flags = dict(flags or {})
+        self._mariadb: MariaDB | None = None
+        if unknown := self._schemas.keys() - self.keyspaces.keys():
+            raise ValueError(
+                f"schemas of {', '.join(sorted(unknown))}, but the keyspaces are {', '.join(self.keyspaces)}"
+            )
+
+    @property
+    def address(self) -> str:
+        return self.vtgate
+
+    @property
+    def vtgate(self) -> str:
+        """Where vtgate answers gRPC, VStream among it."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def mysql_port(self) -> int:
+        """Where vtgate speaks MySQL's protocol, to any user."""
+        return self.ports[1]
+
+    @property
+    def http_port(self) -> int:
+        """Of vtcombo's status pages and ``/debug/vars``."""
+        return self.ports[2]
+
+    @property
+    def mariadb(self) -> MariaDB:
+        """The server below, whose databases are called as ``database`` says."""
+        if self._mariadb is None:
+            raise RuntimeError(f"{self.name} was not started")
+        return self._mariadb
+
+    @property
+    def socket(self) -> Path:
+        """Where the server below answers ``vt_dba``."""
+        return self.mariadb.socket
+
+    @property
+    def processes(self) -> list[ManagedProcess]:
+        return [self.process, *self.mariadb.processes]
+
+    @property
+    def alive(self) -> bool:
+        return super().alive and self.mariadb.alive
+
+    # ------------------------------------------------------------------ SQL
+
+    def connect(self, keyspace: str | None = None, **settings: Any) -> Connection[Cursor]:
+        """Return a connection to vtgate that commits by itself.
+
+        ``keyspace``: the first, if not given; ``commerce:-80`` and ``commerce@replica`` go where they say.
+        """
+        defaults: dict[str, Any] = {"host": HOST, "port": self.mysql_port, "user": "relay", "charset": "utf8mb4"}
+        defaults |= {"database": keyspace or next(iter(self.keyspaces)), "autocommit": True, "ssl_disabled": True}
+        return pymysql.connect(**(defaults | settings))
+
+    def execute(self, statement: str, keyspace: str | None = None, arguments: object = None) -> tuple[Any, ...]:
+        """Run one statement through vtgate and return its rows."""
+        with closing(self.connect(keyspace)) as connection, connection.cursor() as cursor:
+            cursor.execute(statement, arguments)
+            return tuple(cursor.fetchall())
+
+    @property
+    def position(self) -> str:
+        """Where the binlog of all shards is, as Vitess writes it: ``MariaDB/0-1-123``."""
+        return f"MariaDB/{self.mariadb.gtid}"
+
+    # ------------------------------------------------------------------ resharding
+
+    def journal(
+        self,
+        participants: Sequence[tuple[str, str]],
+        targets: Sequence[tuple[str, str]],
+        *,
+        position: str | None = None,
+        journal_id: int | None = None,
+        only: Sequence[tuple[str, str]] | None = None,
+    ) -> int:
+        """Write what a reshard writes when it switches, and return the journal's id.
+
+        Each participant, (keyspace, shard), gets a row in ``_vt.resharding_journal``, all in one transaction, that
+        says that the targets, shards of this or another keyspace, go on at ``position``: the present one if not given.
+        ``only``: the participants that get theirs now; a second call with the same id and position writes the others'.
+        No row of data is moved. vtgate takes those streams over that have all participants.
+        """
+        at = position or self.position
+        number = journal_id or secrets.randbits(62)
+        shard_gtids = " ".join(
+            f'shard_gtids:{{keyspace:"{keyspace}" shard:"{shard}" gtid:"{at}"}}' for keyspace, shard in targets
+        )
+        both = " ".join(f'participants:{{keyspace:"{keyspace}" shard:"{shard}"}}' for keyspace, shard in participants)
+        text = f'id:{number} migration_type:SHARDS local_position:"{at}" {shard_gtids} {both}'
+        with closing(self.mariadb.connect(autocommit=False)) as connection, connection.cursor() as cursor:
+            for keyspace, shard in participants if only is None else only:
+                # All shards share the table, so its own key cannot be the journal's.
+                row = (secrets.randbits(62), database(keyspace, shard), text)
+                cursor.execute("INSERT INTO _vt.resharding_journal (id, db_name, val) VALUES (%s, %s, %s)", row)
+            connection.commit()
+        return number
+
+    # ------------------------------------------------------------------ the processes
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.stop()
+        if self._mariadb is not None:
+            self._mariadb.stop()
+        super().stop()
+        if self._folder is None:
+            self._mariadb = None
+
+    def kill(self) -> None:
+        """Kill all of it as ``kill -9`` would; folder, data and ports are kept for ``restart``."""
+        super().kill()
+        if self._mariadb is not None:
+            self._mariadb.kill()
+
+    def kill_vtgate(self) -> None:
+        """Kill vtgate and the tablets, but not the database below; ``restart`` brings them back."""
+        super().kill()
+
+    def restart(self) -> None:
+        self.process.stop()
+        if not self.mariadb.alive:
+            self.mariadb.restart()
+        super().restart()
+
+    def _prepare(self) -> None:
+        # First, since it may take minutes or fail.
+        vtcombo()
+        if self._mariadb is not None and self._mariadb.alive:
+            return
+        self._mariadb = MariaDB(self.folder, self.detached, options=_MYSQL).start()
+        if not self._vschemas.exists():
+            self._fill(self._mariadb)
+        self._write_vschemas()
+
+    def _fill(self, server: MariaDB) -> None:
+        """Make the accounts, a database for each shard, and its tables."""
+        flags = CLIENT.MULTI_STATEMENTS
+        with closing(server.connect(client_flag=flags)) as connection, connection.cursor() as cursor:
+            # The accounts only: a stream from the very beginning has the tables.
+            cursor.execute("SET sql_log_bin = 0")
+            for user in _USERS:
+                cursor.execute(f"CREATE USER IF NOT EXISTS {user}@localhost")
+                cursor.execute(f"GRANT ALL ON *.* TO {user}@localhost WITH GRANT OPTION")
+            cursor.execute("SET sql_log_bin = 1")
+            for keyspace, shards in self.keyspaces.items():
+                tables = self._schemas[keyspace][0] if keyspace in self._schemas else ""
+                for shard in shards:
+                    cursor.execute(f"CREATE DATABASE IF NOT EXISTS `{database(keyspace, shard)}`")
+                    cursor.execute(f"USE `{database(keyspace, shard)}`")
+                    if tables.strip():
+                        cursor.execute(tables)
+                        while cursor.nextset():
+                            pass
+
+    def _write_vschemas(self) -> None:
+        for keyspace, shards in self.keyspaces.items():
+            sharded = len(shards) > 1
+            default = {"sharded": sharded} | ({"vindexes": VINDEXES} if sharded else {})
+            vschema = self._schemas[keyspace][1] if keyspace in self._schemas else default
+            file = self._vschemas / keyspace / "vschema.json"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(vschema))
+        give(self._vschemas)
+
+    @property
+    def _vschemas(self) -> Path:
+        return data_folder(self.folder) / "vschemas"
+
+    def _topology(self) -> str:
+        keyspaces = []
+        for keyspace, shards in self.keyspaces.items():
+            names = " ".join(f'shards:{{name:"{shard}"}}' for shard in shards)
+            # A primary and a replica; a third, for analytics, there always is.
+            keyspaces.append(f'keyspaces:{{name:"{keyspace}" {names} replica_count:2 rdonly_count:1}}')
+        return f'{" ".join(keyspaces)} cells:"{CELL}"'
+
+    def _command(self) -> list[str]:
+        grpc, mysql, http = self.ports
+        flags = _FLAGS | {"grpc-port": grpc, "mysql-server-port": mysql, "port": http}
+        flags |= {"db-socket": str(self.socket), "mycnf-socket-file": str(self.socket)}
+        flags |= {"proto-topo": self._topology(), "schema-dir": str(self._vschemas)} | self._flags
+        program = programs(vtcombo().parent) / "vtcombo"
+        return [str(program), *(f"--{name}={value}" for name, value in flags.items())]
+
+    def _environment(self) -> dict[str, str]:
+        data = str(data_folder(self.folder))
+        return {"VTDATAROOT": data, "VTROOT": data, "HOME": data}
+
+    def _account(self) -> Account | None:
+        return unprivileged()
+
+    def _ready(self) -> bool:
+        """Tell whether every tablet serves, and vtgate knows."""
+        if not self.mariadb.alive:
+            raise Unavailable(f"the database of {self.name} ended:\n{self.mariadb.process.log_tail()}")
+        if not accepts(self.port):
+            return False
+        try:
+            tablets = self.execute("SHOW vitess_tablets")
+        except pymysql.err.MySQLError:
+            return False
+        serving = [row for row in tablets if row[4] == "SERVING"]
+        return len(serving) == 3 * sum(map(len, self.keyspaces.values()))
+
+
+def database(keyspace: str, shard: str) -> str:
+    """Return what the database of a shard is called."""
+    return f"vt_{keyspace}_{shard}"

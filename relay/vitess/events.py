@@ -1,0 +1,375 @@
+"""The events of one shard's stream become changes, and a place that reading can go on from after any of them.
+
+No connection here: what vtgate sends goes in, event by event. The orders in which events come are those of
+vstreamer.go, uvstreamer.go and vstream_manager.go (v0.23): strict while replicating, odd while tables are copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from relay.avro.rows import TableSchema
+from relay.change import Snapshot
+from relay.errors import RelayError
+from relay.gtid import GtidError
+from relay.lineage import Journal
+from relay.source import STREAMED_PAGE
+from relay.sql.changes import TransactionChanges
+from relay.sql.statements import Kind, classify
+from relay.sql.tables import Row, Table
+from relay.vitess.position import Place, added, canonical, including
+from relay.vitess.proto import vtgate_pb2 as pb
+from relay.vitess.rows import Decoder
+from relay.vitess.tables import Tables
+
+BEGIN, COMMIT, ROLLBACK, DDL, OTHER, ROW, FIELD, VGTID, JOURNAL, COPY_COMPLETED = 2, 3, 4, 5, 11, 12, 13, 15, 16, 20
+_STATEMENTS = (6, 7, 8, 9)  # INSERT, REPLACE, UPDATE, DELETE as statements
+_SHARDS = 1  # the migration type of a reshard
+
+LARGEST_UNNAMED = 64 << 20
+"""Bytes of one transaction, as sent, that wait for its GTID where vtgate sends that only at the end (before v23)."""
+
+
+class Broken(Exception):
+    """The stream does not make sense here: it has to be opened again where it last did."""
+
+
+class ShardEvents:
+    """Used by one thread. ``place``: where the stream was opened. ``snapshot``: of the rows that are copied."""
+
+    def __init__(
+        self,
+        source: str,
+        qualified: str,
+        keyspace: str,
+        shard: str,
+        tables: Tables,
+        place: Place,
+        *,
+        floor: int,
+        snapshot: Snapshot | None = None,
+        copy_begun: float = 0.0,
+        largest_unnamed: int = LARGEST_UNNAMED,
+        page_bytes: int = STREAMED_PAGE,
+    ) -> None:
+        self.qualified = qualified
+        self.keyspace = keyspace
+        self.shard = shard
+        self.tables = tables
+        self.changes = TransactionChanges(source, qualified, floor)
+        # After the last transaction that ended.
+        self.place = place
+        # Bytes of the answers that the events so far came in, as the reader counts them.
+        self.bytes_in = 0
+        # Seconds: of the last transaction that ended, None before the first.
+        self.progress: float | None = None
+        # Rows that came, since the last page.
+        self.records = 0
+        # The end of the shard, once it was told and its transaction has ended.
+        self.journal: Journal | None = None
+        # Whether the table being copied is done.
+        self.copy_completed = False
+        # Whether anything came of the shard itself, and not only of vtgate.
+        self.moved = False
+        self.largest_unnamed = largest_unnamed
+        self._page_bytes = page_bytes
+        self._snapshot = snapshot
+        self._copy_begun = copy_begun
+        self._decoders: dict[str, Decoder | None] = {}
+        self._copied: dict[str, Decoder | None] = {}
+        # Layouts of the rows in the page being made, by table.
+        self._touched: dict[str, Table] = {}
+        self._last: Table | None = None
+        self._told: Journal | None = None
+        self._reset()
+
+    def __repr__(self) -> str:
+        return f"<ShardEvents[{self.qualified} after {self.place.executed or 'nothing'}]>"
+
+    def _reset(self) -> None:
+        """Nothing of a transaction has come."""
+        self._gtid = ""
+        self._timestamp = 0
+        self._is_open = False
+        # Whether changes were begun for it; its rows before that, and since when they wait.
+        self._has_begun = False
+        self._waiting: list[pb.VEvent] = []
+        self._waits_since = 0
+        self._vgtid: pb.ShardGtid | None = None
+
+    # ------------------------------------------------------------------ pages
+
+    def page_tables(self) -> list[TableSchema]:
+        """Return the schemas of the tables that the page has changes of, and begin the next page."""
+        schemas = [table.schema for table in self._touched.values()]
+        # The changes of the last row of an open transaction are held back for the next page.
+        held = self._last if self._has_begun else None
+        self._touched = {held.name: held} if held is not None else {}
+        self.records = 0
+        return schemas
+
+    def place_now(self) -> Place:
+        """Where to go on once the changes that were ready are published."""
+        if self._has_begun and self.changes.rows_done:
+            return replace(self.place, transaction=self._gtid, rows_done=self.changes.rows_done)
+        return self.place
+
+    # ------------------------------------------------------------------ events
+
+    def take_in(self, event: pb.VEvent) -> bool:
+        """Take one event in. False: not before the page was ended, since a table's layout changes by it.
+
+        Raises `Broken`, and ``RelayError`` on what is final.
+        """
+        kind = event.type
+        if kind == ROW:
+            self._row(event)
+        elif kind == VGTID:
+            self._position(event)
+        elif kind == BEGIN:
+            if self._has_begun:
+                raise Broken("a transaction began inside of another")
+            self._reset()  # a catch-up that was cut off: it will come again
+            self._open(event)
+        elif kind == COMMIT:
+            self._commit(event)
+        elif kind == FIELD:
+            return self._field(event)
+        elif kind in (DDL, OTHER):
+            self._statement(event)
+        elif kind == JOURNAL:
+            self._journal(event.journal)
+        elif kind == COPY_COMPLETED:
+            self.copy_completed = self.copy_completed or event.shard == self.shard
+        elif kind in _STATEMENTS:
+            raise RelayError(
+                f"shard {self.qualified}: a change was written as a statement after {self.place.executed}: "
+                "its rows cannot be known. Set binlog_format to ROW on the database"
+            )
+        elif kind == ROLLBACK:
+            if self._has_begun:
+                raise Broken("a transaction was rolled back after its rows had come")
+            self._reset()
+        else:
+            return True  # heartbeats, versions of schemas, and whatever a later vtgate has
+        self.moved = True
+        return True
+
+    def _open(self, event: pb.VEvent) -> None:
+        self._is_open = True
+        self._gtid = event.event_gtid
+        self._timestamp = event.timestamp
+        self._waits_since = self.bytes_in
+
+    def _row(self, event: pb.VEvent) -> None:
+        if event.row_event.is_internal_table:
+            return
+        if not event.timestamp and not event.event_gtid and self.place.copied is not None:
+            self._read(event.row_event)
+            return
+        if not self._is_open:
+            self._open(event)
+        self._timestamp = self._timestamp or event.timestamp
+        if self._has_begun:
+            self._apply(event.row_event)
+            return
+        # The GTID comes at the end, mostly in the same answer: then nothing has to be computed.
+        self._waiting.append(event)
+        waiting = self.bytes_in - self._waits_since
+        if self._gtid and waiting > self._page_bytes:
+            self._begin(self._gtid, self._including(self._gtid))
+        elif waiting > self.largest_unnamed:
+            raise RelayError(
+                f"shard {self.qualified}: a transaction after {self.place.executed} has more than "
+                f"{self.largest_unnamed >> 20} MiB, and vtgate names it only at its end: Vitess v23 does it before, "
+                "or split the transaction and reset the source to a later position"
+            )
+
+    def _position(self, event: pb.VEvent) -> None:
+        self._vgtid = own = self._own(event.vgtid)
+        if self._waiting:
+            position = self._canonical(own.gtid)
+            self._begin(self._gtid or added(self.place.executed, position), position)
+
+    def _own(self, vgtid: pb.VGtid) -> pb.ShardGtid:
+        for shard in vgtid.shard_gtids:
+            if shard.shard == self.shard and shard.keyspace == self.keyspace:
+                return shard
+        raise Broken(f"a position that does not have {self.keyspace}/{self.shard}")
+
+    def _canonical(self, text: str) -> str:
+        try:
+            return canonical(text)
+        except GtidError as error:
+            raise Broken(f"a position that is none: {error}") from None  # I4
+
+    def _including(self, transaction: str) -> str:
+        try:
+            return including(self.place.executed, transaction)
+        except (GtidError, ValueError) as error:
+            raise Broken(f"the transaction {transaction!r} after {self.place.executed}: {error}") from None
+
+    def _begin(self, transaction: str, position: str) -> None:
+        if not transaction:
+            raise Broken(f"rows after {self.place.executed} whose position {position} adds nothing to it")
+        place = self.place
+        skip = place.rows_done if place.transaction == transaction else 0
+        self._gtid = transaction
+        self.changes.begin(transaction, position, self._timestamp, skip=skip)
+        self._has_begun = True
+        waiting, self._waiting = self._waiting, []
+        for event in waiting:
+            self._apply(event.row_event)
+
+    def _commit(self, event: pb.VEvent) -> None:
+        if self._waiting:
+            transaction = self._gtid or event.event_gtid
+            if not transaction:
+                raise RelayError(
+                    f"shard {self.qualified}: rows of {self._waiting[0].row_event.table_name} after "
+                    f"{self.place.executed} came without a GTID: is its engine a transactional one?"
+                )
+            self._begin(transaction, self._including(transaction))
+        if self._has_begun:
+            self.changes.end()
+        self._advance(event)
+        self._reset()
+        if self._told is not None:
+            self.journal, self._told = self._told, None
+
+    def _advance(self, event: pb.VEvent) -> None:
+        """A transaction has ended: everything up to its position is taken in."""
+        place, vgtid = self.place, self._vgtid
+        executed = place.executed
+        if vgtid is not None:
+            executed = self._canonical(vgtid.gtid)
+            if place.copied is not None:
+                place = replace(place, pks=tuple(vgtid.table_p_ks))
+        elif self._gtid:
+            executed = self._including(self._gtid)
+        if place.transaction and (not place.rows_done or self._gtid == place.transaction):
+            place = replace(place, transaction="", rows_done=0)
+        self.place = place.past(executed)
+        seconds = self._timestamp or event.timestamp
+        if seconds:
+            self.progress = float(seconds)
+
+    def _statement(self, event: pb.VEvent) -> None:
+        if self._has_begun:
+            raise Broken("a statement inside of a transaction with rows")
+        tables = _emptied(event.statement) if event.type == DDL else ()
+        known = [table for name in tables if (table := self.tables.known(name)) is not None]
+        if known:
+            vgtid = self._vgtid
+            position = self._canonical(vgtid.gtid) if vgtid is not None else self._including(event.event_gtid)
+            transaction = event.event_gtid or added(self.place.executed, position)
+            self.changes.begin(transaction, position, event.timestamp)
+            for table in known:
+                self._touched.setdefault(table.name, table)
+                self.changes.truncate(table)
+            self.changes.end()
+            self.changes.size += 1
+        self._gtid, self._timestamp = event.event_gtid, event.timestamp
+        self._advance(event)
+        self._reset()
+
+    # ------------------------------------------------------------------ rows
+
+    def _field(self, event: pb.VEvent) -> bool:
+        field = event.field_event
+        if field.is_internal_table:
+            return True
+        copied = self.place.copied is not None and not event.timestamp and not event.event_gtid
+        decoder = self.tables.decoder(field, copied=copied)
+        if decoder is not None and self._touched.get(decoder.table.name, decoder.table) is not decoder.table:
+            if self._has_begun:
+                raise Broken(f"the columns of {field.table_name} changed inside of a transaction")
+            return False
+        (self._copied if copied else self._decoders)[field.table_name] = decoder
+        return True
+
+    def _apply(self, event: pb.RowEvent) -> None:
+        decoder = self._decoder(event.table_name, self._decoders)
+        if decoder is None:
+            return
+        table, decode, row = decoder.table, decoder.decode, self.changes.row
+        self._touched[table.name] = self._last = table
+        for change in event.row_changes:
+            before: Row | None = None
+            after: Row | None = None
+            size = 0
+            try:
+                if change.HasField("before"):
+                    before = decode(change.before)
+                    size = len(change.before.values)
+                if change.HasField("after"):
+                    if change.HasField("data_columns") or change.HasField("json_partial_values"):
+                        raise RelayError(
+                            f"shard {self.qualified}: a row of {table.name} in {self._gtid} has not all of its "
+                            "columns: set binlog_row_image to FULL, and binlog_row_value_options to nothing"
+                        )
+                    after = decode(change.after)
+                    size += len(change.after.values)
+            except (ValueError, ArithmeticError, KeyError):
+                raise self._undecodable(decoder, change) from None
+            row(table, before, after, size or 1)
+            self.records += 1
+
+    def _read(self, event: pb.RowEvent) -> None:
+        decoder = self._decoder(event.table_name, self._copied)
+        if decoder is None or self._snapshot is None:
+            return
+        self._touched[decoder.table.name] = decoder.table
+        for change in event.row_changes:
+            try:
+                row = decoder.decode(change.after)
+            except (ValueError, ArithmeticError, KeyError):
+                raise self._undecodable(decoder, change) from None
+            self.changes.read(decoder.table, row, self._snapshot, self._copy_begun)
+            self.changes.size += len(change.after.values) or 1
+            self.records += 1
+
+    def _decoder(self, table: str, decoders: Mapping[str, Decoder | None]) -> Decoder | None:
+        try:
+            return decoders[table]
+        except KeyError:
+            raise Broken(f"rows of {table} before its fields") from None
+
+    def _undecodable(self, decoder: Decoder, change: pb.RowChange) -> RelayError:
+        row = change.before if change.HasField("before") else change.after
+        why = decoder.explain(row)
+        if change.HasField("before") and change.HasField("after") and why.startswith("its values"):
+            why = decoder.explain(change.after)
+        where = f"in {self._gtid}" if self._gtid else f"after {self.place.executed}"
+        return RelayError(f"shard {self.qualified}: a row of {decoder.table.name} {where}: {why}")
+
+    # ------------------------------------------------------------------ reshards
+
+    def _journal(self, journal: pb.Journal) -> None:
+        mine = pb.KeyspaceShard(keyspace=self.keyspace, shard=self.shard)
+        if journal.migration_type != _SHARDS or mine not in journal.participants:
+            return
+        if self.place.copied is not None:
+            raise RelayError(
+                f"shard {self.qualified}: it was resharded (journal {journal.id}) before all of it was copied: the "
+                "rest would be lost. Reset the source, to copy the shards that there are now"
+            )
+        self._told = Journal(
+            str(journal.id),
+            tuple(self._name(one.keyspace, one.shard) for one in journal.participants),
+            {
+                self._name(target.keyspace, target.shard): {"gtid": self._canonical(target.gtid)}
+                for target in journal.shard_gtids
+            },
+        )
+
+    def _name(self, keyspace: str, shard: str) -> str:
+        # Another keyspace is no reshard of Vitess' own; still nothing is lost by it.
+        return shard if keyspace == self.keyspace else f"{keyspace}/{shard}"
+
+
+def _emptied(statement: str) -> list[str]:
+    found = classify(statement, "")
+    is_emptied = found.kind in (Kind.TRUNCATE, Kind.DROP) and not found.temporary
+    return [table for _, table in found.tables] if is_emptied else []

@@ -1,0 +1,143 @@
+"""Where a shard stands now, and why a stream over it may be silent: questions to vtgate beside the stream."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from relay import gtid
+from relay.errors import RelayError
+from relay.gtid import GtidError, GtidSet
+from relay.vitess.client import CURRENT, StreamEnded, VStream, Vtgate
+from relay.vitess.proto import vtgate_pb2 as pb
+
+_BUFFER = 1 << 20
+
+
+class Head:
+    """The head of a shard: the position that a stream which begins at `current` starts with.
+
+    ``ask`` opens such a stream, ``poll`` looks for the answer without waiting and ends it.
+    """
+
+    def __init__(
+        self,
+        vtgate: Vtgate,
+        keyspace: str,
+        shard: str,
+        table: str,
+        *,
+        tablet_type: str,
+        cells: str,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._vtgate = vtgate
+        self._at = pb.ShardGtid(keyspace=keyspace, shard=shard, gtid=CURRENT)
+        # One table, so that little comes until the stream is ended.
+        self._rules = {table: select_all(table)}
+        self._tablet_type = tablet_type
+        self._cells = cells
+        self._clock = clock
+        self._stream: VStream | None = None
+        self._asked = 0.0
+        # When the question that is open was asked, by the monotonic clock.
+        self.asked_at = 0.0
+        # Why the last question had no answer.
+        self.failed: str | None = None
+
+    @property
+    def is_asking(self) -> bool:
+        return self._stream is not None
+
+    def ask(self) -> None:
+        """Ask, unless there is a question without an answer."""
+        if self._stream is None:
+            self._asked = self._clock()
+            self.asked_at = time.monotonic()
+            self._stream = self._vtgate.vstream(
+                [self._at],
+                self._rules,
+                tablet_type=self._tablet_type,
+                cells=self._cells,
+                heartbeat=0,
+                buffer=_BUFFER,
+            )
+
+    def poll(self, timeout: float = 0.0) -> tuple[float, GtidSet] | None:
+        """Return when it was asked, in seconds of the clock, and the set executed then; None without an answer."""
+        if self._stream is None:
+            return None
+        try:
+            answers = self._stream.take(timeout)
+        except StreamEnded as ended:
+            self.failed = str(ended)
+            self.close()
+            return None
+        for answer in answers:
+            for event in pb.VStreamResponse.FromString(answer).events:
+                for at in event.vgtid.shard_gtids:
+                    if at.gtid in ("", CURRENT):
+                        continue
+                    try:
+                        head = gtid.parse(at.gtid)
+                    except GtidError as error:
+                        self.failed = f"its position cannot be read: {error}"
+                        self.close()
+                        return None
+                    self.failed = None
+                    self.close()
+                    return self._asked, head
+        return None
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+def select_all(table: str) -> str:
+    """Return the select that takes every row of ``table``: without one v23 answers "Query was empty"."""
+    quoted = table.replace("`", "``")
+    return f"select * from `{quoted}`"
+
+
+def why_silent(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str) -> str:
+    """Ask what is wrong with a shard of which nothing comes. Takes up to some seconds."""
+    try:
+        shards = [
+            row for row in vtgate.execute("show vitess_shards", timeout=3) if f"{keyspace}/{shard}" in row.values()
+        ]
+        tablets = [
+            row
+            for row in vtgate.execute("show vitess_tablets", timeout=3)
+            if row.get("Keyspace") == keyspace and row.get("Shard") == shard
+        ]
+    except RelayError as error:
+        return str(error)
+    if not tablets:
+        return "vtgate knows no tablet of it" + ("" if shards else ", and does not serve the shard")
+    serving = [row for row in tablets if row.get("TabletType") == tablet_type and row.get("State") == "SERVING"]
+    if not serving:
+        there = ", ".join(sorted(f"{row.get('Alias')} {row.get('TabletType')} {row.get('State')}" for row in tablets))
+        return f"no {tablet_type} tablet of it serves ({there}): start one, or choose another `tablet_type`"
+    return f"{len(serving)} {tablet_type} tablets of it serve, so the reason is in the logs of vtgate and of these"
+
+
+def missing_before(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str, flavour: str) -> GtidSet | None:
+    """Return the set of which a tablet of the shard has the binlogs no more; None if that cannot be asked."""
+    target = f"{keyspace}:{shard}@{tablet_type.lower()}"
+    try:
+        if flavour == "MySQL56":
+            return _first(vtgate.execute("select @@global.gtid_purged", target, timeout=3), flavour)
+        logs = vtgate.execute("show binary logs", target, timeout=3)
+        if not logs or not (first := next(iter(logs[0].values()))):
+            return None
+        name = first.replace("'", "''")
+        return _first(vtgate.execute(f"select binlog_gtid_pos('{name}', 4)", target, timeout=3), flavour)
+    except (RelayError, GtidError):
+        return None
+
+
+def _first(rows: list[dict[str, str | None]], flavour: str) -> GtidSet | None:
+    value = next(iter(rows[0].values()), None) if rows else None
+    return gtid.parse(f"{flavour}/{value}") if value is not None else None

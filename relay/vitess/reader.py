@@ -1,0 +1,355 @@
+"""Reading one shard of a keyspace: its stream, what ends it, whether it is silent, and how far it has got."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any
+
+import orjson
+
+from relay.change import Snapshot
+from relay.errors import RelayError, Unavailable
+from relay.lineage import Checkpoint, Gap, Shard, Stream
+from relay.source import Page
+from relay.vitess.client import CURRENT, StreamEnded, VStream, Vtgate
+from relay.vitess.events import Broken, ShardEvents
+from relay.vitess.failures import Ending, ending, hint, participants, unknown_shard
+from relay.vitess.head import select_all
+from relay.vitess.position import Place
+from relay.vitess.proto import vtgate_pb2 as pb
+from relay.vitess.settings import Settings
+from relay.vitess.tables import Tables
+from relay.vitess.watch import Purged, Watch
+
+log = logging.getLogger(__name__)
+
+_RACES = 20  # how often a journal is waited for that vtgate may or may not send before it ends the stream
+
+
+class VitessShardReader:
+    """The reader of one shard. Positions: see ``position``; starts: ``{"gtid": ...}`` and ``{"type": "copy"}``."""
+
+    streams = True
+
+    def __init__(
+        self,
+        vtgate: Vtgate,
+        stream: Stream,
+        shard: Shard,
+        tables: Tables,
+        settings: Settings,
+        *,
+        start: Mapping[str, Any],
+        checkpoint: Checkpoint | None,
+        floor: int,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.vtgate = vtgate
+        self.stream = stream
+        self.shard = shard
+        self.tables = tables
+        self.settings = settings
+        self.clock = clock
+        self.qualified = stream.qualified(shard.id)
+        space, _, self.name = shard.name.rpartition("/")
+        self.keyspace = space or settings.keyspace
+        position = checkpoint.position if checkpoint is not None else None
+        # What the last page that was returned led to.
+        self.place = Place.of(position if position is not None else start, self.qualified)
+        self.floor = floor
+        self.token = checkpoint.token if checkpoint is not None else None
+        named = orjson.dumps([stream.source, stream.label, shard.id, dict(start)], option=orjson.OPT_SORT_KEYS)
+        self._snapshot = blake2b(named, digest_size=8).hexdigest()
+        self._call: VStream | None = None
+        self._events = self._interpreter()
+        # Answers that were taken and not looked at, and the events of the one that is.
+        self._answers: deque[bytes] = deque()
+        self._left: Iterator[pb.VEvent] = iter(())
+        self._cut: pb.VEvent | None = None
+        self._fresh = True
+        self.watch = Watch(vtgate, stream.source, self.qualified, self.keyspace, self.name, settings, clock=clock)
+        # Shards that a journal wants in the stream, those of them that cannot be, and journals that were missed.
+        self._others: set[str] = set()
+        self._not_there: set[str] = set()
+        self._races = 0
+        # Why the position cannot be read from any more, until the head is known.
+        self._lost: str | None = None
+        self._end: Page | None = None
+
+    def __repr__(self) -> str:
+        return f"<VitessShardReader[{self.qualified} after {self.place.executed or 'nothing'}]>"
+
+    def close(self) -> None:
+        self._hang_up()
+        self.watch.close()
+
+    # ------------------------------------------------------------------ pages
+
+    def read(self) -> Page:
+        """Return the next page. Raises ``RelayError`` on what is final."""
+        begun = self.clock()
+        if self._end is not None:
+            return replace(self._end, changes=(), begun=begun, records=0, size=0, gap=None, tables=())
+        if self._lost is not None:
+            return self._lose(begun)
+        try:
+            if self._call is None:
+                self._open()
+            self._read()
+        except StreamEnded as ended:
+            if not self._has_something():
+                return self._ended(ended, begun)
+        except Broken as error:
+            self._hang_up()
+            return self._nothing(begun, failed=f"its stream made no sense, and is read again: {error}")
+        if self._events.copy_completed:
+            return self._copied(begun)
+        page = self._page(begun)
+        return page if page.changes or page.finished else self._watched(page)
+
+    def _watched(self, page: Page) -> Page:
+        """Return ``page``, which has nothing, or the reason why there is nothing although there should be."""
+        try:
+            why = self.watch.verdict(self.place, self._events.moved, page.begun)
+        except Purged as loss:
+            self._hang_up()
+            self._lost = str(loss)
+            return self._lose(page.begun)
+        if why is None:
+            return page
+        self._hang_up()
+        return self._nothing(page.begun, failed=why)
+
+    def _read(self) -> None:
+        """Take events in until there is enough for a page, or no more has come."""
+        assert self._call is not None
+        events = self._events
+        deadline = time.monotonic() + self.settings.wait
+        while True:
+            if not self._take_in():
+                return
+            if self._answers:
+                self._next_answer()
+                continue
+            # What has come is not kept waiting; positions alone are gathered.
+            wait = 0.0 if events.changes.size else max(0.0, deadline - time.monotonic())
+            answers = self._call.take(wait)
+            if not answers:
+                return
+            self.watch.heard()
+            self._answers.extend(answers)
+
+    def _next_answer(self) -> None:
+        answer = self._answers.popleft()
+        self._events.bytes_in += len(answer)
+        events = pb.VStreamResponse.FromString(answer).events
+        if self._others:
+            self._left = iter([event for event in events if self._is_mine(event)])
+        else:
+            self._left = iter(events)
+
+    def _is_mine(self, event: pb.VEvent) -> bool:
+        return not event.shard or (event.shard == self.name and event.keyspace == self.keyspace)
+
+    def _take_in(self) -> bool:
+        """Take in the events of one answer. Return whether the page may have more."""
+        events = self._events
+        take_in, changes = events.take_in, events.changes
+        if self._cut is not None:
+            cut, self._cut = self._cut, None
+            take_in(cut)
+        for event in self._left:
+            if not take_in(event):
+                self._cut = event
+                return False
+            if events.journal is not None or events.copy_completed or changes.size >= self.settings.page_bytes:
+                return False
+        return True
+
+    def _has_something(self) -> bool:
+        events = self._events
+        return bool(events.changes.size or events.journal or events.place_now() != self.place)
+
+    def _page(self, begun: float) -> Page:
+        events = self._events
+        size = events.changes.size
+        changes = events.changes.take()
+        records = events.records
+        tables = events.page_tables()
+        place = events.place_now()
+        if place != self.place:
+            self.watch.moved()
+        self.place = place
+        if events.changes.token is not None:
+            self.token = events.changes.token
+            self.floor = max(self.floor, self.token.timestamp)
+        behind, events.changes.behind = events.changes.behind, 0
+        progress, events.progress = events.progress, None
+        if self.watch.look(place, events.moved) and self.watch.reached is not None:
+            progress = max(progress or 0.0, self.watch.reached - self.settings.margin)
+        fresh, self._fresh = self._fresh, False
+        page = Page(
+            shard=self.shard,
+            changes=changes,
+            position=place.to_json(),
+            token=self.token,
+            progress=progress,
+            begun=begun,
+            records=records,
+            size=size,
+            full=size >= self.settings.page_bytes,
+            finished=events.journal is not None,
+            fresh=fresh,
+            behind=behind,
+            tables=tables if changes else (),
+            reached=self.watch.reached,
+            journal=events.journal,
+        )
+        if page.finished:
+            self._hang_up()
+            self.watch.close()
+            self._end = page
+        return page
+
+    def _nothing(self, begun: float, *, gone: bool = False, failed: str | None = None) -> Page:
+        position = self.place.to_json()
+        return Page(
+            self.shard, [], position, self.token, None, begun, gone=gone, failed=failed, reached=self.watch.reached
+        )
+
+    # ------------------------------------------------------------------ the stream
+
+    def _interpreter(self) -> ShardEvents:
+        now = self.clock()
+        copies = self.place.copied is not None
+        return ShardEvents(
+            self.stream.source,
+            self.qualified,
+            self.keyspace,
+            self.name,
+            self.tables,
+            self.place,
+            floor=self.floor,
+            snapshot=Snapshot(self._snapshot, int(now) - self.settings.margin) if copies else None,
+            copy_begun=now,
+            largest_unnamed=self.settings.largest_unnamed,
+            page_bytes=self.settings.page_bytes,
+        )
+
+    def _open(self) -> None:
+        """Open the stream where the last page ended. Does not wait."""
+        place, settings = self.place, self.settings
+        tables, copy = list(settings.tables), list[str]()
+        if (before := place.copied) is not None:
+            # One table at a time. Of a table that is still to be copied vtgate sends no changes, and it forgets which
+            # tables were copied whenever it goes on at another tablet (uvstreamer.go, buildTablePlan): so with
+            # several in one stream, changes of one that was copied before could be missed.
+            copy = [table for table in tables if table not in before][:1]
+            if not copy:
+                self.place = place = replace(place, copied=None, pks=())
+            else:
+                tables = [*(table for table in tables if table in before), *copy]
+        self._events = self._interpreter()
+        own = pb.ShardGtid(keyspace=self.keyspace, shard=self.name, gtid=place.executed, table_p_ks=place.pks)
+        others = sorted(self._others - self._not_there)
+        log.info("%s: streaming %s%s", self.qualified, place.executed or copy, f" with {others}" if others else "")
+        self._call = self.vtgate.vstream(
+            [own, *(pb.ShardGtid(keyspace=self.keyspace, shard=other, gtid=CURRENT) for other in others)],
+            {table: select_all(table) for table in tables},
+            tablet_type=settings.tablet_type,
+            cells=settings.cells,
+            copy=copy,
+            heartbeat=settings.heartbeat,
+        )
+        self._fresh = True
+        self.watch.opened()
+
+    def _hang_up(self) -> None:
+        if self._call is not None:
+            self._call.close()
+            self._call = None
+        self._answers.clear()
+        self._left = iter(())
+        self._cut = None
+
+    def _copied(self, begun: float) -> Page:
+        """A table is copied: the page that ends it. What follows is another stream."""
+        page = self._page(begun)
+        self._hang_up()
+        before = self.place.copied or ()
+        rest = [table for table in self.settings.tables if table not in before]
+        done = (*before, *rest[:1])
+        self.place = replace(self.place, copied=done if rest[1:] else None, pks=())
+        log.info("%s: copied %s", self.qualified, done[-1])
+        return replace(page, position=self.place.to_json())
+
+    def _ended(self, ended: StreamEnded, begun: float) -> Page:
+        """The stream is over, and everything that it gave is in pages. Raises ``RelayError`` on what is final."""
+        self._hang_up()
+        kind = ending(ended)
+        if kind is Ending.PARTICIPANTS:
+            return self._widen(ended, begun)
+        if kind is Ending.UNKNOWN_SHARD:
+            missing = unknown_shard(ended)
+            if missing == self.name:
+                return self._nothing(begun, gone=True)
+            self._not_there.add(missing)
+            return self._nothing(begun)
+        if kind is Ending.DENIED:
+            raise Unavailable(f"vtgate {self.vtgate.address} refuses us: {ended}: check `user` and `password`")
+        if kind is Ending.FINAL:
+            raise RelayError(
+                f"shard {self.qualified} cannot be read on after {self.place.executed}: {ended}{hint(ended)}"
+            )
+        if kind is Ending.PURGED and self.watch.is_purged(self.place, ended.text):
+            self._lost = ended.text
+            return self._lose(begun)
+        if kind is Ending.MISMATCH:
+            self.watch.mismatched(self.place, self.settings.wait)
+        return self._nothing(begun, failed=str(ended))
+
+    def _widen(self, ended: StreamEnded, begun: float) -> Page:
+        """Open the stream again with the other shards that a reshard has joined; their events are dropped.
+
+        vtgate tells of a journal only if all of its participants are in the stream, or by luck.
+        """
+        if self.place.copied is not None:
+            raise RelayError(
+                f"shard {self.qualified}: it was resharded before all of it was copied: the rest would be lost. "
+                "Reset the source, to copy the shards that there are now"
+            )
+        others = participants(ended, self.keyspace) - {self.name} - self._not_there
+        self._races += others <= self._others
+        self._others |= others
+        if self._races > _RACES:
+            return self._nothing(begun, failed=f"its journal does not come: {ended}")
+        return self._nothing(begun)
+
+    # ------------------------------------------------------------------ losses
+
+    def _lose(self, begun: float) -> Page:
+        """I9: the page of a loss, once it is known where reading goes on: at the head, there is no older place."""
+        head = self.watch.head(self.settings.wait)
+        if head is None:
+            return self._nothing(
+                begun, failed=f"{self._lost}; nor is it known where it stands: {self.watch.head_failed}"
+            )
+        lost_from = self.place.to_json()
+        self.place = replace(self.place, executed=head.position, transaction="", rows_done=0)
+        gap = Gap(
+            self.stream.source,
+            self.stream.label,
+            self.shard.id,
+            "purged",
+            lost_from,
+            self.place.to_json(),
+            self.clock(),
+        )
+        log.warning("%s: %s", self.qualified, self._lost)
+        self._lost = None
+        return replace(self._nothing(begun), gap=gap, fresh=True)

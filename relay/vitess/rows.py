@@ -1,0 +1,222 @@
+"""Rows as VStream sends them, text of each value one after the other, to the tuples that ``relay.sql`` carries.
+
+For every FIELD event one function is generated and compiled: rows of a table are decoded by straight-line code. What
+comes out must equal, in every byte, what the binlog of the same row gives, and what a copy of it gives (I8).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from relay.avro.rows import Column
+from relay.errors import RelayError
+from relay.sql import charsets
+from relay.sql.columns import carried_as
+from relay.sql.tables import Table
+from relay.vitess.members import by_index, by_text, sets_by_index, sets_by_text
+from relay.vitess.proto import vtgate_pb2 as pb
+
+Layout = Callable[[str, Sequence[Column], Sequence[str]], Table | None]
+"""Given a table's name, its columns and the names of its primary key: its layout, None if it is not wanted."""
+
+_PRIMARY = 2  # the flag of a field that is part of the primary key
+_VALUE = "v[s:e]"
+_BASES = {
+    "tinytext": "text",
+    "mediumtext": "text",
+    "longtext": "text",
+    "tinyblob": "blob",
+    "mediumblob": "blob",
+    "longblob": "blob",
+    "integer": "int",
+    "numeric": "decimal",
+    "real": "double",
+    **dict.fromkeys(
+        (
+            *("point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon"),
+            *("geometrycollection", "geomcollection"),
+        ),
+        "geometry",
+    ),
+}
+_COLUMN_TYPE = re.compile(r"([a-z0-9_]+)\s*(?:\((.*)\))?([^)]*)", re.DOTALL | re.IGNORECASE)
+_FIXED = {"uuid": 16, "inet6": 16, "inet4": 4}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoder:
+    """How the rows after one FIELD event are read. ``decode`` raises ValueError on what cannot be carried."""
+
+    table: Table
+    decode: Callable[[pb.Row], tuple[Any, ...]]
+    columns: tuple[tuple[str, Callable[[bytes], Any]], ...]
+
+    def explain(self, row: pb.Row) -> str:
+        """Say which column of ``row`` cannot be decoded, and why."""
+        at = 0
+        if len(row.lengths) != len(self.columns):
+            return f"it has {len(row.lengths)} values for {len(self.columns)} columns"
+        for length, (name, decode) in zip(row.lengths, self.columns, strict=True):
+            if length < 0:
+                continue
+            value = row.values[at : at + length]
+            at += length
+            try:
+                decode(value)
+            except (ValueError, ArithmeticError, KeyError) as error:
+                shown = value if len(value) <= 60 else value[:60] + b"..."
+                return f"column {name}: {shown!r} cannot be carried exactly: {error}"
+        return f"its values have {len(row.values)} bytes where their lengths say {at}"
+
+
+def decoder(event: pb.FieldEvent, layout: Layout, *, copied: bool = False) -> Decoder | None:
+    """Return how rows of the table of ``event`` are read, None where ``layout`` does not want it.
+
+    ``copied``: the rows are those of a SELECT, not of a binlog. Raises ``RelayError`` naming table and column.
+    """
+    name = event.table_name
+    columns, values = [], []
+    environment: dict[str, Any] = {"float": float, "int": int, "str": str, "D": Decimal, "ts": _microseconds}
+    for at, field in enumerate(event.fields):
+        try:
+            kind, expression = _column(field, at, environment, copied=copied, as_text=event.enum_set_string_values)
+        except ValueError as error:
+            raise RelayError(f"table {name}: column {field.name} {field.column_type}: {error}") from None
+        columns.append(Column(field.name, kind))
+        values.append(expression)
+    table = layout(name, columns, [field.name for field in event.fields if field.flags & _PRIMARY])
+    if table is None:
+        return None
+    if table.names != tuple(column.name for column in columns):
+        raise RelayError(f"table {name}: laid out with other columns than it has")
+    exec(compile(_source(values), f"<rows of {name}>", "exec"), environment)
+    single = (eval(f"lambda x: {value.replace(_VALUE, 'x')}", environment) for value in values)
+    return Decoder(table, environment["decode"], tuple(zip(table.names, single, strict=True)))
+
+
+def _source(values: Sequence[str]) -> str:
+    """Return the function that decodes a row: each value is cut out at where the one before it ended."""
+    lengths = ", ".join(f"n{at}" for at in range(len(values)))
+    lines = ["def decode(row):", " v = row.values", f" {lengths}, = row.lengths", " e = 0"]
+    for at, value in enumerate(values):
+        lines += [
+            f" if n{at} < 0: c{at} = None",
+            " else:",
+            f"  s = e; e += n{at}",
+            f"  c{at} = {value}",
+        ]
+    lines += [
+        " if e != len(v): raise ValueError('lengths and values differ')",
+        f" return ({', '.join(f'c{at}' for at in range(len(values)))},)",
+    ]
+    return "\n".join(lines)
+
+
+def _column(field: pb.Field, at: int, environment: dict[str, Any], *, copied: bool, as_text: bool) -> tuple[str, str]:
+    """Return what a column is carried as, and the expression that makes its value out of the bytes ``v[s:e]``."""
+    if field.name.startswith("@"):
+        raise ValueError(
+            "Vitess does not know what the table was like when this was written: let its tablets track that "
+            "(--track-schema-versions), or reset the source to a later position"
+        )
+    if not field.column_type:
+        raise ValueError("Vitess says nothing of its type: the column may be dropped or renamed since")
+    matched = _COLUMN_TYPE.fullmatch(field.column_type.strip())
+    if matched is None:
+        raise ValueError("unknown type")
+    base = matched[1].lower()
+    base = _BASES.get(base, base)
+    inside = matched[2] or ""
+    rest = matched[3].lower()
+    if "compressed" in rest:
+        raise ValueError("compressed columns cannot be read")
+    numbers = [int(number) for number in inside.split(",")] if base == "decimal" and inside else [10, 0]
+    kind = carried_as(
+        base, unsigned="unsigned" in rest, precision=numbers[0], scale=numbers[1] if len(numbers) > 1 else 0
+    )
+    if base == "float" and copied:
+        raise ValueError("SELECT rounds a FLOAT, so it cannot be copied exactly: make it a DOUBLE, or start elsewhere")
+    if base in ("enum", "set"):
+        made = _members(base, inside, field.charset, copied=copied, as_text=as_text)
+        environment[f"m{at}"] = made
+        return kind, f"m{at}[{_VALUE}]"
+    if base in _FIXED and copied:
+        environment[f"f{at}"] = _printed(base)
+        return kind, f"f{at}({_VALUE})"
+    if base in ("char", "varchar", "text"):
+        charset = _charset(field.charset)
+        if not charsets.is_utf8(charset):
+            environment[f"t{at}"] = charsets.decoder(charset)
+            return kind, f"t{at}({_VALUE})"
+    return kind, _expression(base, kind, inside)
+
+
+def _expression(base: str, kind: str, inside: str) -> str:
+    if kind in ("int", "long") or (base == "bigint"):
+        return f"int({_VALUE})"
+    if kind in ("float", "double"):
+        return f"float({_VALUE})"
+    if base == "decimal":
+        return f"D(str({_VALUE}, 'ascii'))"
+    if kind == "timestamp":
+        return f"ts[{_VALUE}]"
+    if kind == "string":
+        return f"str({_VALUE}, 'utf_8')"
+    # The binlog leaves out zero bytes at the end of what has a fixed length.
+    if base == "binary" or base in _FIXED:
+        return f"{_VALUE}.ljust({_FIXED.get(base) or int(inside or 1)}, b'\\0')"
+    if base == "bit":
+        return f"{_VALUE}.rjust({(int(inside or 1) + 7) // 8}, b'\\0')"
+    return _VALUE
+
+
+def _charset(collation: int) -> str:
+    """Return the character set of a collation's id.
+
+    0 is one that Vitess does not know by name, which are those of MariaDB since 10.10: all of them Unicode, and UTF-8
+    on any database of today. Text that is called binary comes as UTF-8.
+    """
+    charset = charsets.charset(collation) if collation else "utf8mb4"
+    return "utf8mb4" if charset == charsets.BINARY else charset
+
+
+def _members(base: str, inside: str, collation: int, *, copied: bool, as_text: bool) -> Any:
+    # A copy has the bytes as stored; from a binlog Vitess takes the texts of the column's definition, in UTF-8.
+    decode = charsets.decoder(_charset(collation) if copied else "utf8mb4")
+    if base == "enum":
+        return by_text(inside, decode) if as_text else by_index(inside)
+    return sets_by_text(inside, decode, copied=copied) if as_text else sets_by_index(inside)
+
+
+def _printed(base: str) -> Callable[[bytes], bytes]:
+    """Return what turns the text that SELECT prints of a column into the bytes that are stored."""
+    import ipaddress
+    import uuid
+
+    if base == "uuid":
+        return lambda raw: uuid.UUID(raw.decode("ascii")).bytes
+    return lambda raw: ipaddress.ip_address(raw.decode("ascii")).packed
+
+
+class _Microseconds(dict[bytes, int]):
+    """The text of TIMESTAMPs, which is UTC, to microseconds. Rows that are changed together share most of them."""
+
+    def __missing__(self, text: bytes) -> int:
+        if len(self) > 10_000:
+            self.clear()
+        whole, _, fraction = text.decode("ascii").partition(".")
+        if whole == "0000-00-00 00:00:00":
+            made = 0
+        else:
+            seconds = int(datetime.strptime(whole, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp())
+            made = seconds * 1_000_000 + int(fraction.ljust(6, "0"))
+        self[text] = made
+        return made
+
+
+_microseconds = _Microseconds()

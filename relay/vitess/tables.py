@@ -1,0 +1,49 @@
+"""The tables of a source as its streams tell of them: each layout made once, whichever shard or phase it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from relay.avro.rows import Column
+from relay.sql.tables import Table
+from relay.vitess.proto import vtgate_pb2 as pb
+from relay.vitess.rows import Decoder, Layout, decoder
+
+_REMEMBERED = 1000
+
+
+class Tables:
+    """``layout``: of a table with these columns, None if it is not wanted. ``now``: as they are when reading begins.
+
+    Used by the reader of one shard.
+    """
+
+    def __init__(self, layout: Layout, now: Mapping[str, Table]) -> None:
+        self._layout = layout
+        self._known = dict(now)
+        self._laid_out: dict[tuple[str, tuple[Column, ...], tuple[str, ...]], Table | None] = {}
+        self._decoders: dict[tuple[bytes, bool], Decoder | None] = {}
+
+    def known(self, name: str) -> Table | None:
+        """Return the last layout that is known of a table, None if it is not one that is wanted."""
+        return self._known.get(name)
+
+    def decoder(self, event: pb.FieldEvent, *, copied: bool) -> Decoder | None:
+        """Return how the rows after ``event`` are read: see ``rows.decoder``."""
+        key = (event.SerializeToString(), copied)
+        if key not in self._decoders:
+            if len(self._decoders) > _REMEMBERED:
+                self._decoders.clear()
+            self._decoders[key] = decoder(event, self._lay_out, copied=copied)
+        found = self._decoders[key]
+        if found is not None:
+            self._known[event.table_name] = found.table
+        return found
+
+    def _lay_out(self, name: str, columns: Sequence[Column], primary: Sequence[str]) -> Table | None:
+        key = (name, tuple(columns), tuple(primary))
+        if key not in self._laid_out:
+            if len(self._laid_out) > _REMEMBERED:
+                self._laid_out.clear()
+            self._laid_out[key] = self._layout(name, columns, primary)
+        return self._laid_out[key]

@@ -1,0 +1,228 @@
+"""The embedded Vitess: routing over shards, VStream, a reshard's journal, kills, and what is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay.local.account import remove
+from relay.local.jars import jars
+from relay.local.process import accepts
+from relay.local.services import down, status, up
+from relay.local.vitess import Vitess, database
+from relay.local.vitess_build import obstacle, vtcombo
+from tests.local.plain_user import needs_root, run_as_plain_user
+from tests.local.processes import gone
+from tests.local.vstream import vstream
+
+pytestmark = pytest.mark.services
+
+ITEM = "CREATE TABLE item (id BIGINT UNSIGNED PRIMARY KEY, name TEXT)"
+HASHED = {
+    "sharded": True,
+    "vindexes": {"hash": {"type": "hash"}},
+    "tables": {"item": {"column_vindexes": [{"column": "id", "name": "hash"}]}},
+}
+
+
+@pytest.fixture(scope="module")
+def own() -> Iterator[Vitess]:
+    """One that these tests may break: a shard to split and one to merge with others, and their targets."""
+    if problem := obstacle():
+        pytest.skip(problem)
+    keyspaces = {"source": ["-80", "80-"], "target": ["-40", "40-80", "80-c0", "c0-"]}
+    with Vitess(keyspaces=keyspaces, schemas=dict.fromkeys(keyspaces, (ITEM, HASHED))) as cluster:
+        yield cluster
+
+
+def until(stream: Iterator[bytes], *texts: bytes) -> bytes:
+    """Return the first message of a stream that has all the texts. Raises ``TimeoutError``."""
+    return next(message for message in stream if all(text in message for text in texts))
+
+
+def test_rows_go_to_the_shard_of_their_keyspace_id(own: Vitess) -> None:
+    """vindexes/hash_test.go: 1 is 166b40b44aba4bd6, 6 is f098480ac4c4be71."""
+    for each in (1, 6):
+        own.execute("INSERT INTO item (id, name) VALUES (%s, 'x')", "source", (each,))
+    assert own.execute("SELECT id FROM item", "source:-80") == ((1,),)
+    assert own.execute("SELECT id FROM item", "source:80-") == ((6,),)
+    below = own.mariadb.connect("vt_dba", password="", unix_socket=str(own.socket), database="vt_source_80-")
+    with closing(below), below.cursor() as cursor:
+        cursor.execute("SELECT id FROM item")
+        assert cursor.fetchall() == ((6,),)
+
+
+def test_tables_can_be_added_through_vtgate(vitess: Any, unique: str) -> None:
+    for statement in (
+        f"CREATE TABLE {unique} (id BIGINT PRIMARY KEY, name TEXT)",
+        f"ALTER VSCHEMA ON {unique} ADD VINDEX hash(id) USING hash",
+    ):
+        vitess.execute(statement)
+    with closing(vitess.connect()) as connection, connection.cursor() as cursor:
+        cursor.executemany(f"INSERT INTO {unique} (id, name) VALUES (%s, 'é')", [(each,) for each in range(100)])
+        cursor.execute(f"SELECT count(*), sum(name = 'é') FROM {unique}")
+        assert cursor.fetchall() == ((100, 100),)
+
+
+def test_the_server_below_logs_whole_rows(own: Vitess) -> None:
+    names = ("binlog_format", "binlog_row_image", "binlog_row_metadata")
+    assert own.mariadb.execute("SELECT " + ", ".join(f"@@{name}" for name in names)) == (("ROW", "FULL", "FULL"),)
+
+
+def test_vstream_gives_a_shards_position_and_then_its_rows(own: Vitess) -> None:
+    stream = vstream(own.vtgate, [("source", "-80", "current")])
+    until(stream, b"MariaDB/0-")
+    own.execute("INSERT INTO item (id, name) VALUES (3, 'the third')", "source")
+    until(stream, b"source.item", b"the third")
+
+
+def test_vstream_copies_what_was_there_before(own: Vitess) -> None:
+    own.execute("INSERT INTO item (id, name) VALUES (2, 'the second')", "source")
+    until(vstream(own.vtgate, [("source", "-80", "")]), b"the second")
+
+
+@pytest.mark.parametrize(
+    ("participants", "targets"),
+    [
+        ([("source", "-80")], [("target", "-40"), ("target", "40-80")]),
+        ([("source", "-80"), ("source", "80-")], [("target", "c0-")]),
+        ([("source", "-80"), ("source", "80-")], [("target", "-40"), ("target", "40-80"), ("target", "80-c0")]),
+    ],
+    ids=["1→2", "2→1", "2→3"],
+)
+def test_a_journal_moves_a_stream_on_to_the_targets(
+    own: Vitess, participants: list[tuple[str, str]], targets: list[tuple[str, str]]
+) -> None:
+    stream = vstream(own.vtgate, [(*each, "current") for each in participants], journals=True)
+    for _ in participants:
+        until(stream, b"MariaDB/0-")
+    at = own.position
+    number = own.journal(participants, targets)
+    rows = own.mariadb.execute("SELECT db_name FROM _vt.resharding_journal WHERE val LIKE %s", (f"id:{number} %",))
+    assert sorted(row[0].decode() for row in rows) == [database(*each) for each in participants]
+    until(
+        stream, at.encode(), *(shard.encode() for _, shard in targets), *(shard.encode() for _, shard in participants)
+    )
+    for keyspace, shard in targets:
+        name = f"{number} in {shard}"
+        key = int.from_bytes(os.urandom(7), "big")
+        own.execute("INSERT INTO item (id, name) VALUES (%s, %s)", f"{keyspace}:{shard}", (key, name))
+        until(stream, f"{keyspace}.item".encode(), name.encode())
+
+
+def test_a_journal_waits_for_all_its_participants(own: Vitess) -> None:
+    sources, targets = [("source", "-80"), ("source", "80-")], [("target", "80-c0")]
+    stream = vstream(own.vtgate, [(*each, "current") for each in sources], journals=True)
+    for _ in sources:
+        until(stream, b"MariaDB/0-")
+    at = own.position
+    number = own.journal(sources, targets, position=at, only=sources[:1])
+    assert own.journal(sources, targets, position=at, journal_id=number, only=sources[1:]) == number
+    until(stream, b"80-c0")
+    own.execute("INSERT INTO item (id, name) VALUES (5, 'after both')", "target:80-c0")
+    until(stream, b"after both")
+
+
+def test_vtgate_that_was_killed_comes_back_with_the_data(own: Vitess) -> None:
+    own.execute("INSERT INTO item (id, name) VALUES (11, 'kept')", "source")
+    address, below = own.vtgate, own.mariadb.process.pid
+    own.kill_vtgate()
+    assert not accepts(own.port)
+    assert own.mariadb.alive
+    assert not own.alive
+    own.restart()
+    assert (own.vtgate, own.mariadb.process.pid) == (address, below)
+    assert own.execute("SELECT name FROM item WHERE id = 11", "source") == (("kept",),)
+
+
+def test_all_of_it_that_was_killed_comes_back_with_the_data(own: Vitess) -> None:
+    own.execute("INSERT INTO item (id, name) VALUES (12, 'kept')", "source")
+    own.kill()
+    assert not accepts(own.mariadb.port)
+    own.restart()
+    assert own.execute("SELECT name FROM item WHERE id = 12", "source") == (("kept",),)
+    stream = vstream(own.vtgate, [("source", "-80", "current")])
+    until(stream, b"MariaDB/0-")
+
+
+def test_no_part_of_it_runs_as_root(own: Vitess) -> None:
+    assert all(os.stat(f"/proc/{each.pid}").st_uid != 0 for each in own.processes)
+
+
+def test_the_database_below_may_be_killed_alone(own: Vitess) -> None:
+    own.mariadb.kill()
+    states = [own.alive]
+    own.mariadb.restart()
+    states.append(own.alive)
+    assert states == [False, True]
+    own.execute("INSERT INTO item (id, name) VALUES (13, 'after')", "source")
+    until(vstream(own.vtgate, [("source", "-80", ""), ("source", "80-", "")]), b"after")
+
+
+def test_schemas_of_unknown_keyspaces_are_refused() -> None:
+    with pytest.raises(ValueError, match="schemas of comerce, but the keyspaces are commerce"):
+        Vitess(schemas={"comerce": (ITEM, HASHED)})
+
+
+PLAIN = """
+    from relay.local.vitess import Vitess
+
+    uid = become_plain()
+    with Vitess(keyspaces={"k": ["0"]}, schemas={"k": ("CREATE TABLE item (id INT PRIMARY KEY)", {})}) as cluster:
+        cluster.execute("INSERT INTO item (id) VALUES (1)")
+        owners = {os.stat(f"/proc/{each.pid}").st_uid for each in cluster.processes}
+        print(owners == {uid}, cluster.execute("SELECT id FROM item"))
+"""
+
+
+@needs_root
+def test_a_plain_user_runs_it_with_a_cache_of_its_own(own: Vitess, tmp_path: Path) -> None:
+    database_, built = jars("mariadb")[0].parent, vtcombo().parent
+    cached = {f"jars/{database_.name}": database_, built.name: built}
+    assert run_as_plain_user(PLAIN, tmp_path, cached) == "True ((1,),)\n"
+
+
+KILLED = """
+    import time
+    from relay.local.vitess import Vitess
+
+    cluster = Vitess(keyspaces={"k": ["0"]}).start()
+    print(*[each.pid for each in cluster.processes], cluster.folder, flush=True)
+    time.sleep(300)
+"""
+
+
+def test_all_of_it_dies_with_a_process_that_is_killed(own: Vitess) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(KILLED)], stdout=subprocess.PIPE, text=True)
+    with parent:
+        assert parent.stdout is not None
+        *pids, folder = parent.stdout.readline().split()
+        assert len(pids) == 2
+        assert not any(gone(int(pid), within=0) for pid in pids)
+        parent.send_signal(signal.SIGKILL)
+    assert all(gone(int(pid)) for pid in pids)
+    remove(Path(folder))
+
+
+def test_up_starts_it_and_down_ends_all_of_it(own: Vitess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELAY_STATE", str(tmp_path))
+    (service,) = up(["vitess"])
+    data = (tmp_path / "services" / "vitess" / "data").resolve()
+    pids = [pid for pid, _ in service.processes]
+    assert len(pids) == 2
+    assert up(["vitess"]) == status() == [service]
+    os.kill(pids[1], signal.SIGKILL)
+    assert gone(pids[1])
+    assert [each.running for each in status()] == [False]
+    assert down() == [service]
+    assert all(gone(pid) for pid in pids)
+    assert not data.exists()
