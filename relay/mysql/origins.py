@@ -217,7 +217,8 @@ class ReplicatedEvents:
                 raise RelayError(
                     f"the transaction {begun.gtid} was replicated from another shard without a row in "
                     f"{self._checkpoints} that says how far that has come, so what was published before cannot be told "
-                    "from what was not. Name the table as `reshard_checkpoint_table`, or reshard by a replication that writes one"
+                    "from what was not. Name the table as `reshard_checkpoint_table`, or reshard by a replication that "
+                    "writes one"
                 )
             return True, None
         row, before = self._row

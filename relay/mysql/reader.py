@@ -34,6 +34,7 @@ WAIT = 0.5
 
 _LOOK_EVERY = 2.0  # seconds between two questions for the head, while nothing comes
 _ROLE_EVERY = 5.0  # seconds between two questions for what the server is, and how far behind
+_PRIMARY_EVERY = 30.0  # seconds between two searches for a primary: one that is gone may take long to say so
 _TELL_EVERY = 60.0  # seconds between two complaints about what is waited for
 _SLACK = 1.0  # seconds: times are whole ones
 
@@ -96,7 +97,7 @@ class BinlogShardReader:
         # What the shard had executed, and when it was asked for.
         self._head: tuple[GtidSet, float] | None = None
         self._look_at = self._role_at = 0.0
-        self._told_at = -math.inf
+        self._primary_at = self._told_at = -math.inf
         self._fault: RelayError | None = None
 
     def __repr__(self) -> str:
@@ -133,9 +134,9 @@ class BinlogShardReader:
                     raise
                 except Unavailable as error:
                     failed = str(error)
-                    if self._lose(error) and not has_lost and time.monotonic() < deadline:
+                    if self._lose(error) and not has_lost and not self.transactions.has_changes:
                         has_lost = True
-                        continue  # perhaps another one can go on
+                        continue  # perhaps another one can go on, or it is a gap: what was read comes before that
                     break
                 except RelayError as error:
                     self._fault = error  # after what came before it
@@ -305,7 +306,8 @@ class BinlogShardReader:
     def _ask_head(self, found: Found) -> GtidSet:
         """Return what the shard has executed: its primary, if one answers, else the server that is read."""
         if found.role.is_replica:
-            if self._primary is None:
+            if self._primary is None and time.monotonic() >= self._primary_at:
+                self._primary_at = time.monotonic() + _PRIMARY_EVERY
                 self._primary = self.servers.primary()
             if self._primary is not None:
                 try:

@@ -190,7 +190,7 @@ class ShardServers:
     def better(self, current: str, executed: GtidSet, local: GtidSet) -> str | None:
         """Return the address of a server that should be read instead of ``current``, None if that is as good."""
         try:
-            looked = self._look(executed - local, until=current)
+            looked = self._look(executed - local)
         except RelayError as error:
             log.warning("shard %s: %s", self.shard, error)
             return None
@@ -217,8 +217,8 @@ class ShardServers:
         now = self._clock()
         return sorted(self.addresses(), key=lambda address: self._avoid.get(address, 0.0) > now)
 
-    def _look(self, needed: GtidSet, until: str | None = None) -> _Looked:
-        """Ask all servers. ``until``: stop at the first that is near enough, at this one the latest."""
+    def _look(self, needed: GtidSet) -> _Looked:
+        """Ask the servers, up to the first that can go on and is near enough."""
         looked = _Looked()
         try:
             for address in self._ordered():
@@ -226,7 +226,7 @@ class ShardServers:
                     self._ask(address, needed, looked)
                 except Unavailable as error:
                     looked.waits.append(str(error))
-                if until is not None and looked.found and looked.found[-1].role.lag <= self.max_lag:
+                if looked.found and looked.found[-1].role.lag <= self.max_lag:
                     break
         except BaseException:
             looked.close()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
@@ -49,8 +49,8 @@ class MySQLSource:
         self.config = config
         self.name = config.name
         self.start = str(config.start)
-        self.on_gap = config.on_gap
-        self.snapshot = "none"
+        self.on_gap: Literal["fail", "skip", "resnapshot"] = config.on_gap
+        self.snapshot: Literal["none", "initial"] = "none"
         self.stream = Stream(config.name, config.database)
         self.layouts = Layouts(config)
         self._checkpoints = CheckpointTable.named(config.reshard_checkpoint_table)
@@ -188,14 +188,12 @@ class MySQLSource:
             return server.executed()
 
     def _since(self, shard: str, since: float) -> GtidSet:
-        found = self._times_of(shard).find(int(since))
-        if found is not None:
-            return found
+        known = self._times_of(shard).find(int(since))
         problems = []
         for address in self._shards[shard]:
             try:
                 with closing(self._connect(address)) as server:
-                    return executed_before(server, since)
+                    return executed_before(server, since, known)
             except TooOld as error:
                 problems.append(f"{address} has nothing from before {_iso(error.oldest)}")
             except Unavailable as error:

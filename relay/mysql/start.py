@@ -23,15 +23,24 @@ class TooOld(Purged):
         self.oldest = oldest
 
 
-def executed_before(server: Server, since: float) -> GtidSet:
+def executed_before(server: Server, since: float, known: GtidSet | None = None) -> GtidSet:
     """Return what a server had executed just before the first transaction at or after ``since`` (seconds).
 
-    All it has executed, if there is none yet. Raises ``TooOld`` if its binlogs may lack some of them, ``Unavailable``.
+    All it has executed, if there is none yet. ``known``: a place before that, by a ``TimestampMap``. Raises ``TooOld``
+    if the server's binlogs may lack some of them, ``Unavailable``.
     """
     wanted = int(since)  # times are whole seconds
-    file = _file_before(server, wanted)
-    head, position = server.executed(), file.before.position
-    with closing(BinlogEvents(server, file.before, _no_layout, _nothing)) as events:
+    if known is not None:
+        try:
+            return _search(server, known, wanted)
+        except Purged:
+            pass  # then by its files, which tell how far back they reach
+    return _search(server, _file_before(server, wanted).before, wanted)
+
+
+def _search(server: Server, start: GtidSet, wanted: int) -> GtidSet:
+    head, position = server.executed(), start.position
+    with closing(BinlogEvents(server, start, _no_layout, _nothing)) as events:
         begun: Begin | None = None
         while not parse(position).contains(head):
             for event in events.read(1.0):

@@ -135,12 +135,14 @@ class TestQueries:
 
     def test_a_change_of_role_ends_the_watch(self, primary: MariaDB, replica: MariaDB) -> None:
         with watch(replica) as watcher:
-            assert watcher.token
+            token = watcher.token
+            assert token is not None
             replica.execute("SET GLOBAL read_only = 0")
             deadline = time.monotonic() + 20
-            while watcher.token is not None:
+            while token is not None:
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
+                token = watcher.token
             assert "role" in (watcher.error or "")
             with closing(replica.connect(USER)) as connection:
                 answer = TokenQueries(connection, watcher).execute(

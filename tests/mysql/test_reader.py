@@ -124,11 +124,11 @@ def test_the_rows_of_before_an_alter_have_the_columns_of_before(
         mariadb.execute(f"ALTER TABLE {table}.t ADD COLUMN c{number} INT DEFAULT {number}")
     mariadb.execute(f"UPDATE {table}.t SET v='b' WHERE id=0")
     changes, pages = read_to_head(reader)
-    assert [len(each.new) for each in changes] == [2, 3, 4, 5, 6, 7]
+    assert [len(each.new or {}) for each in changes] == [2, 3, 4, 5, 6, 7]
     for page in pages:
         columns = {schema.table: [column.name for column in schema.row or ()] for schema in page.tables}
         for change in page.changes:
-            assert list(change.new) == columns["t"]
+            assert list(change.new or {}) == columns["t"]
     reader.close()
 
 
