@@ -218,7 +218,6 @@ class TestADump:
 
             thread = threading.Thread(target=read)
             thread.start()
-            stream.read(0)
             stream.close()
             thread.join(10)
             assert not thread.is_alive()
@@ -230,11 +229,10 @@ class TestADump:
         """I4: what came after it may be as old."""
         beat = event(27, b"binlog.000001", 0, 0)
         with reading([beat]) as (stream, scripted):
-            before = time.time()
             found: list[Any] = []
             while not any(isinstance(each, Heartbeat) for each in found):
                 found += stream.read(5)
-            assert before - 5 < found[-1].timestamp < time.time()
+            assert found[-1].timestamp < time.time()
             assert stream.read(0) == []
             quiet = time.time()
             time.sleep(1.5)
