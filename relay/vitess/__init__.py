@@ -1,1 +1,1 @@
-"""Vitess: the change streams of a keyspace's shards, read through vtgate."""
+"""Vitess: key ranges, shard names and keyspace ids, computed as Vitess does."""

@@ -144,7 +144,9 @@ class Watch:
         if place.executed and self.is_purged(place, ""):
             raise Purged(f"nothing came after {place.executed}, and the binlogs there were purged")
         self._given_up += 1
-        return f"nothing came for {patience:g} s after {place.executed}, and it stands at {head.position}: {self._why()}"
+        return (
+            f"nothing came for {patience:g} s after {place.executed}, and it stands at {head.position}: {self._why()}"
+        )
 
     def mismatched(self, place: Place, timeout: float) -> None:
         """No tablet has executed ``place``. Raises ``RelayError`` once that will not pass."""

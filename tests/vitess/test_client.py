@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -101,3 +103,8 @@ def test_rows_of_a_statement_come_by_name_and_its_errors_as_what_they_are() -> N
             gate.execute("select 2")
     with closing(Vtgate("127.0.0.1:1")) as nobody, pytest.raises(Unavailable, match=r"vtgate 127.0.0.1:1 does not"):
         nobody.execute("select 1", timeout=2.0)
+
+
+def test_commands_that_need_no_vitess_do_not_load_grpc() -> None:
+    code = "import relay.cli, sys; sys.exit('grpc' in sys.modules or 'google.protobuf' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
