@@ -1,7 +1,8 @@
 """Which shards have been read up to the start of the command: what ``--until-caught-up`` waits for.
 
 A part of the contract of the command: a shard is finished, or has given a change from after the start, or five empty
-pages in a row that were asked for after it. Shards that are discovered later count if their parents do.
+pages in a row that were asked for after it; or, where a source can be asked for its head, all that it had then.
+Shards that are discovered later count if their parents do.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ class CaughtUp:
         elif page.begun >= self.started and not page.failed:
             self._empty[shard] = 1 if page.fresh else self._empty.get(shard, 0) + 1
         if page.changes and page.progress is not None and page.progress > self.started:
+            self._past_start.add(shard)
+        if page.reached is not None and page.reached >= self.started:
             self._past_start.add(shard)
 
     def has(self, shard: Shard, checkpoint: Checkpoint | None, listed_at: float) -> bool:

@@ -7,7 +7,7 @@ DynamoDB and of the topics are those the relay starts with.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,13 +20,14 @@ import redis
 
 from relay.avro.rows import TableSchema, change_schema
 from relay.avro.schema_registry import COMPATIBILITY, RegistrySchemas
-from relay.config import Config, DynamoDBSource, SchemaRegistry, redacted
+from relay.config import Config, DynamoDBSource, MySQLSource, SchemaRegistry, Source, VitessSource, redacted
 from relay.config_fields import StartAtToken
 from relay.dynamodb import describe
 from relay.dynamodb.source import table_schema
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.local.java import find_java
+from relay.sources import open_source
 from relay.template import Template
 
 _SOCKET_TIMEOUT = 5.0
@@ -83,7 +84,7 @@ def _settled(name: str, check: Check) -> list[Finding]:
 
 def _kafka(config: Config) -> list[Finding]:
     admin = topics.connect(config)
-    tables = [source.table_name for source in config.sources]
+    tables = list(config.tables)
     return [
         Finding(f"kafka {config.kafka.bootstrap_servers}", "reachable"),
         *(_topic(found) for found in topics.survey(admin, config, tables)),
@@ -111,7 +112,7 @@ def _registry(config: Config, registry: SchemaRegistry) -> list[Finding]:
     findings = [Finding(f"schema registry {redacted(registry.url)}", "reachable")]
     with closing(_schemas(registry)) as schemas:
         there = set(schemas.subjects())
-        for topic in [config.topic(source.table_name) for source in config.sources if not source.tags]:
+        for topic in map(config.topic, config.tables):
             detail = f"will be created with compatibility {COMPATIBILITY}"
             if f"{topic}-value" in there:
                 versions, level = schemas.subject(topic)
@@ -144,7 +145,11 @@ def table(source: DynamoDBSource) -> describe.Description:
         return describe.describe(client, source, streams, patience=_CREATION_PATIENCE)
 
 
-def _source(config: Config, source: DynamoDBSource) -> list[Finding]:
+def _source(config: Config, source: Source) -> list[Finding]:
+    return _stream(config, source) if isinstance(source, DynamoDBSource) else _database(config, source)
+
+
+def _stream(config: Config, source: DynamoDBSource) -> list[Finding]:
     found = table(source)
     key = ", ".join(f"{column.name} ({column.type})" for column in found.key)
     stream = Finding(f"source {source.name}", f"table {found.table}, key {key}, stream of {found.view_type}")
@@ -153,6 +158,24 @@ def _source(config: Config, source: DynamoDBSource) -> list[Finding]:
     if config.schema_registry:
         schema = partial(_next_schema, config, config.schema_registry, table_schema(source, found))
         findings += _settled(f"schema of {config.topic(found.table)}", schema)
+    return findings
+
+
+def _database(config: Config, source: VitessSource | MySQLSource) -> list[Finding]:
+    """Connect as the relay would, and look at every table. Raises ``RelayError`` for the first that cannot be read."""
+    with closing(open_source(source)) as opened:
+        opened.connect()
+        tables = opened.tables()
+    count = f"{len(tables)} table{'' if len(tables) == 1 else 's'}"
+    findings = [Finding(f"source {source.name}", f"{source.database}: {count}")]
+    for table in tables:
+        names = [column.name for column in table.key]
+        hashed = ", ".join(names[: table.hash_columns])
+        findings.append(Finding(f"table {table.table}", f"key {', '.join(names)}, hashed by {hashed}"))
+        findings += _templates(config, table.table, names)
+        if config.schema_registry:
+            schema = partial(_next_schema, config, config.schema_registry, table)
+            findings += _settled(f"schema of {config.topic(table.table)}", schema)
     return findings
 
 
@@ -196,26 +219,29 @@ def columns(source: DynamoDBSource, found: describe.Description) -> list[Finding
 
 def templates(config: Config, found: describe.Description) -> list[Finding]:
     """Say which cache templates of a table name columns that not every change of it carries."""
-    key = {column.name for column in found.key}
+    lacks = (
+        f"a stream of {found.view_type} does not carry it with every change: use key columns, or set the table's "
+        "StreamViewType to NEW_AND_OLD_IMAGES"
+    )
+    key = [column.name for column in found.key]
+    return _templates(config, found.table, key, "" if found.view_type == "NEW_AND_OLD_IMAGES" else lacks)
+
+
+def _templates(config: Config, table: str, key: Collection[str], lacks: str = "") -> list[Finding]:
+    """As ``templates``. ``lacks``: why not every change carries both rows, and what to do; empty if it does."""
     findings: list[Finding] = []
-    for text in config.cache.keys.get(found.table, ()) if config.cache else ():
+    for text in config.cache.keys.get(table, ()) if config.cache else ():
         beyond = [column for column in Template.parse(text).columns if column not in key]
         name = f"cache key {text}"
         if not beyond:
-            findings.append(Finding(name, f"every change of {found.table} has it"))
-        elif found.view_type == "NEW_AND_OLD_IMAGES":
+            findings.append(Finding(name, f"every change of {table} has it"))
+        elif not lacks:
             missing = " or ".join(f"`{column}`" for column in beyond)
-            findings.append(Finding(name, f"items of {found.table} without {missing} invalidate nothing"))
+            findings.append(Finding(name, f"items of {table} without {missing} invalidate nothing"))
         else:
             # I6: an update or a delete would not say which entry held the value it replaced.
             findings.append(
-                Finding(
-                    name,
-                    f"`{beyond[0]}` is not in the key of {found.table}, and a stream of {found.view_type} does "
-                    "not carry it with every change: use key columns, or set the table's StreamViewType to "
-                    "NEW_AND_OLD_IMAGES",
-                    Unavailable.exit_code,
-                )
+                Finding(name, f"`{beyond[0]}` is not in the key of {table}, and {lacks}", Unavailable.exit_code)
             )
     return findings
 

@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -103,13 +104,14 @@ def run(
 
     Start it again after a crash or a stop and it goes on where it was: no change is lost, none is doubled.
     Start it on more machines with the same config, and they share the work. Stop it with SIGTERM or Ctrl-C.
+    SIGHUP has it read its config again: the shards and servers of `type: mysql` may change while it runs.
     """
     with logging_to_stderr(log_format):
         loaded = load_config(config)
         if workers == 1:
             from relay import worker
 
-            worker.run(loaded, until_caught_up=until_caught_up)
+            worker.run(loaded, until_caught_up=until_caught_up, reload=partial(load_config, config))
         else:
             from relay import supervisor
 

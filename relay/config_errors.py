@@ -21,6 +21,8 @@ _LATER: dict[tuple[str, ...], frozenset[str]] = {
     (): frozenset({"order"}),
     ("sources",): frozenset({"lateness", "order"}),
 }
+SOURCE_TYPES = ("dynamodb", "vitess", "mysql")
+
 _EXPECTED = {
     "string_type": "text (in quotes, if it looks like something else)",
     "int_type": "a whole number",
@@ -50,14 +52,23 @@ def explain(document: Document, error: ValidationError, root: type[BaseModel]) -
     """Return one error that lists everything wrong, in the order of the file."""
     found: set[tuple[tuple[int, int], str]] = set()
     for detail in error.errors(include_url=False, include_input=True):
+        detail["loc"], kind = _untagged(detail["loc"])
         location: Location = detail["loc"]
-        for inside, text in _texts(detail, root):
+        for inside, text in _texts(detail, root, kind):
             place = document.place((*location, *inside), key=detail["type"] == "extra_forbidden")
             found.add((place, text))
     return ConfigError("\n".join(str(document.error(place, text)) for place, text in sorted(found)))
 
 
-def _texts(detail: ErrorDetails, root: type[BaseModel]) -> list[tuple[Location, str]]:
+def _untagged(location: Location) -> tuple[Location, str | None]:
+    """Return a location as it is in the file, and which type of source it is in."""
+    match location:
+        case ("sources", int(), str(tag), *rest) if tag in SOURCE_TYPES:
+            return (*location[:2], *rest), tag
+    return location, None
+
+
+def _texts(detail: ErrorDetails, root: type[BaseModel], source: str | None) -> list[tuple[Location, str]]:
     location, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
     name = _dotted(location)
     if kind == "later":
@@ -66,7 +77,11 @@ def _texts(detail: ErrorDetails, root: type[BaseModel]) -> list[tuple[Location, 
         named = ((inside, _dotted((*location, *inside)), text) for inside, text in context["problems"])
         return [(inside, f"`{where}`: {text}" if where else text) for inside, where, text in named]
     if kind == "extra_forbidden":
-        return [((), _unknown(location, root))]
+        return [((), _unknown(location, root, source))]
+    if kind == "union_tag_not_found":
+        return [((), f"`{name}.type` is missing: one of {', '.join(SOURCE_TYPES)}")]
+    if kind == "union_tag_invalid":
+        return [(("type",), f"`{name}.type` has to be one of {', '.join(SOURCE_TYPES)}")]
     if kind == "missing":
         return [((), f"`{name}` is missing")]
     if kind == "literal_error":
@@ -77,22 +92,22 @@ def _texts(detail: ErrorDetails, root: type[BaseModel]) -> list[tuple[Location, 
     return [((), f"`{name}`: {detail['msg']}")]
 
 
-def _unknown(location: Location, root: type[BaseModel]) -> str:
+def _unknown(location: Location, root: type[BaseModel], source: str | None) -> str:
     *parents, key = location
     names = tuple(part for part in parents if isinstance(part, str))
     if key in _LATER.get(names, ()):
         return f"`{key}` is not available in this version"
-    known = _known(names, root)
+    known = _known(names, root, source)
     nearest = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
     hint = f"did you mean `{nearest[0]}`?" if nearest else f"known here: {', '.join(known)}"
     where = f" in `{_dotted(tuple(parents))}`" if parents else ""
     return f"unknown key `{key}`{where}; {hint}"
 
 
-def _known(names: tuple[str, ...], root: type[BaseModel]) -> list[str]:
+def _known(names: tuple[str, ...], root: type[BaseModel], source: str | None) -> list[str]:
     model: type[BaseModel] | None = root
     for name in names:
-        model = _model(_fields(model)[name].annotation) if model and name in _fields(model) else None
+        model = _model(_fields(model)[name].annotation, source) if model and name in _fields(model) else None
     return list(_fields(model)) if model else []
 
 
@@ -101,11 +116,12 @@ def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
-def _model(annotation: Any) -> type[BaseModel] | None:
-    """Return the model inside ``list[X]``, ``X | None`` or ``X``."""
+def _model(annotation: Any, source: str | None) -> type[BaseModel] | None:
+    """Return the model inside ``list[X]``, ``X | None`` or ``X``; of sources, the one of type ``source``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((model for inner in get_args(annotation) if (model := _model(inner))), None)
+        kind = annotation.model_fields.get("type")
+        return annotation if kind is None or source in (None, *get_args(kind.annotation)) else None
+    return next((model for inner in get_args(annotation) if (model := _model(inner, source))), None)
 
 
 def _dotted(location: Location) -> str:

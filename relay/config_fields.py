@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +26,8 @@ from pydantic import (
 )
 
 from relay.config_errors import later, refuse
+from relay.gtid import GtidError
+from relay.gtid import parse as parse_gtids
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
@@ -52,7 +54,7 @@ class Part(BaseModel):
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Show a part without its passwords, in logs and tracebacks as well."""
         for name, value in super().__repr_args__():
-            yield name, redacted(value)
+            yield name, redacted(value) if value is None or not _SECRET.search(name or "") else "***"
 
 
 def redacted(value: Any) -> Any:
@@ -190,6 +192,94 @@ Start = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class StartAtGtids:
+    """A start at a GTID set for each shard, flavour in front. ``word``: `vgtid` or `gtid`, as the config has it."""
+
+    word: str
+    positions: Mapping[str, str]
+
+    def __str__(self) -> str:
+        return f"{self.word}:{json.dumps(self.positions, sort_keys=True, separators=(',', ':'))}"
+
+    @classmethod
+    def of(cls, word: str, positions: Mapping[str, str]) -> StartAtGtids:
+        """Read what was given for each shard. ValueError on what is no GTID set."""
+        found = {}
+        for shard, text in positions.items():
+            try:
+                gtids = parse_gtids(text)
+            except GtidError as error:
+                raise ValueError(f"shard {shard!r}: {error}") from error
+            if not gtids:
+                raise ValueError(f"shard {shard!r}: {text!r} is empty: to begin at the head, say `current`")
+            found[str(shard)] = gtids.position
+        if not found:
+            raise ValueError("names no shard")
+        return cls(word, found)
+
+
+def start_of_vstream(value: Any) -> str | StartAtGtids:
+    """Read where a VStream is to begin. ValueError on anything else."""
+    if isinstance(value, StartAtGtids) or value in ("current", "copy"):
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, str) and value.startswith("vgtid:"):
+        value = {"vgtid": json.loads(value.removeprefix("vgtid:"))}
+    if isinstance(value, dict) and set(value) == {"vgtid"} and isinstance(value["vgtid"], dict):
+        return StartAtGtids.of("vgtid", value["vgtid"])  # as its text has it
+    if not isinstance(value, dict) or set(value) != {"vgtid"} or not isinstance(value["vgtid"], list):
+        raise ValueError(
+            f'{value!r} is not a start: `current`, `copy`, or {{vgtid: [{{shard: "-80", gtid: "MySQL56/..."}}, ...]}}'
+        )
+    positions: dict[str, str] = {}
+    for each in value["vgtid"]:
+        if not isinstance(each, dict) or not {"shard", "gtid"} <= set(each) <= {"keyspace", "shard", "gtid"}:
+            raise ValueError(f"an entry of `vgtid` has `shard` and `gtid`, not {each!r}")
+        if each["shard"] in positions:
+            raise ValueError(f"the shard {each['shard']!r} is in `vgtid` twice")
+        positions[each["shard"]] = str(each["gtid"])
+    return StartAtGtids.of("vgtid", positions)
+
+
+def start_of_binlogs(value: Any) -> str | StartAtGtids:
+    """Read where binlogs are to be read from. ValueError on anything else."""
+    if isinstance(value, StartAtGtids) or value == "current":
+        return value  # type: ignore[no-any-return]
+    if isinstance(value, str) and value.startswith("gtid:"):
+        value = {"gtid": json.loads(value.removeprefix("gtid:"))}
+    if isinstance(value, dict):
+        if set(value) != {"gtid"} or not isinstance(value["gtid"], dict):
+            raise ValueError('a start in braces is a GTID set for each shard: {gtid: {"-80": "MariaDB/0-1-5"}}')
+        return StartAtGtids.of("gtid", {str(shard): str(text) for shard, text in value["gtid"].items()})
+    if not isinstance(value, str) or value in ("trim_horizon", "latest"):
+        raise ValueError(f"{value!r} is not a start: `current`, an ISO time, a time ago such as -30s, or {{gtid: ...}}")
+    since(value, 0.0)
+    return value
+
+
+def _refusing(read: Callable[[Any], str | StartAtGtids]) -> PlainValidator:
+    def check(value: Any) -> str | StartAtGtids:
+        try:
+            return read(value)
+        except ValueError as error:
+            raise refuse(str(error)) from error
+
+    return PlainValidator(check)
+
+
+_GTIDS = {"type": "object", "minProperties": 1, "maxProperties": 1}
+StartOfVStream = Annotated[
+    str | StartAtGtids,
+    _refusing(start_of_vstream),
+    WithJsonSchema({"anyOf": [{"enum": ["current", "copy"]}, {**_GTIDS, "properties": {"vgtid": {"type": "array"}}}]}),
+]
+StartOfBinlogs = Annotated[
+    str | StartAtGtids,
+    _refusing(start_of_binlogs),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {**_GTIDS, "properties": {"gtid": {"type": "object"}}}]}),
+]
+
+
 def _name(value: str) -> str:
     if not _LEGAL.fullmatch(value) or value in (".", ".."):
         raise refuse(f"{value!r} may hold only letters a-z and A-Z, digits, dots, underscores and dashes")
@@ -235,6 +325,17 @@ def _address(value: str) -> str:
 
 Address = Annotated[str, AfterValidator(_address)]
 """A host and a port to listen on; port 0 leaves the choice to the system."""
+
+
+def _remote(value: str) -> str:
+    match = _HOST_PORT.fullmatch(value)
+    if not match or not 0 < int(match[3]) <= 65535:
+        raise refuse(f"{value!r} is not an address to connect to, such as db1:3306 or [::1]:3306")
+    return value
+
+
+RemoteAddress = Annotated[str, AfterValidator(_remote)]
+"""A host and a port to connect to."""
 
 
 def _has_host(value: str) -> bool:

@@ -98,7 +98,7 @@ class Letters:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.tables = {config.topic(source.table_name): source.table_name for source in config.sources}
+        self.tables = {config.topic(table): table for table in config.tables}
         self._admin: AdminClient = topics.connect(config)
         self._topic = config.internal("dead_letters")
         self._require(self._topic)

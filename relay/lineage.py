@@ -109,6 +109,7 @@ class Checkpoint:
     ``position``: an object of the source's own making, None while nothing was read.
     ``start``: where reading begins, an object such as ``{"type": "trim_horizon"}`` or ``{"since": 1700000000.5}``.
     ``progress``: unclamped seconds since the epoch up to which the shard has been read, None if never.
+    ``journal``: of one that a reshard has ended, what follows it (``relay.journals``).
     ``updated_at``: seconds since the epoch.
     """
 
@@ -123,6 +124,7 @@ class Checkpoint:
     config_hash: str = ""
     updated_at: float = 0.0
     progress: float | None = None
+    journal: Mapping[str, Any] | None = None
 
     def to_json(self) -> bytes:
         return orjson.dumps(
@@ -138,6 +140,7 @@ class Checkpoint:
                 "config_hash": self.config_hash,
                 "updated_at": self.updated_at,
                 "progress": self.progress,
+                **({"journal": self.journal} if self.journal is not None else {}),
             }
         )
 
@@ -158,6 +161,7 @@ class Checkpoint:
             config_hash=raw["config_hash"],
             updated_at=raw["updated_at"],
             progress=raw.get("progress"),
+            journal=raw.get("journal"),
         )
 
 
@@ -182,8 +186,8 @@ class Plan:
     gap: str | None = None
     floor: int = 0
 
-    def start_of(self, shard: str) -> Mapping[str, Any]:
-        return self.shards.get(shard, {"type": "trim_horizon"})
+    def start_of(self, shard: Shard) -> Mapping[str, Any]:
+        return shard.start or self.shards.get(shard.id, {"type": "trim_horizon"})
 
     @property
     def passed(self) -> frozenset[str]:
@@ -370,37 +374,3 @@ class Lineage:
             elif checkpoint is not None:
                 waiting.extend(checkpoint.parents)
         return floor
-
-
-def resume_timestamp(checkpoints: Mapping[str, Checkpoint]) -> int:
-    """Seconds since the epoch where a restart would have to begin: the least progress of unfinished shards.
-
-    A shard of which nothing was read yet begins where its parents have got to. 0 if that is not known either.
-    """
-    unfinished = (c for c in checkpoints.values() if not c.state.ended)
-    return min((int(_progress(c, checkpoints)) for c in unfinished), default=0)
-
-
-def low_watermark(checkpoints: Mapping[str, Checkpoint], lineage: Lineage) -> float | None:
-    """Seconds before which every change of the stream is on the topic; None while that is not known.
-
-    Other than ``resume_timestamp`` it counts shards that nobody has planned yet, and the children, not listed yet, of
-    one that has ended: it never goes back because they appear.
-    """
-    if not lineage.listings or any(shard not in checkpoints for shard in lineage.listed):
-        return None
-    last = [
-        _progress(checkpoint, checkpoints)
-        for shard, checkpoint in checkpoints.items()
-        if not checkpoint.state.ended or (shard in lineage.listed and not lineage.children(shard))
-    ]
-    low = min(last, default=0.0)
-    return low if low > 0 else None
-
-
-def _progress(checkpoint: Checkpoint, checkpoints: Mapping[str, Checkpoint]) -> float:
-    if checkpoint.progress is not None:
-        return checkpoint.progress
-    parents = [checkpoints.get(parent) for parent in checkpoint.parents]
-    known = [parent.progress for parent in parents if parent is not None and parent.progress is not None]
-    return min(known) if known and len(known) == len(parents) else 0.0

@@ -1,4 +1,7 @@
-"""When the shards of a stream are listed: in a thread, often while something is uncertain, else once a minute."""
+"""When the shards of a stream are listed: in a thread, often while something is uncertain, else once a minute.
+
+Shards that journals tell of are not listed: they follow from the checkpoints, at once.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
 from relay.errors import RelayError, StreamGone, Unavailable
-from relay.lineage import Checkpoint, Lineage, Shard, ShardState, Stream
+from relay.journals import shards_of
+from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState, Stream
 from relay.pruning import unpruned
 from relay.source import Source
 
@@ -18,6 +22,44 @@ log = logging.getLogger(__name__)
 _RELIST = 60.0
 _RELIST_SOON = 1.0
 _AFTER_FAILURE = 5.0
+
+
+class Journaled:
+    """Keeps ``lineage`` up to date with what the plan and the journals in the checkpoints say."""
+
+    successor: str | None = None
+
+    def __init__(
+        self, stream: Stream, lineage: Lineage, plan: Callable[[], Plan | None], *, clock: Callable[[], float]
+    ) -> None:
+        self.stream = stream
+        self.lineage = lineage
+        self.clock = clock
+        self.wanted_at = self.listed_at = clock()
+        self._plan = plan
+        self._seen: list[Shard] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Journaled[{self.stream.source}: {len(self.lineage.listed)} shards]>"
+
+    def close(self) -> None:
+        """Nothing is under way."""
+
+    def soon(self) -> None:
+        """It always is as new as the checkpoints."""
+
+    def poll(self, checkpoints: Mapping[str, Checkpoint]) -> bool:
+        """Derive the shards; return whether they are others than before."""
+        plan = self._plan()
+        if plan is None:
+            return False
+        self.listed_at = self.clock()
+        shards = shards_of(plan, checkpoints)
+        if shards == self._seen:
+            return False
+        self._seen = shards
+        self.lineage.update(shards)
+        return True
 
 
 class Listings:

@@ -7,10 +7,13 @@ adapted to.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from relay.errors import ConfigError
+from relay.avro.rows import TableSchema
+from relay.errors import ConfigError, RelayError
+from relay.journals import renamed
 from relay.kafka.checkpoints import CheckpointView
 from relay.lineage import Checkpoint, Gap, Plan, Stream
 from relay.source import Begin, Source
@@ -65,7 +68,8 @@ class Planning:
             to["lost"] = dict(begin.lost)
         gap = Gap(self.source.name, stream.label, None, "reset", left, to, now)
         floor = max([before.floor, *(c.token.timestamp for c in checkpoints.values() if c.token)])
-        return Plan(requested, now, begin.shards, before.keys, before.config_hash, gap.id, floor), gap
+        shards = renamed(begin.shards, checkpoints) if self.source.has_journals else begin.shards
+        return Plan(requested, now, shards, before.keys, before.config_hash, gap.id, floor), gap
 
     def _begin(self) -> tuple[float, Begin]:
         shards = self.source.shards()
@@ -111,13 +115,34 @@ class Planning:
     def _keys(self) -> dict[str, list[list[str]]]:
         return {table.table: [[c.name, c.type] for c in table.key] for table in self.source.tables()}
 
+    def added(self, plan: Plan) -> Plan | None:
+        """Return ``plan`` with the keys of tables that came later, None if it has them all."""
+        new = {table: columns for table, columns in self._keys().items() if table not in plan.keys}
+        return replace(plan, keys={**plan.keys, **new}) if new and self.source.has_journals else None
+
+    def check_tables(self, plan: Plan, tables: Iterable[TableSchema]) -> None:
+        """Refuse changes of ``tables`` whose key is not the one that earlier changes had (I2). ``RelayError``."""
+        for table in tables:
+            keys, planned = [column.name for column in table.key], plan.keys.get(table.table)
+            if planned is not None and keys != [column for column, _ in planned]:
+                raise RelayError(
+                    f"source {self.source.name}: {table.table} is keyed by {', '.join(keys)} from here on, but its "
+                    f"changes are keyed by {', '.join(column for column, _ in planned)}: they would move to other "
+                    f"partitions. Say `key: {{{table.table}: [...]}}` with the columns of before, or leave the table "
+                    "out of `tables` and read it by a source of another name."
+                )
+
     def _check_keys(self, plan: Plan) -> None:
+        if self.source.has_journals:
+            # The columns may have become wider since, and tables may have come and gone.
+            return self.check_tables(plan, self.source.tables())
         name, keys = self.source.name, self._keys()
         if plan.keys != keys:
             raise ConfigError(
                 f"source {name}: the key columns are {keys}, but its changes are keyed by {plan.keys}: "
                 "they would move to other partitions. Give the new table a source of another name."
             )
+        return None
 
 
 def _unfinished(checkpoints: Mapping[str, Checkpoint]) -> Iterator[tuple[str, Checkpoint]]:

@@ -9,21 +9,22 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from relay import accepted
-from relay.change import Change
+from relay.avro.rows import TableSchema
+from relay.change import Change, Operation
 from relay.errors import RelayError, Unavailable
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.identity import Identity
-from relay.kafka.outbox import Outbox
 from relay.kafka.publisher import Aborted, Fenced, Probe, Publisher
 from relay.kafka.settings import Settings
 from relay.kafka.transaction import Transaction
 from relay.lineage import Checkpoint, Gap, Stream
 from relay.observe.metrics import Metrics
+from relay.outboxes import Outboxes
 from relay.pump import Reading
 from relay.snapshot import is_snapshot
 from relay.source import Page, Source
@@ -44,6 +45,7 @@ class Reads(Protocol):
     def checkpoint(self, page: Page) -> Checkpoint | None: ...
     def resume_timestamp(self) -> int: ...
     def note(self, page: Page) -> None: ...
+    def check_tables(self, tables: Sequence[TableSchema]) -> None: ...
     def list_soon(self) -> None: ...
 
 
@@ -58,7 +60,7 @@ class Publishing:
         settings: Settings,
         group: Assignment,
         view: CheckpointView,
-        outboxes: Mapping[tuple[str, str], Outbox],
+        outboxes: Outboxes,
         *,
         metrics: Metrics,
         probe: Probe | None = None,
@@ -200,8 +202,14 @@ class Publishing:
             self._transaction.begin()
             resume = reads.resume_timestamp()
             before = self._transaction.size
+            if page.tables:
+                reads.check_tables(page.tables)
+                self.outboxes.turn_to(page.tables)
             for change in page.changes:
                 outbox = self.outboxes[change.source, change.table]
+                if change.operation is Operation.TRUNCATE:
+                    outbox.send_everywhere(self._transaction.publisher, change, resume)
+                    continue
                 kept = outbox.kept
                 self._transaction.size += outbox.send(self._transaction.publisher, change, resume)
                 if outbox.kept > kept:

@@ -9,16 +9,20 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import replace
+from typing import Any
 
 from relay import accepted
+from relay.avro.rows import TableSchema
 from relay.caught_up import CaughtUp
 from relay.errors import Unavailable
+from relay.journals import record_of
 from relay.kafka.checkpoints import CheckpointView, partition_of
-from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, Stream, low_watermark, resume_timestamp
-from relay.listings import Listings
+from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, Stream
+from relay.listings import Journaled, Listings
 from relay.planning import Planning
+from relay.progress import Progress, low_watermark
 from relay.pruning import replaced
 from relay.pump import Pump, Reading
 from relay.snapshot import CONTROL, Snapshots, is_snapshot
@@ -32,15 +36,6 @@ IDLE_CHECKPOINT = 10.0
 _TELL_EVERY = 60.0
 _PATIENCE = 5.0
 _KNOWN_FOR = 0.1  # seconds, while other workers commit all the time
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """``resume``: see ``resume_timestamp``. ``last``: the newest token's, in seconds. ``gaps``: ids of losses."""
-
-    resume: int = 0
-    last: int = 0
-    gaps: Set[str] = frozenset()
 
 
 class SourceReading:
@@ -62,7 +57,11 @@ class SourceReading:
         self.stream = stream
         self.plan_key = stream.plan_key
         self.lineage = Lineage(stream)
-        self.listings = Listings(self.source, stream, self.lineage, clock=self.clock)
+        self.listings: Listings | Journaled = (
+            Journaled(stream, self.lineage, lambda: self.plan, clock=self.clock)
+            if self.source.has_journals
+            else Listings(self.source, stream, self.lineage, clock=self.clock)
+        )
         self.snapshots = Snapshots(self.source, stream, self.view, self.pump, self.resume_timestamp, clock=self.clock)
         # Until when not to ask again what failed.
         self._again_at = 0.0
@@ -79,7 +78,7 @@ class SourceReading:
         self._gaps_told: set[str] = set()
         self._known_at = -1
         self._known_again_at = 0.0
-        self._known_is = _Known()
+        self._known_is = Progress()
         # The state that everything which can be opened was opened in.
         self._opened_at: tuple[int, int, frozenset[int]] | None = None
 
@@ -167,6 +166,15 @@ class SourceReading:
 
     # ------------------------------------------------------------------ shards
 
+    def added_tables(self) -> Plan | None:
+        """Return the plan with the tables that appeared since, None if it has them all."""
+        return self.planning.added(self.plan) if self.plan is not None else None
+
+    def check_tables(self, tables: Sequence[TableSchema]) -> None:
+        """See ``Planning.check_tables``."""
+        if self.plan is not None:
+            self.planning.check_tables(self.plan, tables)
+
     def discover(self) -> bool:
         """Keep the listing fresh, without waiting for it. Return whether a new one has come."""
         return self.listings.poll(self.checkpoints)
@@ -206,9 +214,9 @@ class SourceReading:
             position = committed.position if committed else None
             floor = self.lineage.floor(shard, self.checkpoints, plan.floor)
             log.info("source %s: reading shard %s after %s", self.source.name, shard.id, position or "its start")
-            reader = self.source.open(
-                shard, plan.start_of(shard.id), committed, floor, self._read_until(shard, plan, committed)
-            )
+            parents = {parent: self.checkpoints[parent] for parent in shard.parents if parent in self.checkpoints}
+            read_until = self._read_until(shard, plan, committed)
+            reader = self.source.open(shard, plan.start_of(shard), committed, floor, read_until, parents)
             self.open[shard.id] = self.pump.open(reader, key)
             self._latest[shard.id] = committed or self._checkpoint(shard, ShardState.PLANNED)
 
@@ -286,18 +294,25 @@ class SourceReading:
             gap=page.gap.id if page.gap else before.gap,
             # What an empty page shows lags behind the change before it.
             progress=max((p for p in (page.progress, before.progress) if p is not None), default=None),
+            journal=self._journal(page),
         )
         self._latest[shard.id] = after
         if page.gap is not None:
             self._gaps_told.add(page.gap.id)
         return after
 
+    def _journal(self, page: Page) -> Mapping[str, Any] | None:
+        """Return what the last checkpoint of a shard says of those that follow it."""
+        if page.journal is None or self.plan is None:
+            return None
+        return record_of(page.journal, page.shard, self.plan, self.checkpoints)
+
     def gone(self, shard: str) -> tuple[Checkpoint, Gap]:
         """The end of a shard that the source has lost before it was read to its end, or ever seen (I9)."""
         now = self.clock()
         # What was read here is newer than what the view shows of it.
         before = self._latest.get(shard) or self.checkpoints.get(shard)
-        before = before or self._checkpoint(Shard(shard), ShardState.PLANNED)
+        before = before or self._checkpoint(self.lineage.listed.get(shard, Shard(shard)), ShardState.PLANNED)
         begin = before.position
         if begin is None and before.start is not None and "sequence" in before.start:
             begin = before.start
@@ -352,18 +367,13 @@ class SourceReading:
         """See ``lineage.low_watermark``."""
         return low_watermark(self.checkpoints, self.lineage) if self.plan is not None else None
 
-    def _known(self, *, exact: bool = False) -> _Known:
+    def _known(self, *, exact: bool = False) -> Progress:
         """What all committed checkpoints say together; asked for often, and worked out once for each state of them."""
         now = time.monotonic()
         if self._known_at != self.view.version and (exact or now >= self._known_again_at):
             self._known_at = self.view.version
             self._known_again_at = now + _KNOWN_FOR
-            checkpoints = self.checkpoints.values()
-            self._known_is = _Known(
-                resume_timestamp(self.checkpoints),
-                max((c.token.timestamp for c in checkpoints if c.token), default=0),
-                {c.gap for c in checkpoints if c.gap is not None},
-            )
+            self._known_is = Progress.of(self.checkpoints)
         return self._known_is
 
     def is_caught_up(self) -> bool:
@@ -390,7 +400,7 @@ class SourceReading:
             state=state,
             parents=shard.parents,
             children=self.lineage.children(shard.id),
-            start=plan.start_of(shard.id) if plan else None,
+            start=plan.start_of(shard) if plan else None,
             config_hash=plan.config_hash if plan else "",
             updated_at=self.clock(),
             **fields,  # type: ignore[arg-type]

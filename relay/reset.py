@@ -10,12 +10,9 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from pathlib import Path
 
 from relay.accepted import records_of as losses_of
-from relay.config import Config, DynamoDBSource
-from relay.config_fields import StartAtToken, since
-from relay.dynamodb.source import DynamoDBSource as Source
+from relay.config import Config, Source
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
@@ -28,6 +25,7 @@ from relay.kafka.transaction import Transaction
 from relay.lineage import Gap, Plan, Stream
 from relay.planning import Planning, newest_planned
 from relay.snapshot import records_of as snapshots_of
+from relay.sources import open_source
 from relay.status import source_of
 
 _TO_JOIN = 60.0
@@ -43,17 +41,6 @@ class Reset:
     gap: Gap
     forgotten: tuple[bytes, ...]
     workers: tuple[str, ...]
-
-
-def place(to: str) -> str | StartAtToken:
-    """Read what ``--to`` says: a start as in the config, or ``token:PATH``. Raises ``ConfigError``."""
-    try:
-        if to.startswith("token:"):
-            return StartAtToken.read(to.removeprefix("token:"), Path())
-        since(to, 0.0)
-    except ValueError as error:
-        raise ConfigError(f"--to: {error}") from error
-    return to
 
 
 def look(config: Config, name: str, to: str) -> Reset:
@@ -108,9 +95,13 @@ def reset(config: Config, name: str, to: str) -> Reset:
     return decided
 
 
-def _moved(config: Config, name: str, to: str) -> DynamoDBSource:
-    """Return the config of the source ``name`` with another start."""
-    return source_of(config, name).model_copy(update={"start": place(to)})
+def _moved(config: Config, name: str, to: str) -> Source:
+    """Return the config of the source ``name`` with another start. ``ConfigError`` for a place that is none."""
+    entry = source_of(config, name)
+    try:
+        return entry.model_copy(update={"start": entry.place(to)})
+    except ValueError as error:
+        raise ConfigError(f"--to: {error}") from error
 
 
 def _workers(config: Config, settings: Settings) -> tuple[str, ...]:
@@ -133,14 +124,14 @@ def _join(group: Assignment, view: CheckpointView, clock: Callable[[], float] = 
         raise Unavailable(f"{view.topic} cannot be read to its end")
 
 
-def _decide(config: Config, entry: DynamoDBSource, view: CheckpointView, workers: tuple[str, ...]) -> Reset:
+def _decide(config: Config, entry: Source, view: CheckpointView, workers: tuple[str, ...]) -> Reset:
     stream = newest_planned(view, entry.name)
     if stream is None:
         raise RelayError(
             f"source {entry.name} was not read yet: there is nothing to reset, `start` says where it begins"
         )
     requested = str(source_of(config, entry.name).start)
-    with closing(Source(entry)) as source:
+    with closing(open_source(entry)) as source:
         source.connect(stream.label)
         plan, gap = Planning(source, view).again(stream, requested)
     forgotten = [

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT while a command runs that has something to bring to an end."""
+"""SIGTERM, SIGINT and SIGHUP while a command runs that has something to bring to an end, or to read again."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from typing import Any, Self
 
 
 class Signals:
-    """Stops the worker in order on SIGTERM and SIGINT, or ends at once while there is none to stop."""
+    """Stops the worker in order on SIGTERM and SIGINT, or ends at once while there is none to stop.
+
+    SIGHUP, which would end the process, calls ``reload`` instead, if there is something to do by then.
+    """
 
     def __init__(self) -> None:
         self.stop: Callable[[int], None] | None = None
+        self.reload: Callable[[], None] | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
-        for signum in (signal.SIGTERM, signal.SIGINT):
+        for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self._before[signum] = signal.signal(signum, self._handle)
         return self
 
@@ -25,7 +29,10 @@ class Signals:
             signal.signal(signum, before)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
-        if self.stop is not None:
+        if signum == signal.SIGHUP:
+            if self.reload is not None:
+                self.reload()
+        elif self.stop is not None:
             self.stop(signum)
         elif signum == signal.SIGINT:
             raise KeyboardInterrupt

@@ -13,10 +13,11 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
+from relay.avro.rows import TableSchema
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
@@ -246,6 +247,9 @@ class Snapshots:
         after = replace(self._latest[page.shard.id], state=state, position=page.position, updated_at=self.clock())
         self._latest[page.shard.id] = after
         return after
+
+    def check_tables(self, tables: Sequence[TableSchema]) -> None:
+        """Its pages are of the tables as the source has them."""
 
     def note(self, page: Page) -> None:
         """Nothing is told by a page of a snapshot."""

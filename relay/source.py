@@ -1,6 +1,7 @@
 """What a source of changes has to do: the contract between databases and the worker.
 
-``relay.dynamodb`` implements it; Kafka, Avro and the worker know nothing else of a database.
+``relay.dynamodb``, ``relay.vitess`` and ``relay.mysql`` implement it; Kafka, Avro and the worker know nothing else of
+a database.
 """
 
 from __future__ import annotations
@@ -97,10 +98,15 @@ class Source(Protocol):
     start: str
     on_gap: Literal["fail", "skip", "resnapshot"]
     snapshot: Literal["none", "initial"]
+    has_journals: bool
+    """Whether shards come to be by what their parents' streams say, and not by being listed: see ``relay.journals``."""
     snapshot_margin: float
     """Seconds by which the clocks and the rounding of times may put a change before a READ that is older."""
 
     def close(self) -> None: ...
+
+    def reload(self, entry: Any) -> None:
+        """Take in this source's ``entry`` of a config that was read again. ``RelayError``: nothing was changed."""
 
     def connect(self, label: str | None = None) -> Stream:
         """Look the newest stream up, or the one called ``label``, and verify it. Raises ``Unavailable``."""
@@ -123,15 +129,21 @@ class Source(Protocol):
         """
 
     def shards(self) -> list[Shard]:
-        """Return one complete listing."""
+        """Return one complete listing. Of a source that has journals: the shards to begin with."""
 
     def open(
-        self, shard: Shard, start: Mapping[str, Any], checkpoint: Checkpoint | None, floor: int, read_until: float
+        self,
+        shard: Shard,
+        start: Mapping[str, Any],
+        checkpoint: Checkpoint | None,
+        floor: int,
+        read_until: float,
+        parents: Mapping[str, Checkpoint],
     ) -> ShardReader:
         """Open ``shard`` after the position of ``checkpoint``, or at ``start`` if it has none.
 
         No token is made below ``floor``. ``read_until``: seconds up to which nothing of the shard is missing on
-        the topic; what the source has dropped since then is a gap.
+        the topic; what the source has dropped since then is a gap. ``parents``: how its parents ended, by shard.
         """
 
     def measure(self) -> tuple[int, int]:

@@ -13,15 +13,16 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from relay.config import Config, DynamoDBSource
+from relay.config import Config, DynamoDBSource, Source
 from relay.dead_letters import Letters
 from relay.errors import ConfigError, RelayError
 from relay.gaps import Found, found_gaps
 from relay.kafka import topics
 from relay.kafka.checkpoints import CheckpointView, partition_of, read_whole
 from relay.kafka.group import Member, members
-from relay.lineage import Checkpoint, ShardState, Stream, resume_timestamp
+from relay.lineage import Checkpoint, ShardState, Stream
 from relay.planning import newest_planned
+from relay.progress import resume_timestamp
 from relay.snapshot import CONTROL, records_of
 
 
@@ -111,10 +112,15 @@ def token(config: Config, name: str) -> dict[str, Any]:
 
     Asks DynamoDB for the ARN of the stream. Raises ``ConfigError``, ``Unavailable``.
     """
-    from relay.dynamodb.source import DynamoDBSource as Source
+    from relay.dynamodb.source import DynamoDBSource as Stream
     from relay.dynamodb.start import token_of
 
     entry = source_of(config, name)
+    if not isinstance(entry, DynamoDBSource):
+        raise ConfigError(
+            f"source {name} is of type {entry.type}, and such a token is of a stream of DynamoDB: "
+            "`relay status --json` shows the GTIDs of each shard"
+        )
     admin = topics.connect(config)
     if config.internal("checkpoints") not in topics.existing(admin, config):
         raise RelayError(f"source {name}: nothing of it was read yet, so it has no position")
@@ -122,13 +128,13 @@ def token(config: Config, name: str) -> dict[str, Any]:
         stream = newest_planned(view, name)
         if stream is None:
             raise RelayError(f"source {name}: nothing of it was read yet, so it has no position")
-        with closing(Source(entry)) as source:
+        with closing(Stream(entry)) as source:
             source.connect(stream.label)
             plan = view.plans[stream]
             return token_of(source.session.stream_arn, view.checkpoints.get(stream, {}), plan).to_json()
 
 
-def source_of(config: Config, name: str) -> DynamoDBSource:
+def source_of(config: Config, name: str) -> Source:
     """Return the config of the source ``name``. Raises ``ConfigError``."""
     for entry in config.sources:
         if entry.name == name:
@@ -137,7 +143,7 @@ def source_of(config: Config, name: str) -> DynamoDBSource:
 
 
 def _source(
-    entry: DynamoDBSource,
+    entry: Source,
     view: CheckpointView | None,
     workers: Sequence[Member],
     gaps: Sequence[Found],
@@ -147,14 +153,14 @@ def _source(
     mine = [gap for gap in gaps if gap.source == entry.name]
     if view is None or stream is None:
         nothing = (None, None, None, None, None, None)
-        return SourceStatus(entry.name, entry.type, entry.table_name, *nothing, [], mine)
+        return SourceStatus(entry.name, entry.type, ", ".join(entry.table_names), *nothing, [], mine)
     plan, checkpoints = view.plans[stream], view.checkpoints.get(stream, {})
     owners = {number: _owner(worker) for worker in workers for number in worker.partitions}
     shards = [_shard(stream, shard, checkpoint, owners, now) for shard, checkpoint in sorted(checkpoints.items())]
     return SourceStatus(
         source=entry.name,
         type=entry.type,
-        table=entry.table_name,
+        table=", ".join(entry.table_names or (plan.keys if plan else ())),
         stream=stream.label,
         start=plan.requested,
         planned_at=plan.planned_at,

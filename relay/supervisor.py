@@ -79,6 +79,12 @@ class Supervisor:
         """Stop all workers. Safe to call from a signal handler."""
         self.stopping = signum
 
+    def reload(self) -> None:
+        """Let all workers read their config again. Safe to call from a signal handler."""
+        for worker in self._workers:
+            if worker.process is not None and worker.process.poll() is None:
+                worker.process.send_signal(signal.SIGHUP)
+
     def run(self) -> None:
         """Keep the workers running until stopped, or done. Raises ``WorkersFailed``, ``NotDrained``."""
         try:
@@ -161,6 +167,7 @@ def run(command: Sequence[str], count: int, *, until_done: bool) -> None:
     supervisor = Supervisor(command, count, until_done=until_done)
     with Signals() as signals:
         signals.stop = supervisor.stop
+        signals.reload = supervisor.reload
         supervisor.run()
     if supervisor.stopping == signal.SIGINT:
         raise KeyboardInterrupt

@@ -47,7 +47,7 @@ def tail(
         raise Unavailable(
             f"there is no topic {missing[0]!r} at {config.kafka.bootstrap_servers} yet: `relay run` creates it"
         )
-    changes = {config.topic(source.table_name) for source in config.sources}
+    changes = set(map(config.topic, config.tables))
     ends = kafka_topics.bounds(admin, [(topic, number) for topic in topics for number in there[topic].partitions])
     with contextlib.closing(open_schemas(config)) as schemas:
         for message in committed(config, ends, flush, from_beginning=from_beginning, exit_at_end=exit_at_end):
@@ -56,7 +56,7 @@ def tail(
 
 def resolve(config: Config, names: Sequence[str]) -> list[str]:
     """Return the topics that ``names`` mean: topics, tables, or kinds of the relay's own topics."""
-    tables = {source.table_name: config.topic(source.table_name) for source in config.sources}
+    tables = {table: config.topic(table) for table in config.tables}
     if not names:
         return list(dict.fromkeys(tables.values()))
     own: dict[str, str] = {kind: config.internal(kind) for kind in INTERNAL}

@@ -84,11 +84,18 @@ class EventToken:
         return cls(plain.timestamp, plain.shard, plain.position, None if origin is None else _origin(origin))
 
 
-def compare(a: EventToken | None, b: EventToken | None, *, timestamp_first: bool = False) -> Order:
+def compare(
+    a: EventToken | None, b: EventToken | None, *, timestamp_first: bool = False, positions_only: bool = False
+) -> Order:
     """Return where ``a`` stands relative to ``b``; ``compare(b, a)`` is the mirror image.
 
-    ``timestamp_first``: the literal rule of seed 004, "Event Token", without origins.
+    Timestamps are true only among the tokens of one reader, which lets none go back along a lineage. For tokens of
+    two readers, such as a relay and the watcher of a replica, ``positions_only`` leaves what they would decide unknown.
+    ``timestamp_first``: the literal rule of seed 004, "Event Token", without origins; it lies where a reshard is
+    replicated back. ValueError if both are asked for.
     """
+    if timestamp_first and positions_only:
+        raise ValueError("timestamp_first and positions_only contradict each other")
     if a is None or b is None or a.timestamp <= 0 or b.timestamp <= 0:
         return Order.UNKNOWN
     if a.shard.partition("/")[0] != b.shard.partition("/")[0]:
@@ -99,12 +106,14 @@ def compare(a: EventToken | None, b: EventToken | None, *, timestamp_first: bool
             return _by_timestamp(a, b)
         return _by_position(a, b) or Order.UNKNOWN
     if same_shard:
-        return _by_position(a, b) or _by_timestamp(a, b)
+        order = _by_position(a, b)
+        return order if order is not None else Order.UNKNOWN if positions_only else _by_timestamp(a, b)
     linked = [_by_position(*pair) for pair in _on_one_shard(a, b)]
-    if not linked:
+    if not linked and a.origin is None and b.origin is None and not positions_only:
         return _by_timestamp(a, b)
     # A replayed change has the time of its replay as soon as that was held up to the floor of its lineage,
-    # so next to the shard it came from only positions can tell its age (I5).
+    # so next to the shard it came from only positions can tell its age. Next to any other shard nothing can: it may
+    # have come back from a child, which had it from a child of its own, and then be younger than its time (I5).
     decided = {order for order in linked if order is not None}
     return decided.pop() if len(decided) == 1 else Order.UNKNOWN
 

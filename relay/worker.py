@@ -12,30 +12,30 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
+from functools import partial
 
 from relay.avro.registry import open_schemas
 from relay.config import Config
-from relay.dynamodb.source import DynamoDBSource
 from relay.errors import RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
 from relay.kafka.checkpoints import CheckpointView, partition_of
-from relay.kafka.dead_letters import DeadLetters
 from relay.kafka.limits import Limits
-from relay.kafka.outbox import Outbox
 from relay.kafka.publisher import Abandoned, Aborted, Fenced, Probe
 from relay.kafka.settings import Settings
 from relay.observe.bars import SnapshotBars
 from relay.observe.observer import Observer
 from relay.observe.server import observing
+from relay.outboxes import Outboxes, open_outboxes
 from relay.publishing import Publishing
 from relay.pump import Pump, Reading
 from relay.reading import SourceReading
 from relay.signals import Signals
 from relay.source import Page, Source
+from relay.sources import open_sources
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Worker:
         self,
         settings: Settings,
         sources: Sequence[Source],
-        outboxes: Mapping[tuple[str, str], Outbox],
+        outboxes: Outboxes,
         *,
         observer: Observer,
         until_caught_up: bool = False,
@@ -73,6 +73,7 @@ class Worker:
             observer.metrics.source(source.name)
         self.until_caught_up = until_caught_up
         self.stopping: int | None = None
+        self._reload: Callable[[], Config] | None = None
         self._stop_by = math.inf
         self._looked_at = 0.0
         self._is_done = False
@@ -98,6 +99,10 @@ class Worker:
         """End after the open transaction. Safe to call from a signal handler."""
         self._stop_by = time.monotonic() + STOP_PATIENCE
         self.stopping = signum
+
+    def reload(self, read: Callable[[], Config]) -> None:
+        """Take in the config that ``read`` gives, as far as sources can. Safe to call from a signal handler."""
+        self._reload = read
 
     def run(self) -> None:
         """Relay. Raises ``RelayError`` on what is final; what is not committed is read again next time."""
@@ -139,10 +144,31 @@ class Worker:
 
     def _look(self) -> None:
         self._serve_group()
+        if self._reload is not None:
+            read, self._reload = self._reload, None
+            self._take_in(read)
         self._view.poll()
         self._look_after_sources()
         self._publishing.watermarks(lambda: [(s.stream, s.low_watermark()) for s in self._sources])
         self._is_done = self.until_caught_up and all(source.is_caught_up() for source in self._sources)
+
+    def _take_in(self, read: Callable[[], Config]) -> None:
+        """Hand each source its entry of a config that was read again; a config that is wrong changes nothing."""
+        try:
+            entries = {entry.name: entry for entry in read().sources}
+        except RelayError as error:
+            log.error("the config is wrong, so it stays as it was: %s", error)
+            return
+        for source in self._sources:
+            if (entry := entries.pop(source.source.name, None)) is None:
+                log.warning("source %s is no longer in the config: restart the relay", source.source.name)
+                continue
+            try:
+                source.source.reload(entry)
+            except RelayError as error:
+                log.error("source %s stays as it was: %s", source.source.name, error)
+        for name in entries:
+            log.warning("source %s is new in the config: restart the relay", name)
 
     # ------------------------------------------------------------------ ownership
 
@@ -182,6 +208,9 @@ class Worker:
         for source in planned:
             source.check_plan()  # it may have been another worker's
             source.settle()
+            if (plan := source.added_tables()) is not None and partition_of(source.plan_key) in self._group.owned:
+                self._publishing.record(source.plan_key, plan.to_json())
+                self._publishing.commit_and_see()
         going = [source for source in planned if not source.go_on()]
         listed = [source for source in going if source.discover()]
         if listed:
@@ -303,14 +332,15 @@ def run(
     until_caught_up: bool = False,
     settings: Settings | None = None,
     probe: Probe | None = None,
+    reload: Callable[[], Config] | None = None,
 ) -> None:
     """Relay what ``config`` says, until SIGTERM (returns) or SIGINT (raises ``KeyboardInterrupt``).
 
-    ``settings``: of the Kafka clients, those of the config unless given. Raises ``RelayError``.
-    Call it from the main thread, for the signals' sake.
+    ``settings``: of the Kafka clients, those of the config unless given. ``reload``: reads the config again, on
+    SIGHUP. Raises ``RelayError``. Call it from the main thread, for the signals' sake.
     """
-    with Signals() as signals, observing(config) as observer:
-        sources = [DynamoDBSource(source) for source in config.sources]
+    with Signals() as signals, observing(config) as observer, ExitStack() as opened:
+        sources = open_sources(config)
         admin = topics.connect(config)
         for source in sources:
             source.connect()
@@ -318,24 +348,10 @@ def run(
         settings = settings or Settings.of(config)
         limits = Limits.of(found, settings.producer)
         settings = replace(settings, producer=limits.producer(settings.producer))
-        dead_letters = config.internal("dead_letters")
-        letters = DeadLetters(dead_letters, limits.records[dead_letters])
-        with closing(open_schemas(config)) as schemas:
-            outboxes = {
-                (source.name, table.table): Outbox(
-                    table,
-                    topic := config.topic(table.table),
-                    config.kafka.partitions,
-                    source.config.key,
-                    schemas,
-                    tombstones=source.config.tombstones,
-                    largest=limits.records[topic],
-                    letters=letters,
-                    on_unencodable=source.config.on_unencodable,
-                )
-                for source in sources
-                for table in source.tables()
-            }
+        # Open for as long as tables may change.
+        schemas = opened.enter_context(closing(open_schemas(config)))
+        tables = [table for source in sources for table in source.tables()]
+        outboxes = open_outboxes(config, admin, limits, settings, schemas, tables)
         worker = Worker(
             settings,
             sources,
@@ -345,6 +361,8 @@ def run(
             probe=probe,
         )
         signals.stop = worker.stop
+        if reload is not None:
+            signals.reload = partial(worker.reload, reload)
         observer.bars = SnapshotBars.of_terminal()
         # What is made from here on lives for the time of a page and has hardly any cycles.
         gc.freeze()

@@ -62,7 +62,7 @@ class LogConsumer:
     delta = True
 
     def __init__(self, config: Config, log: Log) -> None:
-        self.topics = [config.topic(source.table_name) for source in config.sources]
+        self.topics = list(map(config.topic, config.tables))
         self._location = log.path
         self._path = delta.spark_path(log.path)
         self._made = False

@@ -56,7 +56,7 @@ class CopyConsumer:
     delta = True
 
     def __init__(self, config: Config, copy: Copy) -> None:
-        self.topics = [config.topic(source.table_name) for source in config.sources]
+        self.topics = list(map(config.topic, config.tables))
         self._location = copy.url
         self._path = delta.spark_path(copy.url)
         self._retention = copy.tombstone_retention
@@ -101,10 +101,12 @@ class CopyConsumer:
                 keyed = [slim for slim in keyed if _is_wanted(slim, seen, counts)]
             items = by_item(keyed, attrgetter("key"), attrgetter("place"))
             table.apply(frame, items, counts)
+            # Each is in every partition.
+            truncations = {slim.event_id: slim for slim in slims if slim.operation is Operation.TRUNCATE}
             # Last: every row that is younger is protected by its token, or by the snapshot that read it.
             for slim in sorted(slims, key=attrgetter("place")):
-                if slim.operation is Operation.TRUNCATE:
-                    table.truncate(frame, slim, counts)
+                if truncations.get(slim.event_id) is slim:
+                    table.truncate(frame, slim, list(truncations.values()), counts)
                 elif slim.mark is not None and slim.snapshot is not None:
                     self._meet(frame, table, slim, slim.snapshot, counts)
             collected += table.tombstones(frame.sparkSession).collect(frame.sparkSession)

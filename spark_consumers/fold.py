@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 from relay.change import REDRIVEN, Images, Operation, Snapshot
+from relay.lineage import INCARNATION
 from relay.token import EventToken, Order, compare
+from relay.vitess.keyrange import KeyRange, shard_range
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 T = TypeVar("T")
@@ -120,20 +123,56 @@ def _verdict(stored: Stored | None, change: ChangeLike) -> Verdict:
     return Verdict.UNKNOWN if order is Order.UNKNOWN else Verdict.APPLIED
 
 
-def truncate(stored: Stored, change: ChangeLike) -> tuple[Stored, Verdict]:
-    """Return a row after its table was truncated.
+def truncate(stored: Stored, change: ChangeLike, beside: Iterable[ChangeLike] = ()) -> tuple[Stored, Verdict]:
+    """Return a row after its table was truncated in one shard. ``beside``: the truncations of other shards with it.
 
-    A row that may be younger is kept: the truncation of one shard is no deletion in another. It says that it
-    may be wrong.
+    The truncation of one shard is no deletion in another. Which shard holds a row now is known by the one that last
+    told of it: the same, or those that its key range went to. A row that may be somewhere else, or younger, is kept and
+    says that it may be wrong.
     """
-    order = compare(stored.token, change.token) if stored.token is not None else Order.OLDER
-    if stored.deleted or order is Order.NEWER:
+    if stored.deleted:
         return stored, Verdict.IGNORED
-    if order is Order.UNKNOWN:
+    order = compare(stored.token, change.token) if stored.token is not None else Order.OLDER
+    if order is Order.NEWER or not _may_hold(change, stored):
+        return stored, Verdict.IGNORED
+    if order is Order.UNKNOWN or not _held_only_by([change, *beside], stored):
         kept = replace(stored, incomplete=True)
         return kept, Verdict.IGNORED if kept == stored else Verdict.UNKNOWN
     after = Stored(None, change.token, change.event_id, deleted=True, read_as_of=stored.read_as_of)
     return after, Verdict.APPLIED
+
+
+def _may_hold(change: ChangeLike, stored: Stored) -> bool:
+    return _range(change.token).intersects(_range(stored.token))
+
+
+def _held_only_by(changes: Iterable[ChangeLike], stored: Stored) -> bool:
+    """Whether the shards of those ``changes`` that are younger cover all that a row may be in."""
+    row = stored.token
+    younger = [c.token for c in changes if row is None or compare(row, c.token) is Order.OLDER]
+    if any(token is not None and row is not None and token.shard == row.shard for token in younger):
+        return True
+    wanted = _range(row)
+    ranges = sorted({_range(token) for token in younger}, key=lambda found: (found.start, found.end))
+    at = wanted.start
+    for found in ranges:
+        if found.start <= at and (not found.end or found.end > at):
+            if not found.end or (wanted.end and wanted.end <= found.end):
+                return True
+            at = found.end
+    return False
+
+
+@lru_cache(maxsize=1024)
+def _range_of(shard: str) -> KeyRange:
+    try:
+        return shard_range(shard.rpartition("/")[2].partition(INCARNATION)[0])
+    except ValueError:
+        return KeyRange()  # nothing is known of it
+
+
+def _range(token: EventToken | None) -> KeyRange:
+    return KeyRange() if token is None else _range_of(token.shard)
 
 
 def sweep(stored: Stored, end: ChangeLike) -> tuple[Stored, Verdict]:

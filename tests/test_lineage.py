@@ -15,9 +15,7 @@ from relay.lineage import (
     Shard,
     ShardState,
     Stream,
-    low_watermark,
     parse_key,
-    resume_timestamp,
 )
 from relay.token import EventToken
 
@@ -134,36 +132,6 @@ def test_the_floor_of_a_shard_is_inherited_through_ancestors_that_held_nothing()
     assert graph.floor(Shard("g", ("c",)), checkpoints) == 500
 
 
-def test_the_resume_timestamp_is_the_least_progress_and_zero_while_one_has_none() -> None:
-    reading = {str(p): Checkpoint(ShardState.READING, progress=p) for p in (30.9, 20.1)}
-    assert resume_timestamp(reading) == 20
-    assert resume_timestamp({**reading, "ended": ended(progress=1.0)}) == 20
-    assert resume_timestamp({**reading, "new": Checkpoint(ShardState.PLANNED)}) == 0
-
-
-def test_a_shard_of_which_nothing_was_read_begins_where_its_parents_have_got_to() -> None:
-    child = Checkpoint(ShardState.PLANNED, parents=("p", "q"))
-    parents = {"p": Checkpoint(ShardState.READING, progress=30.0), "q": ended(progress=20.0)}
-    assert resume_timestamp({**parents, "c": child}) == 20
-    assert resume_timestamp({"p": parents["p"], "c": child}) == 0
-
-
-def test_the_low_watermark_waits_for_shards_that_are_not_planned_or_not_listed_yet() -> None:
-    """I1: what is before it is on the topic, also while a shard has ended and its children are still to come."""
-    reading = Checkpoint(ShardState.READING, progress=50.0)
-    graph = lineage(Shard("a"), Shard("p"))
-    assert low_watermark({"a": reading}, graph) is None
-    assert low_watermark({"a": reading, "p": ended(progress=20.0)}, graph) == 20.0
-    graph.update([Shard("a"), Shard("p"), Shard("c", ("p",))])
-    assert low_watermark({"a": reading, "p": ended(progress=20.0)}, graph) is None
-    planned = Checkpoint(ShardState.PLANNED, parents=("p",))
-    checkpoints = {"a": reading, "p": ended(progress=20.0), "c": planned}
-    assert low_watermark(checkpoints, graph) == 20.0
-    checkpoints["c"] = Checkpoint(ShardState.READING, parents=("p",), progress=70.0)
-    assert low_watermark(checkpoints, graph) == 50.0
-    assert low_watermark({}, Lineage(Stream("s", "l"))) is None
-
-
 @given(st.text(min_size=1), st.text(min_size=1), st.none() | st.text(min_size=1))
 def test_a_key_names_its_stream_and_shard_whatever_their_names(source: str, label: str, shard: str | None) -> None:
     stream = Stream(source, label)
@@ -193,8 +161,8 @@ def test_checkpoints_plans_and_gaps_survive_their_json() -> None:
     assert Checkpoint.from_json(checkpoint.to_json()) == checkpoint
     plan = Plan("latest", 1.5, {"s": {"since": 1.5}}, {"t": [["k", "S"]]}, "ab")
     assert Plan.from_json(plan.to_json()) == plan
-    assert plan.start_of("s") == {"since": 1.5}
-    assert plan.start_of("later") == {"type": "trim_horizon"}
+    assert plan.start_of(Shard("s")) == {"since": 1.5}
+    assert plan.start_of(Shard("later")) == {"type": "trim_horizon"}
 
 
 def test_the_same_loss_has_the_same_id_whenever_it_is_found() -> None:

@@ -38,15 +38,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs."
 
 
 def load_config(path: Path) -> Config:
-    """Read the config, and find the tables that its tags mean."""
+    """Read the config, and find the tables of sources that do not name them."""
     from relay.config import load
 
     config = load(path)
-    if not any(source.tags for source in config.sources):
-        return config  # spares boto3 to commands that do not need it
-    from relay.dynamodb.discover import tagged
+    if config.names_tables:
+        return config
+    from relay.sources import find_tables
 
-    return config.with_tables(tagged)
+    return config.with_tables(find_tables)
 
 
 @contextmanager

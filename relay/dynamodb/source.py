@@ -41,6 +41,8 @@ def table_schema(config: SourceConfig, found: describe.Description) -> TableSche
 class DynamoDBSource:
     """Reads the stream of one table. ``connect`` comes first."""
 
+    has_journals = False
+
     def __init__(self, config: SourceConfig) -> None:
         self.config = config
         self.name = config.name
@@ -60,6 +62,10 @@ class DynamoDBSource:
     def close(self) -> None:
         self._dynamodb.close()
         self._streams.close()
+
+    def reload(self, entry: SourceConfig) -> None:
+        if entry != self.config:
+            raise ConfigError("what it is told has changed in the config: restart the relay")
 
     def connect(self, label: str | None = None) -> Stream:
         # Of a stream that is followed while others are read, nobody waits for the table to be created.
@@ -131,7 +137,13 @@ class DynamoDBSource:
         raise AssertionError("unreachable")
 
     def open(
-        self, shard: Shard, start: Mapping[str, Any], checkpoint: Checkpoint | None, floor: int, read_until: float
+        self,
+        shard: Shard,
+        start: Mapping[str, Any],
+        checkpoint: Checkpoint | None,
+        floor: int,
+        read_until: float,
+        parents: Mapping[str, Checkpoint],
     ) -> DynamoDBShardReader:
         record_format = RecordFormat(self.table, self.stream.qualified(shard.id), self._rows)
         return DynamoDBShardReader(

@@ -93,7 +93,7 @@ def needed(config: Config, tables: Iterable[str]) -> list[Topic]:
     large = {"max.message.bytes": str(LARGEST_MESSAGE)}
     compact = {"cleanup.policy": "compact"}
     forever = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
-    by_item = {source.table_name for source in config.sources if source.key == "item"}
+    by_item = {table for table, source in config.tables.items() if source.key_mode == "item"}
     topics = [
         Topic(
             config.topic(table),

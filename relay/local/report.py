@@ -92,7 +92,7 @@ def compare(
     from relay.local.tables import read_copy, read_log, spark
 
     result = Result()
-    table = config.sources[0].table_name
+    table = next(iter(config.tables))
     events = sorted(watch.events, key=lambda event: (event.partition, event.offset))
     by_item: dict[Item, list[Event]] = defaultdict(list)
     for event in events:

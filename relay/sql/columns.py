@@ -48,6 +48,7 @@ _PLAIN = {
     "uuid": "bytes",
     "inet4": "bytes",
     "inet6": "bytes",
+    "vector": "bytes",
 }
 
 

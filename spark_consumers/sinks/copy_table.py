@@ -108,9 +108,9 @@ class CopyTable:
             left = {key: left[key] for key in lost}
         raise RelayError(f"{self._table}: a row changed under {_ROUNDS} attempts to write it: {next(iter(left))}")
 
-    def truncate(self, batch: DataFrame, change: ChangeLike, counts: Counts) -> None:
+    def truncate(self, batch: DataFrame, change: ChangeLike, beside: Sequence[ChangeLike], counts: Counts) -> None:
         """Delete every row that is older than the truncation."""
-        self._sweep(batch, "true", lambda row: truncate(row, change), counts)
+        self._sweep(batch, "true", lambda row: truncate(row, change, beside), counts)
 
     def sweep(self, batch: DataFrame, end: ChangeLike, partition: int, counts: Counts) -> None:
         """Delete, of one partition of Kafka, every row that a snapshot that has ended did not find."""

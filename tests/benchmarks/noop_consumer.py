@@ -45,7 +45,7 @@ def _stock_stream(session: SparkSession, config: Config, topic: str) -> DataFram
 
 def main(path: str, checkpoint: str, *flags: str) -> None:
     config = load(Path(path))
-    topic = config.topic(config.sources[0].table_name)
+    topic = config.topic(next(iter(config.tables)))
     point = Checkpoint(Path(checkpoint))
     if "--tuned" in flags:
         stream = kafka_source.read(open_session("no-op", delta=False), config, "no-op", [topic], "earliest", 50_000)

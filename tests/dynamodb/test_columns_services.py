@@ -120,7 +120,7 @@ def opened(dynamodb: Any, table: str, columns: dict[str, str] | None) -> DynamoD
 
 def read(source: DynamoDBSource, count: int) -> list[Change]:
     (shard,) = source.shards()
-    reader = source.open(shard, {"type": "trim_horizon"}, None, 0, time.time())
+    reader = source.open(shard, {"type": "trim_horizon"}, None, 0, time.time(), {})
     changes: list[Change] = []
     while len(changes) < count:
         changes += reader.read().changes

@@ -40,7 +40,7 @@ def reader(
 ) -> DynamoDBShardReader:
     options = {"start": {"type": "trim_horizon"}, "floor": 0, "read_until": time.time(), **options}
     checkpoint = Checkpoint(ShardState.READING, position, options.get("token")) if position else None
-    return source.open(Shard(full(shard)), options["start"], checkpoint, options["floor"], options["read_until"])
+    return source.open(Shard(full(shard)), options["start"], checkpoint, options["floor"], options["read_until"], {})
 
 
 def versions(*pages: Page) -> list[int]:

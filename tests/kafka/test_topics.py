@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -53,10 +55,17 @@ def test_a_setting_librdkafka_does_not_know_is_a_config_error(producer: Mapping[
         topics.connect(config("shop", "127.0.0.1:1", producer=producer))
 
 
-def test_nothing_is_written_to_stderr_about_a_broker_that_is_not_there(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(Unavailable):
-        topics.connect(config("shop", f"127.0.0.1:{free_port()}"), timeout=0.5)
-    assert capfd.readouterr().err == ""
+def test_nothing_is_written_to_stderr_about_a_broker_that_is_not_there() -> None:
+    """In a process of its own: clients of other tests may still be looking for brokers that are gone."""
+    script = (
+        "from relay.errors import Unavailable\n"
+        "from relay.kafka import topics\n"
+        "from tests.kafka.test_topics import config\n"
+        f"try: topics.connect(config('shop', '127.0.0.1:{free_port()}'), timeout=0.5)\n"
+        "except Unavailable: print('unavailable')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert (done.stdout, done.stderr) == ("unavailable\n", "")
 
 
 @pytest.mark.parametrize(

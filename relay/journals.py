@@ -1,0 +1,79 @@
+"""Lineage that is written in the streams themselves: reshards, as their journals tell of them.
+
+Such a source has no listing of shards. What there is follows from the plan and from the last checkpoint of each shard
+that a journal ended: ``{"id", "participants", "targets": {shard: start}}``, where shards have their own names, a number
+behind them where a shard before them was called the same. Every worker derives the same shards from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from relay.errors import RelayError
+from relay.lineage import INCARNATION, Checkpoint, Journal, Plan, Shard
+
+
+def record_of(journal: Journal, shard: Shard, plan: Plan, checkpoints: Mapping[str, Checkpoint]) -> dict[str, Any]:
+    """Return what the last checkpoint of ``shard`` keeps of the journal that ended it.
+
+    Raises ``RelayError`` if the journal does not name the shard.
+    """
+    if shard.name not in journal.participants:
+        raise RelayError(
+            f"the journal {journal.id} that ended shard {shard.id} names {', '.join(journal.participants)} instead"
+        )
+    for other in checkpoints.values():
+        if other.journal is not None and other.journal["id"] == journal.id:
+            # Another participant ended before: its names hold for all.
+            return {
+                "id": journal.id,
+                "participants": other.journal["participants"],
+                "targets": other.journal["targets"],
+            }
+    known = [each.id for each in shards_of(plan, checkpoints)]
+    return {
+        "id": journal.id,
+        "participants": [shard.id if name == shard.name else _newest(name, known) for name in journal.participants],
+        "targets": {_following(name, known): dict(start) for name, start in sorted(journal.targets.items())},
+    }
+
+
+def shards_of(plan: Plan, checkpoints: Mapping[str, Checkpoint]) -> list[Shard]:
+    """Return every shard there is or was: those of the plan, and those that journals tell of."""
+    shards = {name: Shard(name) for name in plan.shards}
+    for checkpoint in checkpoints.values():
+        if checkpoint.journal is not None:
+            parents = tuple(checkpoint.journal["participants"])
+            for name, start in checkpoint.journal["targets"].items():
+                shards[name] = Shard(name, parents, start)
+    return list(shards.values())
+
+
+def renamed(starts: Mapping[str, Mapping[str, Any]], known: Mapping[str, Checkpoint]) -> dict[str, Mapping[str, Any]]:
+    """Return ``starts``, by shard, of a stream that is begun anew: a shard that had ended is another one by now.
+
+    Its positions may be of another sequence, so tokens of the two must not look as if they were of one shard.
+    """
+    ids: dict[str, Mapping[str, Any]] = {}
+    for name, start in starts.items():
+        newest = _newest(name, known)
+        ended = newest in known and known[newest].state.ended
+        ids[_following(name, known) if ended else newest] = start
+    return ids
+
+
+def _number(name: str, known: Iterable[str]) -> int:
+    """Return the number of the newest of the ``known`` shards called ``name``, the first being 1; 0 without one."""
+    parts = (shard.partition(INCARNATION) for shard in known)
+    return max((int(number or 1) for shard, _, number in parts if shard == name), default=0)
+
+
+def _newest(name: str, known: Iterable[str]) -> str:
+    number = _number(name, known)
+    return name if number <= 1 else f"{name}{INCARNATION}{number}"
+
+
+def _following(name: str, known: Iterable[str]) -> str:
+    number = _number(name, known) + 1
+    return name if number == 1 else f"{name}{INCARNATION}{number}"

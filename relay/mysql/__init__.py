@@ -1,0 +1,1 @@
+"""Reads the binlogs of MySQL and MariaDB servers. See README.md."""

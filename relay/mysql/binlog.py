@@ -1,0 +1,375 @@
+"""The stream of a server from a GTID set on: transactions, their rows, and where the stream stands.
+
+Rows are given as they come, so that a transaction of any size takes the memory of one event (I11). What cannot be given
+exactly ends the stream (I8): the errors name table and position.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from relay.avro.rows import Column
+from relay.gtid import GtidSet
+from relay.mysql import events
+from relay.mysql.connection import Server
+from relay.mysql.dump import Dump, Event
+from relay.mysql.errors import Incident, NotCarried
+from relay.mysql.events import COMMIT, ROWS, Begin, BinlogEvent, Heartbeat, Rotate, Rows, Statement
+from relay.mysql.executed import Executed
+from relay.mysql.rows import RowDecoder, columns_of
+from relay.mysql.table_map import BadTableMap, name_in, packed, parse
+from relay.sql.statements import Kind, classify
+from relay.sql.tables import Table
+
+Layout = Callable[[str, str, Sequence[Column], Sequence[str]], Table | None]
+"""``layout(database, table, columns, primary)``: how the rows are laid out, None for a table that is not wanted."""
+
+Wanted = Callable[[str, str], bool]
+"""``wanted(database, table)``. Of what is not wanted neither rows nor columns are looked at."""
+
+_LAYOUTS = 10_000
+_INFLATED = 1 << 20
+_DUMMY = b"\xff\xff\xff\0\0\0"
+"""The table id of a row event that only ends a statement."""
+
+
+class _Entry:
+    """A layout, as one TABLE_MAP gave it: how its rows are read, and what they are for the caller."""
+
+    __slots__ = ("decoder", "table")
+
+    def __init__(self, decoder: RowDecoder, table: Table) -> None:
+        self.decoder = decoder
+        self.table = table
+
+
+class BinlogEvents:
+    """What a server has committed since ``start``, in order. ``read`` by one thread; ``close`` by any.
+
+    ``executed``: up to and including the last transaction that was begun. ``file`` and ``position``: where that is in
+    the server's binlog. ``seen``: bytes of rows that were decoded.
+    """
+
+    def __init__(self, server: Server, start: GtidSet, layout: Layout, wanted: Wanted | None = None) -> None:
+        """Raises ``Unavailable``, ``RelayError`` for a ``start`` of the other flavour."""
+        self._setup(server, layout, wanted, Executed(start, server.flavour))
+        self._dump = Dump.from_gtid(server, start)
+
+    def _setup(self, server: Server, layout: Layout, wanted: Wanted | None, executed: Executed) -> None:
+        self.file = ""
+        self.position = 0
+        self._server = server
+        self._layout = layout
+        self._wanted = wanted or (lambda _database, _table: True)
+        self._executed = executed
+        self._maps: dict[bytes, _Entry | None] = {}
+        self._open: dict[bytes, _Entry | None] = {}
+        self._gtid = ""
+        self._before = executed.position
+        # Of the open transaction: a MySQL GTID whose begin was not told yet, whether it is one statement, a row of
+        # a wanted table, and whether it is only prepared.
+        self._held: tuple[int, int | None] | None = None
+        self._is_statement = False
+        self._has_rows = ""
+        self._is_prepared = False
+
+    def __repr__(self) -> str:
+        return f"<BinlogEvents[{self._server.account.address} at {self.file}:{self.position}]>"
+
+    @property
+    def executed(self) -> GtidSet:
+        return self._executed.set
+
+    def close(self) -> None:
+        """End the stream, also while another thread reads: that one gets ``Closed``."""
+        self._dump.close()
+
+    def read(self, timeout: float) -> list[BinlogEvent]:
+        """Return what has come, at once if anything has; nothing after ``timeout`` seconds.
+
+        Raises ``Closed``, ``Interrupted``, ``Denied``, ``Purged``, ``Diverged``, ``Unavailable``, ``NotCarried``.
+        """
+        buffer, found = self._dump.read(timeout)
+        told: list[BinlogEvent] = []
+        if found:
+            self._tell(buffer, found, told)
+        return told
+
+    @property
+    def _place(self) -> str:
+        gtid = f", GTID {self._gtid}" if self._gtid else ""
+        return f"{self._server.account.address}, {self.file} before {self.position}{gtid}"
+
+    def _tell(self, buffer: bytes, found: list[Event], told: list[BinlogEvent]) -> None:
+        for kind, timestamp, server_id, position, flags, start, end in found:
+            if kind in ROWS:
+                self.position = position or self.position
+                self._rows(kind, buffer, start, end, told)
+            elif kind == events.TABLE_MAP:
+                raw = buffer[start + 8 : end]
+                entry = self._maps.get(raw, self)
+                if entry is self:
+                    self.position = position or self.position
+                    entry = self._learn(raw)
+                self._open[buffer[start : start + 6]] = entry  # type: ignore[assignment]
+            elif kind == events.XID:
+                self.position = position or self.position
+                self._commit(told)
+            elif kind == events.MARIADB_GTID:
+                self.position = position or self.position
+                sequence, domain, bits = events.MARIADB_GTID_BODY.unpack_from(buffer, start)
+                self._new_transaction()
+                self._gtid = f"{domain}-{server_id}-{sequence}"
+                reached = self._executed.add_mariadb(domain, server_id, sequence)
+                self._is_statement = bool(bits & events.STANDALONE)
+                self._is_prepared = bool(bits & events.PREPARED_XA)
+                told.append(Begin(self._gtid, reached, timestamp, None, bool(bits & events.IS_DDL)))
+            elif kind == events.GTID:
+                self.position = position or self.position
+                server, number, committed_at = events.mysql_gtid(buffer[start:end])
+                self._new_transaction()
+                self._gtid = f"{server}:{number}"
+                self._executed.add_mysql(server, number)
+                # Whether it is DDL only its first event says.
+                self._held = (timestamp, committed_at)
+            elif kind == events.QUERY or kind == events.COMPRESSED_QUERY:
+                self.position = position or self.position
+                self._query(buffer[start:end], timestamp, kind == events.COMPRESSED_QUERY, told)
+            else:
+                self._other(kind, flags, buffer[start:end], timestamp, position, told)
+
+    # ------------------------------------------------------------------ transactions
+
+    def _new_transaction(self) -> None:
+        if self._gtid:
+            # A server that died while it wrote it: nothing of it was committed.
+            if self._has_rows:
+                raise NotCarried(f"{self._place}: a transaction with rows of {self._has_rows} has no end")
+            self._executed.restore(self._before)
+        self._before = self._executed.position
+        self._has_rows = ""
+        self._is_statement = self._is_prepared = False
+        self._held = None
+        if len(self._open) > _LAYOUTS:
+            self._open.clear()
+
+    def _begin_held(self, told: list[BinlogEvent], is_ddl: bool) -> None:
+        if self._held is not None:
+            timestamp, committed_at = self._held
+            self._held = None
+            told.append(Begin(self._gtid, self._executed.position, timestamp, committed_at, is_ddl))
+
+    def _commit(self, told: list[BinlogEvent]) -> None:
+        if self._gtid:
+            self._begin_held(told, False)
+            self._gtid = ""
+            told.append(COMMIT)
+
+    # ------------------------------------------------------------------ rows
+
+    def _learn(self, raw: bytes) -> _Entry | None:
+        """Read a TABLE_MAP that was not seen before."""
+        if len(self._maps) >= _LAYOUTS:
+            self._maps.clear()
+        database, name = name_in(raw)
+        entry = None
+        if self._wanted(database, name):
+            try:
+                table = parse(raw, self._server.is_mariadb)
+                columns = columns_of(table)
+            except BadTableMap as fault:
+                raise NotCarried(
+                    f"{self._place}: rows of {database}.{name} cannot be read: {fault}. They were written without "
+                    "`binlog_row_metadata = FULL`, or by a server newer than this program: set it with `SET GLOBAL "
+                    "binlog_row_metadata = 'FULL'` and begin after this position, or leave the table out"
+                ) from None
+            layout = self._layout(database, name, columns, table.primary)
+            entry = None if layout is None else _Entry(RowDecoder(table), layout)
+        self._maps[raw] = entry
+        return entry
+
+    def _rows(self, kind: int, buffer: bytes, start: int, end: int, told: list[BinlogEvent]) -> None:
+        try:
+            entry = self._open[buffer[start : start + 6]]
+        except KeyError:
+            if buffer[start : start + 6] == _DUMMY:
+                return
+            raise NotCarried(f"{self._place}: rows without a TABLE_MAP before them") from None
+        if entry is None:
+            return
+        decoder = entry.decoder
+        operation, has_extra, is_compressed = ROWS[kind]
+        at = start + 8
+        if has_extra:
+            at += buffer[at] | buffer[at + 1] << 8
+        width = buffer[at]
+        if width > 250:
+            width, at = packed(buffer, at)
+        else:
+            at += 1
+        if width != decoder.width:
+            raise NotCarried(f"{self._place}: rows of {self._name(decoder)} with {width} columns, not {decoder.width}")
+        for _ in range(2 if operation == "updates" else 1):
+            bitmap = buffer[at : at + decoder.bitmap]
+            if bitmap not in decoder.full and not decoder.is_full(bitmap):
+                raise NotCarried(
+                    f"{self._place}: a row of {self._name(decoder)} without all its columns: it was written without "
+                    "`binlog_row_image = FULL`. Set it (`SET GLOBAL binlog_row_image = 'FULL'`; sessions may have set "
+                    "their own) and begin after this position, or leave the table out"
+                )
+            at += decoder.bitmap
+        if self._is_prepared:
+            raise NotCarried(
+                f"{self._place}: an XA transaction changes {self._name(decoder)}: its rows are logged before it is known "
+                "whether it commits, so they cannot be told in order. Begin after this position, or leave the table out"
+            )
+        self._has_rows = entry.table.name
+        if is_compressed:
+            buffer, at = events.inflated(buffer[at:end]), 0
+            end = len(buffer)
+        read = decoder.inserts if operation == "inserts" else decoder.updates if operation == "updates" else None
+        try:
+            changes = (read or decoder.deletes)(buffer, at, end)
+        except Exception:
+            # Whatever bad bytes have led to: now the slow way, to say where.
+            reason = decoder.explain(buffer, at, end)
+            raise NotCarried(f"{self._place}: rows of {self._name(decoder)} cannot be read: {reason}") from None
+        if self._held is not None:
+            self._begin_held(told, False)
+        told.append(Rows(entry.table, changes, end - at))
+
+    @staticmethod
+    def _name(decoder: RowDecoder) -> str:
+        return f"{decoder.table.database}.{decoder.table.table}"
+
+    # ------------------------------------------------------------------ statements and the rest
+
+    def _query(self, body: bytes, timestamp: int, is_compressed: bool, told: list[BinlogEvent]) -> None:
+        raw, encoding, database, ansi_quotes = events.query(body, is_compressed)
+        if raw == b"BEGIN":
+            self._begin_held(told, False)
+            return
+        if raw == b"COMMIT":
+            self._commit(told)
+            return
+        sql = events.statement_text(raw, encoding)
+        said = classify(sql, database, ansi_quotes)
+        if said.kind is Kind.XA_START:
+            self._is_prepared = True
+            self._begin_held(told, False)
+            return
+        if said.kind in (Kind.SAVEPOINT, Kind.XA_END):
+            return
+        if said.kind in (Kind.ROLLBACK, Kind.ROLLBACK_TO):
+            if self._has_rows:
+                raise NotCarried(
+                    f"{self._place}: rows of {self._has_rows} are logged and then rolled back, except those of tables "
+                    "without transactions: which they are the binlog does not say. Begin after this position"
+                )
+            if said.kind is Kind.ROLLBACK:
+                self._commit(told)
+            return
+        if said.kind is Kind.CHANGE:
+            self._refuse(sql, database, said.names)
+        # MySQL has no BEGIN before a statement that is a transaction of its own.
+        is_alone = self._is_statement or (self._held is not None and not sql.rstrip().endswith("START TRANSACTION"))
+        self._begin_held(told, True)
+        told.append(Statement(sql, database, timestamp, ansi_quotes))
+        if is_alone:
+            self._commit(told)
+
+    def _refuse(self, sql: str, database: str, names: Sequence[tuple[str, str]]) -> None:
+        touched = [f"{schema}.{table}" for schema, table in names if self._wanted(schema or database, table)]
+        if touched:
+            shown = sql if len(sql) <= 200 else f"{sql[:200]}..."
+            raise NotCarried(
+                f"{self._place}: a change is logged as a statement, not as rows, and may be one of {touched[0]}: {shown!r}. "
+                "Set `SET GLOBAL binlog_format = 'ROW'` (sessions may have set their own) and begin after this position"
+            )
+
+    def _other(
+        self, kind: int, flags: int, body: bytes, timestamp: int, position: int, told: list[BinlogEvent]
+    ) -> None:
+        if kind in (events.HEARTBEAT, events.HEARTBEAT_2):
+            told.append(Heartbeat(timestamp or self._now()))
+        elif kind == events.ROTATE:
+            rotate = events.rotate(body)
+            self.file, self.position = rotate.file, rotate.position
+            told.append(rotate)
+        elif kind in events.SILENT:
+            self.position = position or self.position
+        elif kind == events.TRANSACTION_PAYLOAD:
+            self.position = position or self.position
+            for buffer, found in self._unpacked(body):
+                self._tell(buffer, found, told)
+        elif kind == events.XA_PREPARE:
+            self.position = position or self.position
+            # Without rows of wanted tables it may commit or not. A commit in one phase has no second one.
+            self._commit(told)
+        elif kind == events.INCIDENT:
+            text = body[3:].decode("utf-8", "replace") if len(body) > 3 else "no reason is given"
+            raise Incident(f"{self._place}: the server says that changes may be missing from its binlog here: {text}")
+        else:
+            self._cannot(kind, flags, body)
+
+    def _cannot(self, kind: int, flags: int, body: bytes) -> None:
+        if kind == events.PARTIAL_UPDATE_ROWS:
+            entry = self._open.get(body[:6])
+            if entry is not None:
+                raise NotCarried(
+                    f"{self._place}: JSON of {self._name(entry.decoder)} is logged in parts: "
+                    "`SET GLOBAL binlog_row_value_options = ''` and begin after this position"
+                )
+        elif kind == events.ANONYMOUS_GTID:
+            raise NotCarried(f"{self._place}: a transaction without a GTID: gtid_mode has to be ON")
+        elif kind == events.GTID_TAGGED:
+            raise NotCarried(f"{self._place}: a GTID with a tag, which is not supported: leave GTID_NEXT at AUTOMATIC")
+        elif kind in events.LOADS:
+            raise NotCarried(
+                f"{self._place}: LOAD DATA is logged as a statement, not as rows: "
+                "`SET GLOBAL binlog_format = 'ROW'` and begin after this position"
+            )
+        elif not flags & events.IGNORABLE_FLAG:
+            raise NotCarried(f"{self._place}: an event of type {kind}, which is not known: is the server newer than this?")
+
+    def _unpacked(self, body: bytes) -> Any:
+        """Yield the events of a compressed transaction, about a megabyte at a time."""
+        compression, _, data = events.payload(body)
+        if compression == 255:
+            chunks: Any = iter([data])
+        elif compression == 0:
+            try:
+                zstandard = importlib.import_module("zstandard")
+            except ImportError:
+                raise NotCarried(
+                    f"{self._place}: a compressed transaction, which needs a package: `pip install zstandard`, or "
+                    "`SET GLOBAL binlog_transaction_compression = OFF` and begin after this position"
+                ) from None
+            chunks = zstandard.ZstdDecompressor().read_to_iter(data, write_size=_INFLATED)
+        else:
+            raise NotCarried(f"{self._place}: a transaction compressed in way {compression}, which is not known")
+        rest = b""
+        for chunk in chunks:
+            buffer = rest + chunk
+            at, found = 0, []
+            while at + 19 <= len(buffer):
+                size = int.from_bytes(buffer[at + 9 : at + 13], "little")
+                if at + size > len(buffer):
+                    break
+                timestamp, kind = int.from_bytes(buffer[at : at + 4], "little"), buffer[at + 4]
+                server_id = int.from_bytes(buffer[at + 5 : at + 9], "little")
+                found.append((kind, timestamp, server_id, self.position, 0, at + 19, at + size))
+                at += size
+            rest = buffer[at:]
+            yield buffer, found
+        if rest:
+            raise NotCarried(f"{self._place}: a compressed transaction that is cut off")
+
+    def _now(self) -> int:
+        """Return seconds that the server's clock has certainly reached, rounded down."""
+        return int(time.time() + self._server.clock)
+
+

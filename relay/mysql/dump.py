@@ -1,0 +1,264 @@
+"""The binlog of a server as it sends it: packets cut into events, checksums verified, what the server says raised.
+
+Reads the socket that PyMySQL has logged in on. Nothing is copied between the socket's bytes and the decoders: an event is
+a place in a buffer. Commands and packets are those of MySQL's client/server protocol, "COM_BINLOG_DUMP_GTID", and of
+MariaDB's "COM_BINLOG_DUMP" with ``@slave_connect_state``.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import struct
+import threading
+import time
+import uuid
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from relay.gtid import GtidSet
+from relay.mysql.connection import refusal, translated
+from relay.mysql.errors import Closed, Interrupted, NotCarried
+from relay.mysql.executed import sid_block
+
+if TYPE_CHECKING:
+    from pymysql.connections import Connection
+    from pymysql.cursors import Cursor
+
+    from relay.mysql.connection import Server
+
+HEARTBEAT = 0.5
+"""Seconds without an event after which the server says that there is none."""
+
+SILENT = 60.0
+"""Seconds without any event after which a connection is taken for dead. A server that looks for the start is silent."""
+
+ROTATE, FORMAT_DESCRIPTION = 4, 15
+
+Event = tuple[int, int, int, int, int, int, int]
+"""Type, timestamp, server id, end in the server's file, flags, and where in the buffer its body begins and ends."""
+
+_RECEIVE = 1 << 18
+_LONGEST = 0xFFFFFF  # of a packet; a longer payload goes on in the next
+_PACKET = struct.Struct("<IBIBIIIH")  # length and number, status, then the header of the event
+_HEADER = 19
+_CHECKSUM = struct.Struct("<I")
+_DUMP, _DUMP_GTID = 0x12, 0x1E
+_THROUGH_GTID = 4
+
+
+class Dump:
+    """The events of a server from somewhere on. ``read`` by one thread; ``close`` by any."""
+
+    def __init__(self, server: Server, start: GtidSet | None, command: bytes) -> None:
+        self.address = server.account.address
+        self._closed = False
+        self._lock = threading.Lock()
+        self._is_checked: bool | None = None
+        self._pending: list[bytes] = []
+        self._size = 0
+        self._needed = 4
+        self._heard = time.monotonic()
+        self._connection: Connection[Cursor] = server.account.connect()
+        try:
+            self._begin(server, start, command)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<Dump[{self.address}]>"
+
+    @classmethod
+    def from_gtid(cls, server: Server, start: GtidSet) -> Dump:
+        """Send what is not in ``start``. Raises ``Unavailable``; that the server cannot, only ``read`` will say."""
+        if server.is_mariadb:
+            return cls(server, start, _dump("", 4))
+        block = sid_block(start)
+        body = struct.pack("<HII", _THROUGH_GTID, _server_id(), 0) + struct.pack("<QI", 4, len(block)) + block
+        return cls(server, start, bytes([_DUMP_GTID]) + body)
+
+    @classmethod
+    def from_file(cls, server: Server, name: str, position: int) -> Dump:
+        """Send a file from a position on, and what follows it. 4 is the begin of a file."""
+        return cls(server, None, _dump(name, position))
+
+    def _begin(self, server: Server, start: GtidSet | None, command: bytes) -> None:
+        connection, period = self._connection, int(HEARTBEAT * 1e9)
+        settings = [
+            f"@master_heartbeat_period = {period}",
+            "@master_binlog_checksum = @@global.binlog_checksum",
+        ]
+        if server.is_mariadb:
+            settings.append("@mariadb_slave_capability = 4")
+            if start is not None:
+                settings += [f"@slave_connect_state = '{start}'", "@slave_gtid_strict_mode = 1"]
+                settings.append("@slave_gtid_ignore_duplicates = 0")
+        else:
+            settings += [
+                f"@source_heartbeat_period = {period}",
+                "@source_binlog_checksum = @@global.binlog_checksum",
+                f"@slave_uuid = '{uuid.uuid4()}'",
+                "@replica_uuid = @slave_uuid",
+            ]
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute("SET " + ", ".join(settings))
+            # PyMySQL has read all that it asked for: what comes from here on is the dump.
+            self._socket: socket.socket = connection._sock  # type: ignore[attr-defined]
+            self._socket.sendall(struct.pack("<I", len(command)) + command)
+        except Exception as fault:
+            raise translated(fault, self.address) from None
+
+    def close(self) -> None:
+        """End it, also while another thread reads: that one gets ``Closed``. May be called again."""
+        self._closed = True
+        try:
+            # Of the plain socket: that of an encrypted one would give its reader encrypted bytes.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+        except OSError:
+            pass  # noqa: SIM105 - the server was first
+        with self._lock:
+            self._connection._force_close()  # type: ignore[attr-defined]
+
+    def read(self, timeout: float) -> tuple[bytes, list[Event]]:
+        """Return a buffer and the events in it as soon as there are any; none after ``timeout`` seconds.
+
+        Raises ``Closed``, ``Interrupted``, and for what the server says ``Denied``, ``Purged``, ``Diverged``,
+        ``Unavailable``; ``NotCarried`` for an event whose checksum is wrong.
+        """
+        with self._lock:
+            deadline = time.monotonic() + timeout
+            while True:
+                if self._size >= self._needed:
+                    buffer, events = self._take()
+                    if events:
+                        return buffer, events
+                    continue
+                if not self._receive(deadline):
+                    return b"", []
+
+    def _receive(self, deadline: float) -> bool:
+        """Wait for more bytes; whether there are any before the deadline."""
+        try:
+            if self._closed:
+                raise Closed(f"{self.address}: the reader was closed")
+            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            data = self._socket.recv(_RECEIVE)
+        except TimeoutError:
+            if self._closed:
+                raise Closed(f"{self.address}: the reader was closed") from None
+            if time.monotonic() - self._heard > SILENT:
+                raise Interrupted(f"{self.address}: nothing came for {SILENT:.0f} s, not even a heartbeat") from None
+            return False
+        except OSError as fault:
+            if self._closed:
+                raise Closed(f"{self.address}: the reader was closed") from None
+            raise Interrupted(f"{self.address}: the connection was lost: {fault}") from None
+        if not data:
+            if self._closed:
+                raise Closed(f"{self.address}: the reader was closed")
+            raise Interrupted(f"{self.address}: the server closed the connection")
+        self._heard = time.monotonic()
+        self._pending.append(data)
+        self._size += len(data)
+        return True
+
+    def _keep(self, rest: bytes, needed: int) -> None:
+        self._pending = [rest] if rest else []
+        self._size = len(rest)
+        self._needed = needed
+
+    def _take(self) -> tuple[bytes, list[Event]]:
+        """Cut what has come into events, as far as it is whole."""
+        buffer = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
+        view, size = memoryview(buffer), len(buffer)
+        events: list[Event] = []
+        at, needed = 0, 4
+        is_checked, unpack = self._is_checked, _PACKET.unpack_from
+        while at + 4 <= size:
+            length = int.from_bytes(buffer[at : at + 3], "little")
+            end = at + 4 + length
+            if length == _LONGEST:
+                if events:
+                    break  # the next call has it alone
+                return self._take_long(buffer)
+            if end > size:
+                needed = end - at
+                break
+            if buffer[at + 4] or length <= _HEADER:
+                if events:
+                    # What came before an error is not lost to it.
+                    break
+                self._keep(buffer[end:], 4)
+                raise self._said(buffer[at + 4 : end])
+            _, _, timestamp, kind, server_id, written, position, flags = unpack(buffer, at)
+            if written != length - 1:
+                raise NotCarried(f"{self.address}: an event of {written} bytes came in {length - 1}, before {position}")
+            if kind == FORMAT_DESCRIPTION or kind == ROTATE:
+                is_checked = self._negotiate(kind, buffer, at + 5, end)
+            if is_checked:
+                if crc32(view[at + 5 : end - 4]) != _CHECKSUM.unpack_from(buffer, end - 4)[0]:
+                    raise NotCarried(f"{self.address}: the checksum of the event before {position} is wrong")
+                events.append((kind, timestamp, server_id, position, flags, at + 24, end - 4))
+            else:
+                events.append((kind, timestamp, server_id, position, flags, at + 24, end))
+            at = end
+        self._keep(buffer[at:], needed)
+        return buffer, events
+
+    def _take_long(self, buffer: bytes) -> tuple[bytes, list[Event]]:
+        """Put an event together that is longer than a packet."""
+        at, parts = 0, []
+        while True:
+            if at + 4 > len(buffer):
+                self._keep(buffer, at + 4)
+                return b"", []
+            length = int.from_bytes(buffer[at : at + 3], "little")
+            if at + 4 + length > len(buffer):
+                self._keep(buffer, at + 4 + length)
+                return b"", []
+            parts.append(memoryview(buffer)[at + 4 : at + 4 + length])
+            at += 4 + length
+            if length < _LONGEST:
+                break
+        self._keep(buffer[at:], 4)
+        payload = b"".join((b"\0\0\0\0", *parts))
+        _, _, timestamp, kind, server_id, written, position, flags = _PACKET.unpack_from(payload, 0)
+        end = len(payload)
+        if written != end - 5:
+            raise NotCarried(f"{self.address}: an event of {written} bytes came in {end - 5}, before {position}")
+        if self._is_checked:
+            end -= 4
+            if crc32(memoryview(payload)[5:end]) != _CHECKSUM.unpack_from(payload, end)[0]:
+                raise NotCarried(f"{self.address}: the checksum of the event before {position} is wrong")
+        return payload, [(kind, timestamp, server_id, position, flags, 24, end)]
+
+    def _negotiate(self, kind: int, buffer: bytes, start: int, end: int) -> bool:
+        """Whether this event has a checksum, and what follows has them."""
+        if kind == ROTATE:
+            # Comes before what would say whether it has one.
+            return crc32(buffer[start : end - 4]) == _CHECKSUM.unpack_from(buffer, end - 4)[0]
+        algorithm = buffer[end - 5]
+        if algorithm > 1:
+            raise NotCarried(f"{self.address}: its binlog has checksums of type {algorithm}, which is not known")
+        self._is_checked = algorithm == 1
+        return self._is_checked
+
+    def _said(self, payload: bytes) -> Exception:
+        if payload[:1] == b"\xff":
+            code = int.from_bytes(payload[1:3], "little")
+            text = payload[9:] if payload[3:4] == b"#" else payload[3:]
+            return refusal(code, text.decode("utf-8", "replace"), self.address)
+        if payload[:1] == b"\xfe":
+            return Interrupted(f"{self.address}: the server ended the stream")
+        return NotCarried(f"{self.address}: a packet that is no event: {payload[:40]!r}")
+
+
+def _server_id() -> int:
+    # Of its own: a server ends the dump of whoever had the same before.
+    return random.randrange(1 << 31, 1 << 32)
+
+
+def _dump(name: str, position: int) -> bytes:
+    return struct.pack("<BIHI", _DUMP, position, 0, _server_id()) + name.encode()

@@ -1,0 +1,188 @@
+"""Events of a binlog, other than rows: their types and bodies, and what a reader is given.
+
+Numbers and layouts are those of MySQL's ``binlog_event.h`` and ``control_events.h``, and of MariaDB's ``log_event.h``.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import msgspec
+
+from relay.mysql.errors import NotCarried
+from relay.mysql.rows import Change
+from relay.mysql.table_map import packed
+from relay.sql.charsets import charset, decoder
+from relay.sql.tables import Table
+
+QUERY, STOP, ROTATE, INTVAR, RAND, USER_VAR, FORMAT_DESCRIPTION, XID = 2, 3, 4, 5, 13, 14, 15, 16
+TABLE_MAP, INCIDENT, HEARTBEAT, IGNORABLE, ROWS_QUERY = 19, 26, 27, 28, 29
+GTID, ANONYMOUS_GTID, PREVIOUS_GTIDS, TRANSACTION_CONTEXT, VIEW_CHANGE, XA_PREPARE = 33, 34, 35, 36, 37, 38
+PARTIAL_UPDATE_ROWS, TRANSACTION_PAYLOAD, HEARTBEAT_2, GTID_TAGGED = 39, 40, 41, 42
+ANNOTATE, CHECKPOINT, MARIADB_GTID, GTID_LIST, START_ENCRYPTION, COMPRESSED_QUERY = 160, 161, 162, 163, 164, 165
+
+WRITE, UPDATE, DELETE = "inserts", "updates", "deletes"
+# Which decoder, whether the second version with its extra data, whether compressed.
+ROWS = {
+    23: (WRITE, False, False),
+    24: (UPDATE, False, False),
+    25: (DELETE, False, False),
+    30: (WRITE, True, False),
+    31: (UPDATE, True, False),
+    32: (DELETE, True, False),
+    166: (WRITE, False, True),
+    167: (UPDATE, False, True),
+    168: (DELETE, False, True),
+    169: (WRITE, True, True),
+    170: (UPDATE, True, True),
+    171: (DELETE, True, True),
+}
+# What says nothing about rows. Encryption is of the files: what a server sends is plain.
+SILENT = frozenset(
+    {STOP, INTVAR, RAND, USER_VAR, FORMAT_DESCRIPTION, IGNORABLE, ROWS_QUERY, PREVIOUS_GTIDS, TRANSACTION_CONTEXT}
+    | {VIEW_CHANGE, ANNOTATE, CHECKPOINT, GTID_LIST, START_ENCRYPTION}
+)
+# LOAD DATA as a statement, with the file's contents in events of their own.
+LOADS = frozenset({6, 8, 9, 10, 11, 12, 17, 18})
+IGNORABLE_FLAG = 0x80
+
+STANDALONE, IS_DDL, PREPARED_XA = 1, 32, 64
+
+
+class Begin(msgspec.Struct, gc=False):
+    """A transaction begins. One without a ``Commit`` before the next ``Begin`` never happened; it had no rows.
+
+    ``gtid``: ``uuid:n`` or ``d-s-n``. ``position``: the executed set up to and including it, flavour in front.
+    ``timestamp``: seconds, of its GTID event. ``committed_at``: microseconds, where it was first committed, or None.
+    """
+
+    gtid: str
+    position: str
+    timestamp: int
+    committed_at: int | None
+    is_ddl: bool
+
+
+class Rows(msgspec.Struct):
+    """Changed rows of one table, in order. ``changes``: (before, after) of each. ``size``: bytes."""
+
+    table: Table
+    changes: list[Change]
+    size: int
+
+
+class Statement(msgspec.Struct, gc=False):
+    """A statement that is logged as it was given: DDL, mostly. ``relay.sql.statements`` says what it means.
+
+    ``ansi_quotes``: whether double quotes are around names.
+    """
+
+    sql: str
+    database: str
+    timestamp: int
+    ansi_quotes: bool
+
+
+class Commit(msgspec.Struct, gc=False):
+    """The transaction is at its end."""
+
+
+class Heartbeat(msgspec.Struct, gc=False):
+    """Nothing is waiting. ``timestamp``: seconds, by the server's clock; what was logged before has come."""
+
+    timestamp: int
+
+
+class Rotate(msgspec.Struct, gc=False):
+    """What follows is in ``file``, from ``position`` on."""
+
+    file: str
+    position: int
+
+
+BinlogEvent = Begin | Rows | Statement | Commit | Heartbeat | Rotate
+COMMIT = Commit()
+
+_QUERY = struct.Struct("<IIBHH")
+_MYSQL_GTID = struct.Struct("<B16sq")
+MARIADB_GTID_BODY = struct.Struct("<QIB")
+# Sizes of the values of status variables up to the one with the character set; None: they have lengths.
+_STATUS = {0: 4, 1: 8, 2: None, 3: 4, 6: None}
+_SQL_MODE, _CHARSET = 1, 4
+_ANSI_QUOTES = 4
+
+
+def query(body: bytes, is_compressed: bool = False) -> tuple[bytes, str, str, bool]:
+    """Read a QUERY: the statement, its character set, the database, and whether double quotes are around names."""
+    _, _, name, _, status = _QUERY.unpack_from(body)
+    at = _QUERY.size
+    encoding, ansi_quotes = _status(body[at : at + status])
+    at += status
+    database = body[at : at + name].decode()
+    raw = body[at + name + 1 :]
+    return inflated(raw) if is_compressed else raw, encoding, database, ansi_quotes
+
+
+def _status(variables: bytes) -> tuple[str, bool]:
+    at, mode = 0, 0
+    while at < len(variables):
+        code = variables[at]
+        if code == _CHARSET:
+            return charset(int.from_bytes(variables[at + 1 : at + 3], "little")), bool(mode & _ANSI_QUOTES)
+        if code not in _STATUS:
+            break
+        if code == _SQL_MODE:
+            mode = int.from_bytes(variables[at + 1 : at + 9], "little")
+        size = _STATUS[code]
+        # The catalog has its length in front, and in its first form a zero after it.
+        at += 1 + (size if size is not None else 1 + variables[at + 1] + (code == 2))
+    return "utf8mb4", bool(mode & _ANSI_QUOTES)
+
+
+def statement_text(raw: bytes, encoding: str) -> str:
+    """Return a statement as text; what does not decode is shown, since statements may quote binary values."""
+    try:
+        return decoder(encoding)(raw)
+    except UnicodeDecodeError:
+        return raw.decode("utf-8", "backslashreplace")
+
+
+def inflated(raw: bytes) -> bytes:
+    """Undo what MariaDB's ``log_bin_compress`` does."""
+    size = raw[0] & 7
+    if raw[0] & 0xF0 != 0x80 or not size:
+        raise NotCarried(f"an event is compressed in a way that is not known: {raw[0]:#x}")
+    return zlib.decompress(raw[1 + size :])
+
+
+def mysql_gtid(body: bytes) -> tuple[str, int, int | None]:
+    """Read MySQL's GTID: server UUID, number, and microseconds of the commit where it was first made (8.0 on)."""
+    _, server, number = _MYSQL_GTID.unpack_from(body)
+    text = server.hex()
+    name = f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    at = _MYSQL_GTID.size + 17
+    if len(body) < at + 7 or body[_MYSQL_GTID.size] != 2:
+        return name, number, None
+    immediate = int.from_bytes(body[at : at + 7], "little")
+    if immediate >> 55:
+        # Committed elsewhere before: the same whichever server it is read from.
+        return name, number, int.from_bytes(body[at + 7 : at + 14], "little")
+    return name, number, immediate
+
+
+def rotate(body: bytes) -> Rotate:
+    return Rotate(body[8:].decode(), int.from_bytes(body[:8], "little"))
+
+
+def payload(body: bytes) -> tuple[int, int, bytes]:
+    """Read MySQL's TRANSACTION_PAYLOAD: compression (0: zstd, 255: none), size before it, and the bytes."""
+    at, fields = 0, {}
+    while True:
+        kind, at = packed(body, at)
+        if kind == 0:
+            return fields.get(2, 255), fields.get(3, 0), body[at:]
+        size, at = packed(body, at)
+        fields[kind], _ = packed(body, at)
+        at += size
+

@@ -1,0 +1,313 @@
+"""Row events to rows: one Python function compiled for each layout of a table.
+
+A function reads all rows of an event in one loop, without a call per column for the common types: columns of fixed width,
+and the length in front of the next text, are unpacked together. Rows that hold NULLs have functions of their own, one
+for each set of columns that are NULL. What the values are is in ``relay.sql.columns``.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from relay.avro.rows import Column
+from relay.mysql import binary_json, table_map, values
+from relay.mysql.table_map import BadTableMap, ColumnLayout, TableMap
+from relay.sql.charsets import BINARY, decoder, is_utf8
+from relay.sql.columns import carried_as
+from relay.sql.tables import Row
+
+Change = tuple[Row | None, Row | None]
+"""A row before and after: None where there is none."""
+
+_VARIANTS = 64
+"""Sets of NULL columns that have a function of their own."""
+
+_INTEGERS = {
+    table_map.TINY: ("tinyint", "bB"),
+    table_map.SHORT: ("smallint", "hH"),
+    table_map.LONG: ("int", "iI"),
+    table_map.LONGLONG: ("bigint", "qQ"),
+}
+_LENGTHS = {1: "B", 2: "H", 3: "HB", 4: "I"}
+_BLOBS = (table_map.BLOB, table_map.BLOB_COMPRESSED)
+_TEXTS = (table_map.VARCHAR, table_map.VAR_STRING, table_map.VARCHAR_COMPRESSED, table_map.STRING)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """How a column is read.
+
+    ``codes``: of ``struct``. Without ``of_length`` they are the value, and ``expression`` makes it of ``{}``, or of
+    ``{0}`` and ``{1}``; with it they are the length of the bytes that follow, and ``{}`` is those bytes.
+    ``uses``: the name ``F`` in the expression.
+    """
+
+    base: str
+    codes: str
+    expression: str = "{}"
+    of_length: bool = False
+    uses: Any = None
+
+
+def _reading(column: ColumnLayout) -> _Reading:
+    kind = column.kind
+    if kind in _INTEGERS:
+        base, codes = _INTEGERS[kind]
+        return _Reading(base, codes[column.unsigned])
+    if kind == table_map.INT24:
+        return _Reading("mediumint", "HB" if column.unsigned else "Hb", "{0} | {1} << 16")
+    if kind in _TEXTS or kind in _BLOBS:
+        return _text(column)
+    if kind == table_map.NEWDECIMAL:
+        size = values.decimal_size(column.precision, column.decimals)
+        return _Reading("decimal", f"{size}s", "F[{}]", uses=values.memo_of("decimal", column.precision, column.decimals))
+    if kind == table_map.FLOAT:
+        return _Reading("float", "f", "F[{}]", uses=values.memo_of("float"))
+    if kind == table_map.DOUBLE:
+        return _Reading("double", "d")
+    if kind == table_map.ENUM:
+        # 0 is what the server stores for a text that is no member.
+        return _Reading("enum", _LENGTHS[column.size], "F[{}]", uses=("", *_decoded(column)))
+    if kind == table_map.SET:
+        return _Reading("set", f"{column.size}s", "list(F[{}])", uses=values.Memo(values.set_reader(_decoded(column))))
+    if kind == table_map.BIT:
+        return _Reading("bit", f"{column.size}s")
+    if kind == table_map.GEOMETRY:
+        return _Reading("geometry", _LENGTHS[column.size], of_length=True)
+    if kind == table_map.JSON:
+        return _Reading("json", _LENGTHS[column.size], "F({})", True, binary_json.text)
+    return _time(column)
+
+
+def _time(column: ColumnLayout) -> _Reading:
+    kind, decimals = column.kind, column.decimals
+    if kind in (table_map.DATE, table_map.NEWDATE):
+        return _Reading("date", "3s", "F[{}]", uses=values.memo_of("date"))
+    if kind == table_map.YEAR:
+        return _Reading("year", "B", "1900 + {0} if {0} else 0")
+    if kind == table_map.TIMESTAMP:
+        return _Reading("timestamp", "I", "{} * 1000000")
+    if kind == table_map.TIMESTAMP2 and not decimals:
+        return _Reading("timestamp", "4s", "F({}, 'big') * 1000000", uses=int.from_bytes)
+    if kind == table_map.DATETIME:
+        return _Reading("datetime", "q", "F({})", uses=values.old_datetime)
+    if kind == table_map.TIME:
+        return _Reading("time", "3s", "F({})", uses=values.old_time)
+    sizes = {table_map.TIMESTAMP2: ("timestamp", 4), table_map.DATETIME2: ("datetime", 5), table_map.TIME2: ("time", 3)}
+    if kind not in sizes or decimals > 6:
+        raise BadTableMap(f"its column {column.name} is of type {kind}, which is not known")
+    base, size = sizes[kind]
+    # Times with milliseconds seldom come twice.
+    call = "F[{}]" if decimals < 3 else "F({})"
+    memo = values.memo_of(base, decimals)
+    return _Reading(base, f"{size + values.fraction_size(decimals)}s", call, uses=memo if decimals < 3 else memo.make)
+
+
+def _text(column: ColumnLayout) -> _Reading:
+    length = _LENGTHS.get(column.size)
+    if length is None:
+        raise BadTableMap(f"the length of its column {column.name} takes {column.size} bytes")
+    compressed = column.kind in (table_map.VARCHAR_COMPRESSED, table_map.BLOB_COMPRESSED)
+    if column.charset == BINARY:
+        if column.kind == table_map.STRING:
+            # Zeros at the end are not stored.
+            return _Reading("binary", length, f"{{}}.ljust({column.width}, b'\\0')", True)
+        base = "blob" if column.kind in _BLOBS else "varbinary"
+        return _Reading(base, length, "F({})" if compressed else "{}", True, values.decompressed)
+    base = "text" if column.kind in _BLOBS else "char" if column.kind == table_map.STRING else "varchar"
+    decode = decoder(column.charset)
+    if compressed:
+        return _Reading(base, length, "F({})", True, lambda stored: decode(values.decompressed(stored)))
+    if is_utf8(column.charset):
+        return _Reading(base, length, "{}.decode()", True)
+    return _Reading(base, length, "F({})", True, decode)
+
+
+def _decoded(column: ColumnLayout) -> tuple[str, ...]:
+    if column.charset == BINARY:
+        raise BadTableMap(f"its column {column.name} is an ENUM or SET of binary text")
+    return tuple(map(decoder(column.charset), column.members))
+
+
+def columns_of(table: TableMap) -> list[Column]:
+    """Return the columns as rows carry them. Raises ``BadTableMap`` for one that cannot be carried."""
+    carried = []
+    for column in table.columns:
+        base = _reading(column).base
+        try:
+            kind = carried_as(base, unsigned=column.unsigned, precision=column.precision, scale=column.decimals)
+        except ValueError as fault:
+            raise BadTableMap(f"its column {column.name}: {fault}") from None
+        carried.append(Column(column.name, kind))
+    return carried
+
+
+class RowDecoder:
+    """Reads the row events of one layout. ``inserts``, ``deletes``, ``updates``: called with ``(buffer, start, end)``.
+
+    They raise whatever bad bytes lead to; ``explain`` then says where it is.
+    """
+
+    def __init__(self, table: TableMap) -> None:
+        self.table = table
+        self.readings = [_reading(column) for column in table.columns]
+        self.width = len(self.readings)
+        # Of the columns that an event has, and of the columns of a row that are NULL.
+        self.bitmap = (self.width + 7) // 8
+        self._mask = (1 << self.width) - 1
+        self.full = (self._mask.to_bytes(self.bitmap, "little"), b"\xff" * self.bitmap)
+        self._variants: dict[int, Callable[[bytes, int], tuple[Row, int]]] = {}
+        self._singles: dict[int, Callable[[bytes, int], tuple[Row, int]]] = {}
+        self.inserts = self._compile_loop("(None, r0)", 1)
+        self.deletes = self._compile_loop("(r0, None)", 1)
+        self.updates = self._compile_loop("(r0, r1)", 2)
+
+    def __repr__(self) -> str:
+        return f"<RowDecoder[{self.table.database}.{self.table.table}: {self.width} columns]>"
+
+    def is_full(self, bitmap: bytes) -> bool:
+        """Whether an event with this bitmap has all columns. Bits past the last one mean nothing."""
+        return bitmap in self.full or int.from_bytes(bitmap, "little") & self._mask == self._mask
+
+    def explain(self, buffer: bytes, at: int, end: int) -> str:
+        """Say which column of which row cannot be read, and why."""
+        row = 0
+        while at < end:
+            row += 1
+            nulls = self._nulls(buffer, at)
+            at += self.bitmap
+            for number in range(self.width):
+                if nulls >> number & 1:
+                    continue
+                start = at
+                try:
+                    _, at = self._single(number)(buffer, at)
+                except Exception as fault:
+                    name = self.table.columns[number].name
+                    return f"column {name} of image {row} of the event: {fault} ({buffer[start : start + 40]!r}...)"
+        return f"its rows end {at - end} bytes past its end" if at > end else "it cannot be read"
+
+    def _nulls(self, buffer: bytes, at: int) -> int:
+        return int.from_bytes(buffer[at : at + self.bitmap], "little") & self._mask
+
+    def _with_nulls(self, buffer: bytes, at: int, nulls: int) -> tuple[Row, int]:
+        variant = self._variants.get(nulls)
+        if variant is None:
+            if len(self._variants) >= _VARIANTS:
+                return self._one_by_one(buffer, at + self.bitmap, nulls)
+            present = [number for number in range(self.width) if not nulls >> number & 1]
+            variant = self._variants[nulls] = self._compile_row(present, self.bitmap)
+        return variant(buffer, at)
+
+    def _one_by_one(self, buffer: bytes, at: int, nulls: int) -> tuple[Row, int]:
+        row: list[Any] = []
+        for number in range(self.width):
+            if nulls >> number & 1:
+                row.append(None)
+            else:
+                (value,), at = self._single(number)(buffer, at)
+                row.append(value)
+        return tuple(row), at
+
+    def _single(self, number: int) -> Callable[[bytes, int], tuple[Row, int]]:
+        single = self._singles.get(number)
+        if single is None:
+            single = self._singles[number] = self._compile_row([number], 0, only=True)
+        return single
+
+    # ------------------------------------------------------------------ source text
+
+    def _compile_loop(self, change: str, images: int) -> Callable[[bytes, int, int], list[Change]]:
+        """Compile what reads all rows of an event; each is ``images`` rows long."""
+        everything = range(self.width)
+        lines = ["def read(b, p, end):", " out = []", " add = out.append", " while p < end:"]
+        names: dict[str, Any] = {"with_nulls": self._with_nulls, "from_bytes": int.from_bytes}
+        for image in range(images):
+            body, row = self._body(everything, self.bitmap, names)
+            if self.bitmap == 1:
+                lines.append(f"  n = b[p] & {self._mask}")
+            else:
+                lines.append(f"  n = from_bytes(b[p:p + {self.bitmap}], 'little') & {self._mask}")
+            lines += ["  if n:", f"   r{image}, p = with_nulls(b, p, n)", "  else:"]
+            lines += [f"   {line}" for line in body]
+            lines.append(f"   r{image} = {row}")
+        lines += [f"  add({change})", " if p != end:", "  raise ValueError('its rows do not end where it does')"]
+        lines.append(" return out")
+        return _compiled(lines, names)
+
+    def _compile_row(
+        self, present: Sequence[int], start: int, only: bool = False
+    ) -> Callable[[bytes, int], tuple[Row, int]]:
+        """Compile what reads one row in which only these columns are not NULL, and says where it ends.
+
+        ``start``: bytes before its first value. ``only``: the row is to hold nothing else.
+        """
+        names: dict[str, Any] = {}
+        body, row = self._body(present, start, names, only)
+        return _compiled(["def read(b, p):", *(f" {line}" for line in body), f" return {row}, p"], names)
+
+    def _body(
+        self, present: Sequence[int], start: int, names: dict[str, Any], only: bool = False
+    ) -> tuple[list[str], str]:
+        """Return the lines that read the columns and leave ``p`` at their end, and the row's expression.
+
+        ``start``: bytes at ``p`` that come before them.
+        """
+        lines: list[str] = []
+        run: list[tuple[str, str]] = []  # code of ``struct``, name of the variable
+        shown: dict[int, str] = {}
+        skipped = start
+
+        def unpack() -> None:
+            nonlocal skipped
+            if run:
+                codes = "".join(code for code, _ in run)
+                size = struct.calcsize(f"<{codes}")
+                at = f"p + {skipped}" if skipped else "p"
+                if codes == "B":
+                    lines.append(f"{run[0][1]} = b[{at}]")
+                else:
+                    names[f"unpack_{codes}"] = struct.Struct(f"<{codes}").unpack_from
+                    variables = ", ".join(variable for _, variable in run)
+                    lines.append(f"{variables}, = unpack_{codes}(b, {at})")
+                skipped += size
+                run.clear()
+
+        for number in present:
+            reading = self.readings[number]
+            variable = f"c{number}"
+            parts = [variable] if len(_split(reading.codes)) == 1 else [f"{variable}a", f"{variable}b"]
+            run += zip(_split(reading.codes), parts, strict=True)
+            if reading.uses is not None:
+                names[f"f{number}"] = reading.uses
+            make = reading.expression.replace("F", f"f{number}")
+            if not reading.of_length:
+                shown[number] = make.replace("{}", parts[0]).format(*parts)
+                continue
+            unpack()
+            length = parts[0] if len(parts) == 1 else f"({parts[0]} | {parts[1]} << 16)"
+            lines.append(f"p += {skipped}")
+            lines.append(f"e = p + {length}")
+            lines.append(f"{variable} = {make.replace('{}', 'b[p:e]')}")
+            lines.append("p = e")
+            skipped = 0
+            shown[number] = variable
+        unpack()
+        if skipped:
+            lines.append(f"p += {skipped}")
+        wanted = present if only else range(self.width)
+        return lines, f"({''.join(shown.get(number, 'None') + ', ' for number in wanted)})"
+
+
+def _split(codes: str) -> list[str]:
+    return [codes] if codes.endswith("s") else list(codes)
+
+
+def _compiled(lines: list[str], names: dict[str, Any]) -> Callable[..., Any]:
+    # Nothing of the table's own is in the source text: names and members are values in ``names``.
+    exec(compile("\n".join(lines), "<row decoder>", "exec"), names)
+    read: Callable[..., Any] = names["read"]
+    return read

@@ -1,0 +1,214 @@
+"""Single values of row events: what is neither a plain number nor plain text. The forms are in ``relay.sql.columns``.
+
+The storage formats are MySQL's: "Date and Time Data Type Representation" in its internals manual, ``decimal2bin`` of its
+``strings/decimal.c``, and for what MariaDB adds, ``Field_longstr::compress`` of its ``sql/field.cc``.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from decimal import Decimal
+from functools import cache
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+_REMEMBERED = 20_000
+
+
+class Memo(dict[Any, T], Generic[T]):
+    """``memo[stored]``: the value of stored bytes; the same ones are seldom seen only once. Bounded (I11)."""
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        super().__init__()
+        self.make = make
+
+    def __missing__(self, stored: Any) -> T:
+        value = self.make(stored)
+        if len(self) >= _REMEMBERED:
+            self.clear()
+        self[stored] = value
+        return value
+
+
+# ------------------------------------------------------------------ numbers
+
+_BYTES_OF_DIGITS = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
+
+
+def decimal_size(precision: int, scale: int) -> int:
+    """Return how many bytes a DECIMAL takes."""
+    whole = precision - scale
+    return whole // 9 * 4 + _BYTES_OF_DIGITS[whole % 9] + scale // 9 * 4 + _BYTES_OF_DIGITS[scale % 9]
+
+
+def decimal_reader(precision: int, scale: int) -> Callable[[bytes], Decimal]:
+    """Return what reads a DECIMAL: groups of nine digits in four bytes, short groups at both ends."""
+    whole = precision - scale
+    # (bytes, digits) of each group, in order; shorter ones are at the outer ends.
+    groups = [(_BYTES_OF_DIGITS[whole % 9], whole % 9)] if whole % 9 else []
+    groups += [(4, 9)] * (whole // 9 + scale // 9)
+    groups += [(_BYTES_OF_DIGITS[scale % 9], scale % 9)] if scale % 9 else []
+    size = decimal_size(precision, scale)
+    top = 1 << (8 * size - 1)
+    mask = 2 * top - 1
+    exponent = f"E-{scale}" if scale else ""
+    shift = 8 * size
+    steps = []
+    for width, digits in groups:
+        shift -= 8 * width
+        steps.append((shift, (1 << 8 * width) - 1, 10**digits))
+
+    def read(stored: bytes) -> Decimal:
+        raw = int.from_bytes(stored, "big") ^ top
+        sign = ""
+        if raw & top:
+            raw ^= mask
+            sign = "-"
+        number = 0
+        for shift, bits, power in steps:
+            group = raw >> shift & bits
+            if group >= power:
+                raise ValueError(f"{stored.hex()} is no DECIMAL({precision},{scale})")
+            number = number * power + group
+        return Decimal(f"{sign}{number}{exponent}" if number else f"0{exponent}")
+
+    return read
+
+
+_FLOAT = struct.Struct("<f")
+
+
+def shortest(number: float) -> float:
+    """Return the double whose text is the shortest one of a 32-bit float: 3.99, not 3.990000009536743."""
+    stored = _FLOAT.pack(number)
+    for digits in (6, 7, 8) if abs(number) > 1e-37 else range(1, 9):
+        short = float(f"{number:.{digits}g}")
+        try:
+            if _FLOAT.pack(short) == stored:
+                return short
+        except OverflowError:
+            continue  # rounded up past the largest one
+    return float(f"{number:.9g}")
+
+
+def year(stored: int) -> int:
+    return 1900 + stored if stored else 0
+
+
+# ------------------------------------------------------------------ dates and times
+
+
+def date(stored: bytes) -> str:
+    raw = int.from_bytes(stored, "little")
+    return f"{raw >> 9:04d}-{raw >> 5 & 15:02d}-{raw & 31:02d}"
+
+
+def _fraction(stored: bytes, decimals: int) -> int:
+    """Return the digits after the point as a number of ``decimals`` digits."""
+    raw = int.from_bytes(stored, "big")
+    return raw // 10 if decimals % 2 else raw
+
+
+def fraction_size(decimals: int) -> int:
+    return (decimals + 1) // 2
+
+
+def datetime_reader(decimals: int) -> Callable[[bytes], str]:
+    """Return what reads a DATETIME of 5.6.4 and later, all its bytes."""
+
+    def read(stored: bytes) -> str:
+        raw = int.from_bytes(stored[:5], "big")
+        if not raw & 0x8000000000:
+            raise ValueError(f"{stored.hex()} is no DATETIME")
+        month = raw >> 22 & 0x1FFFF
+        text = (
+            f"{month // 13:04d}-{month % 13:02d}-{raw >> 17 & 31:02d}"
+            f" {raw >> 12 & 31:02d}:{raw >> 6 & 63:02d}:{raw & 63:02d}"
+        )
+        return f"{text}.{_fraction(stored[5:], decimals):0{decimals}d}" if decimals else text
+
+    return read
+
+
+def time_reader(decimals: int) -> Callable[[bytes], str]:
+    """Return what reads a TIME of 5.6.4 and later, all its bytes."""
+    width = 8 * fraction_size(decimals)
+    zero = 0x800000 << width
+
+    def read(stored: bytes) -> str:
+        raw = int.from_bytes(stored, "big") - zero
+        sign, raw = ("-", -raw) if raw < 0 else ("", raw)
+        whole = raw >> width
+        text = f"{sign}{whole >> 12 & 1023:02d}:{whole >> 6 & 63:02d}:{whole & 63:02d}"
+        if not decimals:
+            return text
+        part = raw & (1 << width) - 1
+        return f"{text}.{part // 10 if decimals % 2 else part:0{decimals}d}"
+
+    return read
+
+
+def timestamp_reader(decimals: int) -> Callable[[bytes], int]:
+    """Return what reads a TIMESTAMP of 5.6.4 and later, all its bytes: microseconds since the epoch."""
+    power = 10 ** (6 - decimals)
+
+    def read(stored: bytes) -> int:
+        return int.from_bytes(stored[:4], "big") * 1_000_000 + _fraction(stored[4:], decimals) * power
+
+    return read
+
+
+def old_datetime(stored: int) -> str:
+    day, second = divmod(stored, 1_000_000)
+    return (
+        f"{day // 10000:04d}-{day // 100 % 100:02d}-{day % 100:02d}"
+        f" {second // 10000:02d}:{second // 100 % 100:02d}:{second % 100:02d}"
+    )
+
+
+def old_time(stored: bytes) -> str:
+    raw = int.from_bytes(stored, "little", signed=True)
+    sign, raw = ("-", -raw) if raw < 0 else ("", raw)
+    return f"{sign}{raw // 10000:02d}:{raw // 100 % 100:02d}:{raw % 100:02d}"
+
+
+# ------------------------------------------------------------------ ENUM, SET, compressed
+
+
+def set_reader(members: tuple[str, ...]) -> Callable[[bytes], tuple[str, ...]]:
+    def read(stored: bytes) -> tuple[str, ...]:
+        raw = int.from_bytes(stored, "little")
+        if raw >> len(members):
+            raise ValueError(f"a SET of {len(members)} members has no {raw:#x}")
+        return tuple(member for at, member in enumerate(members) if raw >> at & 1)
+
+    return read
+
+
+def decompressed(stored: bytes) -> bytes:
+    """Return the value of a column that MariaDB keeps compressed."""
+    if not stored or stored[0] == 0:
+        return stored[1:]
+    method, size = stored[0] >> 4, stored[0] & 7
+    if method != 8 or not 1 <= size <= 4:
+        raise ValueError(f"a compressed value begins with {stored[0]:#x}, which is not known")
+    length = int.from_bytes(stored[1 : 1 + size], "big")
+    # Bit 3: without the header and the checksum of zlib.
+    value = zlib.decompress(stored[1 + size :], -15 if stored[0] & 8 else 15, length)
+    if len(value) != length:
+        raise ValueError(f"a compressed value of {length} bytes has {len(value)}")
+    return value
+
+
+@cache
+def memo_of(kind: str, *arguments: Any) -> Memo[Any]:
+    """Return the memo, one for all tables, of values that depend on nothing but their type."""
+    makers: dict[str, Callable[..., Callable[[Any], Any]]] = {
+        "decimal": decimal_reader,
+        "datetime": datetime_reader,
+        "time": time_reader,
+        "timestamp": timestamp_reader,
+    }
+    return Memo(makers[kind](*arguments) if kind in makers else {"date": date, "float": shortest}[kind])

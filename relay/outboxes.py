@@ -1,0 +1,85 @@
+"""The outboxes of all tables, also of those that appear, or change their columns, while the relay runs.
+
+An outbox belongs to one schema of one table. Pages of several shards may still be on either side of a change of
+columns, so all schemas of a table are kept, and each page says which it means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from confluent_kafka.admin import AdminClient
+
+from relay.avro.rows import TableSchema
+from relay.config import Config
+from relay.kafka import topics
+from relay.kafka.dead_letters import DeadLetters
+from relay.kafka.limits import Limits
+from relay.kafka.outbox import Outbox, Schemas
+from relay.kafka.settings import Settings
+
+_KEPT = 1000  # I11
+
+Make = Callable[[TableSchema], Outbox]
+
+
+class Outboxes(dict[tuple[str, str], Outbox]):
+    """By source and table, the outbox of the schema that holds now. ``make``: makes the outbox of a schema."""
+
+    def __init__(self, make: Make, tables: Iterable[TableSchema] = ()) -> None:
+        super().__init__()
+        self._make = make
+        self._made: dict[TableSchema, Outbox] = {}
+        self.turn_to(tables)
+
+    def turn_to(self, tables: Iterable[TableSchema]) -> None:
+        """Use the schemas of ``tables`` from here on. Raises ``RelayError`` if one cannot be published."""
+        for table in tables:
+            place = table.source, table.table
+            now = self.get(place)
+            if now is None or now.table is not table:
+                self[place] = self._of(table)
+
+    def _of(self, table: TableSchema) -> Outbox:
+        if table not in self._made:
+            if len(self._made) >= _KEPT:
+                self._made.clear()
+            self._made[table] = self._make(table)
+        return self._made[table]
+
+
+def open_outboxes(
+    config: Config,
+    admin: AdminClient,
+    limits: Limits,
+    settings: Settings,
+    schemas: Schemas,
+    tables: Iterable[TableSchema],
+) -> Outboxes:
+    """Return outboxes for ``tables``, whose topics there are, and for others, whose topics will be made.
+
+    ``schemas``: has to stay open for as long as the outboxes are used.
+    """
+    entries = {entry.name: entry for entry in config.sources}
+    dead_letters = config.internal("dead_letters")
+    letters = DeadLetters(dead_letters, limits.records[dead_letters])
+    records = dict(limits.records)
+
+    def make(table: TableSchema) -> Outbox:
+        entry = entries[table.source]
+        topic = config.topic(table.table)
+        if topic not in records:
+            records.update(Limits.of(topics.ensure(admin, config, [table.table]), settings.producer).records)
+        return Outbox(
+            table,
+            topic,
+            config.kafka.partitions,
+            entry.key_mode,
+            schemas,
+            tombstones=entry.tombstones,
+            largest=records[topic],
+            letters=letters,
+            on_unencodable=entry.on_unencodable,
+        )
+
+    return Outboxes(make, tables)

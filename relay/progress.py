@@ -1,0 +1,60 @@
+"""How far a whole stream is, by the committed checkpoints of all its shards."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import Self
+
+from relay.lineage import Checkpoint, Lineage
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """``resume``: see `resume_timestamp`. ``last``: the newest token's, in seconds. ``gaps``: ids of losses."""
+
+    resume: int = 0
+    last: int = 0
+    gaps: Set[str] = frozenset()
+
+    @classmethod
+    def of(cls, checkpoints: Mapping[str, Checkpoint]) -> Self:
+        return cls(
+            resume_timestamp(checkpoints),
+            max((c.token.timestamp for c in checkpoints.values() if c.token), default=0),
+            {c.gap for c in checkpoints.values() if c.gap is not None},
+        )
+
+
+def resume_timestamp(checkpoints: Mapping[str, Checkpoint]) -> int:
+    """Seconds since the epoch where a restart would have to begin: the least progress of unfinished shards.
+
+    A shard of which nothing was read yet begins where its parents have got to. 0 if that is not known either.
+    """
+    unfinished = (c for c in checkpoints.values() if not c.state.ended)
+    return min((int(_progress(c, checkpoints)) for c in unfinished), default=0)
+
+
+def low_watermark(checkpoints: Mapping[str, Checkpoint], lineage: Lineage) -> float | None:
+    """Seconds before which every change of the stream is on the topic; None while that is not known.
+
+    Other than ``resume_timestamp`` it counts shards that nobody has planned yet, and the children, not listed yet, of
+    one that has ended: it never goes back because they appear.
+    """
+    if not lineage.listings or any(shard not in checkpoints for shard in lineage.listed):
+        return None
+    last = [
+        _progress(checkpoint, checkpoints)
+        for shard, checkpoint in checkpoints.items()
+        if not checkpoint.state.ended or (shard in lineage.listed and not lineage.children(shard))
+    ]
+    low = min(last, default=0.0)
+    return low if low > 0 else None
+
+
+def _progress(checkpoint: Checkpoint, checkpoints: Mapping[str, Checkpoint]) -> float:
+    if checkpoint.progress is not None:
+        return checkpoint.progress
+    parents = [checkpoints.get(parent) for parent in checkpoint.parents]
+    known = [parent.progress for parent in parents if parent is not None and parent.progress is not None]
+    return min(known) if known and len(known) == len(parents) else 0.0

@@ -1,0 +1,94 @@
+"""Tables as ``information_schema`` describes them now: for plans and checks, never for reading rows.
+
+How rows are laid out is said by their own stream, which knows what a table looked like when they were written. May be
+changed here: the statements that ask, and how a column's definition is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from relay.avro.rows import Column
+from relay.sql.columns import carried_as
+
+COLUMNS = (
+    "select c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_TYPE from information_schema.COLUMNS c"
+    " join information_schema.TABLES t on t.TABLE_SCHEMA = c.TABLE_SCHEMA and t.TABLE_NAME = c.TABLE_NAME"
+    " where c.TABLE_SCHEMA = '{database}' and t.TABLE_TYPE in ('BASE TABLE', 'SYSTEM VERSIONED')"
+    " order by c.TABLE_NAME, c.ORDINAL_POSITION"
+)
+"""Asks for the columns of all tables of a database, in their order."""
+
+KEYS = (
+    "select TABLE_NAME, COLUMN_NAME from information_schema.STATISTICS"
+    " where TABLE_SCHEMA = '{database}' and INDEX_NAME = 'PRIMARY' order by TABLE_NAME, SEQ_IN_INDEX"
+)
+"""Asks for the primary keys of all tables of a database, in their order."""
+
+_DEFINITION = re.compile(r"\s*([a-z0-9_]+)\s*(?:\(([^)]*)\))?\s*(.*)", re.IGNORECASE | re.DOTALL)
+_SAME = {
+    **dict.fromkeys(("tinytext", "text", "mediumtext", "longtext"), "text"),
+    **dict.fromkeys(("tinyblob", "blob", "mediumblob", "longblob"), "blob"),
+    **dict.fromkeys(
+        (
+            "geometry",
+            "point",
+            "linestring",
+            "polygon",
+            "multipoint",
+            "multilinestring",
+            "multipolygon",
+            "geometrycollection",
+            "geomcollection",
+        ),
+        "geometry",
+    ),
+    "integer": "int",
+    "numeric": "decimal",
+    "real": "double",
+}
+
+
+@dataclass
+class Definition:
+    """One table as it is now. ``primary``: its primary key, in the key's own order."""
+
+    columns: list[Column] = field(default_factory=list)
+    primary: list[str] = field(default_factory=list)
+
+
+def definitions(
+    columns: Iterable[Sequence[str]], keys: Iterable[Sequence[str]], wanted: Iterable[str] | None = None
+) -> Mapping[str, Definition]:
+    """Return the tables by name, from the rows that `COLUMNS` and `KEYS` give; those of ``wanted``, or all.
+
+    ValueError, naming table and column, for a type that cannot be carried.
+    """
+    chosen = None if wanted is None else set(wanted)
+    found: dict[str, Definition] = {}
+    for table, column, definition in columns:
+        if chosen is None or table in chosen:
+            try:
+                carried = carried_type(definition)
+            except ValueError as error:
+                raise ValueError(f"table {table}, column {column}: {error}") from error
+            found.setdefault(table, Definition()).columns.append(Column(column, carried))
+    for table, column in keys:
+        if table in found:
+            found[table].primary.append(column)
+    return found
+
+
+def carried_type(definition: str) -> str:
+    """Return what a column is carried as, of its definition such as ``decimal(10,2) unsigned``. ValueError."""
+    match = _DEFINITION.fullmatch(definition)
+    if match is None:
+        raise ValueError(f"{definition!r} is not the definition of a column")
+    base, size, rest = match[1].lower(), match[2] or "", match[3].lower()
+    base = _SAME.get(base, base)
+    if base == "decimal":
+        precision, _, scale = size.partition(",")
+        return carried_as(base, precision=int(precision or 10), scale=int(scale or 0))
+    return carried_as(base, unsigned="unsigned" in rest.split())

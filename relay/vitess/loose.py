@@ -1,0 +1,263 @@
+"""What the ``unicode_loose_*`` vindexes hash: the primary collation weights of a text.
+
+The weights are those of Vitess, whose tables are frozen because rows lie where they put them. ``loose_weights.xz`` is
+written by ``tests/vitess/loose_weights_test.go`` from these tables; a change of it moves rows to other shards.
+"""
+
+from __future__ import annotations
+
+import lzma
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+
+_MOST_MARKS = 30  # elements of one run of combining marks that are put in order
+_MOST_SKIPPED = 15  # marks between the parts of a contraction: Vitess cuts at 30, and counts some of them twice
+_LAST_SHORT = 0x7FFF  # the largest weight written in two bytes
+_HANGUL = range(0xAC00, 0xD7A4)
+
+Elements = tuple[tuple[int, int], ...]
+"""Collation elements as (primary weight, combining class); an ignored element has the weight 0."""
+
+
+@dataclass(slots=True)
+class _Node:
+    """What may follow the beginning of a contraction; ``elements`` where one ends here."""
+
+    next: dict[str, _Node] = field(default_factory=dict)
+    elements: Elements | None = None
+
+
+class _Weights:
+    """The tables: elements of code points and of contractions, and combining classes."""
+
+    def __init__(self, text: str) -> None:
+        self._elements: dict[str, Elements] = {}
+        self.contractions: dict[str, _Node] = {}
+        self._classes: dict[str, tuple[int, int]] = {}
+        self._ideographs: list[tuple[int, int]] = []
+        self._unsure: list[tuple[int, int]] = []
+        suffixes: set[str] = set()
+        for line in text.splitlines():
+            kind, rest = line.split(" ", 1)
+            match kind:
+                case "one":
+                    code, *elements = rest.split()
+                    self._elements[chr(int(code, 16))] = _elements(elements)
+                case "many":
+                    codes, _, listed = rest[1:].partition("] ")
+                    starter, *suffix = (chr(int(code, 16)) for code in codes.split())
+                    node = self.contractions.setdefault(starter, _Node())
+                    for character in suffix:
+                        node = node.next.setdefault(character, _Node())
+                    node.elements = _elements(listed.split())
+                    suffixes.update(suffix)
+                case "ccc":
+                    code, lead, trail = rest.split()
+                    self._classes[chr(int(code, 16))] = int(lead, 16), int(trail, 16)
+                case _:
+                    first, last = rest.split()
+                    ranges = self._ideographs if kind == "ideographic" else self._unsure
+                    ranges.append((int(first, 16), int(last, 16)))
+        # Without these in it a text is the sum of its characters.
+        self.dependent = frozenset(suffixes | {c for c, elements in self._elements.items() if elements[0][1]})
+        self.keys = _Keys(self)
+        self.ascii = [self.keys[chr(code)] for code in range(128)]
+
+    def lead(self, character: str) -> int:
+        """The combining class that the canonical decomposition of a character begins with."""
+        return self._classes.get(character, (0, 0))[0]
+
+    def trail(self, character: str) -> int:
+        return self._classes.get(character, (0, 0))[1]
+
+    def elements(self, character: str) -> Elements:
+        """The elements of a character by itself. ValueError if they are not certain."""
+        known = self._elements.get(character)
+        if known is not None:
+            return known
+        code = ord(character)
+        if code in _HANGUL:
+            syllable, trail = divmod(code - _HANGUL.start, 28)
+            jamo = [0x1100 + syllable // 21, 0x1161 + syllable % 21] + ([0x11A7 + trail] if trail else [])
+            return tuple(element for part in jamo for element in self._elements[chr(part)])
+        if 0xD800 <= code < 0xE000:
+            raise ValueError(f"a lone surrogate (U+{code:04X}) is not text in UTF-8, and has no weight")
+        if _within(self._unsure, code):
+            raise ValueError(
+                f"U+{code:04X} is not assigned in Unicode 15: its weight depends on the version of Go that Vitess is "
+                "built with, so its keyspace id is not certain"
+            )
+        if not _within(self._ideographs, code):
+            return ((code + 0x50000, 0),)
+        common = 0x4E00 <= code < 0xA000 or 0xF900 <= code < 0xFB00
+        return ((code + (0x10000 if common else 0x20000), 0),)
+
+
+class _Keys(dict[str, bytes]):
+    """The weights of characters by themselves, as they are hashed."""
+
+    def __init__(self, weights: _Weights) -> None:
+        super().__init__()
+        self._weights = weights
+
+    def __missing__(self, character: str) -> bytes:
+        key = b"".join(_packed(primary) for primary, _ in self._weights.elements(character))
+        self[character] = key
+        return key
+
+
+def primary_key(text: str) -> bytes:
+    """Return the primary weights of ``text``, without its trailing spaces, as Vitess hashes them.
+
+    ValueError if a character has no weight that is certain. Source: go/mysql/collations/vindex of Vitess v0.23.0.
+    """
+    text = text.rstrip(" ")
+    weights = _weights()
+    if text.isascii():
+        return b"".join(map(weights.ascii.__getitem__, text.encode("ascii")))
+    if weights.dependent.isdisjoint(text):
+        return b"".join(map(weights.keys.__getitem__, text))
+    return _Reader(weights, text).key()
+
+
+class _Reader:
+    """The elements of one text in the order in which Vitess takes them.
+
+    Vitess orders marks while it reads, and not always by the book, so this follows its steps and not the standard.
+    """
+
+    def __init__(self, weights: _Weights, text: str) -> None:
+        self._weights = weights
+        self._text = text
+        self._at = 0
+        self._elements: list[tuple[int, int]] = []
+
+    def key(self) -> bytes:
+        parts: list[bytes] = []
+        while ready := self._segment():
+            parts += [_packed(primary) for primary, _ in self._elements[:ready]]
+            del self._elements[:ready]
+        return b"".join(parts)
+
+    def _segment(self) -> int:
+        """Return how many of the elements are in their final order, reading on if need be; 0 at the end."""
+        if not self._elements and not self._read():
+            return 0
+        elements = self._elements
+        last = elements[-1][1]
+        if last == 0:
+            return len(elements)
+        if elements[0][1] == 0:
+            return next(n for n, (_, combining) in enumerate(elements) if combining)
+        while True:
+            before = len(elements)
+            if not self._read():
+                return len(elements)
+            combining = elements[before][1]
+            if combining == 0 or len(elements) > _MOST_MARKS:
+                return before
+            if combining < last:
+                to = before - 1
+                while to > 0 and combining < elements[to - 1][1]:
+                    to -= 1
+                elements[to:] = elements[before:] + elements[to:before]
+            else:
+                last = combining
+
+    def _read(self) -> bool:
+        if self._at >= len(self._text):
+            return False
+        self._at += self._append(self._text, self._at)
+        return True
+
+    def _append(self, text: str, at: int) -> int:
+        """Append the elements of the character at ``at``, or of a contraction there; return how many it takes."""
+        character = text[at]
+        root = self._weights.contractions.get(character)
+        if root is None:
+            self._elements += self._weights.elements(character)
+            return 1
+        return 1 + self._append_contraction(character, root, text[at + 1 : at + 1 + 4 * _MOST_MARKS])
+
+    def _append_contraction(self, starter: str, root: _Node, suffix: str) -> int:
+        """Append the longest contraction, which marks may interrupt, and then these marks. Return its length."""
+        found = _Match(root, suffix)
+        at = found.scan(0)
+        skipped = ""
+        skipped_then = 0
+        if not found.done and at < len(suffix) and not suffix[at].isascii():
+            kept = at
+            mark = suffix[at]
+            at += 1
+            if self._weights.lead(mark) != 0:
+                previous = self._weights.trail(mark)
+                found.end = next((n for n in range(at, len(suffix)) if not self._weights.lead(suffix[n])), len(suffix))
+                if found.end - kept > _MOST_SKIPPED:
+                    raise ValueError(
+                        f"{found.end - kept} combining marks in a row after {starter!r}: Vitess cuts such a row, and "
+                        "where is not certain"
+                    )
+                while at < len(suffix) and not found.done and not suffix[at].isascii():
+                    lead = self._weights.lead(suffix[at])
+                    if lead == 0 or previous >= lead:
+                        break
+                    previous = self._weights.trail(suffix[at])
+                    if (reached := found.scan(at)) != at:
+                        skipped += suffix[kept:at]
+                        if found.length == reached:
+                            skipped_then = len(skipped)
+                        at = kept = reached
+                    else:
+                        at += 1
+        self._elements += found.elements if found.elements is not None else self._weights.elements(starter)
+        skipped = skipped[:skipped_then]
+        at = 0
+        while at < len(skipped):
+            at += self._append(skipped, at)
+        return found.length
+
+
+class _Match:
+    """How far a contraction has been followed: the longest complete one, and its length."""
+
+    def __init__(self, root: _Node, suffix: str) -> None:
+        self._node, self._suffix = root, suffix
+        self.end = len(suffix)
+        self.elements: Elements | None = None
+        self.length = 0
+        self.done = False
+
+    def scan(self, at: int) -> int:
+        while at < self.end and (node := self._node.next.get(self._suffix[at])) is not None:
+            at += 1
+            self._node = node
+            if node.elements is not None:
+                self.elements, self.length = node.elements, at
+            if not node.next:
+                self.done = True
+                break
+        return at
+
+
+@cache
+def _weights() -> _Weights:
+    packed = (files("relay.vitess") / "loose_weights.xz").read_bytes()
+    return _Weights(lzma.decompress(packed).decode("ascii"))
+
+
+def _elements(listed: list[str]) -> Elements:
+    pairs = (element.split(".") for element in listed)
+    return tuple((int(primary, 16), int(combining, 16)) for primary, combining in pairs)
+
+
+def _packed(primary: int) -> bytes:
+    if primary <= _LAST_SHORT:
+        return primary.to_bytes(2, "big") if primary else b""
+    return (primary | 0x800000).to_bytes(3, "big")
+
+
+def _within(ranges: list[tuple[int, int]], code: int) -> bool:
+    at = bisect_right(ranges, (code, 0x110000)) - 1
+    return at >= 0 and code <= ranges[at][1]

@@ -1,0 +1,262 @@
+"""A keyspace as a source: finds its shards and tables, plans where they begin, opens them.
+
+Shards follow from journals (``relay.journals``): the topology is asked for the shards to begin with, and never
+again. May be changed here: how vtgate is asked about the keyspace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import orjson
+
+from relay.avro.rows import Column, TableSchema
+from relay.change import Snapshot
+from relay.config_fields import StartAtGtids
+from relay.errors import ConfigError, RelayError, Unavailable
+from relay.lineage import Checkpoint, Shard, Stream
+from relay.source import Begin, ShardReader
+from relay.sql.definitions import COLUMNS, KEYS, Definition, definitions
+from relay.sql.tables import Row, Table, lay_out
+from relay.vitess.client import Tls, Vtgate
+from relay.vitess.keyrange import KeyRange, shards_covering
+from relay.vitess.head import Head, why_silent
+from relay.vitess.reader import VitessShardReader
+from relay.vitess.settings import Settings
+from relay.vitess.tables import Tables
+from relay.vitess.vindex import VindexError, keyspace_id
+
+if TYPE_CHECKING:
+    from relay.config import VitessSource as SourceConfig
+
+log = logging.getLogger(__name__)
+
+
+def tables_of(entry: SourceConfig) -> list[str]:
+    """Return the tables of the keyspace that can be keyed. Raises ``Unavailable``."""
+    with closing(_connect(entry)) as vtgate:
+        return [name for name, found in _definitions(vtgate, entry).items() if found.primary or entry.key_columns(name)]
+
+
+class VitessSource:
+    """Reads the shards of one keyspace. ``connect`` comes first."""
+
+    has_journals = True
+    snapshot: Literal["none", "initial"] = "none"
+    snapshot_margin = 0.0
+
+    def __init__(self, config: SourceConfig) -> None:
+        self.config = config
+        self.name = config.name
+        self.start = str(config.start)
+        self.on_gap: Literal["fail", "skip", "resnapshot"] = config.on_gap
+        self._vtgate = _connect(config)
+        self._layouts: dict[str, Table] = {}
+        # By table, the columns of its primary vindex and what it is called.
+        self._vindexes: dict[str, tuple[list[str], str]] = {}
+        # The shards that the key range covers, as the topology has them.
+        self._shards: list[str] = []
+        self._settings = Settings(
+            config.keyspace,
+            config.tables,
+            tablet_type=config.tablet_type.upper(),
+            cells=",".join(config.cells or ()),
+            silence=config.silence,
+        )
+
+    def __repr__(self) -> str:
+        return f"<VitessSource[{self.name}: {self.config.keyspace}]>"
+
+    def close(self) -> None:
+        self._vtgate.close()
+
+    def reload(self, entry: SourceConfig) -> None:
+        if entry != self.config:
+            raise ConfigError("what it is told has changed in the config: restart the relay")
+
+    def connect(self, label: str | None = None) -> Stream:
+        if label not in (None, self.config.keyspace):
+            raise ConfigError(
+                f"source {self.name}: its checkpoints are of the keyspace {label}, not of {self.config.keyspace}: give "
+                "the other keyspace a source of another name"
+            )
+        found = self._vtgate.execute("show vitess_shards")
+        places = [str(next(iter(row.values()))).partition("/") for row in found]
+        shards = [shard for keyspace, _, shard in places if keyspace == self.config.keyspace]
+        if not shards:
+            there = ", ".join(sorted({keyspace for keyspace, _, _ in places})) or "none"
+            raise Unavailable(
+                f"source {self.name}: vtgate {self.config.vtgate} knows no keyspace {self.config.keyspace!r}; there "
+                f"are: {there}"
+            )
+        try:
+            self._shards = shards_covering(KeyRange.parse(self.config.keyrange), shards)
+        except ValueError as error:
+            raise ConfigError(f"source {self.name}: keyspace {self.config.keyspace}: {error}") from error
+        self._read_vschema()
+        self._read_tables()
+        return Stream(self.name, self.config.keyspace)
+
+    def newest(self) -> str:
+        return self.config.keyspace
+
+    def tables(self) -> Sequence[TableSchema]:
+        return [table.schema for table in self._layouts.values()]
+
+    def config_hash(self) -> str:
+        identity = orjson.dumps(["vitess", self.config.keyspace])
+        return hashlib.blake2b(identity, digest_size=8).hexdigest()
+
+    def take_heads(self, shards: Sequence[Shard]) -> None:
+        """Heads are positions here, and taken with the plan."""
+
+    def shards(self) -> list[Shard]:
+        return [Shard(name) for name in self._shards]
+
+    def begin(self, shards: Sequence[Shard], now: float) -> Begin:
+        names = [shard.name for shard in shards]
+        start = self.config.start
+        if start == "copy":
+            return Begin({name: {"type": "copy", "since": now} for name in names})
+        if isinstance(start, StartAtGtids):
+            if set(start.positions) != set(names):
+                raise ConfigError(
+                    f"source {self.name}: `start` names the shards {', '.join(sorted(start.positions))}, and key range "
+                    f"{self.config.keyrange} has {', '.join(names)}"
+                )
+            return Begin({name: {"gtid": start.positions[name]} for name in names})
+        # I4: `current` is where a shard stands now, written down before anything of it is read.
+        return Begin({name: {"gtid": self._head(name)} for name in names})
+
+    def open(
+        self,
+        shard: Shard,
+        start: Mapping[str, Any],
+        checkpoint: Checkpoint | None,
+        floor: int,
+        read_until: float,
+        parents: Mapping[str, Checkpoint],
+    ) -> ShardReader:
+        return VitessShardReader(
+            self._vtgate,
+            Stream(self.name, self.config.keyspace),
+            shard,
+            Tables(self.layout, self._layouts),
+            self._settings,
+            start=start,
+            checkpoint=checkpoint,
+            floor=floor,
+        )
+
+    def measure(self) -> tuple[int, int]:
+        raise RelayError(f"source {self.name}: rows are copied by `start: copy`, not by a snapshot")
+
+    def open_segment(
+        self, shard: Shard, snapshot: Snapshot, segment: int, segments: int, position: Mapping[str, Any] | None
+    ) -> ShardReader:
+        raise RelayError(f"source {self.name}: rows are copied by `start: copy`, not by a snapshot")
+
+    def layout(self, table: str, columns: Sequence[Column], primary: Sequence[str]) -> Table | None:
+        """Return how rows of ``table`` are laid out and keyed; None if it is not wanted. ``RelayError``."""
+        key = self.config.key_columns(table)
+        if self.config.tables is not None and table not in self.config.tables:
+            return None
+        if not key and not primary and self.config.tables is None:
+            return None  # said at the start
+        hash_key, vindex = ([], "") if key else self._vindexes.get(table, ([], ""))
+        names = [column.name for column in columns]
+        compute = (
+            _keyspace_id(names.index(hash_key[0]), vindex) if len(hash_key) == 1 and hash_key[0] in names else None
+        )
+        return lay_out(self.name, table, columns, primary, key=key, hash_key=hash_key, keyspace_id=compute)
+
+    def _head(self, shard: str) -> str:
+        """Return where ``shard`` stands now. Raises ``Unavailable``."""
+        settings = self._settings
+        asked = Head(
+            self._vtgate,
+            settings.keyspace,
+            shard,
+            next(iter(self._layouts), "dual"),
+            tablet_type=settings.tablet_type,
+            cells=settings.cells,
+        )
+        with closing(asked):
+            asked.ask()
+            found = asked.poll(settings.silence)
+        if found is None:
+            reason = asked.failed or why_silent(self._vtgate, settings.keyspace, shard, settings.tablet_type)
+            raise Unavailable(f"source {self.name}: shard {shard} does not say where it stands: {reason}")
+        return found[1].position
+
+    def _read_vschema(self) -> None:
+        """Learn which columns choose the shard of a row: those of the first vindex of each table."""
+        self._vindexes = {}
+        keyspace = self.config.keyspace
+        for row in self._vtgate.execute("show vschema tables", target=keyspace):
+            table = str(row["Tables"])
+            if self.config.tables is not None and table not in self.config.tables:
+                continue
+            try:
+                quoted = table.replace("`", "``")
+                found = self._vtgate.execute(f"show vschema vindexes on `{quoted}`", target=keyspace)
+            except Unavailable:
+                raise
+            except RelayError:
+                continue  # a table of an unsharded keyspace, or a sequence
+            if found:
+                columns = str(found[0]["Columns"]).replace("`", "").split(",")
+                self._vindexes[table] = [column.strip() for column in columns], str(found[0]["Type"])
+
+    def _read_tables(self) -> None:
+        found = _definitions(self._vtgate, self.config)
+        missing = [name for name in self.config.tables or () if name not in found]
+        if missing:
+            raise Unavailable(
+                f"source {self.name}: keyspace {self.config.keyspace} has no table {', '.join(missing)}; "
+                f"there are: {', '.join(found) or 'none'}"
+            )
+        layouts = {name: self.layout(name, each.columns, each.primary) for name, each in found.items()}
+        self._layouts = {name: table for name, table in layouts.items() if table is not None}
+        if left_out := [name for name, table in layouts.items() if table is None]:
+            log.warning(
+                "source %s: without a primary key, and so not relayed: %s. `key:` can name columns that stand for one",
+                self.name,
+                ", ".join(left_out),
+            )
+
+
+def _keyspace_id(at: int, vindex: str) -> Callable[[Row], bytes | None] | None:
+    def compute(row: Row) -> bytes | None:
+        try:
+            return keyspace_id(vindex, row[at])
+        except VindexError:
+            return None  # a value that the vindex maps to nothing
+
+    return compute
+
+
+def _connect(entry: SourceConfig) -> Vtgate:
+    tls = None
+    if entry.tls is not None:
+        files = {name: Path(entry.tls[name]) if name in entry.tls else None for name in ("ca", "cert", "key")}
+        tls = Tls(files["ca"], files["cert"], files["key"])
+    return Vtgate(entry.vtgate, user=entry.user, password=entry.password, tls=tls)
+
+
+def _definitions(vtgate: Vtgate, entry: SourceConfig) -> Mapping[str, Definition]:
+    target = f"{entry.keyspace}@{entry.tablet_type}"
+
+    def ask(sql: str) -> Iterable[Sequence[str]]:
+        rows = vtgate.execute(sql.format(database=entry.keyspace.replace("'", "''")), target=target)
+        return [[str(value) for value in row.values()] for row in rows]
+
+    try:
+        return definitions(ask(COLUMNS), ask(KEYS), entry.tables)
+    except ValueError as error:
+        raise RelayError(f"source {entry.name}: {error}") from error

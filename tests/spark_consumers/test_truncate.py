@@ -1,0 +1,80 @@
+"""A TRUNCATE deletes what its own shard held before it, and nothing that another shard may still hold: I7, I8."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from relay.change import Images, Operation, Snapshot
+from relay.token import EventToken
+from spark_consumers.fold import Stored, Verdict, truncate
+
+
+@dataclass(frozen=True)
+class Truncation:
+    token: EventToken | None
+    event_id: str = "t"
+    operation: Operation = Operation.TRUNCATE
+    new: Any = None
+    images: Images = Images.NEW_AND_OLD
+    snapshot: Snapshot | None = None
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+def token(shard: str, number: int, timestamp: int | None = None) -> EventToken:
+    return EventToken(timestamp or 1000 + number, f"s/k/{shard}", f"MariaDB/0-1-{number}")
+
+
+def after(shard: str, number: int, truncated: str, at: int, **times: int) -> tuple[Stored, Verdict]:
+    stored = Stored("row", token(shard, number), "e")
+    return truncate(stored, Truncation(token(truncated, at, **times)))
+
+
+def test_a_row_that_is_older_in_the_same_shard_is_gone() -> None:
+    row, verdict = after("-80", 1, "-80", 2)
+    assert (row.deleted, row.item, verdict) == (True, None, Verdict.APPLIED)
+
+
+def test_a_row_that_was_written_after_it_stays() -> None:
+    assert after("-80", 3, "-80", 2) == (Stored("row", token("-80", 3), "e"), Verdict.IGNORED)
+
+
+def test_within_one_second_the_position_decides() -> None:
+    assert after("-80", 1, "-80", 2, timestamp=1001)[0].deleted
+
+
+@pytest.mark.parametrize(("shard", "truncated"), [("80-", "-80"), ("-40", "80-"), ("80-@3", "-80")])
+def test_a_row_of_another_shard_stays_as_it_is(shard: str, truncated: str) -> None:
+    assert after(shard, 1, truncated, 2) == (Stored("row", token(shard, 1), "e"), Verdict.IGNORED)
+
+
+@pytest.mark.parametrize(("shard", "truncated"), [("-", "-80"), ("-c0", "80-"), ("orders", "-80")])
+def test_a_row_that_another_shard_may_hold_by_now_stays_and_says_that_it_may_be_wrong(
+    shard: str, truncated: str
+) -> None:
+    row, verdict = after(shard, 1, truncated, 2)
+    assert (row.deleted, row.item, row.incomplete, verdict) == (False, "row", True, Verdict.UNKNOWN)
+    assert truncate(row, Truncation(token(truncated, 2))) == (row, Verdict.IGNORED)
+
+
+def test_a_row_is_gone_if_every_shard_that_may_hold_it_was_truncated() -> None:
+    every = [Truncation(token(shard, 9)) for shard in ("-40", "40-80", "80-c0", "c0-")]
+    for stored in (Stored("row", token("-", 1), "e"), Stored("row", None, "e")):
+        assert truncate(stored, every[0], every)[0].deleted
+        assert not truncate(stored, every[0], [*every[:2], every[3]])[0].deleted
+    older = [*every[:3], Truncation(token("c0-", 1, timestamp=900))]
+    assert not truncate(Stored("row", token("-", 1), "e"), every[0], older)[0].deleted
+
+
+@pytest.mark.parametrize(("shard", "truncated"), [("-80", "-"), ("40-80", "-80@2"), ("-80", "-80@2"), ("-8000", "-80")])
+def test_a_row_that_only_the_shard_it_was_resharded_to_can_hold_is_gone(shard: str, truncated: str) -> None:
+    assert after(shard, 1, truncated, 2)[0].deleted
+
+
+def test_a_copied_row_is_gone_and_what_was_deleted_stays_as_it_was() -> None:
+    assert truncate(Stored("row", None, "e"), Truncation(token("0", 2)))[0].deleted
+    tombstone = Stored(None, token("-80", 1), "e", deleted=True)
+    assert truncate(tombstone, Truncation(token("-80", 2))) == (tombstone, Verdict.IGNORED)

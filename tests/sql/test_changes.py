@@ -1,0 +1,146 @@
+"""Transactions become changes: the same however they are cut, each knowing its place, none below the floor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.avro.rows import Column
+from relay.change import Change, Operation, Snapshot, Transaction
+from relay.errors import RelayError
+from relay.sql.changes import TransactionChanges
+from relay.sql.tables import Row, Table, lay_out
+from relay.token import EventToken, OriginToken
+
+SHARD = "s/k/-80"
+TABLE = lay_out("s", "t", [Column("id", "int"), Column("v", "string")], ["id"])
+OTHER = lay_out("s", "u", [Column("a", "string"), Column("b", "bytes"), Column("v", "int")], ["b", "a"])
+
+Rows = Sequence[tuple[Table, Row | None, Row | None]]
+
+
+def play(changes: TransactionChanges, gtid: int, rows: Rows, timestamp: int = 100, **options: Any) -> list[Change]:
+    changes.begin(f"0-1-{gtid}", f"MariaDB/0-1-{gtid}", timestamp, **options)
+    for table, before, after in rows:
+        changes.row(table, before, after)
+    changes.end()
+    return changes.take()
+
+
+def test_an_insert_an_update_and_a_delete_keep_their_images() -> None:
+    made = play(
+        TransactionChanges("s", SHARD),
+        1,
+        [(TABLE, None, (1, "a")), (TABLE, (1, "a"), (1, "b")), (TABLE, (1, "b"), None)],
+    )
+    assert [(c.operation, c.old, c.new) for c in made] == [
+        (Operation.INSERT, None, {"id": 1, "v": "a"}),
+        (Operation.UPDATE, {"id": 1, "v": "a"}, {"id": 1, "v": "b"}),
+        (Operation.DELETE, {"id": 1, "v": "b"}, None),
+    ]
+    assert len({c.event_id for c in made}) == 3
+    assert {c.key["id"] for c in made if c.key} == {1}
+
+
+def test_a_row_whose_key_changes_leaves_its_old_key_and_comes_to_its_new_one() -> None:
+    gone, come = play(TransactionChanges("s", SHARD), 1, [(TABLE, (1, "a"), (2, "a"))])
+    assert (gone.operation, gone.key, gone.new) == (Operation.DELETE, {"id": 1}, None)
+    assert (come.operation, come.key, come.old) == (Operation.INSERT, {"id": 2}, None)
+    assert (gone.transaction, come.transaction) == (Transaction("0-1-1", 0, False), Transaction("0-1-1", 1, True))
+
+
+def test_only_the_last_change_of_a_transaction_is_its_last_and_it_is_held_back_until_then() -> None:
+    changes = TransactionChanges("s", SHARD)
+    changes.begin("0-1-1", "MariaDB/0-1-1", 100)
+    for number in range(3):
+        changes.row(TABLE, None, (number, "a"))
+    assert [c.transaction for c in changes.take()] == [Transaction("0-1-1", 0, False), Transaction("0-1-1", 1, False)]
+    assert changes.rows_done == 2
+    changes.end()
+    assert [c.transaction for c in changes.take()] == [Transaction("0-1-1", 2, True)]
+
+
+def test_no_token_goes_below_the_floor_and_the_time_itself_is_kept() -> None:
+    changes = TransactionChanges("s", SHARD, floor=150)
+    early, late = (play(changes, n, [(TABLE, None, (n, "a"))], at)[0] for n, at in ((1, 100), (2, 200)))
+    again = play(changes, 3, [(TABLE, None, (3, "a"))], 180)[0]
+    assert [c.token and c.token.timestamp for c in (early, late, again)] == [150, 200, 200]
+    assert [c.committed_at for c in (early, late, again)] == [100_000_000, 200_000_000, 180_000_000]
+    assert changes.behind == 2
+    assert changes.token == EventToken(200, SHARD, "MariaDB/0-1-3")
+
+
+def test_a_change_that_a_reshard_replicated_has_the_id_that_it_had_at_its_origin() -> None:
+    rows: Rows = [(TABLE, None, (1, "a")), (TABLE, (1, "a"), (1, "b"))]
+    origin = OriginToken(100, "s/k/-", "MariaDB/0-7-9")
+    there = TransactionChanges("s", "s/k/-")
+    there.begin("0-7-9", "MariaDB/0-7-9", 100)
+    for table, before, after in rows:
+        there.row(table, before, after)
+    there.end()
+    here = play(TransactionChanges("s", SHARD), 4, rows, origin=origin, origin_gtid="0-7-9")
+    assert [c.event_id for c in here] == [c.event_id for c in there.take()]
+    assert {c.token and c.token.origin for c in here} == {origin}
+
+
+def test_a_truncate_is_one_change_without_a_key() -> None:
+    changes = TransactionChanges("s", SHARD)
+    changes.begin("0-1-1", "MariaDB/0-1-1", 100)
+    changes.truncate(TABLE)
+    changes.end()
+    (made,) = changes.take()
+    assert (made.operation, made.key, made.transaction) == (Operation.TRUNCATE, None, Transaction("0-1-1", 0, True))
+
+
+def test_a_copied_row_has_no_token_and_the_same_id_each_time_it_is_read() -> None:
+    changes = TransactionChanges("s", SHARD)
+    for _ in range(2):
+        changes.read(TABLE, (1, "a"), Snapshot("copy", 40), 105.5)
+    first, again = changes.take()
+    assert (first.operation, first.token, first.snapshot) == (Operation.READ, None, Snapshot("copy", 40))
+    assert first.event_id == again.event_id
+
+
+def test_a_row_outside_of_any_transaction_is_refused() -> None:
+    with pytest.raises(RelayError, match="outside of any transaction"):
+        TransactionChanges("s", SHARD).row(TABLE, None, (1, "a"))
+
+
+def test_a_key_that_is_null_is_refused_with_its_table_and_columns() -> None:
+    changes = TransactionChanges("s", SHARD)
+    changes.begin("0-1-1", "MariaDB/0-1-1", 100)
+    with pytest.raises(RelayError, match=r"\{'id': None\} cannot be a key of t"):
+        changes.row(TABLE, None, (None, "a"))
+
+
+_ids = st.integers(0, 3)
+_row_of_t = st.tuples(_ids, st.sampled_from("ab"))
+_row_of_u = st.tuples(st.sampled_from(["", "a", "b"]), st.sampled_from([b"", b"a", b"\0"]), _ids)
+
+
+def _changed(table: Table, rows: st.SearchStrategy[tuple[Any, ...]]) -> st.SearchStrategy[tuple[Table, Any, Any]]:
+    pairs = st.tuples(st.none() | rows, st.none() | rows).filter(any)
+    return pairs.map(lambda pair: (table, *pair))
+
+
+@given(st.lists(st.lists(_changed(TABLE, _row_of_t) | _changed(OTHER, _row_of_u), max_size=8), max_size=4), st.data())
+def test_a_transaction_that_is_read_again_from_any_row_goes_on_with_the_same_changes(
+    transactions: list[list[tuple[Table, Any, Any]]], data: st.DataObject
+) -> None:
+    whole = TransactionChanges("s", SHARD)
+    for number, rows in enumerate(transactions):
+        expected = play(whole, number, rows)
+        assert len({c.event_id for c in expected}) == len(expected)
+        assert [c.transaction and c.transaction.order for c in expected] == list(range(len(expected)))
+        # Stopped after some rows, and read again by another process that skips what was published.
+        first, stop = TransactionChanges("s", SHARD), data.draw(st.integers(0, len(rows)))
+        first.begin(f"0-1-{number}", f"MariaDB/0-1-{number}", 100)
+        for table, before, after in rows[:stop]:
+            first.row(table, before, after)
+        published = first.take()
+        rest = play(TransactionChanges("s", SHARD), number, rows, skip=first.rows_done)
+        assert published + rest == expected

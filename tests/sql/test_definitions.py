@@ -1,0 +1,56 @@
+"""What ``information_schema`` says of a column, and what it is carried as."""
+
+from __future__ import annotations
+
+import pytest
+
+from relay.avro.rows import Column
+from relay.sql.definitions import carried_type, definitions
+
+
+@pytest.mark.parametrize(
+    ("definition", "carried"),
+    [
+        ("tinyint(1)", "int"),
+        ("int(10) unsigned zerofill", "long"),
+        ("bigint(20)", "long"),
+        ("bigint unsigned", "decimal(20,0)"),
+        ("mediumint unsigned", "int"),
+        ("decimal(30,10)", "decimal(30,10)"),
+        ("decimal(65,30) unsigned", "decimal(65,30)"),
+        ("decimal", "decimal(10,0)"),
+        ("float", "float"),
+        ("double(8,2) unsigned", "double"),
+        ("varchar(255)", "string"),
+        ("longtext", "string"),
+        ("mediumblob", "bytes"),
+        ("binary(4)", "bytes"),
+        ("bit(9)", "bytes"),
+        ("datetime(6)", "string"),
+        ("time", "string"),
+        ("timestamp(3)", "timestamp"),
+        ("year(4)", "int"),
+        ("enum('a','b)','unsigned')", "string"),
+        ("set('x','y')", "set"),
+        ("json", "string"),
+        ("multipolygon", "bytes"),
+        ("uuid", "bytes"),
+        ("inet6", "bytes"),
+    ],
+)
+def test_a_definition_says_what_its_column_is_carried_as(definition: str, carried: str) -> None:
+    assert carried_type(definition) == carried
+
+
+def test_a_type_that_nobody_knows_is_refused_with_its_column() -> None:
+    with pytest.raises(ValueError, match="table t, column c: columns of type frobnicate cannot be carried"):
+        definitions([("t", "c", "frobnicate(3)")], [])
+
+
+def test_tables_have_their_columns_and_their_key_in_its_own_order() -> None:
+    rows = [("a", "x", "int(11)"), ("a", "y", "text"), ("b", "z", "blob"), ("c", "w", "nonsense")]
+    found = definitions(rows, [("a", "y"), ("a", "x"), ("other", "q")], wanted=["a", "b"])
+    assert list(found) == ["a", "b"]
+    assert found["a"].columns == [Column("x", "int"), Column("y", "string")]
+    assert found["a"].primary == ["y", "x"]
+    assert found["b"].primary == []

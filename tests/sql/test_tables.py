@@ -1,0 +1,45 @@
+"""What a table is keyed by: I2 hangs on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from relay.avro.rows import Column
+from relay.errors import RelayError
+from relay.sql.tables import lay_out
+
+COLUMNS = [Column(name, "int") for name in "abc"]
+
+
+def names(primary: Sequence[str] = (), key: Sequence[str] = (), hash_key: Sequence[str] = ()) -> tuple[list[str], int]:
+    schema = lay_out("s", "t", COLUMNS, primary, key=key, hash_key=hash_key).schema
+    return [column.name for column in schema.key], schema.hash_columns
+
+
+def test_the_primary_key_is_the_key_and_all_of_it_chooses_the_partition() -> None:
+    assert names(primary=["c", "a"]) == (["c", "a"], 2)
+
+
+def test_the_columns_that_choose_the_shard_come_first_and_choose_the_partition() -> None:
+    assert names(primary=["a", "b"], hash_key=["b"]) == (["b", "a"], 1)
+
+
+def test_columns_that_choose_the_shard_become_part_of_the_key() -> None:
+    """Two rows of one key in two shards are two rows."""
+    assert names(primary=["a"], hash_key=["b"]) == (["b", "a"], 1)
+
+
+def test_columns_can_stand_for_a_primary_key() -> None:
+    assert names(key=["b", "c"]) == (["b", "c"], 2)
+
+
+def test_a_table_without_a_key_is_refused_with_what_to_do() -> None:
+    with pytest.raises(RelayError, match=r"the table t has no primary key.*`key: \{t: \[a\]\}`"):
+        names()
+
+
+def test_a_key_column_that_is_not_there_is_refused() -> None:
+    with pytest.raises(RelayError, match="the table t has no column 'z'"):
+        names(key=["z"])
