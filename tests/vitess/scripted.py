@@ -41,7 +41,12 @@ Script = Callable[[pb.VStreamRequest], Iterator[Step]]
 class ScriptedVtgate:
     """``script`` plays each stream; ``answers`` are those to statements: rows of text by column name, or an error."""
 
-    def __init__(self, script: Script, answers: dict[str, list[dict[str, str | None]] | str] | None = None) -> None:
+    def __init__(
+        self,
+        script: Script,
+        answers: dict[str, list[dict[str, str | None]] | str] | None = None,
+        credentials: grpc.ServerCredentials | None = None,
+    ) -> None:
         self.script = script
         self.answers = answers or {}
         self.requests: list[pb.VStreamRequest] = []
@@ -69,7 +74,11 @@ class ScriptedVtgate:
                 ),
             )
         )
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        if credentials is None:
+            port = self._server.add_insecure_port("127.0.0.1:0")
+        else:
+            port = self._server.add_secure_port("127.0.0.1:0", credentials)
+        self.address = f"127.0.0.1:{port}"
 
     def __enter__(self) -> Self:
         self._server.start()
