@@ -143,44 +143,41 @@ class VitessLoader:
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, Loaded]:
         """Load many keys, for ``get_many``. Raises the driver's errors, and what ``read`` raises."""
         keys = list(wanted)
+        while True:
+            connection, is_new = self._connection()
+            try:
+                with closing(connection.cursor()) as cursor:
+                    found = self._read(cursor, keys)
+            except Exception:
+                self._drop(connection)
+                if is_new:
+                    raise
+                continue  # vtgate may have closed it since it was last used
+            return {key: Loaded(found.get(key), {}, fresher=True) for key in keys}
+
+    def _connection(self) -> tuple[Any, bool]:
+        """Return this thread's connection, and whether it was made just now."""
+        found = getattr(self._of_thread, "connection", None)
+        if found is not None:
+            return found, False
+        connection = self._connect()
+        with self._lock:
+            self._connections.append(connection)
         try:
-            found = self._read_with(self._connection(), keys)
-        except Exception:
-            if not self._drop():
-                raise
-            # It was used before: the server may have closed it since.
-            found = self._read_with(self._connection(), keys)
-        return {key: Loaded(found.get(key), {}, fresher=True) for key in keys}
-
-    def _read_with(self, connection: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
-        with closing(connection.cursor()) as cursor:
-            found = self._read(cursor, keys)
-        self._of_thread.used = True
-        return found
-
-    def _connection(self) -> Any:
-        """Return this thread's connection, a new one if it has none."""
-        connection = getattr(self._of_thread, "connection", None)
-        if connection is None:
-            connection = self._connect()
-            with self._lock:
-                self._connections.append(connection)
-            self._of_thread.connection, self._of_thread.used = connection, False
             with closing(connection.cursor()) as cursor:
                 # I6: what makes `fresher` true. A transaction would go on seeing what its first read saw.
                 cursor.execute(f"USE `{self.keyspace}@primary`")
                 cursor.execute("SET autocommit = 1")
-        return connection
+        except BaseException:
+            self._drop(connection)
+            raise
+        self._of_thread.connection = connection
+        return connection, True
 
-    def _drop(self) -> bool:
-        """Let go of this thread's connection. Return whether it had been of use."""
-        connection = getattr(self._of_thread, "connection", None)
-        if connection is None:
-            return False
+    def _drop(self, connection: Any) -> None:
         self._of_thread.connection = None
         with self._lock:
             if connection in self._connections:
                 self._connections.remove(connection)
         with suppress(Exception):  # it may be closed already
             connection.close()
-        return bool(self._of_thread.used)

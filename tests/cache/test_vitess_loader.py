@@ -11,6 +11,7 @@ import pymysql
 import pytest
 
 from relay.cache import Invalidator, MemoryStore, Outcome, TokenCache, VitessLoader
+from relay.local.vitess import KEYSPACES
 
 pytestmark = pytest.mark.services
 
@@ -30,12 +31,11 @@ class Names:
         self.vitess = vitess
         self.table = table
         self.connections: list[Any] = []
-        self.loader = VitessLoader(self.connect, next(iter(vitess.keyspaces)), self.read)
+        self.loader = VitessLoader(self.connect, next(iter(KEYSPACES)), self.read)
 
     def connect(self) -> Any:
         # As PyMySQL does by default, everything would be in one transaction; and vtgate may send reads elsewhere.
-        keyspace = next(iter(self.vitess.keyspaces))
-        self.connections.append(self.vitess.connect(f"{keyspace}@replica", autocommit=False))
+        self.connections.append(self.vitess.connect(f"{self.loader.keyspace}@replica", autocommit=False))
         return self.connections[-1]
 
     def read(self, cursor: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
