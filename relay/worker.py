@@ -296,6 +296,12 @@ class Worker:
             return  # closed since it was read
         self._observer.metrics.read(source.source.name, page)
         if page.gone:
+            if source.source.has_journals:
+                raise RelayError(
+                    f"source {source.source.name}: shard {page.shard.id} is no longer there, and no journal told what "
+                    "follows it: it was resharded and removed before it was read to its end. `relay reset CONFIG "
+                    f"{source.source.name} --to ...` begins with the shards that there are, and records what is skipped"
+                )
             source.list_soon()  # lost for good once two listings lack it
             self._pump.again(reading, 1.0)
             return

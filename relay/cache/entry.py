@@ -100,7 +100,7 @@ def judge(entry: Entry | None, token: EventToken | None) -> Order:
     """
     if entry is None:
         return Order.NEWER
-    return compare(token, entry.tokens.get(_component(token)))
+    return compare(token, entry.tokens.get(_component(token)), positions_only=True)
 
 
 def _component(token: EventToken | None) -> str:
@@ -175,7 +175,7 @@ def filled(lease: Entry, loaded: Loaded, until: float = 0.0) -> Entry | None:
         if not loaded.fresher:
             return None
         for shard, held in lease.tokens.items():
-            if held and shard in tokens and compare(tokens[shard], held) is Order.OLDER:
+            if held and shard in tokens and compare(tokens[shard], held, positions_only=True) is Order.OLDER:
                 return None  # I6: its own token says that it is not fresher
     return Entry(State.VALUE, lease.generation, _bounded(dict(tokens)), until)
 
@@ -185,7 +185,8 @@ def is_fresher(tokens: Mapping[str, EventToken], held: Tokens | None) -> bool:
 
     For loaders that read from copies, every shard of the read having its token. An unplaced invalidation
     is reflected by no token: read from the primary instead. A shard that was not read (it was split since)
-    is reflected if all shards read of its source are past it.
+    is reflected if all shards read of its source are past it. Timestamps do not count: those of a loader are of
+    another clock than the relay's.
     """
     for shard, bound in (held or {}).items():
         if bound is None:
@@ -193,7 +194,8 @@ def is_fresher(tokens: Mapping[str, EventToken], held: Tokens | None) -> bool:
         source = shard.partition("/")[0]
         same = tokens.get(shard)
         read = [same] if same else [t for t in tokens.values() if t.shard.partition("/")[0] == source]
-        if not read or any(compare(token, bound) not in (Order.EQUAL, Order.NEWER) for token in read):
+        orders = [compare(token, bound, positions_only=True) for token in read]
+        if not orders or not all(order in (Order.EQUAL, Order.NEWER) for order in orders):
             return False
     return True
 

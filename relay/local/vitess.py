@@ -18,6 +18,7 @@ from pymysql.connections import Connection
 from pymysql.constants import CLIENT
 from pymysql.cursors import Cursor
 
+from relay.errors import Unavailable
 from relay.local.account import Account, data_folder, give, programs, unprivileged
 from relay.local.mariadb import MariaDB
 from relay.local.process import HOST, ManagedProcess, accepts
@@ -172,11 +173,13 @@ class Vitess(Server):
         *,
         position: str | None = None,
         journal_id: int | None = None,
+        only: Sequence[tuple[str, str]] | None = None,
     ) -> int:
         """Write what a reshard writes when it switches, and return the journal's id.
 
         Each participant, (keyspace, shard), gets a row in ``_vt.resharding_journal``, all in one transaction, that
         says that the targets, shards of this or another keyspace, go on at ``position``: the present one if not given.
+        ``only``: the participants that get theirs now; a second call with the same id and position writes the others'.
         No row of data is moved. vtgate takes those streams over that have all participants.
         """
         at = position or self.position
@@ -187,7 +190,7 @@ class Vitess(Server):
         both = " ".join(f'participants:{{keyspace:"{keyspace}" shard:"{shard}"}}' for keyspace, shard in participants)
         text = f'id:{number} migration_type:SHARDS local_position:"{at}" {shard_gtids} {both}'
         with closing(self.mariadb.connect(autocommit=False)) as connection, connection.cursor() as cursor:
-            for keyspace, shard in participants:
+            for keyspace, shard in participants if only is None else only:
                 # All shards share the table, so its own key cannot be the journal's.
                 row = (secrets.randbits(62), database(keyspace, shard), text)
                 cursor.execute("INSERT INTO _vt.resharding_journal (id, db_name, val) VALUES (%s, %s, %s)", row)
@@ -222,6 +225,8 @@ class Vitess(Server):
         super().restart()
 
     def _prepare(self) -> None:
+        # First, since it may take minutes or fail.
+        vtcombo()
         if self._mariadb is not None and self._mariadb.alive:
             return
         self._mariadb = MariaDB(self.folder, self.detached, options=_MYSQL).start()
@@ -288,6 +293,8 @@ class Vitess(Server):
 
     def _ready(self) -> bool:
         """Tell whether every tablet serves, and vtgate knows."""
+        if not self.mariadb.alive:
+            raise Unavailable(f"the database of {self.name} ended:\n{self.mariadb.process.log_tail()}")
         if not accepts(self.port):
             return False
         try:

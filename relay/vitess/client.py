@@ -5,12 +5,16 @@ Nothing here knows what the events mean. May be changed here: how the connection
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+# Its core writes of every connection that ends to stderr, and reads this when it is imported.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 import grpc
 

@@ -51,6 +51,7 @@ class ShardEvents:
         snapshot: Snapshot | None = None,
         copy_begun: float = 0.0,
         largest_unnamed: int = LARGEST_UNNAMED,
+        page_bytes: int = STREAMED_PAGE,
     ) -> None:
         self.qualified = qualified
         self.keyspace = keyspace
@@ -72,6 +73,7 @@ class ShardEvents:
         # Whether anything came of the shard itself, and not only of vtgate.
         self.moved = False
         self.largest_unnamed = largest_unnamed
+        self._page_bytes = page_bytes
         self._snapshot = snapshot
         self._copy_begun = copy_begun
         self._decoders: dict[str, Decoder | None] = {}
@@ -175,7 +177,7 @@ class ShardEvents:
         # The GTID comes at the end, mostly in the same answer: then nothing has to be computed.
         self._waiting.append(event)
         waiting = self.bytes_in - self._waits_since
-        if self._gtid and waiting > STREAMED_PAGE:
+        if self._gtid and waiting > self._page_bytes:
             self._begin(self._gtid, self._including(self._gtid))
         elif waiting > self.largest_unnamed:
             raise RelayError(
@@ -209,6 +211,8 @@ class ShardEvents:
             raise Broken(f"the transaction {transaction!r} after {self.place.executed}: {error}") from None
 
     def _begin(self, transaction: str, position: str) -> None:
+        if not transaction:
+            raise Broken(f"rows after {self.place.executed} whose position {position} adds nothing to it")
         place = self.place
         skip = place.rows_done if place.transaction == transaction else 0
         self._gtid = transaction

@@ -37,6 +37,7 @@ _FOR_GOOD = (
     "unsupported type",
     "Query was empty",
 )
+_SCHEMA = ("unknown table", "cannot determine table columns")
 _BY_STATUS = {
     "INVALID_ARGUMENT": Ending.FINAL,
     "UNIMPLEMENTED": Ending.FINAL,
@@ -70,3 +71,15 @@ def unknown_shard(ended: StreamEnded) -> str:
     """Return the shard that the topology does not have."""
     found = _UNKNOWN_SHARD.search(ended.text)
     return found[1] if found else ""
+
+
+def hint(ended: StreamEnded) -> str:
+    """Return what to do about an end that is final, as far as it is known."""
+    if any(text in ended.text for text in _SCHEMA):
+        return (
+            "\nThe table was altered or dropped since, and Vitess does not know what it was like: let its tablets "
+            "track that (--track-schema-versions), or reset the source to a later position"
+        )
+    if "partial row image" in ended.text:
+        return "\nSet binlog_row_image to FULL on the database, and reset the source to a later position"
+    return ""

@@ -15,10 +15,10 @@ import orjson
 from relay.change import Snapshot
 from relay.errors import RelayError, Unavailable
 from relay.lineage import Checkpoint, Gap, Shard, Stream
-from relay.source import STREAMED_PAGE, Page
+from relay.source import Page
 from relay.vitess.client import CURRENT, StreamEnded, VStream, Vtgate
 from relay.vitess.events import Broken, ShardEvents
-from relay.vitess.failures import Ending, ending, participants, unknown_shard
+from relay.vitess.failures import Ending, ending, hint, participants, unknown_shard
 from relay.vitess.head import select_all
 from relay.vitess.position import Place
 from relay.vitess.proto import vtgate_pb2 as pb
@@ -27,9 +27,6 @@ from relay.vitess.tables import Tables
 from relay.vitess.watch import Purged, Watch
 
 log = logging.getLogger(__name__)
-
-WAIT = 0.5
-"""Seconds that one read waits at most for a first event."""
 
 _RACES = 20  # how often a journal is waited for that vtgate may or may not send before it ends the stream
 
@@ -132,7 +129,7 @@ class VitessShardReader:
         """Take events in until there is enough for a page, or no more has come."""
         assert self._call is not None
         events = self._events
-        deadline = time.monotonic() + WAIT
+        deadline = time.monotonic() + self.settings.wait
         while True:
             if not self._take_in():
                 return
@@ -170,7 +167,7 @@ class VitessShardReader:
             if not take_in(event):
                 self._cut = event
                 return False
-            if events.journal is not None or events.copy_completed or changes.size >= STREAMED_PAGE:
+            if events.journal is not None or events.copy_completed or changes.size >= self.settings.page_bytes:
                 return False
         return True
 
@@ -205,7 +202,7 @@ class VitessShardReader:
             begun=begun,
             records=records,
             size=size,
-            full=size >= STREAMED_PAGE,
+            full=size >= self.settings.page_bytes,
             finished=events.journal is not None,
             fresh=fresh,
             behind=behind,
@@ -241,6 +238,7 @@ class VitessShardReader:
             snapshot=Snapshot(self._snapshot, int(now) - self.settings.margin) if copies else None,
             copy_begun=now,
             largest_unnamed=self.settings.largest_unnamed,
+            page_bytes=self.settings.page_bytes,
         )
 
     def _open(self) -> None:
@@ -305,12 +303,14 @@ class VitessShardReader:
         if kind is Ending.DENIED:
             raise Unavailable(f"vtgate {self.vtgate.address} refuses us: {ended}: check `user` and `password`")
         if kind is Ending.FINAL:
-            raise RelayError(f"shard {self.qualified} cannot be read on after {self.place.executed}: {ended}")
+            raise RelayError(
+                f"shard {self.qualified} cannot be read on after {self.place.executed}: {ended}{hint(ended)}"
+            )
         if kind is Ending.PURGED and self.watch.is_purged(self.place, ended.text):
             self._lost = ended.text
             return self._lose(begun)
         if kind is Ending.MISMATCH:
-            self.watch.mismatched(self.place, WAIT)
+            self.watch.mismatched(self.place, self.settings.wait)
         return self._nothing(begun, failed=str(ended))
 
     def _widen(self, ended: StreamEnded, begun: float) -> Page:
@@ -334,7 +334,7 @@ class VitessShardReader:
 
     def _lose(self, begun: float) -> Page:
         """I9: the page of a loss, once it is known where reading goes on: at the head, there is no older place."""
-        head = self.watch.head(WAIT)
+        head = self.watch.head(self.settings.wait)
         if head is None:
             return self._nothing(
                 begun, failed=f"{self._lost}; nor is it known where it stands: {self.watch.head_failed}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from relay.source import STREAMED_PAGE
 from relay.vitess.events import LARGEST_UNNAMED
 
 MARGIN = 65
@@ -28,4 +29,6 @@ class Settings:
     ask_every: float = 5.0
     heartbeat: int = 1
     margin: int = MARGIN
+    page_bytes: int = STREAMED_PAGE
+    wait: float = 0.5
     largest_unnamed: int = LARGEST_UNNAMED

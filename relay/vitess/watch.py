@@ -18,6 +18,7 @@ from relay.vitess.head import Head, missing_before, why_silent
 from relay.vitess.position import Place
 from relay.vitess.settings import Settings
 
+_DOUBLINGS = 7
 _COPY_PATIENCE = 20  # times as long: vtgate first sorts a table that it copies
 
 
@@ -62,6 +63,9 @@ class Watch:
         self._ahead: tuple[float, GtidSet] | None = None
         self._asked = -settings.ask_every
         self._mismatches = 0
+        # How often in a row the stream was given up at one place. It may have been a transaction that vtgate takes
+        # longer to put together than we waited: so each time it gets twice as long.
+        self._given_up = 0
 
     def close(self) -> None:
         self._head.close()
@@ -80,7 +84,7 @@ class Watch:
     def moved(self) -> None:
         """The place that was read to has moved."""
         self._certain = time.monotonic()
-        self._mismatches = 0
+        self._mismatches = self._given_up = 0
 
     def head(self, timeout: float) -> GtidSet | None:
         """Return where the shard stands, asked now; None if the answer takes longer: ask again."""
@@ -112,6 +116,7 @@ class Watch:
             return False
         self.reached, self._ahead = asked, None
         self._certain = now
+        self._given_up = 0
         return True
 
     def verdict(self, place: Place, moves: bool, begun: float) -> str | None:
@@ -122,7 +127,7 @@ class Watch:
         now, silence = time.monotonic(), self.settings.silence
         if now - self._heard > silence:
             return f"vtgate sent nothing for {silence:g} s: {self._why()}"
-        patience = silence * (_COPY_PATIENCE if place.copied is not None else 1)
+        patience = silence * 2 ** min(self._given_up, _DOUBLINGS) * (_COPY_PATIENCE if place.copied is not None else 1)
         is_patient = now - self._certain <= patience
         if self._ahead is not None and not moves:
             self.refuse(place, self._ahead[1], patient=is_patient)
@@ -138,7 +143,8 @@ class Watch:
         head = self._ahead[1]
         if place.executed and self.is_purged(place, ""):
             raise Purged(f"nothing came after {place.executed}, and the binlogs there were purged")
-        return f"nothing came for {silence:g} s after {place.executed}, and it stands at {head.position}: {self._why()}"
+        self._given_up += 1
+        return f"nothing came for {patience:g} s after {place.executed}, and it stands at {head.position}: {self._why()}"
 
     def mismatched(self, place: Place, timeout: float) -> None:
         """No tablet has executed ``place``. Raises ``RelayError`` once that will not pass."""

@@ -15,16 +15,15 @@ import pymysql
 import pytest
 
 from relay.errors import Unavailable
-from relay.local.account import data_folder, give, programs, reaches, remove, unprivileged
+from relay.local.account import reaches, remove, unprivileged
 from relay.local.jars import jars
 from relay.local.mariadb import PASSWORD, USER, MariaDB
 from relay.local.process import accepts
 from relay.local.services import down, up
+from tests.local.plain_user import needs_root, run_as_plain_user
 from tests.local.processes import gone
 
 pytestmark = pytest.mark.services
-
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 
 
 def fill(server: Any, name: str, *ids: int) -> None:
@@ -160,14 +159,9 @@ class TestReplicas:
 
 
 PLAIN = """
-    import encodings.idna, os, sys
     from relay.local.mariadb import MariaDB
 
-    uid, gid = map(int, sys.argv[1:])
-    os.setgroups([]); os.setgid(gid); os.setuid(uid)
-    # What starts the servers is a Python too, and root's own may lie where this user cannot reach.
-    pythons = [sys.executable, *(f"{folder}/python3" for folder in ("/usr/bin", "/usr/local/bin"))]
-    sys.executable = next(each for each in pythons if os.access(each, os.X_OK))
+    uid = become_plain()
     with MariaDB() as primary, MariaDB() as replica:
         primary.execute("CREATE DATABASE a")
         replica.replicate_from(primary)
@@ -191,30 +185,13 @@ class TestWhomItRunsAs:
         assert os.stat(f"/proc/{primary.process.pid}").st_uid != 0
         assert primary.data.stat().st_uid == os.stat(f"/proc/{primary.process.pid}").st_uid
 
-    @as_root
+    @needs_root
     def test_a_plain_user_runs_it_with_a_cache_of_its_own(self, tmp_path: Path) -> None:
-        account = unprivileged()
-        assert account is not None
-        home = data_folder(tmp_path)
-        try:
-            (home / "jars").mkdir()
-            unpacked = jars("mariadb")[0].parent
-            (home / "jars" / unpacked.name).symlink_to(programs(unpacked))
-            (home / "tmp").mkdir()
-            give(home / "tmp")
-            places = {"RELAY_CACHE": home, "HOME": home, "TMPDIR": home / "tmp"}
-            answer = subprocess.run(
-                [sys.executable, "-c", textwrap.dedent(PLAIN), str(account.uid), str(account.gid)],
-                env={"PATH": os.environ["PATH"]} | {name: str(place) for name, place in places.items()},
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert answer.stdout == "True (('a',),) True\n", answer.stderr
-        finally:
-            remove(tmp_path)
+        unpacked = jars("mariadb")[0].parent
+        answer = run_as_plain_user(PLAIN, tmp_path, {f"jars/{unpacked.name}": unpacked})
+        assert answer == "True (('a',),) True\n"
 
-    @as_root
+    @needs_root
     def test_data_that_the_account_could_not_reach_lies_elsewhere_and_is_removed(self, tmp_path: Path) -> None:
         account = unprivileged()
         assert account is not None

@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 
 from relay.local.account import remove
+from relay.local.jars import jars
 from relay.local.process import accepts
 from relay.local.services import down, status, up
 from relay.local.vitess import Vitess, database
-from relay.local.vitess_build import obstacle
+from relay.local.vitess_build import obstacle, vtcombo
+from tests.local.plain_user import needs_root, run_as_plain_user
 from tests.local.processes import gone
 from tests.local.vstream import vstream
 
@@ -117,6 +119,19 @@ def test_a_journal_moves_a_stream_on_to_the_targets(
         until(stream, f"{keyspace}.item".encode(), name.encode())
 
 
+def test_a_journal_waits_for_all_its_participants(own: Vitess) -> None:
+    sources, targets = [("source", "-80"), ("source", "80-")], [("target", "80-c0")]
+    stream = vstream(own.vtgate, [(*each, "current") for each in sources], journals=True)
+    for _ in sources:
+        until(stream, b"MariaDB/0-")
+    at = own.position
+    number = own.journal(sources, targets, position=at, only=sources[:1])
+    assert own.journal(sources, targets, position=at, journal_id=number, only=sources[1:]) == number
+    until(stream, b"80-c0")
+    own.execute("INSERT INTO item (id, name) VALUES (5, 'after both')", "target:80-c0")
+    until(stream, b"after both")
+
+
 def test_vtgate_that_was_killed_comes_back_with_the_data(own: Vitess) -> None:
     own.execute("INSERT INTO item (id, name) VALUES (11, 'kept')", "source")
     address, below = own.vtgate, own.mariadb.process.pid
@@ -143,9 +158,37 @@ def test_no_part_of_it_runs_as_root(own: Vitess) -> None:
     assert all(os.stat(f"/proc/{each.pid}").st_uid != 0 for each in own.processes)
 
 
+def test_the_database_below_may_be_killed_alone(own: Vitess) -> None:
+    own.mariadb.kill()
+    states = [own.alive]
+    own.mariadb.restart()
+    states.append(own.alive)
+    assert states == [False, True]
+    own.execute("INSERT INTO item (id, name) VALUES (13, 'after')", "source")
+    until(vstream(own.vtgate, [("source", "-80", ""), ("source", "80-", "")]), b"after")
+
+
 def test_schemas_of_unknown_keyspaces_are_refused() -> None:
     with pytest.raises(ValueError, match="schemas of comerce, but the keyspaces are commerce"):
         Vitess(schemas={"comerce": (ITEM, HASHED)})
+
+
+PLAIN = """
+    from relay.local.vitess import Vitess
+
+    uid = become_plain()
+    with Vitess(keyspaces={"k": ["0"]}, schemas={"k": ("CREATE TABLE item (id INT PRIMARY KEY)", {})}) as cluster:
+        cluster.execute("INSERT INTO item (id) VALUES (1)")
+        owners = {os.stat(f"/proc/{each.pid}").st_uid for each in cluster.processes}
+        print(owners == {uid}, cluster.execute("SELECT id FROM item"))
+"""
+
+
+@needs_root
+def test_a_plain_user_runs_it_with_a_cache_of_its_own(own: Vitess, tmp_path: Path) -> None:
+    database_, built = jars("mariadb")[0].parent, vtcombo().parent
+    cached = {f"jars/{database_.name}": database_, built.name: built}
+    assert run_as_plain_user(PLAIN, tmp_path, cached) == "True ((1,),)\n"
 
 
 KILLED = """

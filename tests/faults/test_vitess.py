@@ -1,0 +1,176 @@
+"""Exactly once from a real Vitess, whatever is killed, over a change of columns and a reshard: I1, I2, I3, I4."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from relay.avro.registry import open_schemas
+from relay.config import load
+from relay.errors import Unavailable
+from relay.local.truth import read_changes
+from relay.local.vitess import Vitess, database
+from relay.local.vitess_build import obstacle
+from relay.vitess.keyrange import shard_range
+from relay.vitess.vindex import keyspace_id
+from tests.faults.audited import ITEMS, TABLE, Connect, Writer, audit, history, opened, problems
+from tests.faults.harness import Relay, wait_until
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
+
+SHARDS = ["-40", "40-80", "80-c0", "c0-"]
+AFTER = ["-20", "20-40"]
+_VSCHEMA = {
+    "sharded": True,
+    "vindexes": {"hash": {"type": "hash"}},
+    "tables": {TABLE: {"column_vindexes": [{"column": "customer", "name": "hash"}]}},
+}
+
+
+class World:
+    """A keyspace of four shards, another with two that the first of them will be split into, writers, and a relay."""
+
+    def __init__(self, folder: Path, servers: str, name: str, cluster: Vitess, seed: int) -> None:
+        self.folder = folder
+        self.cluster = cluster
+        self.seed = seed
+        self.connect: Connect = lambda: opened(cluster.mariadb.connect(autocommit=False, defer_connect=True))
+        self.before = [("commerce", shard) for shard in SHARDS]
+        self.after = [("moved", shard) for shard in AFTER]
+        self.databases = [database(*place) for place in (*self.before, *self.after)]
+        audit(self.connect, self.databases)
+        self.is_split = False
+        self.writers = [Writer(self.connect, self.place, range(n, 60, 3), seed * 10 + n) for n in range(3)]
+        self.path = folder / "relay.yaml"
+        source = {
+            "name": "commerce",
+            "type": "vitess",
+            "vtgate": cluster.vtgate,
+            "keyspace": "commerce",
+            "tables": [TABLE],
+        }
+        kafka = {"bootstrap_servers": servers, "producer": {"transaction.timeout.ms": 2000}}
+        self.path.write_text(yaml.safe_dump({"name": name, "kafka": kafka, "sources": [source]}))
+        self.relays: list[Relay] = []
+
+    def place(self, customer: int) -> str:
+        """The database that a customer is in now."""
+        of = keyspace_id("hash", customer)
+        places = [*self.before[1:], *self.after] if self.is_split else self.before
+        return next(database(*place) for place in places if shard_range(place[1]).contains(of))
+
+    def start(self, *arguments: str) -> Relay:
+        command = [sys.executable, "-m", "relay.cli", "run", str(self.path), *arguments]
+        relay = Relay(command, self.folder / f"relay-{len(self.relays)}.log")
+        self.relays.append(relay)
+        return relay
+
+    def going(self, relay: Relay) -> Relay:
+        """Return ``relay``, or one in its place if it was started while there was nothing to connect to."""
+        if relay.is_running:
+            return relay
+        assert relay.wait(0) == Unavailable.exit_code, relay.log()
+        return self.start()
+
+    def changes(self) -> list[tuple[int, int, dict[str, Any]]]:
+        config = load(self.path)
+        with closing(open_schemas(config)) as schemas:
+            return read_changes(config.kafka.client(), config.topic(TABLE), schemas)
+
+    def truth(self) -> dict[tuple[int, int], list[int | None]]:
+        return history(self.connect, self.databases)
+
+    def add_column(self, name: str) -> None:
+        """Change the table in every shard, one after the other, while it is written to."""
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            for at in self.databases:
+                cursor.execute(f"alter table `{at}`.items add column {name} int default 7")
+
+    def split(self) -> None:
+        """Move what is in the first shard to two others, as a reshard does that switches its writes."""
+        with ExitStack() as stack:
+            for writer in self.writers:
+                stack.enter_context(writer.gate)
+            with closing(self.connect()) as connection, connection.cursor() as cursor:
+                source = database(*self.before[0])
+                cursor.execute(f"select distinct customer from `{source}`.items")
+                self.is_split = True
+                for (customer,) in cursor.fetchall():
+                    columns = "customer, line, version, note"
+                    # A copy is no change, and is not in the streams, which begin at the journal.
+                    cursor.execute("set @copying = 1")
+                    cursor.execute(
+                        f"insert into `{self.place(customer)}`.items ({columns})"
+                        f" select {columns} from `{source}`.items where customer = %s",
+                        (customer,),
+                    )
+                connection.commit()
+            self.cluster.journal(self.before[:1], self.after)
+
+    def close(self) -> None:
+        for writer in self.writers:
+            writer.end()
+        for relay in self.relays:
+            relay.kill()
+
+
+@pytest.fixture
+def world(tmp_path: Path, kafka: Any, unique: str) -> Iterator[World]:
+    if problem := obstacle():
+        pytest.skip(problem)
+    keyspaces = {"commerce": SHARDS, "moved": [*AFTER, "40-"]}
+    with Vitess(keyspaces=keyspaces, schemas=dict.fromkeys(keyspaces, (ITEMS, _VSCHEMA))) as cluster:
+        seed = int(os.environ.get("RELAY_SEED") or 20)
+        world = World(tmp_path, kafka.bootstrap_servers, unique, cluster, seed)
+        yield world
+        world.close()
+
+
+def test_kills_a_change_of_columns_and_a_split_lose_double_and_disorder_nothing(world: World) -> None:
+    """Its seed is ``RELAY_SEED``."""
+    chance = random.Random(world.seed)
+    relay = world.start()
+    wait_until(lambda: "reading shard c0-" in relay.log() or None, 60)
+    for writer in world.writers:
+        writer.start()
+    steps = ["relay"] * 5 + ["vtgate"] * 2 + ["database"]
+    chance.shuffle(steps)
+    steps.insert(chance.randrange(2, len(steps)), "columns")
+    steps.insert(chance.randrange(2, len(steps)), "split")
+    for step in steps:
+        time.sleep(chance.uniform(0.5, 2.5))
+        relay = world.going(relay)
+        if step == "relay":
+            relay.kill()
+            relay = world.start()
+        elif step == "vtgate":
+            world.cluster.kill_vtgate()
+            time.sleep(chance.uniform(0.0, 1.0))
+            world.cluster.restart()
+        elif step == "database":
+            world.cluster.kill()
+            world.cluster.restart()
+        elif step == "columns":
+            world.add_column("extra")
+        else:
+            world.split()
+    time.sleep(2.0)
+    for writer in world.writers:
+        writer.stop()
+    relay = world.going(relay)
+    wait_until(lambda: "took over" in relay.log() or None, 60)
+    assert relay.terminate() == 0, relay.log()
+    last = world.start("--until-caught-up")
+    assert last.wait(120) == 0, last.log()
+    truth = world.truth()
+    assert sum(map(len, truth.values())) > 1000
+    assert problems(truth, world.changes()) == [], steps

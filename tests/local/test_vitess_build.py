@@ -1,0 +1,142 @@
+"""Building Vitess: once, whole or not at all, and what is said where it cannot be. Go is a stand-in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from relay.errors import Unavailable
+from relay.local.vitess import Vitess
+from relay.local.vitess_build import obstacle, vtcombo
+from tests.local.processes import gone
+
+BUILD = [sys.executable, "-c", "from relay.local.vitess_build import vtcombo; print(vtcombo())"]
+
+# What it is asked comes after ``-C FOLDER``, except for ``version``.
+GO = """\
+#!/bin/sh
+home=$(dirname "$0")
+[ "$1" = version ] && {{ echo "go version {version} linux/amd64"; exit 0; }}
+echo "$GOTOOLCHAIN $GOMODCACHE $GOCACHE" >> "$home/environment"
+case "$3" in
+mod)
+    mkdir -p "$home/module"
+    echo module > "$home/module/go.mod"
+    echo "go: downloading vitess.io/vitess"
+    echo "{{\\"Dir\\": \\"$home/module\\"}}"
+    ;;
+build)
+    echo run >> "$home/builds"
+    while [ "$1" != -o ]; do shift; done
+    {build}
+    mkdir -p "$2" && echo built > "$2/vtcombo"
+    ;;
+esac
+"""
+
+
+def use_go(folder: Path, monkeypatch: pytest.MonkeyPatch, build: str = "true", version: str = "go1.26.8") -> Path:
+    """Make a ``go`` the only one on the PATH, and return where it counts its builds."""
+    folder.mkdir(exist_ok=True)
+    go = folder / "go"
+    go.write_text(GO.format(build=build, version=version))
+    go.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    return folder / "builds"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RELAY_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_it_is_built_once_and_only_the_program_is_kept(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    builds = use_go(tmp_path / "go", monkeypatch)
+    assert vtcombo() == vtcombo() == cache / "vitess-0.23.0" / "vtcombo"
+    assert vtcombo().read_text() == "built\n"
+    assert builds.read_text() == "run\n"
+    assert sorted(each.name for each in cache.iterdir()) == ["vitess-0.23.0", "vitess-0.23.0.lock"]
+    assert "building Vitess 0.23.0" in capfd.readouterr().err
+    monkeypatch.setenv("PATH", "")
+    assert vtcombo().exists()
+    assert obstacle() is None
+
+
+def test_it_pins_the_toolchain_and_leaves_the_users_own_caches_alone(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOMODCACHE", "/the/users/own")
+    monkeypatch.setenv("GOTOOLCHAIN", "local")
+    use_go(tmp_path / "go", monkeypatch)
+    vtcombo()
+    for line in (tmp_path / "go" / "environment").read_text().splitlines():
+        toolchain, *caches = line.split()
+        assert toolchain == "go1.25.3"
+        assert all(each.startswith(f"{cache}/vitess-0.23.0.part/") for each in caches)
+
+
+def test_without_go_the_message_says_what_to_install(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(Unavailable, match=r"Go 1\.21\+ is needed, install e\.g\. golang-go \(no go on the PATH\)"):
+        vtcombo()
+
+
+def test_a_go_that_is_too_old_to_fetch_another_is_named(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_go(tmp_path / "go", monkeypatch, version="go1.19.8")
+    with pytest.raises(Unavailable, match=r"Go 1\.21\+ is needed.*go1\.19\.8"):
+        vtcombo()
+
+
+def test_a_failed_build_shows_what_go_said_and_is_tried_again_next_time(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_go(tmp_path / "go", monkeypatch, build="echo no space left on device; exit 1")
+    with pytest.raises(Unavailable, match=r"cannot build Vitess 0\.23\.0: go build failed:\nno space left on device"):
+        vtcombo()
+    assert not (cache / "vitess-0.23.0").exists()
+    use_go(tmp_path / "go", monkeypatch)
+    assert vtcombo().exists()
+
+
+def test_two_at_once_build_once(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    builds = use_go(tmp_path / "go", monkeypatch, build="sleep 0.5")
+    processes = [subprocess.Popen(BUILD, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(3)]
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert builds.read_text() == "run\n"
+
+
+def test_a_killed_build_leaves_no_half_built_vitess_and_no_compiler(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = tmp_path / "started"
+    half = f'[ -e {started} ] || {{ mkdir -p "$2"; echo half > "$2/vtcombo"; echo $$ > {started}; sleep 300; }}'
+    use_go(tmp_path / "go", monkeypatch, build=half)
+    with subprocess.Popen(BUILD, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 30
+        while not (started.exists() and started.read_text().strip()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        process.send_signal(signal.SIGKILL)
+    assert not (cache / "vitess-0.23.0").exists()
+    assert gone(int(started.read_text()))
+    assert vtcombo().read_text() == "built\n"
+
+
+@pytest.mark.services
+def test_a_vitess_that_cannot_be_built_leaves_no_database_behind(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_go(tmp_path / "go", monkeypatch, build="exit 1")
+    with pytest.raises(Unavailable, match="cannot build Vitess"):
+        Vitess(tmp_path / "server").start()
+    assert os.listdir(tmp_path / "server") == []

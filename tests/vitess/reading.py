@@ -1,0 +1,79 @@
+"""Readers for the tests here, and reading with them until there is no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from typing import Any
+
+from relay.lineage import Checkpoint, Shard, ShardState, Stream
+from relay.source import Page
+from relay.sql.tables import Table, lay_out
+from relay.vitess.client import Vtgate
+from relay.vitess.reader import VitessShardReader
+from relay.vitess.settings import Settings
+from relay.vitess.tables import Tables
+
+SOURCE = "shop"
+
+
+def layout(name: str, columns: Any, primary: Any) -> Table:
+    return lay_out(SOURCE, name, columns, primary)
+
+
+@contextmanager
+def opened(
+    vtgate: str,
+    start: Mapping[str, Any],
+    *,
+    shard: str = "0",
+    keyspace: str = "commerce",
+    tables: tuple[str, ...] = ("customer",),
+    after: Page | None = None,
+    now: Mapping[str, Table] | None = None,
+    **settings: Any,
+) -> Iterator[VitessShardReader]:
+    """A reader at ``start``, or after the page ``after`` if that has a position."""
+    checkpoint = None
+    if after is not None and after.position is not None:
+        checkpoint = Checkpoint(ShardState.READING, after.position, after.token)
+    floor = after.token.timestamp if after is not None and after.token is not None else 0
+    settings.setdefault("ask_every", 0.05)
+    settings.setdefault("silence", 20.0)
+    settings.setdefault("wait", 0.03)
+    with closing(Vtgate(vtgate)) as gate:
+        reader = VitessShardReader(
+            gate,
+            Stream(SOURCE, keyspace),
+            Shard(shard),
+            Tables(layout, now or {}),
+            Settings(keyspace, tables, **settings),
+            start=start,
+            checkpoint=checkpoint,
+            floor=floor,
+        )
+        with closing(reader):
+            yield reader
+
+
+def until(reader: VitessShardReader, enough: Callable[[Page], bool], most: int = 2000) -> list[Page]:
+    """Read until a page is ``enough``, that one included."""
+    pages = []
+    for _ in range(most):
+        pages.append(reader.read())
+        if enough(pages[-1]):
+            return pages
+    raise AssertionError(f"not after {most} pages; the last: {pages[-1]}")
+
+
+def is_at_head(page: Page) -> bool:
+    return page.reached is not None and not page.changes
+
+
+def summary(pages: list[Page]) -> list[tuple[Any, ...]]:
+    """What must be equal whenever the same transactions are read."""
+    return [
+        (c.event_id, c.operation, c.table, c.key, c.old, c.new, c.token, c.transaction, c.committed_at)
+        for page in pages
+        for c in page.changes
+    ]

@@ -1,0 +1,276 @@
+"""A vtgate that plays what a test says, over real gRPC: for what a real one cannot be made to do.
+
+`ScriptedVtgate` answers each VStream call with a script; `Log` is a shard's binlog from which scripts are made as
+vtgate would, of v23 or older, and cut into answers as the test likes.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import grpc
+
+from relay.vitess.events import BEGIN, COMMIT, COPY_COMPLETED, DDL, FIELD, JOURNAL, OTHER, ROW, VGTID
+from relay.vitess.proto import vtgate_pb2 as pb
+
+HEARTBEAT = 14
+KEYSPACE = "commerce"
+_INT64, _VARCHAR = 265, 6165
+
+
+@dataclass(frozen=True)
+class Fails:
+    """The call ends with this status."""
+
+    code: str
+    text: str
+
+
+HOLDS = None
+"""The call goes on and nothing comes, but heartbeats where they were asked for."""
+
+Step = list[pb.VEvent] | Fails | None
+Script = Callable[[pb.VStreamRequest], Iterator[Step]]
+
+
+class ScriptedVtgate:
+    """``script`` plays each stream; ``answers`` are those to statements: rows of text by column name, or an error."""
+
+    def __init__(self, script: Script, answers: dict[str, list[dict[str, str | None]] | str] | None = None) -> None:
+        self.script = script
+        self.answers = answers or {}
+        self.requests: list[pb.VStreamRequest] = []
+        self.metadata: list[dict[str, Any]] = []
+        # Whether streams without anything to send send heartbeats.
+        self.beats = True
+        self._pool = ThreadPoolExecutor(64)
+        self._server = grpc.server(self._pool)
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(
+                    "vtgateservice.Vitess",
+                    {
+                        "VStream": grpc.unary_stream_rpc_method_handler(
+                            self._vstream,
+                            request_deserializer=pb.VStreamRequest.FromString,
+                            response_serializer=pb.VStreamResponse.SerializeToString,
+                        ),
+                        "Execute": grpc.unary_unary_rpc_method_handler(
+                            self._execute,
+                            request_deserializer=pb.ExecuteRequest.FromString,
+                            response_serializer=pb.ExecuteResponse.SerializeToString,
+                        ),
+                    },
+                ),
+            )
+        )
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+
+    def __enter__(self) -> Self:
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop(0).wait()
+        self._pool.shutdown()
+
+    @property
+    def reads(self) -> list[pb.VStreamRequest]:
+        """The requests that are not questions for the head."""
+        return [r for r in self.requests if r.vgtid.shard_gtids[0].gtid != "current"]
+
+    def _vstream(self, request: pb.VStreamRequest, context: Any) -> Iterator[pb.VStreamResponse]:
+        self.requests.append(request)
+        self.metadata.append({item.key: item.value for item in context.invocation_metadata()})
+        for step in self.script(request):
+            if isinstance(step, Fails):
+                context.abort(getattr(grpc.StatusCode, step.code), step.text)
+            elif step is HOLDS:
+                beat = time.monotonic()
+                while context.is_active():
+                    time.sleep(0.002)
+                    if self.beats and request.flags.heartbeat_interval and time.monotonic() - beat > 0.1:
+                        beat = time.monotonic()
+                        yield pb.VStreamResponse(events=[pb.VEvent(type=HEARTBEAT, timestamp=int(time.time()))])
+            else:
+                yield pb.VStreamResponse(events=step)
+
+    def _execute(self, request: pb.ExecuteRequest, context: Any) -> pb.ExecuteResponse:
+        self.metadata.append({item.key: item.value for item in context.invocation_metadata()})
+        answer = self.answers.get(request.query.sql, "no such table")
+        if isinstance(answer, str):
+            return pb.ExecuteResponse(error=pb.RPCError(message=answer, code=3))
+        names = list(answer[0]) if answer else []
+        rows = [made([value if value is None else value.encode() for value in row.values()]) for row in answer]
+        return pb.ExecuteResponse(result=pb.QueryResult(fields=[pb.Field(name=n) for n in names], rows=rows))
+
+
+def made(values: Sequence[bytes | None]) -> pb.Row:
+    lengths = [-1 if value is None else len(value) for value in values]
+    return pb.Row(lengths=lengths, values=b"".join(value or b"" for value in values))
+
+
+def fields(table: str = "customer", **more: str) -> pb.FieldEvent:
+    """The fields of ``id bigint``, ``name varchar(20)``, and ``more`` columns by their types."""
+    known = [
+        pb.Field(name="id", type=_INT64, flags=3, charset=63, column_type="bigint(20)"),
+        pb.Field(name="name", type=_VARCHAR, charset=45, column_type="varchar(20)"),
+        *(pb.Field(name=name, type=_INT64, charset=63, column_type=kind) for name, kind in more.items()),
+    ]
+    return pb.FieldEvent(table_name=table, fields=known, enum_set_string_values=True)
+
+
+@dataclass
+class Transaction:
+    """``changes``: (table, before, after) of rows given as tuples of bytes or None."""
+
+    gtid: str
+    timestamp: int
+    changes: list[tuple[str, tuple[bytes | None, ...] | None, tuple[bytes | None, ...] | None]] = field(
+        default_factory=list
+    )
+    statement: str | None = None
+    journal: pb.Journal | None = None
+
+
+@dataclass
+class Log:
+    """The binlog of one shard. ``before``: what was executed before it begins. MariaDB: one domain."""
+
+    shard: str = "0"
+    before: str = "MariaDB/0-1-10"
+    transactions: list[Transaction] = field(default_factory=list)
+    # Whether events name their transaction, as they do since v23.
+    names: bool = True
+    # Bytes of rows in one answer, where a transaction is sent in chunks, as it is since v24; None: it is not.
+    chunk: int | None = None
+    layouts: dict[str, pb.FieldEvent] = field(default_factory=lambda: {t: fields(t) for t in ("customer", "other")})
+
+    def add(self, *rows: Any, statement: str | None = None, journal: pb.Journal | None = None) -> Transaction:
+        """Append a transaction of ``rows``: (before, after) of customer, or (table, before, after)."""
+        number = len(self.transactions) + 11
+        changes = [row if len(row) == 3 else ("customer", *row) for row in rows]
+        done = Transaction(f"0-1-{number}", 1_700_000_000 + number, changes, statement, journal)
+        self.transactions.append(done)
+        return done
+
+    @property
+    def head(self) -> str:
+        return f"MariaDB/{self.transactions[-1].gtid}" if self.transactions else self.before
+
+    def after(self, position: str) -> list[Transaction]:
+        if position == self.before:
+            return self.transactions
+        at = [f"MariaDB/{one.gtid}" for one in self.transactions].index(position)
+        return self.transactions[at + 1 :]
+
+    def vgtid(self, gtid: str, pks: Sequence[pb.TableLastPK] = ()) -> pb.VEvent:
+        own = pb.ShardGtid(keyspace=KEYSPACE, shard=self.shard, gtid=gtid, table_p_ks=pks)
+        return pb.VEvent(type=VGTID, vgtid=pb.VGtid(shard_gtids=[own]), keyspace=KEYSPACE, shard=self.shard)
+
+    def play(self, transactions: Sequence[Transaction], known: set[str]) -> Iterator[list[pb.VEvent]]:
+        """Yield the answers for ``transactions``. ``known``: tables whose fields this stream was told."""
+        for one in transactions:
+            answer: list[pb.VEvent] = []
+            about: dict[str, Any] = {"timestamp": one.timestamp, "keyspace": KEYSPACE, "shard": self.shard}
+            about["event_gtid"] = one.gtid if self.names else ""
+            end = self.vgtid(f"MariaDB/{one.gtid}")
+            if one.statement is not None:
+                kind = OTHER if one.statement == "" else DDL
+                known.clear()
+                yield [end, pb.VEvent(type=kind, statement=one.statement, **about)]
+                continue
+            answer.append(pb.VEvent(type=BEGIN, **about))
+            size = 0
+            for table, before, after in one.changes:
+                if table not in known:
+                    known.add(table)
+                    answer.append(pb.VEvent(type=FIELD, field_event=self.layouts[table], **about))
+                change = pb.RowChange()
+                if before is not None:
+                    change.before.CopyFrom(made(before))
+                if after is not None:
+                    change.after.CopyFrom(made(after))
+                row = pb.RowEvent(table_name=table, row_changes=[change])
+                answer.append(pb.VEvent(type=ROW, row_event=row, **about))
+                size += len(change.before.values) + len(change.after.values)
+                if self.chunk is not None and size >= self.chunk:
+                    yield answer
+                    answer, size = [], 0
+            if one.journal is not None:
+                answer.append(pb.VEvent(type=JOURNAL, journal=one.journal, **about))
+            yield [*answer, end, pb.VEvent(type=COMMIT, **about)]
+
+    def script(self, request: pb.VStreamRequest) -> Iterator[Step]:
+        """Play the log from the position that is asked for, and hold."""
+        own = request.vgtid.shard_gtids[0]
+        if own.gtid == "current":
+            yield [self.vgtid(self.head), pb.VEvent(type=OTHER, keyspace=KEYSPACE, shard=self.shard)]
+        else:
+            yield from self.play(self.after(own.gtid), set())
+        yield HOLDS
+
+
+def copy_script(log: Log, rows: dict[str, list[tuple[bytes | None, ...]]], batch: int, seed: int) -> Script:
+    """Play the copy of the tables asked for, in batches, as uvstreamer does: with its odd beginnings of transactions.
+
+    The rows copied are those of ``rows``, by their first column; between batches calls may be cut off.
+    """
+    chance = random.Random(seed)
+
+    def play(request: pb.VStreamRequest) -> Iterator[Step]:
+        own = request.vgtid.shard_gtids[0]
+        if own.gtid == "current" or not request.flags.tables_to_copy:
+            yield from log.script(request)
+            return
+        here: dict[str, Any] = {"keyspace": KEYSPACE, "shard": log.shard}
+        (table,) = request.flags.tables_to_copy
+        wanted = {rule.match for rule in request.filter.rules}
+        place = {pk.table_name: pk for pk in own.table_p_ks}
+        last = bytes(place[table].lastpk.rows[0].values) if table in place else b""
+        if own.gtid:
+            # Catching up: of a table that was not begun nothing is sent.
+            shown = wanted - ({table} if table not in place else set())
+            missed = [
+                Transaction(t.gtid, t.timestamp, [c for c in t.changes if c[0] in shown]) for t in log.after(own.gtid)
+            ]
+            cut = [pb.VEvent(type=BEGIN, timestamp=1, event_gtid="0-1-999", **here)]  # of a catch-up cut off
+            pks = [place[table]] if table in place else []
+            for answer in log.play(missed, set()):
+                for event in answer:
+                    for one in event.vgtid.shard_gtids:
+                        one.table_p_ks.extend(pks)
+                yield [*cut, *answer]
+        at = log.head
+        begin = pb.VEvent(type=BEGIN, **here)
+        told = [begin, pb.VEvent(type=FIELD, field_event=log.layouts[table], **here), log.vgtid(at)]
+        rest = sorted(row for row in rows[table] if int(row[0] or b"0") > int(last or b"0"))
+        rest.sort(key=lambda row: int(row[0] or b"0"))
+        for first in range(0, len(rest), batch):
+            some = rest[first : first + batch]
+            events = [
+                pb.VEvent(
+                    type=ROW,
+                    row_event=pb.RowEvent(table_name=table, row_changes=[pb.RowChange(after=made(row))]),
+                    **here,
+                )
+                for row in some
+            ]
+            pk = pb.TableLastPK(
+                table_name=table,
+                lastpk=pb.QueryResult(fields=[pb.Field(name="id", type=_INT64)], rows=[made([some[-1][0]])]),
+            )
+            yield [*(told or [begin]), *events, log.vgtid(at, [pk]), pb.VEvent(type=COMMIT, **here)]
+            told = []
+            if chance.random() < 0.2:
+                yield Fails("UNAVAILABLE", "the tablet is gone")
+        yield [*told, begin, log.vgtid(at), pb.VEvent(type=COMMIT, **here)]
+        yield [pb.VEvent(type=COPY_COMPLETED, **here), pb.VEvent(type=COPY_COMPLETED)]
+        yield HOLDS
+
+    return play

@@ -1,0 +1,103 @@
+"""Calls to vtgate: what waits is bounded, ends are told once all was taken, credentials go along."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from relay.errors import RelayError, Unavailable
+from relay.vitess.client import StreamEnded, VStream, Vtgate
+from relay.vitess.proto import vtgate_pb2 as pb
+from tests.vitess.scripted import HOLDS, Fails, Log, ScriptedVtgate, Step
+
+AT = [pb.ShardGtid(keyspace="commerce", shard="0", gtid="MariaDB/0-1-1")]
+
+
+def taken(stream: VStream, count: int) -> list[bytes]:
+    found: list[bytes] = []
+    while len(found) < count:
+        found += stream.take(5.0, 1)
+    return found
+
+
+def test_answers_are_taken_in_order_and_then_the_end_with_its_text() -> None:
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        for number in range(100):
+            yield [pb.VEvent(timestamp=number)]
+        yield Fails("UNAVAILABLE", "the tablet is gone")
+
+    with ScriptedVtgate(script) as vtgate, closing(Vtgate(vtgate.address)) as gate:
+        stream = gate.vstream(AT, {"t": "select * from t"})
+        found = [pb.VStreamResponse.FromString(answer).events[0].timestamp for answer in taken(stream, 100)]
+        assert found == list(range(100))
+        for _ in range(2):
+            with pytest.raises(StreamEnded, match="UNAVAILABLE: the tablet is gone"):
+                stream.take(5.0)
+
+
+def test_no_more_waits_than_the_bound_however_much_the_server_has() -> None:
+    sent = []
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        for number in range(3000):
+            sent.append(number)
+            yield [pb.VEvent(statement="x" * 100_000)]
+
+    with ScriptedVtgate(script) as vtgate, closing(Vtgate(vtgate.address)) as gate:
+        stream = gate.vstream(AT, {}, buffer=1 << 20)
+        before = -1
+        while before != len(sent):
+            before = len(sent)
+            time.sleep(0.3)
+        assert stream._size <= (1 << 20) + 110_000
+        assert len(sent) < 1000  # the rest is held back by the connection's own window
+        assert len(taken(stream, 3000)) == 3000
+
+
+def test_a_stream_can_be_closed_by_another_thread_while_it_is_waited_for() -> None:
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        yield HOLDS
+
+    with ScriptedVtgate(script) as vtgate, closing(Vtgate(vtgate.address)) as gate:
+        stream = gate.vstream(AT, {}, heartbeat=0)
+        threading.Timer(0.1, stream.close).start()
+        with pytest.raises(StreamEnded, match="CANCELLED"):
+            stream.take(60.0)
+
+
+def test_a_stream_that_is_closed_while_it_is_full_lets_go() -> None:
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        while True:
+            yield [pb.VEvent(statement="x" * 10_000)]
+
+    with ScriptedVtgate(script) as vtgate, closing(Vtgate(vtgate.address)) as gate:
+        stream = gate.vstream(AT, {}, buffer=1000)
+        taken(stream, 1)
+        stream.close()
+        stream._thread.join(10.0)
+        assert not stream._thread.is_alive()
+
+
+def test_credentials_go_with_every_call() -> None:
+    answers: dict[str, list[dict[str, str | None]] | str] = {"show vitess_shards": [{"Shards": "commerce/0"}]}
+    with (
+        ScriptedVtgate(Log().script, answers) as vtgate,
+        closing(Vtgate(vtgate.address, user="relay", password="secret")) as gate,
+    ):
+        gate.vstream(AT, {}).close()
+        gate.execute("show vitess_shards")
+        assert {"username": "relay", "password": "secret"}.items() <= vtgate.metadata[-1].items()
+
+
+def test_rows_of_a_statement_come_by_name_and_its_errors_as_what_they_are() -> None:
+    answers: dict[str, list[dict[str, str | None]] | str] = {"select 1": [{"a": "1", "b": None}], "select 2": "syntax"}
+    with ScriptedVtgate(Log().script, answers) as vtgate, closing(Vtgate(vtgate.address)) as gate:
+        assert gate.execute("select 1") == [{"a": "1", "b": None}]
+        with pytest.raises(RelayError, match="refuses 'select 2': syntax"):
+            gate.execute("select 2")
+    with closing(Vtgate("127.0.0.1:1")) as nobody, pytest.raises(Unavailable, match=r"vtgate 127.0.0.1:1 does not"):
+        nobody.execute("select 1", timeout=2.0)

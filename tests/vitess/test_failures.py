@@ -1,0 +1,54 @@
+"""What the end of a stream means: vtgate's own table of what it tries again, and what it gives up."""
+
+from __future__ import annotations
+
+import pytest
+
+from relay.vitess.client import StreamEnded
+from relay.vitess.failures import Ending, ending, hint, participants, unknown_shard
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "meaning"),
+    [
+        ("FAILED_PRECONDITION", "tablet is not serving", Ending.TRANSIENT),
+        ("UNAVAILABLE", "connection refused", Ending.TRANSIENT),
+        ("INVALID_ARGUMENT", "vgtid must have at least one value", Ending.FINAL),
+        ("INVALID_ARGUMENT", "GTIDSet Mismatch: requested source position:5, current target vrep", Ending.MISMATCH),
+        ("UNKNOWN", "query was killed (errno 3024) (sqlstate HY000)", Ending.TRANSIENT),
+        ("UNKNOWN", "log file (errno 1236) (sqlstate HY000)", Ending.PURGED),
+        ("UNKNOWN", "purged (errno 1789) (sqlstate HY000)", Ending.PURGED),
+        ("UNKNOWN", "stream (at source tablet) error: partial row image encountered: ensure", Ending.FINAL),
+        ("UNKNOWN", "stream (at source tablet) error: unknown table t in schema", Ending.FINAL),
+        ("UNKNOWN", "table t is not present in the database", Ending.FINAL),
+        ("INTERNAL", "not all journaling participants are in the stream: journal: [], stream: []", Ending.PARTICIPANTS),
+        ("INTERNAL", "something else", Ending.TRANSIENT),
+        ("FAILED_PRECONDITION", "shard provided in VGTID, 80-, not found in the ks keyspace", Ending.UNKNOWN_SHARD),
+        ("UNAUTHENTICATED", "no", Ending.DENIED),
+        ("PERMISSION_DENIED", "no", Ending.DENIED),
+        ("UNIMPLEMENTED", "unknown service", Ending.FINAL),
+        ("DEADLINE_EXCEEDED", "", Ending.TRANSIENT),
+        ("OK", "vtgate ended the stream", Ending.TRANSIENT),
+    ],
+)
+def test_each_end_means_one_thing(code: str, text: str, meaning: Ending) -> None:
+    assert ending(StreamEnded(code, text)) is meaning
+
+
+def test_the_shards_of_a_journal_are_read_out_of_the_error_and_those_of_the_stream_are_not() -> None:
+    text = (
+        'error: not all journaling participants are in the stream: journal: [keyspace:"ks"  shard:"-80" '
+        'keyspace:"ks" shard:"80-" keyspace:"other" shard:"0"], stream: [keyspace:"ks" shard:"x" gtid:"MariaDB/0-1-1"]'
+    )
+    assert participants(StreamEnded("INTERNAL", text), "ks") == {"-80", "80-"}
+
+
+def test_the_shard_that_is_missing_is_read_out_of_the_error() -> None:
+    ended = StreamEnded("FAILED_PRECONDITION", "shard provided in VGTID, -40, not found in the ks keyspace")
+    assert unknown_shard(ended) == "-40"
+
+
+def test_a_table_altered_since_is_told_with_what_to_do() -> None:
+    assert "--track-schema-versions" in hint(StreamEnded("UNKNOWN", "cannot determine table columns for t"))
+    assert "binlog_row_image" in hint(StreamEnded("UNKNOWN", "partial row image encountered"))
+    assert hint(StreamEnded("UNKNOWN", "else")) == ""

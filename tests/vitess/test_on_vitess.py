@@ -1,0 +1,339 @@
+"""Reading the shards of a real Vitess: types, copies that break off, DDL, reshards."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from decimal import Decimal
+
+import pytest
+
+from relay.change import Change, Operation
+from relay.errors import RelayError
+from relay.local.vitess import Vitess, database
+from relay.local.vitess_build import obstacle
+from relay.source import Page
+from relay.vitess.client import Vtgate
+from relay.vitess.head import Head
+from tests.vitess.reading import is_at_head, opened, summary, until
+
+pytestmark = pytest.mark.services
+
+_COLUMNS = {
+    "tiny": ("tinyint", "-128", -128),
+    "small": ("smallint unsigned", "65535", 65535),
+    "medium": ("mediumint", "-8388608", -8388608),
+    "whole": ("int unsigned", "4294967295", 4294967295),
+    "big": ("bigint unsigned", "18446744073709551615", 18446744073709551615),
+    "filled": ("int(8) zerofill", "42", 42),
+    "exact": ("decimal(30,10)", "-12345678901234567890.0123456789", Decimal("-12345678901234567890.0123456789")),
+    "cents": ("decimal(12,2)", "0.05", Decimal("0.05")),
+    "finest": ("decimal(65,30)", "1.5", Decimal("1.500000000000000000000000000000")),
+    "twice": ("double", "1e300", 1e300),
+    "tenth": ("double", "0.1", 0.1),
+    "day": ("date", "'0000-00-00'", "0000-00-00"),
+    "instant": ("datetime(6)", "'2024-02-29 23:59:59.123456'", "2024-02-29 23:59:59.123456"),
+    "long_time": ("time(2)", "'-838:59:59'", "-838:59:59.00"),
+    "stamp": ("timestamp(3) null", "'2024-01-01 00:00:00.125'", 1704067200125000),
+    "no_stamp": ("timestamp null", "'0000-00-00'", 0),
+    "in_year": ("year", "2024", 2024),
+    "four": ("char(4)", "'a'", "a"),
+    "binary_text": ("char(4) character set utf8mb4 collate utf8mb4_bin", "'a'", "a"),
+    "name": ("varchar(20)", "'b  '", "b  "),
+    "prose": ("text", "'text é'", "text é"),
+    "western": ("varchar(20) character set latin1", "'café €'", "café €"),
+    "wide": ("text character set utf16", "'utf16 é'", "utf16 é"),
+    "eastern": ("varchar(20) character set sjis", "'表'", "表"),
+    "document": ("json", """'{"a": 1.50}'""", '{"a": 1.50}'),
+    "choice": (r"enum('a','b\\c','it''s','é')", r"'b\\c'", "b\\c"),
+    "latin_choice": ("enum('café','b') character set latin1", "'café'", "café"),
+    "several": ("set('x','y','z')", "'x,z'", ["x", "z"]),
+    "padded": ("binary(4)", "'ab'", b"ab\0\0"),
+    "raw": ("varbinary(10)", "x'636400'", b"cd\0"),
+    "blob": ("longblob", "x'00ff'", b"\0\xff"),
+    "bits": ("bit(9)", "b'101010101'", b"\x01\x55"),
+    "place": ("point", "point(1,2)", bytes.fromhex("000000000101000000000000000000f03f0000000000000040")),
+    "name_of": ("uuid", "'123e4567-e89b-12d3-a456-426655440000'", bytes.fromhex("123e4567e89b12d3a456426655440000")),
+    "old_name": ("uuid", "'6ccd780c-baba-1026-9564-5b8c656024db'", bytes.fromhex("6ccd780cbaba102695645b8c656024db")),
+    "address": ("inet6", "'::1'", bytes(15) + b"\x01"),
+    "short_address": ("inet4", "'10.0.0.0'", b"\x0a\0\0\0"),
+    "nothing": ("varchar(5)", "null", None),
+}
+_TYPES = ", ".join(f"`{name}` {kind}" for name, (kind, _, _) in _COLUMNS.items())
+_ONE = f"""
+create table types (id bigint primary key, {_TYPES});
+create table rounded (id bigint primary key, v float);
+create table customer (id bigint primary key, v int);
+create table other (a int, b varchar(20), v int, primary key (a, b));
+create table first (id bigint primary key, v int);
+create table empty (id bigint primary key);
+create table last (a int, b varchar(20), v int, primary key (a, b));
+"""
+_SPLIT = "create table customer (id bigint primary key, v int)"
+_VSCHEMA = {
+    "sharded": True,
+    "vindexes": {"hash": {"type": "hash"}},
+    "tables": {"customer": {"column_vindexes": [{"column": "id", "name": "hash"}]}},
+}
+_BY_SHARD = {"-80": {1, 2}, "80-": {4}}  # of the ids 1, 2 and 4, by the vindex `hash`
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Vitess]:
+    """``one`` of one shard; ``split`` of two, and a third that takes their place in reshards."""
+    if problem := obstacle():
+        pytest.skip(problem)
+    names = ("types", "rounded", "customer", "other", "first", "empty", "last")
+    unsharded = {"sharded": False, "tables": {name: {} for name in names}}
+    with Vitess(
+        keyspaces={"one": ["0"], "split": ["-80", "80-", "-"]},
+        schemas={"one": (_ONE, unsharded), "split": (_SPLIT, _VSCHEMA)},
+    ) as vitess:
+        yield vitess
+
+
+@pytest.fixture
+def below(cluster: Vitess) -> Iterator[Callable[..., None]]:
+    """Runs statements in the database of the shard ``one/0``, below Vitess."""
+    with closing(cluster.mariadb.connect(database=database("one", "0"), autocommit=True)) as connection:
+
+        def run(*statements: str) -> None:
+            with connection.cursor() as cursor:
+                for statement in statements:
+                    cursor.execute(statement)
+
+        run("set sql_mode = '', time_zone = '+00:00'")
+        yield run
+        run("delete from customer", "delete from other")
+
+
+def head(cluster: Vitess, keyspace: str = "one", shard: str = "0") -> dict[str, str]:
+    with closing(Vtgate(cluster.vtgate)) as gate:
+        asked = Head(gate, keyspace, shard, "customer", tablet_type="REPLICA", cells="")
+        asked.ask()
+        found = asked.poll(10.0)
+    assert found is not None
+    return {"gtid": found[1].position}
+
+
+def changes(pages: list[Page]) -> list[Change]:
+    return [change for page in pages for change in page.changes]
+
+
+def test_every_type_is_the_same_from_the_binlog_and_from_a_copy_and_is_what_was_written(
+    cluster: Vitess, below: Callable[..., None]
+) -> None:
+    start = head(cluster)
+    values = ", ".join(literal for _, literal, _ in _COLUMNS.values())
+    below(f"insert into types values (1, {values})")
+    with opened(cluster.vtgate, start, keyspace="one", tables=("types",)) as reader:
+        (streamed,) = changes(until(reader, is_at_head))
+    with opened(cluster.vtgate, {"type": "copy"}, keyspace="one", tables=("types",)) as reader:
+        (copied,) = changes(until(reader, is_at_head))
+    assert streamed.new == {"id": 1} | {name: value for name, (_, _, value) in _COLUMNS.items()}
+    assert copied.new == streamed.new
+    assert {name: type(value) for name, value in copied.new.items()} == {
+        name: type(value) for name, value in streamed.new.items()
+    }
+
+
+def test_floats_are_exact_in_the_stream_and_refused_in_a_copy(cluster: Vitess, below: Callable[..., None]) -> None:
+    start = head(cluster)
+    below("insert into rounded values (1, 3.99), (2, 16777215), (3, 0.123456789)")
+    with opened(cluster.vtgate, start, keyspace="one", tables=("rounded",)) as reader:
+        found = [change.new["v"] for change in changes(until(reader, is_at_head)) if change.new]
+    assert found == [3.99, 16777215.0, 0.12345679]
+    with (
+        opened(cluster.vtgate, {"type": "copy"}, keyspace="one", tables=("rounded",)) as reader,
+        pytest.raises(RelayError, match="SELECT rounds a FLOAT"),
+    ):
+        until(reader, is_at_head)
+
+
+def test_changes_carry_their_transaction_and_a_changed_key_is_two(cluster: Vitess, below: Callable[..., None]) -> None:
+    start = head(cluster)
+    below("insert into customer values (1, 1), (2, 2)", "update customer set id = 3 where id = 2", "begin")
+    below("update customer set v = 5 where id = 1", "update customer set v = 6 where id = 1", "commit")
+    below("delete from customer where id = 1")
+    with opened(cluster.vtgate, start, keyspace="one") as reader:
+        pages = until(reader, is_at_head)
+        found = changes(pages)
+    seen = [
+        (c.operation.value, c.key["id"], c.transaction.order, c.transaction.last)
+        for c in found
+        if c.key and c.transaction
+    ]
+    assert seen == [
+        ("INSERT", 1, 0, False),
+        ("INSERT", 2, 1, True),
+        ("DELETE", 2, 0, False),
+        ("INSERT", 3, 1, True),
+        ("UPDATE", 1, 0, False),
+        ("UPDATE", 1, 1, True),
+        ("DELETE", 1, 0, True),
+    ]
+    assert len({change.event_id for change in found}) == len(found)
+    assert all(change.token and change.token.timestamp for change in found)
+    assert pages[-1].position == {"gtid": found[-1].token.position if found[-1].token else ""}
+    with opened(cluster.vtgate, start, keyspace="one", page_bytes=1) as reader:
+        assert summary(until(reader, is_at_head)) == summary(pages)
+
+
+def test_altered_truncated_and_dropped_tables_are_followed(cluster: Vitess, below: Callable[..., None]) -> None:
+    start = head(cluster)
+    tables = ("customer", "other")
+    with opened(cluster.vtgate, start, keyspace="one", tables=tables) as reader:
+        below("insert into customer values (1, 1)")
+        pages = until(reader, lambda page: bool(page.changes))
+        below(
+            "alter table customer add column extra varchar(10) default 'x'", "insert into customer values (2, 2, 'y')"
+        )
+        pages += until(reader, lambda page: bool(page.changes))
+        below("alter table customer drop column extra", "insert into customer values (3, 3)")
+        pages += until(reader, lambda page: bool(page.changes))
+        below("truncate table customer", "insert into other values (1, 'b', 1)")
+        pages += until(reader, lambda page: any(change.table == "other" for change in page.changes))
+    assert [(c.operation.value, c.table, c.new) for c in changes(pages)] == [
+        ("INSERT", "customer", {"id": 1, "v": 1}),
+        ("INSERT", "customer", {"id": 2, "v": 2, "extra": "y"}),
+        ("INSERT", "customer", {"id": 3, "v": 3}),
+        ("TRUNCATE", "customer", None),
+        ("INSERT", "other", {"a": 1, "b": "b", "v": 1}),
+    ]
+    assert [schema.table for schema in pages[-1].tables][-1] == "other"
+
+
+def test_other_databases_move_the_position_and_give_nothing(cluster: Vitess, below: Callable[..., None]) -> None:
+    start = head(cluster)
+    for number in range(30):
+        cluster.execute(f"insert into customer (id, v) values ({100 + number}, 1)", "split")
+    cluster.execute("delete from customer", "split")
+    below("insert into customer values (7, 7)")
+    with opened(cluster.vtgate, start, keyspace="one") as reader:
+        pages = until(reader, is_at_head)
+    assert [change.key for change in changes(pages)] == [{"id": 7}]
+    assert pages[-1].position == head(cluster)
+
+
+def test_a_statement_over_several_shards_is_a_transaction_in_each(cluster: Vitess) -> None:
+    starts = {shard: head(cluster, "split", shard) for shard in _BY_SHARD}
+    cluster.execute("insert into customer (id, v) values (1, 1), (2, 2), (4, 4)", "split")
+    transactions = set()
+    for shard, start in starts.items():
+        with opened(cluster.vtgate, start, keyspace="split", shard=shard) as reader:
+            found = changes(until(reader, is_at_head))
+        assert {change.key["id"] for change in found if change.key} == _BY_SHARD[shard]
+        transactions |= {change.transaction.id for change in found if change.transaction}
+    assert len(transactions) == 2
+    cluster.execute("delete from customer", "split")
+
+
+def test_a_copy_whose_reader_dies_at_any_page_loses_nothing(cluster: Vitess, below: Callable[..., None]) -> None:
+    # Each table is less than what vtgate sends at once: vtcombo uses the memory of a batch again while it is sent.
+    chance = random.Random(1)
+    tables = ("first", "empty", "last")
+    for table, columns, key in (("first", "id, v", "{0}"), ("last", "a, b, v", "{0}, 'k'")):
+        rows = [f"({key.format(number)}, {number})" for number in range(9_000)]
+        for first in range(0, len(rows), 5000):
+            below(f"insert into {table} ({columns}) values {','.join(rows[first : first + 5000])}")
+    state: dict[str, dict[int, int]] = {table: {} for table in tables}
+    reads = 0
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.wait(0.01):
+            number, value = chance.randrange(9_000), chance.randrange(1 << 30)
+            below(
+                f"update first set v = {value} where id = {number}",
+                f"update last set v = {value} where a = {number}",
+            )
+            below(f"delete from first where id = {chance.randrange(9_000)}")
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    page: Page | None = None
+    snapshots = set()
+
+    def apply(page: Page) -> int:
+        for change in page.changes:
+            assert change.key is not None
+            key = change.key["id" if change.table == "first" else "a"]
+            if change.new is None:
+                state[change.table].pop(key, None)
+            else:
+                state[change.table][key] = change.new["v"]
+            if change.snapshot:
+                snapshots.add(change.snapshot.id)
+        return sum(change.operation is Operation.READ for change in page.changes)
+
+    try:
+        for _ in range(60):
+            with opened(
+                cluster.vtgate, {"type": "copy"}, keyspace="one", tables=tables, after=page, wait=0.2
+            ) as reader:
+                for _ in range(random.randint(2, 12)):
+                    page = reader.read()
+                    assert not page.failed, page.failed
+                    reads += apply(page)
+            if page is not None and page.position is not None and "copied" not in page.position:
+                break
+    finally:
+        stop.set()
+        writer.join()
+    with opened(cluster.vtgate, {"type": "copy"}, keyspace="one", tables=tables, after=page) as reader:
+        for page in until(reader, is_at_head):
+            reads += apply(page)
+    assert page is not None
+    assert page.position is not None
+    assert page.position.keys() == {"gtid"}
+    assert state["first"] == dict(cluster.execute("select id, v from first limit 9999", "one"))
+    assert state["last"] == dict(cluster.execute("select a, v from last limit 9999", "one"))
+    assert reads >= 17_000
+    assert len(snapshots) == 1
+
+
+@pytest.mark.parametrize(
+    ("participants", "targets"), [(["-80"], ["-"]), (["-80", "80-"], ["-"]), (["-"], ["-80", "80-"])]
+)
+def test_shards_end_at_the_journal_of_their_reshard(
+    cluster: Vitess, participants: list[str], targets: list[str]
+) -> None:
+    starts = {shard: head(cluster, "split", shard) for shard in participants}
+    cluster.execute("insert into customer (id, v) values (1, 1), (2, 2), (4, 4)", "split")
+    at = cluster.position
+    number = cluster.journal([("split", shard) for shard in participants], [("split", shard) for shard in targets])
+    cluster.execute("delete from customer", "split")
+    for shard, start in starts.items():
+        with opened(cluster.vtgate, start, keyspace="split", shard=shard) as reader:
+            pages = until(reader, lambda page: page.finished)
+        assert {change.key["id"] for change in changes(pages) if change.key} == _BY_SHARD.get(shard, set())
+        journal = pages[-1].journal
+        assert journal is not None
+        assert (journal.id, set(journal.participants)) == (str(number), set(participants))
+        assert journal.targets == {target: {"gtid": at} for target in targets}
+
+
+def test_a_position_of_the_future_is_refused_and_an_unknown_shard_is_gone(cluster: Vitess) -> None:
+    future = head(cluster)["gtid"].rpartition("-")[0] + "-999999"
+    with (
+        opened(cluster.vtgate, {"gtid": future}, keyspace="one", silence=1.0) as reader,
+        pytest.raises(RelayError, match=f"{future} is no position of it, which stands at MariaDB/"),
+    ):
+        until(reader, lambda page: False)
+    with opened(cluster.vtgate, head(cluster), keyspace="one", shard="40-80") as reader:
+        assert until(reader, lambda page: page.gone)
+
+
+def test_purged_binlogs_are_a_gap(cluster: Vitess, below: Callable[..., None]) -> None:
+    start = head(cluster)
+    below("insert into customer values (1, 1)", "flush binary logs", "insert into customer values (2, 2)")
+    cluster.mariadb.purge_binlogs()
+    with opened(cluster.vtgate, start, keyspace="one", silence=1.0) as reader:
+        pages = until(reader, lambda page: page.gap is not None)
+        below("insert into customer values (3, 3)")
+        after = until(reader, lambda page: bool(page.changes))
+    assert pages[-1].gap is not None
+    assert pages[-1].gap.begin == start
+    assert [change.key for change in changes(after)] == [{"id": 3}]

@@ -1,0 +1,70 @@
+"""Places in a shard's stream, and the positions that checkpoints hold of them."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay import gtid
+from relay.vitess.position import Place, added, canonical, including
+from relay.vitess.proto import vtgate_pb2 as pb
+from tests.vitess.scripted import made
+
+UUID = "16b1039f-22b6-11ed-b765-0a43f95f28a3"
+OTHER = "06b1039f-22b6-11ed-b765-0a43f95f28a3"
+
+domains = st.dictionaries(st.integers(0, 3), st.tuples(st.integers(1, 3), st.integers(1, 50)), min_size=1)
+servers = st.dictionaries(
+    st.sampled_from([UUID, OTHER]), st.lists(st.integers(1, 40), min_size=1, max_size=6), min_size=1
+)
+mariadb = domains.map(lambda found: "MariaDB/" + ",".join(f"{d}-{s}-{n}" for d, (s, n) in found.items()))
+mysql = servers.map(lambda found: "MySQL56/" + ",".join(f"{u}:{':'.join(map(str, n))}" for u, n in found.items()))
+
+
+@given(text=mariadb | mysql)
+def test_positions_come_back_from_json_as_they_were(text: str) -> None:
+    pk = pb.TableLastPK(
+        table_name="t", lastpk=pb.QueryResult(fields=[pb.Field(name="id")], rows=[made([b"\0\xff", None])])
+    )
+    for place in (
+        Place(canonical(text)),
+        Place(canonical(text), transaction="0-1-5", rows_done=7),
+        Place(canonical(text), ("a", "b"), (pk,)),
+        Place(canonical(text), ()),
+    ):
+        assert Place.of(orjson.loads(orjson.dumps(place.to_json())), "shard") == place
+
+
+@given(text=mariadb, domain=st.integers(0, 4), server=st.integers(1, 3), number=st.integers(1, 60))
+def test_one_more_mariadb_transaction_is_the_union_with_it(text: str, domain: int, server: int, number: int) -> None:
+    one = f"{domain}-{server}-{number}"
+    assert including(canonical(text), one) == (gtid.parse(text) | gtid.parse(one)).position
+
+
+@given(text=mysql, uuid=st.sampled_from([UUID, OTHER]), number=st.integers(1, 60))
+def test_one_more_mysql_transaction_is_the_union_with_it_and_the_difference_names_it(
+    text: str, uuid: str, number: int
+) -> None:
+    before, one = canonical(text), f"{uuid}:{number}"
+    after = including(before, one)
+    assert after == (gtid.parse(text) | gtid.parse(one)).position
+    if after != before:
+        assert added(before, after) == one
+
+
+@given(text=mariadb | mysql)
+def test_a_position_has_one_text(text: str) -> None:
+    assert canonical(text) == gtid.parse(text).position == canonical(canonical(text))
+
+
+def test_a_copy_begins_without_a_position() -> None:
+    place = Place.of({"type": "copy"}, "shard")
+    assert place.to_json() is None
+    assert place.copied == ()
+
+
+@pytest.mark.parametrize("text", ["MariaDB/0-1-0", "MariaDB/0-1-5"])
+def test_single_gtids_are_sets(text: str) -> None:
+    assert canonical(text) == text

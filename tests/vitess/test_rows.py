@@ -1,0 +1,183 @@
+"""Values as VStream sends them, to the values that are carried: from binlogs, from copies, and from older servers."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.errors import RelayError
+from relay.vitess.proto import vtgate_pb2 as pb
+from relay.vitess.rows import decoder
+from tests.vitess.reading import layout
+from tests.vitess.scripted import made
+
+_ID = pb.Field(name="id", type=265, flags=2, charset=63, column_type="bigint(20)")
+
+
+def value(column_type: str, raw: bytes, *, charset: int = 45, copied: bool = False, text: bool = True) -> Any:
+    column = pb.Field(name="v", charset=charset, column_type=column_type)
+    event = pb.FieldEvent(table_name="t", fields=[_ID, column], enum_set_string_values=text)
+    found = decoder(event, layout, copied=copied)
+    assert found is not None
+    row = found.decode(made([b"1", raw]))
+    assert row[0] == 1
+    return row[1]
+
+
+@pytest.mark.parametrize(
+    ("column_type", "raw", "carried"),
+    [
+        ("tinyint(1)", b"1", 1),
+        ("bigint(20) unsigned", b"18446744073709551615", 18446744073709551615),
+        ("int(8) unsigned zerofill", b"00000042", 42),
+        ("decimal(30,10)", b"-12345678901234567890.0123456789", Decimal("-12345678901234567890.0123456789")),
+        ("decimal(12,0)", b"0", Decimal(0)),
+        ("float", b"3.99E+00", 3.99),
+        ("float", b"3.99", 3.99),
+        ("float(10,2) unsigned", b"1.5E+00", 1.5),
+        ("double", b"1E+300", 1e300),
+        ("date", b"0000-00-00", "0000-00-00"),
+        ("datetime(6)", b"2024-02-29 23:59:59.123456", "2024-02-29 23:59:59.123456"),
+        ("time(2)", b"-838:59:59.00", "-838:59:59.00"),
+        ("timestamp(3)", b"2024-01-01 00:00:00.125", 1704067200125000),
+        ("timestamp", b"1970-01-01 00:00:01", 1000000),
+        ("timestamp(6)", b"0000-00-00 00:00:00.000000", 0),
+        ("year(4)", b"2024", 2024),
+        ("year(4)", b"0000", 0),
+        ("char(4)", b"a", "a"),
+        ("json", b'{"a": 1.50}', '{"a": 1.50}'),
+        ("longtext", b'{"a": 1.50}', '{"a": 1.50}'),
+        ("binary(4)", b"ab", b"ab\0\0"),
+        ("binary(4)", b"ab\0\0", b"ab\0\0"),
+        ("varbinary(4)", b"ab\0", b"ab\0"),
+        ("longblob", b"\0\xff", b"\0\xff"),
+        ("bit(9)", b"\x01\x55", b"\x01\x55"),
+        ("bit(9)", b"\x55", b"\0\x55"),
+        ("uuid", bytes.fromhex("123e4567e89b12d3a45642665544"), bytes.fromhex("123e4567e89b12d3a456426655440000")),
+        ("inet6", bytes(15) + b"\x01", bytes(15) + b"\x01"),
+        ("inet4", b"\x0a", b"\x0a\0\0\0"),
+        ("point", b"\0\0\0\0\x01", b"\0\0\0\0\x01"),
+        ("geometrycollection", b"\0", b"\0"),
+        ("enum('a','it''s, b','c\\\\d')", b"it's, b", "it's, b"),
+        ("enum('a','it''s, b','c\\\\d')", b"c\\d", "c\\d"),
+        ("enum('a')", b"", ""),
+        ("set('x','y','z')", b"x,z", ["x", "z"]),
+        ("set('x','y')", b"", []),
+    ],
+)
+def test_each_type_is_carried_as_it_should_be(column_type: str, raw: bytes, carried: Any) -> None:
+    found = value(column_type, raw)
+    assert found == carried
+    assert type(found) is type(carried)
+
+
+@pytest.mark.parametrize(
+    ("column_type", "raw", "carried"),
+    [
+        ("enum('a','1','c')", b"1", "a"),
+        ("enum('a','1','c')", b"0", ""),
+        ("set('x','y','z')", b"5", ["x", "z"]),
+        ("set('x','y','z')", b"0", []),
+    ],
+)
+def test_servers_that_send_the_numbers_of_members_mean_the_members(column_type: str, raw: bytes, carried: Any) -> None:
+    assert value(column_type, raw, text=False) == carried
+
+
+def test_text_is_decoded_by_the_character_set_of_its_column() -> None:
+    assert value("varchar(9)", "café €\x81".encode("cp1252", "ignore") + b"\x81", charset=8) == "café €\x81"
+    assert value("text", "é表".encode("utf-16-be"), charset=54) == "é表"
+    assert value("varchar(9)", "é表".encode(), charset=0) == "é表"  # one that Vitess has no name for
+    assert value("enum('café')", "café".encode("cp1252"), charset=8, copied=True) == "café"
+    assert value("enum('café')", "café".encode(), charset=8) == "café"
+
+
+def test_what_select_prints_of_a_uuid_or_an_address_is_what_the_binlog_has_of_it() -> None:
+    assert value("uuid", b"123e4567-e89b-12d3-a456-426655440000", copied=True) == value(
+        "uuid", bytes.fromhex("123e4567e89b12d3a45642665544")
+    )
+    assert value("inet6", b"::1", copied=True) == bytes(15) + b"\x01"
+    assert value("inet4", b"10.0.0.0", copied=True) == b"\x0a\0\0\0"
+
+
+@pytest.mark.parametrize(
+    ("column_type", "raw"),
+    [
+        ("int(11)", b"x"),
+        ("varchar(9)", b"\xff"),
+        ("decimal(5,2)", b"abc"),
+        ("enum('a')", b"b"),
+        ("set('a','b')", b"a,c"),
+        ("timestamp", b"2024-13-01 00:00:00"),
+    ],
+)
+def test_a_value_that_is_none_is_refused_with_its_column(column_type: str, raw: bytes) -> None:
+    column = pb.Field(name="v", charset=45, column_type=column_type)
+    event = pb.FieldEvent(table_name="t", fields=[_ID, column], enum_set_string_values=True)
+    found = decoder(event, layout)
+    assert found is not None
+    with pytest.raises((ValueError, ArithmeticError, KeyError)):
+        found.decode(made([b"1", raw]))
+    assert found.explain(made([b"1", raw])).startswith("column v: ")
+
+
+@pytest.mark.parametrize(
+    ("column", "why"),
+    [
+        (pb.Field(name="v", column_type="vector(3)"), "vector cannot be carried"),
+        (pb.Field(name="@2", type=6165), "let its tablets track that"),
+        (pb.Field(name="v", type=6165), "dropped or renamed"),
+        (pb.Field(name="v", column_type="varchar(20) /*M!100301 COMPRESSED*/"), "compressed"),
+        (pb.Field(name="v", column_type="set('','a')"), "empty member"),
+        (pb.Field(name="v", column_type=f"set({','.join(repr(str(n)) for n in range(64))})"), "64th member"),
+        (pb.Field(name="v", column_type="varchar(20)", charset=9999), "collation 9999"),
+    ],
+)
+def test_a_column_that_cannot_be_carried_is_refused_with_its_table(column: pb.Field, why: str) -> None:
+    event = pb.FieldEvent(table_name="t", fields=[_ID, column], enum_set_string_values=True)
+    with pytest.raises(RelayError, match=rf"table t: column {column.name}.*{why}"):
+        decoder(event, layout)
+
+
+def test_a_float_cannot_be_copied_since_select_rounds_it() -> None:
+    with pytest.raises(RelayError, match="column v float: SELECT rounds"):
+        value("float", b"3.99", copied=True)
+
+
+@given(
+    values=st.lists(
+        st.tuples(st.none() | st.integers(), st.none() | st.text(), st.none() | st.binary()), min_size=1, max_size=5
+    )
+)
+def test_rows_of_any_lengths_and_nulls_come_apart_as_they_were_put_together(values: list[tuple[Any, ...]]) -> None:
+    columns = [(f"{kind}{at}", kind) for at in range(len(values)) for kind in ("bigint", "text", "blob")]
+    event = pb.FieldEvent(
+        table_name="t",
+        fields=[_ID, *(pb.Field(name=name, charset=45, column_type=kind) for name, kind in columns)],
+    )
+    found = decoder(event, layout)
+    assert found is not None
+    flat = [value for row in values for value in row]
+    raw = [
+        v if v is None or isinstance(v, bytes) else str(v).encode() if isinstance(v, int) else v.encode() for v in flat
+    ]
+    assert found.decode(made([b"7", *raw])) == (7, *flat)
+
+
+def test_the_flag_of_a_field_says_what_the_key_is() -> None:
+    columns = [
+        pb.Field(name="a", column_type="int(11)"),
+        pb.Field(name="b", column_type="int(11)", flags=53251),
+        pb.Field(name="c", column_type="int(11)", flags=16387),
+    ]
+    found = decoder(pb.FieldEvent(table_name="t", fields=columns), layout)
+    assert found is not None
+    assert [column.name for column in found.table.schema.key] == ["b", "c"]
+
+
+def test_a_table_that_is_not_wanted_has_no_decoder() -> None:
+    assert decoder(pb.FieldEvent(table_name="t", fields=[_ID]), lambda *_: None) is None
