@@ -224,7 +224,9 @@ class TransactionChanges:
         if maker is None:
             if len(self._makers) > 1000:  # I11
                 self._makers.clear()
-            maker = _Maker(table, _imager(table), _keyer(table), _identifier(table), event_ids(self._id_shard, table.name))
+            maker = _Maker(
+                table, _imager(table), _keyer(table), _identifier(table), event_ids(self._id_shard, table.name)
+            )
             self._makers[self._id_shard, table] = maker
         self._maker = maker
         return maker
