@@ -53,7 +53,7 @@ class Snapshot:
     as_of: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as `Change` is not: there is one for each change
 class Transaction:
     id: str
     order: int
@@ -114,21 +114,17 @@ def event_ids(shard: str, table: str) -> Callable[..., str]:
     # The lengths keep ("a", "bc") and ("ab", "c") apart.
     begun = blake2b(_part(shard.encode()), digest_size=16)
     middle = _part(table.encode())
+    first = _part(bytes(4))
+    # Changes of one transaction come one after the other.
+    last, placed = "", _part(b"") + middle
 
     def name(position: str, key_bytes: bytes, n: int = 0) -> str:
+        nonlocal last, placed
+        if position != last:
+            last, placed = position, _part(position.encode()) + middle
         identity = begun.copy()
-        at = position.encode()
-        identity.update(
-            b"%b%b%b%b%b\x00\x00\x00\x04%b"
-            % (
-                len(at).to_bytes(4, "big"),
-                at,
-                middle,
-                len(key_bytes).to_bytes(4, "big"),
-                key_bytes,
-                n.to_bytes(4, "big"),
-            )
-        )
+        number = first if n == 0 else _part(n.to_bytes(4, "big"))
+        identity.update(placed + len(key_bytes).to_bytes(4, "big") + key_bytes + number)
         return identity.hexdigest()
 
     return name

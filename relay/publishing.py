@@ -97,6 +97,10 @@ class Publishing:
     def is_long(self) -> bool:
         return self._transaction.is_long
 
+    @property
+    def linger(self) -> float:
+        return self._transaction.linger if self.open else 0.0
+
     def page(self, reads: Reads, reading: Reading, page: Page) -> None:
         """Publish ``page`` and what is to be written down with it."""
         if not self._unconfirmed:

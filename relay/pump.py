@@ -29,6 +29,8 @@ IDLE_READS = 250
 LONGEST_BACKOFF = 5.0
 """Seconds between two reads of a shard that cannot be read: throttled, or its service or the network is down."""
 
+_GATHERED = 0.005  # seconds between two reads of a shard that streams, while each gives so many records or more
+_MANY = 20
 _EMPTY_BEFORE_WAITING = 5
 # Each thread costs the others time whenever it wakes, so more than a few are begun only while reads have to wait.
 _FEW_THREADS = 4
@@ -66,8 +68,11 @@ class Reading:
         if page.failed:
             # Jittered, so that the shards of a throttled stream do not come back all at once.
             return random.uniform(0.5, 1.0) * min(LONGEST_BACKOFF, SHORTEST_WAIT * 2.0 ** min(self.failures, 10))
-        if page.full or self.reader.streams:
+        if page.full:
             return 0.0
+        if self.reader.streams:
+            # Each page has its cost: of what comes thick and fast, a few at once.
+            return _GATHERED if page.records >= _MANY else 0.0
         # Drawn, so that shards which were opened together do not stay in step: their pages would wait for each other.
         drawn = SHORTEST_WAIT * random.uniform(1.0, 1.2)
         if page.records:
@@ -100,7 +105,7 @@ class Pump:
         reading = Reading(reader, key, begun=now, polled=now)
         self._open[id(reading)] = reading
         self._streaming += reader.streams
-        self.again(reading, 0.0)
+        self._schedule(reading, 0.0)
         return reading
 
     def shut(self, reading: Reading) -> None:
@@ -115,7 +120,11 @@ class Pump:
             reading.reader.close()
 
     def again(self, reading: Reading, wait: float) -> None:
-        """Read ``reading`` once more, not before ``wait`` seconds after its last read began."""
+        """Read ``reading`` once more, not before ``wait`` seconds after its last read began; at once if that is now."""
+        self._schedule(reading, wait)
+        self._start()  # what is taken is published while the next page is read
+
+    def _schedule(self, reading: Reading, wait: float) -> None:
         heapq.heappush(self._due, (reading.begun + wait, next(self._numbers), reading))
 
     @property

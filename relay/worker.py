@@ -123,9 +123,9 @@ class Worker:
             if (now := time.monotonic()) - self._looked_at >= _LOOK_EVERY:
                 self._looked_at = now
                 self._look()
-            # Take what has come without waiting while a transaction is open: its records are waited for.
+            # While a transaction is open its records are waited for: wait for no more, unless much comes.
             if not self._inbox:  # I11: what is taken no longer counts against the pump's budget
-                self._inbox.extend(self._pump.take(0.0 if self._publishing.open else _TURN))
+                self._inbox.extend(self._pump.take(self._publishing.linger if self._publishing.open else _TURN))
             idle = not self._inbox
             while self._inbox and not self._publishing.is_long:
                 self._publish(*self._inbox.popleft())

@@ -131,3 +131,21 @@ def test_a_shard_that_streams_is_read_again_at_once_unless_it_failed(pump: Pump)
     reading = pump.open(Reads(streams=True), b"")
     assert reading.wait_after(PAGE) == 0.0
     assert reading.wait_after(replace(PAGE, failed="connection reset")) > 0.0
+
+
+def test_a_shard_whose_changes_come_thick_and_fast_is_left_to_gather_some(pump: Pump) -> None:
+    reading = pump.open(Reads(streams=True), b"")
+    assert reading.wait_after(replace(PAGE, records=1)) == 0.0
+    assert 0.0 < reading.wait_after(replace(PAGE, records=500)) < 0.01
+    assert reading.wait_after(replace(PAGE, records=500, full=True)) == 0.0
+
+
+def test_the_next_page_is_read_while_the_one_before_is_worked_on() -> None:
+    pump = Pump()
+    reads = Reads(PAGE, PAGE)
+    reading = pump.open(reads, b"")
+    assert pump.take(10.0)
+    reads.begun.clear()
+    pump.again(reading, 0.0)
+    assert reads.begun.wait(10)  # without another call of the pump
+    pump.close()

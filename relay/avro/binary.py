@@ -10,12 +10,17 @@ _LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 
 def varint(number: int) -> bytes:
     """Write a number that is not negative, seven bits a byte, the low ones first."""
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
+    # Spelled out: a loop takes three times as long.
+    if number < 0x80:
+        return bytes((number,))
+    if number < 0x4000:
+        return bytes((number & 0x7F | 0x80, number >> 7))
+    if number < 0x200000:
+        return bytes((number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14))
+    if number < 0x10000000:
+        return bytes((number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14 & 0x7F | 0x80, number >> 21))
+    low = (number & 0x7F | 0x80, number >> 7 & 0x7F | 0x80, number >> 14 & 0x7F | 0x80, number >> 21 & 0x7F | 0x80)
+    return bytes(low) + varint(number >> 28)
 
 
 NULL = b"\x00"  # the first branch of every union here

@@ -12,10 +12,11 @@ from typing import Any
 
 from relay.avro import columns
 from relay.avro.binary import LENGTHS, NULL, PRESENT, PRESENT_LENGTHS, SHORT, blob, length, long, text, varint
+from relay.avro.compiled import record_writer
 from relay.avro.rows import source_name
 from relay.change import MARK, Change, Operation, Uncarriable
 from relay.errors import RelayError
-from relay.token import OriginToken
+from relay.token import EventToken, OriginToken
 
 _REMEMBERED = 4096
 _write_int = columns.writer("int")
@@ -42,13 +43,15 @@ class ChangeEncoder:
     def __init__(self, schema: Mapping[str, Any], header: bytes) -> None:
         fields = {field["name"]: field["type"] for field in schema["fields"]}
         self._header = header
-        self._key = [(source_name(field), _key_writer(field)) for field in fields["key"][1]["fields"]]
+        key = [(source_name(field), _key_type(field)) for field in fields["key"][1]["fields"]]
+        self._key = [(name, columns.writer(kind)) for name, kind in key]
+        self._write_key = record_writer(key, nullable=False)
         row = fields["old"][1]
         self._row: list[tuple[str, columns.Writer]] | None = None
         if row != "string":
-            self._row = [
-                (source_name(field), columns.nullable(columns.writer(field["relay.type"]))) for field in row["fields"]
-            ]
+            columns_of_row = [(source_name(field), field["relay.type"]) for field in row["fields"]]
+            self._row = [(name, columns.nullable(columns.writer(kind))) for name, kind in columns_of_row]
+            self._write_row = record_writer(columns_of_row, nullable=True)
         self._operations = {symbol: long(at) for at, symbol in enumerate(fields["operation"]["symbols"])}
         self._images = {symbol: long(at) for at, symbol in enumerate(fields["images"]["symbols"])}
         # What repeats from change to change is written once.
@@ -57,6 +60,11 @@ class ChangeEncoder:
         self._texts = _Memo(text)
         self._attributes = _Memo(_attributes)
         self._tails = _Memo(varint)
+        # All changes of a transaction have one token and one transaction id.
+        self._token: EventToken | None = None
+        self._token_bytes = NULL
+        self._transaction_id = ""
+        self._transaction_bytes = text("")
 
     def encode(self, change: Change) -> bytes:
         """Give header and Avro body; raises `Unencodable`, naming the key and the position."""
@@ -69,7 +77,7 @@ class ChangeEncoder:
         event_id = change.event_id.encode()
         key = change.key
         if key is not None:
-            key_bytes = PRESENT + b"".join([write(key[name]) for name, write in self._key])
+            key_bytes = PRESENT + self._write_key(key)
             if len(key) != len(self._key):
                 raise ValueError(f"key columns {sorted(key)} are not those of the schema")
         elif change.operation is Operation.TRUNCATE or MARK in change.attributes:
@@ -96,26 +104,14 @@ class ChangeEncoder:
                 new_length, new_bytes = PRESENT, self._typed(new, "new")
 
         token = change.token
-        if token is None:
-            token_bytes = NULL
-        else:
-            position = token.position.encode()
-            size = len(position)
-            token_bytes = b"".join(
-                (
-                    PRESENT,
-                    self._longs[token.timestamp],
-                    self._texts[token.shard],
-                    LENGTHS[size] if size < SHORT else length(size),
-                    position,
-                    NULL if token.origin is None else self._origin(token.origin),
-                )
-            )
+        if token is not self._token:
+            self._token_bytes = NULL if token is None else self._of_token(token)
+            self._token = token
 
         if change.snapshot is None and change.transaction is None and change.keyspace_id is None:
             extras = b"\x00\x00\x00"
         else:
-            extras = _extras(change)
+            extras = self._extras(change)
 
         longs = self._longs
         relayed_at = change.relayed_at
@@ -139,18 +135,43 @@ class ChangeEncoder:
                 new_length,
                 new_bytes,
                 self._images[change.images._value_],
-                token_bytes,
+                self._token_bytes,
                 extras,
                 longs[change.resume_timestamp],
                 longs[change.committed_at],
                 relayed_bytes,
-                self._attributes[tuple(change.attributes.items())],
+                self._attributes[tuple(change.attributes.items())] if change.attributes else b"\x00",
             )
         )
 
     def _start(self, start: tuple[str, str, str]) -> bytes:
         operation, source, table = start
         return self._operations[operation] + text(source) + text(table)
+
+    def _of_token(self, token: EventToken) -> bytes:
+        return b"".join(
+            (
+                PRESENT,
+                self._longs[token.timestamp],
+                self._texts[token.shard],
+                text(token.position),
+                NULL if token.origin is None else self._origin(token.origin),
+            )
+        )
+
+    def _extras(self, change: Change) -> bytes:
+        """Write snapshot, transaction and keyspace_id."""
+        snapshot, transaction, keyspace_id = change.snapshot, change.transaction, change.keyspace_id
+        written = NULL if snapshot is None else PRESENT + text(snapshot.id) + long(snapshot.as_of)
+        if transaction is None:
+            written += NULL
+        else:
+            if transaction.id != self._transaction_id:
+                self._transaction_bytes = text(transaction.id)
+                self._transaction_id = transaction.id
+            last = b"\x01" if transaction.last else b"\x00"
+            written += PRESENT + self._transaction_bytes + _write_int(transaction.order) + last
+        return written + (NULL if keyspace_id is None else PRESENT + blob(keyspace_id))
 
     def _origin(self, origin: OriginToken) -> bytes:
         return PRESENT + self._longs[origin.timestamp] + self._texts[origin.shard] + text(origin.position)
@@ -162,8 +183,15 @@ class ChangeEncoder:
             known = {name for name, _ in self._row}
             odd = sorted(known.symmetric_difference(image))
             raise ValueError(f"the {which} image and the schema differ in columns {odd}")
+        try:
+            return self._write_row(image)
+        except _FAULTS:
+            return self._by_column(self._row, image, which)
+
+    def _by_column(self, row: list[tuple[str, columns.Writer]], image: Mapping[str, Any], which: str) -> bytes:
+        """Write ``image``, or say which column cannot be."""
         written = []
-        for name, write in self._row:
+        for name, write in row:
             try:
                 written.append(write(image[name]))
             except KeyError:
@@ -212,10 +240,8 @@ class _Memo(dict[Any, bytes]):
         return made
 
 
-def _key_writer(field: Mapping[str, Any]) -> columns.Writer:
-    if "relay.type" in field:
-        return columns.writer(field["relay.type"])
-    return columns.write_bytes if field["type"] == "bytes" else columns.write_string
+def _key_type(field: Mapping[str, Any]) -> str:
+    return str(field["relay.type"] if "relay.type" in field else field["type"])
 
 
 def _attributes(items: tuple[tuple[str, str], ...]) -> bytes:
@@ -223,20 +249,3 @@ def _attributes(items: tuple[tuple[str, str], ...]) -> bytes:
         return b"\x00"
     pairs = [text(name) + text(value) for name, value in items]
     return length(len(pairs)) + b"".join(pairs) + b"\x00"
-
-
-def _extras(change: Change) -> bytes:
-    """Write snapshot, transaction and keyspace_id."""
-    snapshot, transaction, keyspace_id = change.snapshot, change.transaction, change.keyspace_id
-    return b"".join(
-        (
-            NULL if snapshot is None else PRESENT + text(snapshot.id) + long(snapshot.as_of),
-            NULL
-            if transaction is None
-            else PRESENT
-            + text(transaction.id)
-            + _write_int(transaction.order)
-            + (b"\x01" if transaction.last else b"\x00"),
-            NULL if keyspace_id is None else PRESENT + blob(keyspace_id),
-        )
-    )

@@ -20,6 +20,8 @@ from relay.errors import Unavailable
 if TYPE_CHECKING:
     from types_boto3_dynamodb.client import DynamoDBClient
 
+    from relay.mysql.queries import TokenQueries
+
 _Identity = tuple[tuple[str, str, str | bytes], ...]
 
 _BATCH = 100  # keys in a BatchGetItem, DynamoDB's limit
@@ -92,6 +94,43 @@ class DynamoDBLoader:
             self._sleep(random.uniform(0, pause))
             pause = min(pause * 2, _LONGEST_PAUSE)
         raise Unavailable(f"DynamoDB table {self.table}: {len(keys)} keys still unprocessed after {_ATTEMPTS} attempts")
+
+
+class QueriesLoader:
+    """Loads rows of MySQL or MariaDB, from a primary or a replica, each read with the token of its server.
+
+    ``query``: a cache key's statement and its arguments. ``encode``: the rows as the value, given at least one; no row
+    is a value of None. All keys have to be of the shard that ``queries`` watches. A read without a token, since the
+    watch has ended, is never fresher, and any invalidation clears it.
+    """
+
+    def __init__(
+        self,
+        queries: TokenQueries,
+        query: Callable[[str], tuple[str, Sequence[object]]],
+        encode: Callable[[Sequence[Any]], bytes],
+    ) -> None:
+        self.queries = queries
+        self.query = query
+        self.encode = encode
+
+    def __repr__(self) -> str:
+        return f"<QueriesLoader[{self.queries.watcher.shard}]>"
+
+    def load(self, key: str, compare: Tokens | None) -> Loaded:
+        """Load one key, for ``get_or_load``. Raises PyMySQL's errors, ``RelayError``."""
+        from relay.mysql.queries import reflects  # not everyone who caches has PyMySQL
+
+        sql, arguments = self.query(key)
+        rows, token, _ = self.queries.execute(sql, arguments, include_event_token=True)
+        held = (compare or {}).values()
+        fresher = token is not None and all(each is not None and reflects(token, each) for each in held)
+        value = self.encode(rows) if rows else None
+        return Loaded(value, {} if token is None else {token.shard: token}, fresher)
+
+    def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, Loaded]:
+        """Load many keys, for ``get_many``, one after another. Raises as ``load``."""
+        return {key: self.load(key, compare) for key, compare in wanted.items()}
 
 
 def _loaded(item: Mapping[str, Any] | None) -> Loaded:

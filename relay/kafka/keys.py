@@ -97,13 +97,17 @@ def _canonical(kind: str) -> Callable[[Any], bytes]:
         return str.encode
     if kind in ("B", "bytes"):
         return _raw
-    return lambda value: _sql_text(value).encode()
+    return _sql_bytes
 
 
 def _raw(value: Any) -> bytes:
     if not isinstance(value, bytes):
         raise TypeError(f"{value!r} is not bytes")
     return value
+
+
+def _sql_bytes(value: Any) -> bytes:
+    return b"%d" % value if type(value) is int else _sql_text(value).encode()
 
 
 def _sql_text(value: Any) -> str:

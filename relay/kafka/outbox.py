@@ -19,6 +19,7 @@ from relay.kafka.dead_letters import NOT_ENCODABLE, TOO_LARGE, DeadLetters, Plac
 from relay.kafka.keys import KeyCodec, partition
 from relay.kafka.limits import Headers, record_size
 from relay.kafka.topics import LARGEST_MESSAGE
+from relay.token import EventToken
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,9 @@ class Outbox:
         self._encoder = ChangeEncoder(schema, schemas.register(topic, schema))
         self._codec = KeyCodec(table, key)
         self._item_codec = KeyCodec(table, "item")
+        # All changes of a transaction have one token.
+        self._token: EventToken | None = None
+        self._token_header: tuple[str, bytes] = ("token", b"")
 
     def __repr__(self) -> str:
         return f"<Outbox[{self.table.table} -> {self.topic}]>"
@@ -106,8 +110,11 @@ class Outbox:
         change.resume_timestamp = resume_timestamp
         change.relayed_at = time.time_ns() // 1000
         headers: Headers = [("event_id", change.event_id.encode())]
-        if change.token is not None:
-            headers.append(("token", change.token.to_json_bytes()))
+        token = change.token
+        if token is not None:
+            if token is not self._token:
+                self._token, self._token_header = token, ("token", token.to_json_bytes())
+            headers.append(self._token_header)
         return headers
 
     def _set_aside(self, publisher: Sends, change: Change, place: Place, size: int) -> tuple[bytes, int]:

@@ -14,6 +14,10 @@ LONGEST = 0.1
 LARGEST = 32 << 20
 """Bytes of values after which a transaction is committed (I11: what is in it is kept, in case it is aborted)."""
 
+GATHERED = 0.03
+"""Seconds after the last commit for which a transaction is kept open for more to come, while much comes."""
+
+_MUCH = 2 << 20  # bytes of values a second: with as many, commits would cost more than what they commit
 _COMMITS = 0.05  # the share of the time that commits may take while work keeps coming
 _LONGEST_EVER = 1.0
 
@@ -29,6 +33,7 @@ class Transaction:
         self._begun = 0.0
         # What the last commit took, in seconds.
         self._commit_took = 0.0
+        self._committed_at = 0.0
         # The newest checkpoint per key; None prunes. Sent at the end, so once for each shard.
         self._records: dict[bytes, bytes | None] = {}
         # Partitions of checkpoints, of which none was written, that have to be owned all the same.
@@ -48,6 +53,12 @@ class Transaction:
         """Whether it is to be committed though more work waits."""
         longest = min(_LONGEST_EVER, max(LONGEST, self._commit_took / _COMMITS))
         return self.age >= longest or self.size >= LARGEST
+
+    @property
+    def linger(self) -> float:
+        """Seconds that it is still kept open though nothing more waits: none, unless much comes."""
+        since = time.monotonic() - self._committed_at
+        return max(0.0, GATHERED - since) if self.size >= _MUCH * since else 0.0
 
     def begin(self) -> None:
         """Begin, unless it is open. Raises ``Aborted`` or ``Fenced``, as all that follows."""
@@ -74,7 +85,8 @@ class Transaction:
             self.publisher.send(self.checkpoints, value, key, partition_of(key))
         # I3, I4: the offsets of exactly the partitions written tie the transaction to their ownership.
         self.publisher.commit(self.group.offsets(partitions | self._fenced), self.group.metadata)
-        self._commit_took = time.monotonic() - begun
+        self._committed_at = time.monotonic()
+        self._commit_took = self._committed_at - begun
         self._forget()
         return partitions
 

@@ -7,6 +7,7 @@ id would name two changes (I3). Nothing here waits for the end of a transaction:
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -18,7 +19,17 @@ from relay.sql.tables import Row, Table
 from relay.token import EventToken, OriginToken
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NO_ROW: tuple[Any, ...] = ()
+
+
+@dataclass(slots=True)
+class _Maker:
+    """What is made of the rows of one table in one shard. ``image``, ``key``: by column name. ``name``: event ids."""
+
+    table: Table
+    image: Callable[[Row], dict[str, Any]]
+    key: Callable[[Row], dict[str, Any]]
+    identity: Callable[[Row], bytes]
+    name: Callable[..., str]
 
 
 class TransactionChanges:
@@ -41,7 +52,10 @@ class TransactionChanges:
         # Estimated bytes of what `take` would give.
         self.size = 0
         self._counts = KeyCounts()
-        self._identities: dict[tuple[str, str], Callable[..., str]] = {}
+        self._makers: dict[tuple[str, Table], _Maker] = {}
+        self._maker: _Maker | None = None
+        # The shard that event ids are made under: the origin's where there is one.
+        self._id_shard = shard
         self._ready: list[Change] = []
         self._held: list[Change] = []
         self._is_open = False
@@ -78,7 +92,9 @@ class TransactionChanges:
         self._skip = skip
         self._order = 0
         self._origin = origin
-        self._id_shard, self._id_position = (self.shard, gtid) if origin is None else (origin.shard, origin_gtid or "")
+        shard, self._id_position = (self.shard, gtid) if origin is None else (origin.shard, origin_gtid or "")
+        if shard != self._id_shard:
+            self._id_shard, self._maker = shard, None
         # Never back along a lineage, so that a shard whose clock is behind cannot make newer look older.
         self.floor = max(self.floor, timestamp)
         self._token = EventToken(self.floor, self.shard, position, origin)
@@ -90,30 +106,34 @@ class TransactionChanges:
         """
         if not self._is_open:
             raise RelayError(f"{self.shard}: a row of {table.name} outside of any transaction")
-        old = None if before is None else dict(zip(table.names, before, strict=True))
-        new = None if after is None else dict(zip(table.names, after, strict=True))
+        maker = self._maker
+        if maker is None or maker.table is not table:
+            maker = self._turn_to(table)
         if before is None:
-            made = [self._change(Operation.INSERT, table, after or _NO_ROW, None, new)]
+            if after is None:
+                raise ValueError(f"{self.shard}: a row of {table.name} that neither was nor is")
+            made = [self._change(Operation.INSERT, maker, after, None, maker.image(after))]
         elif after is None:
-            made = [self._change(Operation.DELETE, table, before, old, None)]
-        elif all(before[at] == after[at] for at in table.key):
-            made = [self._change(Operation.UPDATE, table, after, old, new)]
+            made = [self._change(Operation.DELETE, maker, before, maker.image(before), None)]
+        elif all([before[at] == after[at] for at in table.key]):
+            made = [self._change(Operation.UPDATE, maker, after, maker.image(before), maker.image(after))]
         else:
             made = [
-                self._change(Operation.DELETE, table, before, old, None),
-                self._change(Operation.INSERT, table, after, None, new),
+                self._change(Operation.DELETE, maker, before, maker.image(before), None),
+                self._change(Operation.INSERT, maker, after, None, maker.image(after)),
             ]
         if self._skip:
             self._skip -= 1
             self.rows_done += 1
             return
-        self._release()
+        if self._held:
+            self._release()
         self._held = made
         self.size += size
 
     def truncate(self, table: Table) -> None:
         """Take a TRUNCATE of ``table``, a transaction of its own: ``begin`` and ``end`` are around it."""
-        name = self._identity(table.name)(self._id_position, b"")
+        name = self._turn_to(table).name(self._id_position, b"")
         schema = table.schema
         change = Change(
             name,
@@ -129,15 +149,15 @@ class TransactionChanges:
             transaction=Transaction(self._gtid, self._order, False),
         )
         self._order += 1
-        self._release()
+        if self._held:
+            self._release()
         self._held = [change]
 
     def end(self) -> None:
         """End the transaction: what was held back is its last change."""
         if self._held:
-            last = self._held[-1]
-            last.transaction = Transaction(self._gtid, self._order - 1, True)
-        self._release()
+            self._held[-1].transaction = Transaction(self._gtid, self._order - 1, True)
+            self._release()
         self._is_open = False
         self._counts.clear()
         self.token = self._token if self.token is None or self._order else self.token
@@ -149,15 +169,18 @@ class TransactionChanges:
 
     def read(self, table: Table, row: Row, snapshot: Snapshot, now: float) -> None:
         """Take one copied row. ``now``: seconds, when its page was asked for."""
+        maker = self._maker
+        if maker is None or maker.table is not table:
+            maker = self._turn_to(table)
         self._ready.append(
             Change(
-                event_id(self.source, f"snapshot/{snapshot.id}", table.name, _identity(table, row), 0),
+                event_id(self.source, f"snapshot/{snapshot.id}", table.name, maker.identity(row), 0),
                 Operation.READ,
                 self.source,
                 table.name,
-                _key(table, row),
+                maker.key(row),
                 None,
-                dict(zip(table.names, row, strict=True)),
+                maker.image(row),
                 Images.NEW,
                 None,
                 int(now * 1_000_000),
@@ -167,57 +190,84 @@ class TransactionChanges:
         )
 
     def _release(self) -> None:
-        if self._held:
-            self._ready += self._held
-            self._held = []
-            self.rows_done += 1
-            self.token = self._token
+        self._ready += self._held
+        self._held = []
+        self.rows_done += 1
+        self.token = self._token
 
-    def _change(self, operation: Operation, table: Table, row: Row, old: Any, new: Any) -> Change:
-        identity = _identity(table, row)
-        n = self._counts.next(table.name, identity)
-        order = self._order
+    def _change(self, operation: Operation, maker: _Maker, row: Row, old: Any, new: Any) -> Change:
+        table, identity, order = maker.table, maker.identity(row), self._order
+        name = table.schema.table
         self._order = order + 1
         self.behind += self._is_behind
         return Change(
-            self._identity(table.name)(self._id_position, identity, n),
+            maker.name(self._id_position, identity, self._counts.next(name, identity)),
             operation,
             self.source,
-            table.name,
-            _key(table, row),
+            name,
+            maker.key(row),
             old,
             new,
             Images.NEW_AND_OLD,
             self._token,
             self._committed_at,
-            transaction=Transaction(self._gtid, order, False),
-            keyspace_id=table.keyspace_id(row) if table.keyspace_id else None,
+            0,
+            0,
+            None,
+            Transaction(self._gtid, order, False),
+            table.keyspace_id(row) if table.keyspace_id else None,
         )
 
-    def _identity(self, table: str) -> Callable[..., str]:
-        name = self._identities.get((self._id_shard, table))
-        if name is None:
-            if len(self._identities) > 1000:  # I11
-                self._identities.clear()
-            name = self._identities[self._id_shard, table] = event_ids(self._id_shard, table)
-        return name
+    def _turn_to(self, table: Table) -> _Maker:
+        """Go on with rows of ``table``."""
+        maker = self._makers.get((self._id_shard, table))
+        if maker is None:
+            if len(self._makers) > 1000:  # I11
+                self._makers.clear()
+            maker = _Maker(
+                table, _imager(table), _keyer(table), _identifier(table), event_ids(self._id_shard, table.name)
+            )
+            self._makers[self._id_shard, table] = maker
+        self._maker = maker
+        return maker
 
 
-def _key(table: Table, row: Row) -> dict[str, Any]:
-    return {
-        column.name: _EPOCH + timedelta(microseconds=row[at]) if column.type == "timestamp" else row[at]
-        for column, at in zip(table.schema.key, table.key, strict=True)
+def _imager(table: Table) -> Callable[[Row], dict[str, Any]]:
+    """Return what makes a row a mapping by column: generated, since a loop over the columns takes twice as long."""
+    values = [f"v{at}" for at in range(len(table.names))]
+    pairs = [f"{name!r}: {value}" for name, value in zip(table.names, values, strict=True)]
+    made: dict[str, Callable[[Row], dict[str, Any]]] = {}
+    exec(f"def image(row):\n {', '.join(values)}, = row\n return {{{', '.join(pairs)}}}", made)
+    return made["image"]
+
+
+def _keyer(table: Table) -> Callable[[Row], dict[str, Any]]:
+    columns = [
+        (column.name, at, column.type == "timestamp") for column, at in zip(table.schema.key, table.key, strict=True)
+    ]
+    if len(columns) == 1 and not columns[0][2]:
+        ((name, only, _),) = columns
+        return lambda row: {name: row[only]}
+    return lambda row: {
+        name: _EPOCH + timedelta(microseconds=row[at]) if is_time else row[at] for name, at, is_time in columns
     }
 
 
-def _identity(table: Table, row: Row) -> bytes:
-    """Return the key of ``row`` as bytes in which no value runs into the next."""
-    try:
-        parts = [_part(row[at]) for at in table.key]
-    except TypeError as fault:
-        values = {table.names[at]: row[at] for at in table.key}
-        raise RelayError(f"{table.schema.source}: {values!r} cannot be a key of {table.name}: {fault}") from None
-    return parts[0] if len(parts) == 1 else b"".join([len(part).to_bytes(4, "big") + part for part in parts])
+def _identifier(table: Table) -> Callable[[Row], bytes]:
+    """Return what makes the key of a row bytes in which no value runs into the next."""
+    only = table.key[0] if len(table.key) == 1 else None
+
+    def identity(row: Row) -> bytes:
+        if only is not None and type(value := row[only]) is int:
+            return b"%d" % value
+        try:
+            parts = [_part(row[at]) for at in table.key]
+        except TypeError as fault:
+            values = {table.names[at]: row[at] for at in table.key}
+            raise RelayError(f"{table.schema.source}: {values!r} cannot be a key of {table.name}: {fault}") from None
+        return parts[0] if len(parts) == 1 else b"".join([len(part).to_bytes(4, "big") + part for part in parts])
+
+    return identity
 
 
 def _part(value: Any) -> bytes:

@@ -19,6 +19,7 @@ NAMES = (
     "memory",
     "publish_latency",
     "scale_out",
+    "vstream",
 )
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.sql.counts import KeyCounts
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from("tu"), st.binary(max_size=2))),
     st.integers(0, 5),
