@@ -97,6 +97,7 @@ class ShardEvents:
         self._waiting: list[pb.VEvent] = []
         self._waits_since = 0
         self._vgtid: pb.ShardGtid | None = None
+        self._position_of_it = ""
 
     # ------------------------------------------------------------------ pages
 
@@ -130,7 +131,8 @@ class ShardEvents:
         elif kind == BEGIN:
             if self._has_begun:
                 raise Broken("a transaction began inside of another")
-            self._reset()  # a catch-up that was cut off: it will come again
+            if self._is_open or self._vgtid is not None:
+                self._reset()  # a catch-up that was cut off: it will come again
             self._open(event)
         elif kind == COMMIT:
             self._commit(event)
@@ -188,8 +190,9 @@ class ShardEvents:
 
     def _position(self, event: pb.VEvent) -> None:
         self._vgtid = own = self._own(event.vgtid)
+        self._position_of_it = ""
         if self._waiting:
-            position = self._canonical(own.gtid)
+            position = self._position_of_it = self._canonical(own.gtid)
             self._begin(self._gtid or added(self.place.executed, position), position)
 
     def _own(self, vgtid: pb.VGtid) -> pb.ShardGtid:
@@ -243,7 +246,7 @@ class ShardEvents:
         place, vgtid = self.place, self._vgtid
         executed = place.executed
         if vgtid is not None:
-            executed = self._canonical(vgtid.gtid)
+            executed = self._position_of_it or self._canonical(vgtid.gtid)
             if place.copied is not None:
                 place = replace(place, pks=tuple(vgtid.table_p_ks))
         elif self._gtid:
