@@ -14,8 +14,8 @@ RUN := $(UV) run --frozen --all-extras
 help:            ## This list.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
 
-demo: setup      ## The whole system on embedded services with a real workload; SECONDS=30 by default.
-	@$(RUN) relay demo $(if $(SECONDS),--seconds $(SECONDS))
+demo: setup      ## The whole system on embedded services with a real workload; SECONDS=30, SOURCE=dynamodb by default.
+	@$(RUN) relay demo $(if $(SOURCE),--source $(SOURCE)) $(if $(SECONDS),--seconds $(SECONDS))
 
 test: setup      ## Everything, on real services.
 	@$(RUN) pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)

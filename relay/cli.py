@@ -72,6 +72,7 @@ class Consumer(StrEnum):
 
 class DemoSource(StrEnum):
     DYNAMODB = "dynamodb"
+    VITESS = "vitess"
 
 
 def _version(wanted: bool) -> None:

@@ -334,7 +334,7 @@ class MySQLSource(_SQLSource):
 
     shards: dict[str, list[RemoteAddress]] = Field(min_length=1)
     """Per shard its servers, in the order in which they are tried: `{"-": ["db1:3306", "db1-replica:3306"]}`. While
-    a reshard is under way, both the shards before and those after it."""
+    a reshard is under way, both: first the shards before it, then those that follow."""
 
     database: str = Field(min_length=1)
     """The database that is read, called so on every server."""

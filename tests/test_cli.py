@@ -139,7 +139,7 @@ def test_comparing_tokens_loads_nothing_heavy() -> None:
         ("run", "a.yaml", "--workers", "0"),
         ("check",),
         ("consume", "everything", "a.yaml"),
-        ("demo", "--source", "vitess"),
+        ("demo", "--source", "mysql"),
         ("demo", "--seconds", "0"),
         ("status",),
         ("reset", "a.yaml", "s"),

@@ -5,7 +5,7 @@ Everything an application or a consumer needs is named here; the modules behind 
 
 from relay.cache.entry import Entry, Loaded, State, Tokens, fold, invalidated, is_fresher
 from relay.cache.invalidator import Counts, Invalidator
-from relay.cache.loaders import DynamoDBLoader
+from relay.cache.loaders import DynamoDBLoader, QueriesLoader, VitessLoader
 from relay.cache.memory_store import MemoryStore
 from relay.cache.redis_store import RedisStore
 from relay.cache.store import Store, Stored, Write, entry_key, generation_key
@@ -22,12 +22,14 @@ __all__ = [
     "Loaded",
     "MemoryStore",
     "Outcome",
+    "QueriesLoader",
     "RedisStore",
     "State",
     "Store",
     "Stored",
     "TokenCache",
     "Tokens",
+    "VitessLoader",
     "Write",
     "entry_key",
     "fold",

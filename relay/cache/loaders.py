@@ -7,8 +7,10 @@ does. One class for each kind of source.
 from __future__ import annotations
 
 import random
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from relay.cache.entry import Loaded, Tokens
@@ -17,6 +19,8 @@ from relay.errors import Unavailable
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb.client import DynamoDBClient
+
+    from relay.mysql.queries import TokenQueries
 
 _Identity = tuple[tuple[str, str, str | bytes], ...]
 
@@ -92,6 +96,43 @@ class DynamoDBLoader:
         raise Unavailable(f"DynamoDB table {self.table}: {len(keys)} keys still unprocessed after {_ATTEMPTS} attempts")
 
 
+class QueriesLoader:
+    """Loads rows of MySQL or MariaDB, from a primary or a replica, each read with the token of its server.
+
+    ``query``: a cache key's statement and its arguments. ``encode``: the rows as the value, given at least one; no row
+    is a value of None. All keys have to be of the shard that ``queries`` watches. A read without a token, since the
+    watch has ended, is never fresher, and any invalidation clears it.
+    """
+
+    def __init__(
+        self,
+        queries: TokenQueries,
+        query: Callable[[str], tuple[str, Sequence[object]]],
+        encode: Callable[[Sequence[Any]], bytes],
+    ) -> None:
+        self.queries = queries
+        self.query = query
+        self.encode = encode
+
+    def __repr__(self) -> str:
+        return f"<QueriesLoader[{self.queries.watcher.shard}]>"
+
+    def load(self, key: str, compare: Tokens | None) -> Loaded:
+        """Load one key, for ``get_or_load``. Raises PyMySQL's errors, ``RelayError``."""
+        from relay.mysql.queries import reflects  # not everyone who caches has PyMySQL
+
+        sql, arguments = self.query(key)
+        rows, token, _ = self.queries.execute(sql, arguments, include_event_token=True)
+        held = (compare or {}).values()
+        fresher = token is not None and all(each is not None and reflects(token, each) for each in held)
+        value = self.encode(rows) if rows else None
+        return Loaded(value, {} if token is None else {token.shard: token}, fresher)
+
+    def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, Loaded]:
+        """Load many keys, for ``get_many``, one after another. Raises as ``load``."""
+        return {key: self.load(key, compare) for key, compare in wanted.items()}
+
+
 def _loaded(item: Mapping[str, Any] | None) -> Loaded:
     return Loaded(None if item is None else image_json(item).encode(), {}, fresher=True)
 
@@ -99,3 +140,83 @@ def _loaded(item: Mapping[str, Any] | None) -> Loaded:
 def _identity(primary_key: Mapping[str, Any]) -> _Identity:
     """Return a primary key as a value that is equal for equal keys: the number 1.0 is the number 1."""
     return tuple(sorted((name, next(iter(value)), key_value(value)) for name, value in primary_key.items()))
+
+
+class VitessLoader:
+    """Loads values from the PRIMARY tablets of a keyspace, through vtgate's MySQL protocol.
+
+    ``connect`` returns a new connection of any driver of DB-API 2.0, such as PyMySQL; each thread that loads gets
+    one of its own. ``read(cursor, keys)`` returns the values of those cache keys that have one, by any queries over
+    any tables; a key that it leaves out has none. The keyspace has to be the one that is relayed: a read of a primary
+    that begins after a change came out of the stream reflects it. So the reads carry no token, and are always fresher.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        keyspace: str,
+        read: Callable[[Any, Sequence[str]], Mapping[str, bytes]],
+    ) -> None:
+        self.keyspace = keyspace
+        self._connect = connect
+        self._read = read
+        self._of_thread = threading.local()
+        self._lock = threading.Lock()
+        self._connections: list[Any] = []
+
+    def __repr__(self) -> str:
+        return f"<VitessLoader[{self.keyspace}]>"
+
+    def close(self) -> None:
+        """Close the connections of all threads. None of them may be loading."""
+        with self._lock:
+            connections, self._connections = self._connections, []
+        self._of_thread = threading.local()
+        for connection in connections:
+            connection.close()
+
+    def load(self, key: str, compare: Tokens | None) -> Loaded:
+        """Load one key, for ``get_or_load``. Raises the driver's errors, and what ``read`` raises."""
+        return self.load_many({key: compare})[key]
+
+    def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, Loaded]:
+        """Load many keys, for ``get_many``. Raises the driver's errors, and what ``read`` raises."""
+        keys = list(wanted)
+        while True:
+            connection, is_new = self._connection()
+            try:
+                with closing(connection.cursor()) as cursor:
+                    found = self._read(cursor, keys)
+            except Exception:
+                self._drop(connection)
+                if is_new:
+                    raise
+                continue  # vtgate may have closed it since it was last used
+            return {key: Loaded(found.get(key), {}, fresher=True) for key in keys}
+
+    def _connection(self) -> tuple[Any, bool]:
+        """Return this thread's connection, and whether it was made just now."""
+        found = getattr(self._of_thread, "connection", None)
+        if found is not None:
+            return found, False
+        connection = self._connect()
+        with self._lock:
+            self._connections.append(connection)
+        try:
+            with closing(connection.cursor()) as cursor:
+                # I6: what makes `fresher` true. A transaction would go on seeing what its first read saw.
+                cursor.execute(f"USE `{self.keyspace}@primary`")
+                cursor.execute("SET autocommit = 1")
+        except BaseException:
+            self._drop(connection)
+            raise
+        self._of_thread.connection = connection
+        return connection, True
+
+    def _drop(self, connection: Any) -> None:
+        self._of_thread.connection = None
+        with self._lock:
+            if connection in self._connections:
+                self._connections.remove(connection)
+        with suppress(Exception):  # it may be closed already
+            connection.close()

@@ -9,11 +9,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-import orjson
-
 from relay.cache import Load, Outcome, TokenCache
 from relay.local.truth import Event
-from relay.local.workload import Item, cache_key
+from relay.local.workload import Item, cache_key, version_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ class Reader(threading.Thread):
 
 def version_of(value: bytes | None) -> int | None:
     """Return the version of a cached item, None for "no such item"."""
-    return int(orjson.loads(value)["version"]["N"]) if value is not None else None
+    return version_in(value) if value is not None else None
 
 
 def stale_reads(

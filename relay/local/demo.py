@@ -1,7 +1,8 @@
 """The demo: the whole system on embedded services, under a real workload, checked against the writers' record.
 
-Every process is one a user would start: ``relay run`` and the three ``relay consume``. What it measures and
-compares is in ``report``; how long things may take is here.
+Every process is one a user would start: ``relay run`` and the three ``relay consume``. What is of the database is in
+``dynamodb_orders`` and ``vitess_orders``, what is measured and compared in ``report``; how long things may take is
+here.
 """
 
 from __future__ import annotations
@@ -17,53 +18,59 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import boto3
 import yaml
 from rich.console import Console
 from rich.live import Live
 
 from relay.avro.registry import open_schemas
-from relay.cache import DynamoDBLoader, RedisStore, TokenCache
+from relay.cache import RedisStore, TokenCache
 from relay.config import Config, load
 from relay.errors import CheckFailed, RelayError
 from relay.kafka import topics
 from relay.local import report
 from relay.local.application import Reader
-from relay.local.dynamodb import DynamoDBLocal
+from relay.local.dynamodb_orders import DynamoDBOrders
 from relay.local.jars import fetch_all
 from relay.local.java import find_java
 from relay.local.kafka import KafkaBroker
+from relay.local.orders import TABLE, Orders
 from relay.local.process import ManagedProcess
 from relay.local.redis import RedisServer
+from relay.local.vitess_orders import VitessOrders
 from relay.local.watching import BatchLog, TopicWatch
-from relay.local.workload import CACHE_KEY, Workload, create_table, primary_key
+from relay.local.workload import CACHE_KEY, Workload
 
 CONSUMERS = ("cache", "log", "copy")
-TABLE = "orders"
+DATABASES: dict[str, type[Orders]] = {"dynamodb": DynamoDBOrders, "vitess": VitessOrders}
 _READERS = 2
 _START_TIMEOUT = 180.0
 _DRAIN_TIMEOUT = 120.0
 _END_TIMEOUT = 10.0
-_CREDENTIALS = {"AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
 def run(source: str, seconds: int) -> None:
-    """Run the demo for ``seconds`` of load. Raises ``CheckFailed`` when a check did not hold."""
+    """Run the demo for ``seconds`` of load. ``source``: one of ``DATABASES``.
+
+    Raises ``CheckFailed`` when a check did not hold, ``Unavailable`` where something it needs is missing.
+    """
     console = Console()
+    orders = DATABASES[source]()
     find_java()
+    orders.prepare()
     with _interruptible(), ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="relay-demo-")))
         stack.callback(_await_end_of, folder)
         # Whatever a part leaves lying about goes with the folder.
-        os.environ.update({**_CREDENTIALS, "TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder)})
+        os.environ.update({**orders.environment, "TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder)})
         tempfile.tempdir = str(folder)
         stack.callback(setattr, tempfile, "tempdir", None)
-        _Demo(folder, stack, console, seconds).run()
+        _Demo(folder, orders, stack, console, seconds).run()
 
 
 class _Demo:
-    def __init__(self, folder: Path, stack: ExitStack, console: Console, seconds: int) -> None:
+    def __init__(self, folder: Path, orders: Orders, stack: ExitStack, console: Console, seconds: int) -> None:
         self.folder = folder
+        self.orders = orders
         self.stack = stack
         self.console = console
         self.seconds = seconds
@@ -80,8 +87,8 @@ class _Demo:
         watch = TopicWatch(config.client("demo"), topic, config.kafka.partitions, open_schemas(config))
         watch.start()
         batches = {consumer: BatchLog(self.processes[consumer].log, topic) for consumer in CONSUMERS}
-        workload = Workload(self.dynamodb, TABLE, pause=0.04)
-        view = report.View(workload, watch, batches)
+        workload = self.orders.workload(pause=0.04)
+        view = report.View(self.orders.title, workload, watch, batches)
         workload.warm_up()
         with self.console.status("starting Spark: three consumers") as status:
             self._wait(
@@ -114,7 +121,7 @@ class _Demo:
             watch.stop()
         reads = [read for reader in readers for read in reader.reads]
         with self.console.status("comparing everything with the writers' record"):
-            result = report.compare(config, self.dynamodb, history, watch, batches, reads)
+            result = report.compare(config, self.orders, history, watch, batches, reads)
         self.console.print(result.tables(time.monotonic() - began))
         if result.problems:
             raise CheckFailed("\n".join(result.problems))
@@ -122,18 +129,16 @@ class _Demo:
     # ------------------------------------------------------------------ parts
 
     def _services(self) -> Config:
-        with self.console.status("starting Kafka, DynamoDB Local and Redis"):
-            fetch_all(("kafka", "dynamodb", "redis", "spark"))
+        with self.console.status(f"starting Kafka, {self.orders.title} and Redis"):
+            fetch_all(("kafka", *self.orders.jars, "redis", "spark"))
             kafka = self.stack.enter_context(KafkaBroker())
-            dynamodb = self.stack.enter_context(DynamoDBLocal())
             redis = self.stack.enter_context(RedisServer())
-            self.dynamodb = boto3.client("dynamodb", endpoint_url=dynamodb.endpoint_url)
-            self.stack.callback(self.dynamodb.close)
-            create_table(self.dynamodb, TABLE)
+            self.orders.start(self.stack)
         path = self.folder / "relay.yaml"
-        path.write_text(yaml.safe_dump(_config(self.folder, kafka, dynamodb, redis), sort_keys=False))
+        path.write_text(yaml.safe_dump(_config(self.folder, kafka, self.orders, redis), sort_keys=False))
         self.console.print(
-            f"Kafka {kafka.bootstrap_servers} · DynamoDB {dynamodb.endpoint_url} · Redis {redis.url} · config {path}"
+            f"Kafka {kafka.bootstrap_servers} · {self.orders.title} {self.orders.address} · Redis {redis.url} · "
+            f"config {path}"
         )
         self.path = path
         return load(path)
@@ -141,7 +146,7 @@ class _Demo:
     def _start(self, name: str, *arguments: str) -> None:
         position = 1 if name == "relay" else 2
         command = [sys.executable, "-m", "relay.cli", *arguments[:position], str(self.path), *arguments[position:]]
-        environment = {**_CREDENTIALS, "RELAY_STATE": str(self.folder / "state")}
+        environment = {**self.orders.environment, "RELAY_STATE": str(self.folder / "state")}
         process = ManagedProcess(command, self.folder / f"{name}.log", environment)
         process.start()
         self.stack.callback(process.stop, 5.0)
@@ -151,8 +156,8 @@ class _Demo:
         assert config.cache is not None
         store = RedisStore(config.cache.url)
         cache = TokenCache(store, config.cache.namespace, tombstone_ttl=config.cache.tombstone_ttl)
-        loader = DynamoDBLoader(self.dynamodb, TABLE, primary_key)
-        return [Reader(cache, loader.load, workload.items, seed=n) for n in range(_READERS)]
+        load = self.orders.load()
+        return [Reader(cache, load, workload.items, seed=n) for n in range(_READERS)]
 
     def _await_topics(self, config: Config) -> None:
         admin = topics.connect(config)
@@ -163,9 +168,12 @@ class _Demo:
             )
 
     def _load(self, view: report.View, live: Live, batches: dict[str, BatchLog]) -> None:
-        end = time.monotonic() + self.seconds
-        while (left := end - time.monotonic()) > 0:
+        begin = time.monotonic()
+        waiting = self.orders.incidents()
+        while (left := begin + self.seconds - time.monotonic()) > 0:
             self._look(batches)
+            while waiting and left <= self.seconds * (1 - waiting[0].at):
+                self.console.print(f"after {self.seconds - left:.0f} s: {waiting.pop(0).do()}")
             live.update(view.table(left))
             time.sleep(min(0.25, left))
 
@@ -188,20 +196,11 @@ class _Demo:
             log.refresh()
 
 
-def _config(folder: Path, kafka: KafkaBroker, dynamodb: DynamoDBLocal, redis: RedisServer) -> dict[str, Any]:
+def _config(folder: Path, kafka: KafkaBroker, orders: Orders, redis: RedisServer) -> dict[str, Any]:
     return {
         "name": "shop",
         "kafka": {"bootstrap_servers": kafka.bootstrap_servers, "partitions": 4},
-        "sources": [
-            {
-                "name": "orders",
-                "type": "dynamodb",
-                "table": TABLE,
-                "region": "us-east-1",
-                "endpoint_url": dynamodb.endpoint_url,
-                "start": "trim_horizon",
-            }
-        ],
+        "sources": [orders.source()],
         "cache": {"url": redis.url, "namespace": "shop", "keys": {TABLE: [CACHE_KEY]}, "tombstone_ttl": "1h"},
         "log": {"path": f"file://{folder}/log"},
         "copy": {"url": f"delta://{folder}/copy"},

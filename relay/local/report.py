@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.table import Table
@@ -15,12 +14,10 @@ from relay.cache.entry import decode
 from relay.config import Config
 from relay.local import truth
 from relay.local.application import Read, stale_reads, version_of
+from relay.local.orders import TABLE, Orders
 from relay.local.truth import Event
 from relay.local.watching import BatchLog, TopicWatch
-from relay.local.workload import HASH_KEY, RANGE_KEY, Item, Workload, Write, cache_key
-
-if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
+from relay.local.workload import Item, Workload, Write, cache_key
 
 _SHOWN = 8
 
@@ -28,7 +25,8 @@ _SHOWN = 8
 class View:
     """The live table."""
 
-    def __init__(self, workload: Workload, watch: TopicWatch, batches: Mapping[str, BatchLog]) -> None:
+    def __init__(self, title: str, workload: Workload, watch: TopicWatch, batches: Mapping[str, BatchLog]) -> None:
+        self.title = title
         self.workload = workload
         self.watch = watch
         self.batches = batches
@@ -39,7 +37,7 @@ class View:
         table.add_column("")
         table.add_column("changes", justify="right")
         table.add_column("behind", justify="right")
-        table.add_row("written to DynamoDB", str(written), "")
+        table.add_row(f"written to {self.title}", str(written), "")
         table.add_row("published on Kafka", str(published), str(max(0, written - published)))
         names = {"cache": "invalidated in Redis", "log": "recorded in the log", "copy": "applied to the copy"}
         for name, log in self.batches.items():
@@ -82,7 +80,7 @@ class Result:
 
 def compare(
     config: Config,
-    dynamodb: DynamoDBClient,
+    orders: Orders,
     history: Mapping[Item, Sequence[Write]],
     watch: TopicWatch,
     batches: Mapping[str, BatchLog],
@@ -92,7 +90,6 @@ def compare(
     from relay.local.tables import read_copy, read_log, spark
 
     result = Result()
-    table = next(iter(config.tables))
     events = sorted(watch.events, key=lambda event: (event.partition, event.offset))
     by_item: dict[Item, list[Event]] = defaultdict(list)
     for event in events:
@@ -100,25 +97,27 @@ def compare(
     final = truth.final_versions(history)
     cached = _cached(config, history.keys())
     with spark() as session:
-        copied, logged = read_copy(session, config, table), read_log(session, config)
+        copied, logged = read_copy(session, config, TABLE), read_log(session, config)
 
     result.checks = {
-        "every change on the topic exactly once, in order per item, one partition per hash key": truth.check_topic(
-            history, events
-        ),
+        "every change on the topic exactly once, in order per item, one partition per hash key": [
+            *truth.check_topic(history, events),
+            *orders.problems(events),
+        ],
         "no read older than an invalidation applied before it": stale_reads(
             reads, by_item, batches["cache"].applied_at
         ),
         "every cached value is the table's": truth.check_versions(
             "cache", {item: v for item, v in final.items() if item in cached}, _living(cached)
         ),
-        "the table holds what the writers wrote": truth.check_versions("table", final, _scan(dynamodb, table)),
+        "the table holds what the writers wrote": truth.check_versions("table", final, orders.versions()),
         "the copy equals the table": truth.check_versions("copy", final, copied),
         "the log holds every change exactly once": _check_log(logged, events),
     }
     result.counts = {
         "writes acknowledged": sum(map(len, history.values())),
         "changes on the topic": len(events),
+        **_by_shard(events),
         "items": len(history),
         "items alive at the end": len(final),
         "changes applied to the cache": batches["cache"].rows,
@@ -134,6 +133,12 @@ def compare(
         "commit → invalidated": _latencies(written, events, batches["cache"].applied_at),
     }
     return result
+
+
+def _by_shard(events: Iterable[Event]) -> dict[str, int]:
+    """Return how many changes came from each shard; nothing if there is only one."""
+    counts = Counter(event.shard.partition("/")[2] for event in events)
+    return {f"  from shard {shard}": n for shard, n in sorted(counts.items())} if len(counts) > 1 else {}
 
 
 def ends(events: Iterable[Event]) -> dict[int, int]:
@@ -185,15 +190,6 @@ def _cached(config: Config, items: Iterable[Item]) -> dict[Item, int | None]:
 
 def _living(cached: Mapping[Item, int | None]) -> dict[Item, int]:
     return {item: version for item, version in cached.items() if version is not None}
-
-
-def _scan(client: DynamoDBClient, table: str) -> dict[Item, int]:
-    pages = client.get_paginator("scan").paginate(TableName=table, ConsistentRead=True)
-    return {
-        (item[HASH_KEY]["S"], item[RANGE_KEY]["N"]): int(item["version"]["N"])
-        for page in pages
-        for item in page["Items"]
-    }
 
 
 def _check_log(logged: Sequence[str], events: Sequence[Event]) -> list[str]:

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import orjson
-
 from relay.config import Config
-from relay.local.workload import HASH_KEY, RANGE_KEY, Item
+from relay.local.workload import HASH_KEY, RANGE_KEY, Item, version_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +19,7 @@ def read_copy(session: SparkSession, config: Config, table: str) -> dict[Item, i
     path = f"{config.copy_.url.removeprefix('delta://')}/{config.sources[0].name}/{table}"
     rows = session.read.format("delta").load(path).where("not _relay_deleted")
     return {
-        (row[HASH_KEY], row[RANGE_KEY]): int(orjson.loads(row["item"])["version"]["N"])
+        (row[HASH_KEY], row[RANGE_KEY]): version_in(row["item"])
         for row in rows.select(HASH_KEY, RANGE_KEY, "item").collect()
     }
 

@@ -7,19 +7,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from relay.avro.decode import decode
 from relay.errors import RelayError
-from relay.local.workload import HASH_KEY, RANGE_KEY, Item, Write
+from relay.local.workload import HASH_KEY, RANGE_KEY, Item, Write, version_in
 
 _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One change as a reader of the topic sees it. ``version`` None is a delete."""
+    """One change as a reader of the topic sees it. ``version`` None is a delete. ``columns``: of a new row."""
 
     item: Item
     version: int | None
@@ -29,6 +28,8 @@ class Event:
     event_id: str
     old_version: int | None
     position: str
+    shard: str
+    columns: frozenset[str]
 
 
 def read_topic(client: Mapping[str, Any], topic: str, schemas: Any) -> list[Event]:
@@ -74,20 +75,23 @@ def read_changes(client: Mapping[str, Any], topic: str, schemas: Any) -> list[tu
 
 def event(partition: int, offset: int, change: Mapping[str, Any]) -> Event:
     """Return the event of a decoded change."""
+    new = change["new"]
     return Event(
-        item=(change["key"][HASH_KEY], change["key"][RANGE_KEY]),
-        version=_version(change["new"]),
+        item=(change["key"][HASH_KEY], str(change["key"][RANGE_KEY])),
+        version=_version(new),
         operation=change["operation"],
         partition=partition,
         offset=offset,
         event_id=change["event_id"],
         old_version=_version(change["old"]),
         position=change["token"]["position"],
+        shard=change["token"]["shard"],
+        columns=frozenset(new) if isinstance(new, Mapping) else frozenset(),
     )
 
 
-def _version(image: str | None) -> int | None:
-    return int(orjson.loads(image)["version"]["N"]) if image is not None else None
+def _version(image: str | Mapping[str, Any] | None) -> int | None:
+    return version_in(image) if image is not None else None
 
 
 def check_topic(history: Mapping[Item, Sequence[Write]], events: Iterable[Event]) -> list[str]:

@@ -46,7 +46,8 @@ _MYSQL: dict[str, str | int] = {
 }
 
 _FLAGS: dict[str, str | int] = {
-    "alsologtostderr": "true",
+    # And not into files in the temporary folder, which may be closed to the account that it runs as.
+    "logtostderr": "true",
     "bind-address": HOST,
     "grpc-bind-address": HOST,
     "mysql-server-bind-address": HOST,

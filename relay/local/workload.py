@@ -1,7 +1,8 @@
 """A workload whose every write is known: the ground truth that the demo and the fault tests compare with.
 
 Each item belongs to one writer, so the order of its versions is known for certain; hash keys are shared by all
-writers. A version is written once, so every write is one stream record.
+writers. A version is written once, so every write is one change. What a write is in a database is said by its own
+kind of writer.
 """
 
 from __future__ import annotations
@@ -9,17 +10,21 @@ from __future__ import annotations
 import random
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from types_boto3_dynamodb import DynamoDBClient
+import orjson
 
 HASH_KEY, RANGE_KEY = "customer", "order_id"
 
 Item = tuple[str, str]
 """Hash and range key."""
+
+Planned = Sequence[tuple[Item, int | None]]
+"""Items and the versions they are to have, None where they are to be deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,33 +38,11 @@ class Write:
     warm_up: bool = False
 
 
-def create_table(client: DynamoDBClient, table: str) -> None:
-    """Create ``table`` with hash and range key and a stream of both images, and wait for it."""
-    client.create_table(
-        TableName=table,
-        KeySchema=[
-            {"AttributeName": HASH_KEY, "KeyType": "HASH"},
-            {"AttributeName": RANGE_KEY, "KeyType": "RANGE"},
-        ],
-        AttributeDefinitions=[
-            {"AttributeName": HASH_KEY, "AttributeType": "S"},
-            {"AttributeName": RANGE_KEY, "AttributeType": "N"},
-        ],
-        BillingMode="PAY_PER_REQUEST",
-        StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
-    )
-    client.get_waiter("table_exists").wait(TableName=table, WaiterConfig={"Delay": 1})
+class Writer(threading.Thread, ABC):
+    """Writes to items of its own. ``pause``: mean seconds between two writes."""
 
-
-class Writer(threading.Thread):
-    """Writes to items of its own: put, update, delete, batch-write and transact-write."""
-
-    def __init__(
-        self, client: DynamoDBClient, table: str, number: int, *, customers: int, orders: int, pause: float, seed: int
-    ) -> None:
+    def __init__(self, number: int, *, customers: int, orders: int, pause: float, seed: int) -> None:
         super().__init__(name=f"writer-{number}", daemon=True)
-        self.client = client
-        self.table = table
         self.pause = pause
         self.random = random.Random(f"{seed}-{number}")
         # Order ids of different writers never meet.
@@ -72,13 +55,25 @@ class Writer(threading.Thread):
         self._alive: set[Item] = set()
         self._stopping = threading.Event()
 
+    @abstractmethod
+    def write_first(self, item: Item) -> None:
+        """Write an item for the first time."""
+
+    @abstractmethod
+    def write_once(self) -> None:
+        """Write something at random."""
+
+    def close(self) -> None:
+        """Let go of what it wrote with, once it has ended."""
+        return
+
     def stop(self) -> None:
         self._stopping.set()
 
     def run(self) -> None:
         try:
             while not self._stopping.is_set():
-                self._write_once()
+                self.write_once()
                 if self.pause:
                     self._stopping.wait(self.random.expovariate(1 / self.pause))
         except BaseException as error:  # reported by Workload.stop
@@ -87,104 +82,56 @@ class Writer(threading.Thread):
     def warm_up(self) -> None:
         """Write once to every item, in the caller's thread."""
         for item in self.items:
-            self._single("put", item)
+            self.write_first(item)
         self.writes = [replace(write, warm_up=True) for write in self.writes]
 
-    def _write_once(self) -> None:
-        kind = self.random.choices(("put", "update", "delete", "batch", "transact"), (40, 30, 12, 10, 8))[0]
-        if kind == "batch":
-            self._batch(self.random.sample(self.items, min(len(self.items), self.random.randint(2, 10))))
-        elif kind == "transact":
-            self._transact(self.random.sample(self.items, min(len(self.items), self.random.randint(2, 5))))
-        else:
-            self._single(kind, self.random.choice(self.items))
+    # ------------------------------------------------------------------ for those that write
 
-    def _single(self, kind: str, item: Item) -> None:
-        begun = time.time()
-        if kind == "delete" and item in self._alive:
-            self.client.delete_item(TableName=self.table, Key=_key(item))
-            self._wrote(item, None, begun)
-            return
-        version = self._version(item)
-        if kind == "put":
-            self.client.put_item(TableName=self.table, Item=self._image(item, version))
-        else:
-            image = self._image(item, version)
-            self.client.update_item(
-                TableName=self.table,
-                Key=_key(item),
-                UpdateExpression="SET version = :v, payload = :p, amount = :t, tags = :g",
-                ExpressionAttributeValues={
-                    ":v": image["version"],
-                    ":p": image["payload"],
-                    ":t": image["amount"],
-                    ":g": image["tags"],
-                },
-            )
-        self._wrote(item, version, begun)
+    def some(self, most: int) -> list[Item]:
+        """Choose 2 to ``most`` items."""
+        return self.random.sample(self.items, min(len(self.items), self.random.randint(2, most)))
 
-    def _batch(self, items: list[Item]) -> None:
-        requests: list[Any] = []
-        done: list[tuple[Item, int | None]] = []
-        for item in items:
-            if item in self._alive and self.random.random() < 0.2:
-                requests.append({"DeleteRequest": {"Key": _key(item)}})
-                done.append((item, None))
-            else:
-                version = self._version(item)
-                requests.append({"PutRequest": {"Item": self._image(item, version)}})
-                done.append((item, version))
-        begun = time.time()
-        waiting: dict[str, Any] = {self.table: requests}
-        while waiting:
-            waiting = dict(self.client.batch_write_item(RequestItems=waiting).get("UnprocessedItems") or {})
-        for item, written in done:
-            self._wrote(item, written, begun)
+    def plan(self, items: Iterable[Item]) -> Planned:
+        """Choose what becomes of the items: one in five of those that are there is deleted."""
+        return [
+            (item, None if item in self._alive and self.random.random() < 0.2 else self.version(item)) for item in items
+        ]
 
-    def _transact(self, items: list[Item]) -> None:
-        actions: list[Any] = []
-        done: list[tuple[Item, int | None]] = []
-        for item in items:
-            if item in self._alive and self.random.random() < 0.2:
-                actions.append({"Delete": {"TableName": self.table, "Key": _key(item)}})
-                done.append((item, None))
-            else:
-                version = self._version(item)
-                actions.append({"Put": {"TableName": self.table, "Item": self._image(item, version)}})
-                done.append((item, version))
-        begun = time.time()
-        self.client.transact_write_items(TransactItems=actions)
-        for item, written in done:
-            self._wrote(item, written, begun)
+    def is_there(self, item: Item) -> bool:
+        return item in self._alive
 
-    def _version(self, item: Item) -> int:
+    def version(self, item: Item) -> int:
+        """Return the next version of ``item``."""
         self._next[item] += 1
         return self._next[item]
 
-    def _wrote(self, item: Item, version: int | None, begun: float) -> None:
-        self.writes.append(Write(item, version, begun, time.time()))
-        if version is None:
-            self._alive.discard(item)
-        else:
-            self._alive.add(item)
+    def wrote(self, begun: float, *done: tuple[Item, int | None]) -> None:
+        """Note down what was acknowledged just now."""
+        for item, version in done:
+            self.writes.append(Write(item, version, begun, time.time()))
+            if version is None:
+                self._alive.discard(item)
+            else:
+                self._alive.add(item)
 
-    def _image(self, item: Item, version: int) -> dict[str, Any]:
+    def columns(self) -> dict[str, Any]:
+        """Return what an item holds beside its key and version, as numbers in text, text, and a list of text."""
         return {
-            **_key(item),
-            "version": {"N": str(version)},
-            "amount": {"N": f"{self.random.randint(1, 10**12)}.{self.random.randint(1, 9)}"},
-            "tags": {"SS": [f"t{n}" for n in sorted(self.random.sample(range(100), 3))]},
-            "payload": {"S": "".join(self.random.choices("abcdefghijklmnopqrstuvwxyz ", k=80))},
+            "amount": f"{self.random.randint(1, 10**12)}.{self.random.randint(1, 9)}",
+            "tags": [f"t{n}" for n in sorted(self.random.sample(range(100), 3))],
+            "payload": "".join(self.random.choices("abcdefghijklmnopqrstuvwxyz ", k=80)),
         }
 
 
 class Workload:
-    """Several writers at once. ``pause``: mean seconds between two writes of one writer."""
+    """Several writers at once. ``make``: a writer by its number and the settings of all.
+
+    ``customers``, ``orders``: how many hash keys there are, and items of each writer in each.
+    """
 
     def __init__(
         self,
-        client: DynamoDBClient,
-        table: str,
+        make: Callable[..., Writer],
         *,
         writers: int = 4,
         customers: int = 25,
@@ -192,9 +139,7 @@ class Workload:
         pause: float = 0.03,
         seed: int = 1,
     ) -> None:
-        self.writers = [
-            Writer(client, table, n, customers=customers, orders=orders, pause=pause, seed=seed) for n in range(writers)
-        ]
+        self.writers = [make(n, customers=customers, orders=orders, pause=pause, seed=seed) for n in range(writers)]
 
     @property
     def items(self) -> list[Item]:
@@ -219,15 +164,12 @@ class Workload:
         history: dict[Item, list[Write]] = {}
         for writer in self.writers:
             writer.join()
+            writer.close()
             if writer.failure is not None:
                 raise writer.failure
             for write in writer.writes:
                 history.setdefault(write.item, []).append(write)
         return history
-
-
-def _key(item: Item) -> dict[str, Any]:
-    return {HASH_KEY: {"S": item[0]}, RANGE_KEY: {"N": item[1]}}
 
 
 CACHE_KEY = f"order:{{{HASH_KEY}}}:{{{RANGE_KEY}}}"
@@ -238,7 +180,13 @@ def cache_key(item: Item) -> str:
     return CACHE_KEY.format(**{HASH_KEY: item[0], RANGE_KEY: item[1]})
 
 
-def primary_key(key: str) -> dict[str, Any]:
-    """Return the primary key behind a cache key."""
+def item_of(key: str) -> Item:
+    """Return the item behind a cache key."""
     _, customer, order = key.split(":")
-    return _key((customer, order))
+    return customer, order
+
+
+def version_in(image: str | bytes | Mapping[str, Any]) -> int:
+    """Return the version that an item has: in DynamoDB's JSON, in that of a row, or in a row."""
+    version = (image if isinstance(image, Mapping) else orjson.loads(image))["version"]
+    return int(version["N"] if isinstance(version, Mapping) else version)

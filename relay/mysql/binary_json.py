@@ -165,5 +165,3 @@ def _temporal(kind: int, stored: int) -> str:
     month = whole >> 22
     day = f"{month // 13:04d}-{month % 13:02d}-{whole >> 17 & 31:02d}"
     return day if kind == table_map.DATE else f"{day} {whole >> 12 & 31:02d}:{clock}"
-
-

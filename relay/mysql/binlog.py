@@ -7,17 +7,17 @@ exactly ends the stream (I8): the errors name table and position.
 from __future__ import annotations
 
 import importlib
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from relay.avro.rows import Column
 from relay.gtid import GtidSet
+from relay.gtid import parse as parse_set
 from relay.mysql import events
 from relay.mysql.connection import Server
 from relay.mysql.dump import Dump, Event
 from relay.mysql.errors import Incident, NotCarried
-from relay.mysql.events import COMMIT, ROWS, Begin, BinlogEvent, Heartbeat, Rotate, Rows, Statement
+from relay.mysql.events import COMMIT, ROWS, Begin, BinlogEvent, Heartbeat, Rows, Statement
 from relay.mysql.executed import Executed
 from relay.mysql.rows import RowDecoder, columns_of
 from relay.mysql.table_map import BadTableMap, name_in, packed, parse
@@ -32,6 +32,8 @@ Wanted = Callable[[str, str], bool]
 
 _LAYOUTS = 10_000
 _INFLATED = 1 << 20
+_ON_ITS_WAY = 1.0
+"""Seconds, at most, that a heartbeat is between the server and here."""
 _DUMMY = b"\xff\xff\xff\0\0\0"
 """The table id of a row event that only ends a statement."""
 
@@ -49,8 +51,8 @@ class _Entry:
 class BinlogEvents:
     """What a server has committed since ``start``, in order. ``read`` by one thread; ``close`` by any.
 
-    ``executed``: up to and including the last transaction that was begun. ``file`` and ``position``: where that is in
-    the server's binlog. ``seen``: bytes of rows that were decoded.
+    ``executed``: up to and including the last transaction that ``read`` told to its end. ``file`` and ``position``:
+    where the last event is in the server's binlog.
     """
 
     def __init__(self, server: Server, start: GtidSet, layout: Layout, wanted: Wanted | None = None) -> None:
@@ -68,7 +70,7 @@ class BinlogEvents:
         self._maps: dict[bytes, _Entry | None] = {}
         self._open: dict[bytes, _Entry | None] = {}
         self._gtid = ""
-        self._before = executed.position
+        self._committed = executed.position
         # Of the open transaction: a MySQL GTID whose begin was not told yet, whether it is one statement, a row of
         # a wanted table, and whether it is only prepared.
         self._held: tuple[int, int | None] | None = None
@@ -81,7 +83,7 @@ class BinlogEvents:
 
     @property
     def executed(self) -> GtidSet:
-        return self._executed.set
+        return parse_set(self._committed)
 
     def close(self) -> None:
         """End the stream, also while another thread reads: that one gets ``Closed``."""
@@ -148,8 +150,7 @@ class BinlogEvents:
             # A server that died while it wrote it: nothing of it was committed.
             if self._has_rows:
                 raise NotCarried(f"{self._place}: a transaction with rows of {self._has_rows} has no end")
-            self._executed.restore(self._before)
-        self._before = self._executed.position
+            self._executed.restore(self._committed)
         self._has_rows = ""
         self._is_statement = self._is_prepared = False
         self._held = None
@@ -166,6 +167,7 @@ class BinlogEvents:
         if self._gtid:
             self._begin_held(told, False)
             self._gtid = ""
+            self._committed = self._executed.position
             told.append(COMMIT)
 
     # ------------------------------------------------------------------ rows
@@ -182,9 +184,8 @@ class BinlogEvents:
                 columns = columns_of(table)
             except BadTableMap as fault:
                 raise NotCarried(
-                    f"{self._place}: rows of {database}.{name} cannot be read: {fault}. They were written without "
-                    "`binlog_row_metadata = FULL`, or by a server newer than this program: set it with `SET GLOBAL "
-                    "binlog_row_metadata = 'FULL'` and begin after this position, or leave the table out"
+                    f"{self._place}: rows of {database}.{name} cannot be read: {fault}. Begin after this position, or "
+                    "leave the table out"
                 ) from None
             layout = self._layout(database, name, columns, table.primary)
             entry = None if layout is None else _Entry(RowDecoder(table), layout)
@@ -223,8 +224,8 @@ class BinlogEvents:
             at += decoder.bitmap
         if self._is_prepared:
             raise NotCarried(
-                f"{self._place}: an XA transaction changes {self._name(decoder)}: its rows are logged before it is known "
-                "whether it commits, so they cannot be told in order. Begin after this position, or leave the table out"
+                f"{self._place}: an XA transaction changes {self._name(decoder)}: its rows are logged before it is "
+                "known whether it commits, so they cannot be told in order. Begin after it, or leave the table out"
             )
         self._has_rows = entry.table.name
         if is_compressed:
@@ -286,15 +287,15 @@ class BinlogEvents:
         if touched:
             shown = sql if len(sql) <= 200 else f"{sql[:200]}..."
             raise NotCarried(
-                f"{self._place}: a change is logged as a statement, not as rows, and may be one of {touched[0]}: {shown!r}. "
-                "Set `SET GLOBAL binlog_format = 'ROW'` (sessions may have set their own) and begin after this position"
+                f"{self._place}: a change is logged as a statement, not as rows, and may be one of {touched[0]}: "
+                f"{shown!r}. Set `SET GLOBAL binlog_format = 'ROW'` (sessions may have set their own) and begin after"
             )
 
     def _other(
         self, kind: int, flags: int, body: bytes, timestamp: int, position: int, told: list[BinlogEvent]
     ) -> None:
         if kind in (events.HEARTBEAT, events.HEARTBEAT_2):
-            told.append(Heartbeat(timestamp or self._now()))
+            told.append(Heartbeat(self._quiet()))
         elif kind == events.ROTATE:
             rotate = events.rotate(body)
             self.file, self.position = rotate.file, rotate.position
@@ -333,7 +334,9 @@ class BinlogEvents:
                 "`SET GLOBAL binlog_format = 'ROW'` and begin after this position"
             )
         elif not flags & events.IGNORABLE_FLAG:
-            raise NotCarried(f"{self._place}: an event of type {kind}, which is not known: is the server newer than this?")
+            raise NotCarried(
+                f"{self._place}: an event of type {kind}, which is not known: is the server newer than this?"
+            )
 
     def _unpacked(self, body: bytes) -> Any:
         """Yield the events of a compressed transaction, about a megabyte at a time."""
@@ -368,8 +371,11 @@ class BinlogEvents:
         if rest:
             raise NotCarried(f"{self._place}: a compressed transaction that is cut off")
 
-    def _now(self) -> int:
-        """Return seconds that the server's clock has certainly reached, rounded down."""
-        return int(time.time() + self._server.clock)
+    def _quiet(self) -> int:
+        """Return seconds, by the server's clock, up to which all has come if a heartbeat has come; 0 if unknown.
 
-
+        A heartbeat may have waited here to be read, so it is not the time of its reading: it was sent after all that
+        had arrived before was read, less what it was on its way.
+        """
+        quiet = self._dump.quiet
+        return int(quiet + self._server.clock - _ON_ITS_WAY) if quiet else 0

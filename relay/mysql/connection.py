@@ -23,7 +23,9 @@ from relay.mysql.errors import Denied, Diverged, Interrupted, Purged
 CONNECT_TIMEOUT = 10.0
 READ_TIMEOUT = 30.0
 
-_DENIED = frozenset({1044, 1045, 1130, 1142, 1227, 1251, 1698, 1820, 1862, 1873, 2049, 2054, 2059, 2061, 3118, 3159, 4151})
+_DENIED = frozenset(
+    {1044, 1045, 1130, 1142, 1227, 1251, 1698, 1820, 1862, 1873, 2049, 2054, 2059, 2061, 3118, 3159, 4151}
+)
 _PASSING = frozenset({1040, 1053, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1226, 1290, 1317, 1927})
 _BINLOG = 1236
 _NOT_LOGGING = 1381
@@ -167,8 +169,6 @@ class Server:
                 f"gtid_mode is {settings.get('gtid_mode', 'OFF')}: `SET GLOBAL enforce_gtid_consistency = ON`, then "
                 "`SET GLOBAL gtid_mode = ...` by OFF_PERMISSIVE and ON_PERMISSIVE to ON"
             )
-        if self.is_mariadb and not _on(settings.get("gtid_strict_mode")):
-            found.append("GTIDs may come out of order: `SET GLOBAL gtid_strict_mode = ON`")
         if self.read_only and not _on(settings.get("log_replica_updates", settings.get("log_slave_updates", "ON"))):
             found.append("it does not log what it replicates: start it with `log_slave_updates`")
         return found

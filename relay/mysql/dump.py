@@ -1,20 +1,25 @@
 """The binlog of a server as it sends it: packets cut into events, checksums verified, what the server says raised.
 
-Reads the socket that PyMySQL has logged in on. Nothing is copied between the socket's bytes and the decoders: an event is
-a place in a buffer. Commands and packets are those of MySQL's client/server protocol, "COM_BINLOG_DUMP_GTID", and of
+Reads the socket that PyMySQL has logged in on. Nothing is copied between the socket's bytes and the decoders: an event
+is a place in a buffer. Commands and packets are those of MySQL's client/server protocol, "COM_BINLOG_DUMP_GTID", and of
 MariaDB's "COM_BINLOG_DUMP" with ``@slave_connect_state``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
+import select
 import socket
+import ssl
 import struct
 import threading
 import time
 import uuid
 from typing import TYPE_CHECKING
 from zlib import crc32
+
+import pymysql
 
 from relay.gtid import GtidSet
 from relay.mysql.connection import refusal, translated
@@ -38,7 +43,7 @@ ROTATE, FORMAT_DESCRIPTION = 4, 15
 Event = tuple[int, int, int, int, int, int, int]
 """Type, timestamp, server id, end in the server's file, flags, and where in the buffer its body begins and ends."""
 
-_RECEIVE = 1 << 18
+_RECEIVE = 1 << 15  # more is asked of the kernel anew for each call, and costs more than it saves
 _LONGEST = 0xFFFFFF  # of a packet; a longer payload goes on in the next
 _PACKET = struct.Struct("<IBIBIIIH")  # length and number, status, then the header of the event
 _HEADER = 19
@@ -48,10 +53,14 @@ _THROUGH_GTID = 4
 
 
 class Dump:
-    """The events of a server from somewhere on. ``read`` by one thread; ``close`` by any."""
+    """The events of a server from somewhere on. ``read`` by one thread; ``close`` by any.
+
+    ``quiet``: our clock, when last all had been read that had arrived.
+    """
 
     def __init__(self, server: Server, start: GtidSet | None, command: bytes) -> None:
         self.address = server.account.address
+        self.quiet = 0.0
         self._closed = False
         self._lock = threading.Lock()
         self._is_checked: bool | None = None
@@ -107,17 +116,18 @@ class Dump:
             # PyMySQL has read all that it asked for: what comes from here on is the dump.
             self._socket: socket.socket = connection._sock  # type: ignore[attr-defined]
             self._socket.sendall(struct.pack("<I", len(command)) + command)
-        except Exception as fault:
+            self._socket.setblocking(False)
+            self._poll = select.poll()
+            self._poll.register(self._socket, select.POLLIN)
+        except (pymysql.err.MySQLError, OSError) as fault:
             raise translated(fault, self.address) from None
 
     def close(self) -> None:
         """End it, also while another thread reads: that one gets ``Closed``. May be called again."""
         self._closed = True
-        try:
-            # Of the plain socket: that of an encrypted one would give its reader encrypted bytes.
+        # Of the plain socket: that of an encrypted one would give its reader encrypted bytes. The server may be first.
+        with contextlib.suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-        except OSError:
-            pass  # noqa: SIM105 - the server was first
         with self._lock:
             self._connection._force_close()  # type: ignore[attr-defined]
 
@@ -141,16 +151,19 @@ class Dump:
     def _receive(self, deadline: float) -> bool:
         """Wait for more bytes; whether there are any before the deadline."""
         try:
-            if self._closed:
-                raise Closed(f"{self.address}: the reader was closed")
-            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
-            data = self._socket.recv(_RECEIVE)
-        except TimeoutError:
-            if self._closed:
-                raise Closed(f"{self.address}: the reader was closed") from None
-            if time.monotonic() - self._heard > SILENT:
-                raise Interrupted(f"{self.address}: nothing came for {SILENT:.0f} s, not even a heartbeat") from None
-            return False
+            while True:
+                if self._closed:
+                    raise Closed(f"{self.address}: the reader was closed")
+                try:
+                    data = self._socket.recv(_RECEIVE)
+                    break
+                except (BlockingIOError, ssl.SSLWantReadError):
+                    self.quiet = time.time()
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._poll.poll(left * 1000 + 1):
+                    if time.monotonic() - self._heard > SILENT:
+                        raise Interrupted(f"{self.address}: nothing came for {SILENT:.0f} s, not even a heartbeat")
+                    return False
         except OSError as fault:
             if self._closed:
                 raise Closed(f"{self.address}: the reader was closed") from None
@@ -176,8 +189,9 @@ class Dump:
         events: list[Event] = []
         at, needed = 0, 4
         is_checked, unpack = self._is_checked, _PACKET.unpack_from
-        while at + 4 <= size:
-            length = int.from_bytes(buffer[at : at + 3], "little")
+        while at + 24 <= size:
+            length, status, timestamp, kind, server_id, written, position, flags = unpack(buffer, at)
+            length &= _LONGEST  # above it is the number of the packet
             end = at + 4 + length
             if length == _LONGEST:
                 if events:
@@ -186,16 +200,11 @@ class Dump:
             if end > size:
                 needed = end - at
                 break
-            if buffer[at + 4] or length <= _HEADER:
-                if events:
-                    # What came before an error is not lost to it.
-                    break
-                self._keep(buffer[end:], 4)
-                raise self._said(buffer[at + 4 : end])
-            _, _, timestamp, kind, server_id, written, position, flags = unpack(buffer, at)
+            if status or length <= _HEADER:
+                return self._take_other(buffer, at, end, events)
             if written != length - 1:
                 raise NotCarried(f"{self.address}: an event of {written} bytes came in {length - 1}, before {position}")
-            if kind == FORMAT_DESCRIPTION or kind == ROTATE:
+            if kind in (FORMAT_DESCRIPTION, ROTATE):
                 is_checked = self._negotiate(kind, buffer, at + 5, end)
             if is_checked:
                 if crc32(view[at + 5 : end - 4]) != _CHECKSUM.unpack_from(buffer, end - 4)[0]:
@@ -204,8 +213,22 @@ class Dump:
             else:
                 events.append((kind, timestamp, server_id, position, flags, at + 24, end))
             at = end
+        if needed == 4 and at + 4 <= size:
+            # Too little for an event: the begin of one, or something short that is none.
+            length = int.from_bytes(buffer[at : at + 3], "little")
+            if at + 4 + length <= size:
+                return self._take_other(buffer, at, at + 4 + length, events)
+            needed = 4 + min(length, 20)
         self._keep(buffer[at:], needed)
         return buffer, events
+
+    def _take_other(self, buffer: bytes, at: int, end: int, events: list[Event]) -> tuple[bytes, list[Event]]:
+        """Raise what a packet says that is no event. What came before it is not lost to it: that is taken first."""
+        if events:
+            self._keep(buffer[at:], 4)
+            return buffer, events
+        self._keep(buffer[end:], 4)
+        raise self._said(buffer[at + 4 : end])
 
     def _take_long(self, buffer: bytes) -> tuple[bytes, list[Event]]:
         """Put an event together that is longer than a packet."""
@@ -238,7 +261,7 @@ class Dump:
         """Whether this event has a checksum, and what follows has them."""
         if kind == ROTATE:
             # Comes before what would say whether it has one.
-            return crc32(buffer[start : end - 4]) == _CHECKSUM.unpack_from(buffer, end - 4)[0]
+            return bool(crc32(buffer[start : end - 4]) == _CHECKSUM.unpack_from(buffer, end - 4)[0])
         algorithm = buffer[end - 5]
         if algorithm > 1:
             raise NotCarried(f"{self.address}: its binlog has checksums of type {algorithm}, which is not known")

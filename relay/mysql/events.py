@@ -89,7 +89,7 @@ class Commit(msgspec.Struct, gc=False):
 
 
 class Heartbeat(msgspec.Struct, gc=False):
-    """Nothing is waiting. ``timestamp``: seconds, by the server's clock; what was logged before has come."""
+    """Nothing was waiting. ``timestamp``: seconds, by the server's clock: what was logged before has come; or 0."""
 
     timestamp: int
 
@@ -177,7 +177,8 @@ def rotate(body: bytes) -> Rotate:
 
 def payload(body: bytes) -> tuple[int, int, bytes]:
     """Read MySQL's TRANSACTION_PAYLOAD: compression (0: zstd, 255: none), size before it, and the bytes."""
-    at, fields = 0, {}
+    at = 0
+    fields: dict[int, int] = {}
     while True:
         kind, at = packed(body, at)
         if kind == 0:
@@ -185,4 +186,3 @@ def payload(body: bytes) -> tuple[int, int, bytes]:
         size, at = packed(body, at)
         fields[kind], _ = packed(body, at)
         at += size
-

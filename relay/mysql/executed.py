@@ -63,8 +63,8 @@ class Executed:
             self._last = int(text.rpartition("-")[2]) if text else 0
         if sequence <= self._last:
             raise RelayError(
-                f"the GTID {domain}-{server}-{sequence} comes after one with the number {self._last}: out of order, so that"
-                " no position can stand for both. `SET GLOBAL gtid_strict_mode = ON` keeps servers from writing such"
+                f"the GTID {domain}-{server}-{sequence} comes after one with the number {self._last}: out of order, so"
+                " that no position stands for both. `SET GLOBAL gtid_strict_mode = ON` keeps servers from writing such"
             )
         self._last = sequence
         self.position = f"{self._front}{domain}-{server}-{sequence}{self._back}"

@@ -50,7 +50,7 @@ def purged(server: Server) -> GtidSet:
     if server.is_mariadb:
         return look_into(server, server.binlogs()[0]).before
     ((text,),) = server.execute("SELECT @@global.gtid_purged")
-    return parse(f"MySQL56/{str(text)}".replace("\n", ""))
+    return parse(f"MySQL56/{text!s}".replace("\n", ""))
 
 
 def previous_gtids(body: bytes) -> GtidSet:

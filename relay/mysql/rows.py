@@ -1,8 +1,8 @@
 """Row events to rows: one Python function compiled for each layout of a table.
 
-A function reads all rows of an event in one loop, without a call per column for the common types: columns of fixed width,
-and the length in front of the next text, are unpacked together. Rows that hold NULLs have functions of their own, one
-for each set of columns that are NULL. What the values are is in ``relay.sql.columns``.
+A function reads all rows of an event in one loop, without a call per column for the common types: columns of fixed
+width, and the length in front of the next text, are unpacked together. Rows that hold NULLs have functions of their
+own, one for each set of columns that are NULL. What the values are is in ``relay.sql.columns``.
 """
 
 from __future__ import annotations
@@ -63,9 +63,11 @@ def _reading(column: ColumnLayout) -> _Reading:
         return _text(column)
     if kind == table_map.NEWDECIMAL:
         size = values.decimal_size(column.precision, column.decimals)
-        return _Reading("decimal", f"{size}s", "F[{}]", uses=values.memo_of("decimal", column.precision, column.decimals))
+        return _Reading(
+            "decimal", f"{size}s", "F[{}]", uses=values.memo_of("decimal", column.precision, column.decimals)
+        )
     if kind == table_map.FLOAT:
-        return _Reading("float", "f", "F[{}]", uses=values.memo_of("float"))
+        return _Reading("float", "4s", "F[{}]", uses=values.memo_of("float"))
     if kind == table_map.DOUBLE:
         return _Reading("double", "d")
     if kind == table_map.ENUM:

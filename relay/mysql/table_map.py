@@ -23,6 +23,7 @@ _TEXT = frozenset({STRING, VAR_STRING, VARCHAR, BLOB, VARCHAR_COMPRESSED, BLOB_C
 # What has a bit for its sign in the metadata, and what a character set: the flavours differ.
 _SIGNED = {False: _NUMERIC, True: _NUMERIC | {YEAR}}
 _CHARACTER = {False: _TEXT | {VECTOR}, True: _TEXT | {GEOMETRY}}
+_SET_METADATA = "`SET GLOBAL binlog_row_metadata = 'FULL'`"
 _ONE_BYTE = frozenset({FLOAT, DOUBLE, BLOB, GEOMETRY, JSON, TIME2, DATETIME2, TIMESTAMP2, BLOB_COMPRESSED, VECTOR})
 _TWO_BYTES = frozenset({VARCHAR, VAR_STRING, STRING, BIT, NEWDECIMAL, ENUM, SET, VARCHAR_COMPRESSED})
 
@@ -101,20 +102,22 @@ def _parse(raw: bytes, is_mariadb: bool) -> TableMap:
         at += size
     names = [name.decode() for name in _strings(options.get(4, b""))]
     if len(names) != count:
-        raise BadTableMap("its column names are not in the binlog")
+        raise BadTableMap(f"its column names are not in the binlog: {_SET_METADATA}")
     kinds = [shape.kind for shape in shapes]
     unsigned = _unsigned(kinds, _SIGNED[is_mariadb], options.get(1))
     charsets = _charsets(kinds, _CHARACTER[is_mariadb], options.get(2), options.get(3))
     charsets |= _charsets(kinds, frozenset({ENUM, SET}), options.get(10), options.get(11))
     members = _members(kinds, SET, options.get(5)) | _members(kinds, ENUM, options.get(6))
     columns = []
+    if is_mariadb:
+        _refuse_old_times(names, kinds)
     for number, (name, shape) in enumerate(zip(names, shapes, strict=True)):
         texts = members.get(number, ())
         set_ = charsets.get(number, "")
         if shape.kind in (ENUM, SET) and not (texts and set_):
-            raise BadTableMap(f"the members of its column {name} are not in the binlog")
+            raise BadTableMap(f"the members of its column {name} are not in the binlog: {_SET_METADATA}")
         if shape.kind in _TEXT and not set_:
-            raise BadTableMap(f"the character set of its column {name} is not in the binlog")
+            raise BadTableMap(f"the character set of its column {name} is not in the binlog: {_SET_METADATA}")
         columns.append(
             ColumnLayout(
                 name,
@@ -129,6 +132,16 @@ def _parse(raw: bytes, is_mariadb: bool) -> TableMap:
             )
         )
     return TableMap(database, table, tuple(columns), tuple(names[at] for at in _primary(options)))
+
+
+def _refuse_old_times(names: Sequence[str], kinds: Sequence[int]) -> None:
+    """MariaDB has decimals in these too, and does not log how many: rows of them would be read wrong unnoticed (I8)."""
+    for name, kind in zip(names, kinds, strict=True):
+        if kind in (TIMESTAMP, DATETIME, TIME):
+            raise BadTableMap(
+                f"its column {name} is in the format of MariaDB 5.3: `SET GLOBAL mysql56_temporal_format = ON`, then "
+                "`ALTER TABLE ... FORCE`"
+            )
 
 
 def _shapes(types: bytes, metadata: bytes) -> Iterator[ColumnLayout]:
@@ -186,7 +199,7 @@ def _unsigned(kinds: Sequence[int], signed: frozenset[int], bits: bytes | None) 
     numeric = [number for number, kind in enumerate(kinds) if kind in signed]
     if bits is None:
         if numeric:
-            raise BadTableMap("which of its columns are unsigned is not in the binlog")
+            raise BadTableMap(f"which of its columns are unsigned is not in the binlog: {_SET_METADATA}")
         return set()
     return {number for nth, number in enumerate(numeric) if bits[nth >> 3] & 0x80 >> (nth & 7)}
 

@@ -1,7 +1,7 @@
 """Single values of row events: what is neither a plain number nor plain text. The forms are in ``relay.sql.columns``.
 
-The storage formats are MySQL's: "Date and Time Data Type Representation" in its internals manual, ``decimal2bin`` of its
-``strings/decimal.c``, and for what MariaDB adds, ``Field_longstr::compress`` of its ``sql/field.cc``.
+The storage formats are MySQL's: "Date and Time Data Type Representation" in its internals manual, ``decimal2bin`` of
+its ``strings/decimal.c``, and for what MariaDB adds, ``Field_longstr::compress`` of its ``sql/field.cc``.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ def decimal_reader(precision: int, scale: int) -> Callable[[bytes], Decimal]:
 _FLOAT = struct.Struct("<f")
 
 
-def shortest(number: float) -> float:
+def shortest(stored: bytes) -> float:
     """Return the double whose text is the shortest one of a 32-bit float: 3.99, not 3.990000009536743."""
-    stored = _FLOAT.pack(number)
+    (number,) = _FLOAT.unpack(stored)
     for digits in (6, 7, 8) if abs(number) > 1e-37 else range(1, 9):
         short = float(f"{number:.{digits}g}")
         try:
@@ -152,7 +152,7 @@ def time_reader(decimals: int) -> Callable[[bytes], str]:
 
 def timestamp_reader(decimals: int) -> Callable[[bytes], int]:
     """Return what reads a TIMESTAMP of 5.6.4 and later, all its bytes: microseconds since the epoch."""
-    power = 10 ** (6 - decimals)
+    power: int = 10 ** (6 - decimals)
 
     def read(stored: bytes) -> int:
         return int.from_bytes(stored[:4], "big") * 1_000_000 + _fraction(stored[4:], decimals) * power
@@ -211,4 +211,6 @@ def memo_of(kind: str, *arguments: Any) -> Memo[Any]:
         "time": time_reader,
         "timestamp": timestamp_reader,
     }
-    return Memo(makers[kind](*arguments) if kind in makers else {"date": date, "float": shortest}[kind])
+    if kind in makers:
+        return Memo(makers[kind](*arguments))
+    return Memo(date) if kind == "date" else Memo(shortest)

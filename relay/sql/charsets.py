@@ -1,7 +1,7 @@
 """Character sets of MySQL and MariaDB: which one a collation id means, and text in it to Unicode.
 
-What a decoder here gives is what the server itself converts the bytes to; ``tests/sql/test_charsets.py`` asks one. It is
-on the wire: a byte that decodes to another character than before changes keys.
+What a decoder here gives is what the server itself converts the bytes to; ``tests/sql/test_charsets.py`` asks one. It
+is on the wire: a byte that decodes to another character than before changes keys.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ _SINGLE: dict[str, tuple[str, dict[int, str]]] = {
             0xF7: "œ",
             0xFD: "ÿ",
         }
-        | dict.fromkeys((0xA4, 0xA6, 0xAC, 0xAD, 0xAE, 0xAF, 0xB4, 0xB8, 0xBE, 0xD0, 0xDE, 0xF0, 0xFE, 0xFF), _UNDEFINED),
+        | dict.fromkeys(
+            (0xA4, 0xA6, 0xAC, 0xAD, 0xAE, 0xAF, 0xB4, 0xB8, 0xBE, 0xD0, 0xDE, 0xF0, 0xFE, 0xFF), _UNDEFINED
+        ),
     ),
     "greek": ("iso8859_7", {0xA1: "ʽ", 0xA2: "ʼ"} | dict.fromkeys((0xA4, 0xA5, 0xAA), _UNDEFINED)),
     "hebrew": ("iso8859_8", {0xAF: "‾"}),

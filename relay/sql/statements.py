@@ -86,6 +86,17 @@ def _tokens(sql: str, ansi_quotes: bool) -> Iterator[_Token]:
             yield _Token(found["sign"], False)
 
 
+# Words that are no name unless they are quoted, of those that are common where rows are changed.
+# fmt: off
+_RESERVED = (
+    "AND", "AS", "BETWEEN", "BY", "CASE", "DELAYED", "DELETE", "FROM", "GROUP", "HAVING", "HIGH_PRIORITY",
+    "IGNORE", "IN", "INNER", "INSERT", "INTERVAL", "INTO", "IS", "JOIN", "KEY", "LEFT", "LIKE", "LIMIT",
+    "LOAD", "LOW_PRIORITY", "NOT", "NULL", "ON", "OR", "ORDER", "REPLACE", "RETURNING", "RIGHT", "SELECT",
+    "SET", "TABLE", "THEN", "UPDATE", "USING", "VALUES", "WHEN", "WHERE", "WITH",
+)
+# fmt: on
+
+
 class _Reader:
     """Tokens, one after another."""
 
@@ -97,6 +108,9 @@ class _Reader:
     def step(self) -> _Token:
         passed, self.now = self.now, next(self._tokens, _END)
         return passed
+
+    def at(self, sign: str) -> bool:
+        return self.now.text == sign and not self.now.is_name
 
     def skip(self, *words: str) -> bool:
         """Pass over the word, if it is one of these."""
@@ -115,7 +129,7 @@ class _Reader:
         if not self.now.is_name:
             return None
         first = self.step().text
-        if self.now.text == "." and not self.now.is_name:
+        if self.at("."):
             self.step()
             return (first, self.step().text) if self.now.is_name else None
         return self._database, first
@@ -128,7 +142,7 @@ class _Reader:
             while self.skip("WAIT", "NOWAIT") or self.now.text.isdigit():
                 if self.now.text.isdigit():
                     self.step()
-            if self.now.text != ",":
+            if not self.at(","):
                 break
             self.step()
         return found
@@ -137,7 +151,7 @@ class _Reader:
         """Return every name in what is left, alone and with a database."""
         found: dict[Name, None] = {}
         while self.now is not _END:
-            name = self.name()
+            name = None if self.now.says(*_RESERVED) or self.now.text.isdigit() else self.name()
             if name is None:
                 self.step()
             else:
@@ -204,7 +218,7 @@ def _rename(reader: _Reader) -> Classified:
         if new is None:
             break
         pairs.append((old, new))
-        if reader.now.text != ",":
+        if not reader.at(","):
             break
         reader.step()
     return Classified(Kind.RENAME, tuple(old for old, _ in pairs), tuple(pairs))
@@ -230,8 +244,10 @@ def _alter(reader: _Reader) -> Classified:
             reader.skip("TO", "AS")
             new = reader.name()
             renamed = ((table, new),) if new is not None else ()
-        elif depth == 0 and token.says("TRUNCATE", "DROP", "EXCHANGE", "DISCARD") and reader.now.says(
-            "PARTITION", "TABLESPACE"
+        elif (
+            depth == 0
+            and token.says("TRUNCATE", "DROP", "EXCHANGE", "DISCARD")
+            and reader.now.says("PARTITION", "TABLESPACE")
         ):
             empties = True
     return Classified(Kind.CHANGE if empties else Kind.ALTER, (table,), tuple(renamed), (table,) if empties else ())

@@ -96,8 +96,9 @@ class ShardEvents:
         self._has_begun = False
         self._waiting: list[pb.VEvent] = []
         self._waits_since = 0
+        # Its position, once that came, with its canonical text.
         self._vgtid: pb.ShardGtid | None = None
-        self._position_of_it = ""
+        self._position = ""
 
     # ------------------------------------------------------------------ pages
 
@@ -127,12 +128,11 @@ class ShardEvents:
         if kind == ROW:
             self._row(event)
         elif kind == VGTID:
-            self._position(event)
+            self._place(event)
         elif kind == BEGIN:
             if self._has_begun:
                 raise Broken("a transaction began inside of another")
-            if self._is_open or self._vgtid is not None:
-                self._reset()  # a catch-up that was cut off: it will come again
+            self._reset()  # a catch-up that was cut off: it will come again
             self._open(event)
         elif kind == COMMIT:
             self._commit(event)
@@ -188,11 +188,10 @@ class ShardEvents:
                 "or split the transaction and reset the source to a later position"
             )
 
-    def _position(self, event: pb.VEvent) -> None:
+    def _place(self, event: pb.VEvent) -> None:
         self._vgtid = own = self._own(event.vgtid)
-        self._position_of_it = ""
+        self._position = position = self._canonical(own.gtid)
         if self._waiting:
-            position = self._position_of_it = self._canonical(own.gtid)
             self._begin(self._gtid or added(self.place.executed, position), position)
 
     def _own(self, vgtid: pb.VGtid) -> pb.ShardGtid:
@@ -246,7 +245,7 @@ class ShardEvents:
         place, vgtid = self.place, self._vgtid
         executed = place.executed
         if vgtid is not None:
-            executed = self._position_of_it or self._canonical(vgtid.gtid)
+            executed = self._position
             if place.copied is not None:
                 place = replace(place, pks=tuple(vgtid.table_p_ks))
         elif self._gtid:
@@ -264,8 +263,7 @@ class ShardEvents:
         tables = _emptied(event.statement) if event.type == DDL else ()
         known = [table for name in tables if (table := self.tables.known(name)) is not None]
         if known:
-            vgtid = self._vgtid
-            position = self._canonical(vgtid.gtid) if vgtid is not None else self._including(event.event_gtid)
+            position = self._position or self._including(event.event_gtid)
             transaction = event.event_gtid or added(self.place.executed, position)
             self.changes.begin(transaction, position, event.timestamp)
             for table in known:

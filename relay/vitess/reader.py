@@ -73,7 +73,13 @@ class VitessShardReader:
         self._left: Iterator[pb.VEvent] = iter(())
         self._cut: pb.VEvent | None = None
         self._fresh = True
-        self.watch = Watch(vtgate, stream.source, self.qualified, self.keyspace, self.name, settings, clock=clock)
+        # What is asked of vtgate, and copied in this order.
+        self._names = list(tables.names if settings.tables is None else settings.tables)
+        if not self._names:
+            raise RelayError(f"shard {self.qualified}: there is no table to be read")
+        self.watch = Watch(
+            vtgate, stream.source, self.qualified, self.keyspace, self.name, self._names[0], settings, clock=clock
+        )
         # Shards that a journal wants in the stream, those of them that cannot be, and journals that were missed.
         self._others: set[str] = set()
         self._not_there: set[str] = set()
@@ -251,7 +257,7 @@ class VitessShardReader:
     def _open(self) -> None:
         """Open the stream where the last page ended. Does not wait."""
         place, settings = self.place, self.settings
-        tables, copy = list(settings.tables), list[str]()
+        tables, copy = list(self._names), list[str]()
         if (before := place.copied) is not None:
             # One table at a time. Of a table that is still to be copied vtgate sends no changes, and it forgets which
             # tables were copied whenever it goes on at another tablet (uvstreamer.go, buildTablePlan): so with
@@ -289,7 +295,7 @@ class VitessShardReader:
         page = self._page(begun)
         self._hang_up()
         before = self.place.copied or ()
-        rest = [table for table in self.settings.tables if table not in before]
+        rest = [table for table in self._names if table not in before]
         done = (*before, *rest[:1])
         self.place = replace(self.place, copied=done if rest[1:] else None, pks=())
         log.info("%s: copied %s", self.qualified, done[-1])

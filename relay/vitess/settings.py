@@ -16,13 +16,15 @@ MARGIN = 65
 class Settings:
     """How the shards of a keyspace are read.
 
-    ``tables``: those that are wanted, one at least. ``tablet_type`` (PRIMARY, REPLICA or RDONLY), ``cells``: where
-    from. ``silence``: seconds after which a stream that should have something is given up. ``ask_every``: seconds
-    between two looks at the head of an idle shard. ``heartbeat``: seconds, vtgate's. ``margin``: see `MARGIN`.
+    ``tables``: those that are wanted, None for all that are known. ``tablet_type`` (PRIMARY, REPLICA or RDONLY),
+    ``cells``: where from. ``silence``: seconds after which a stream that should have something is given up.
+    ``ask_every``: seconds between two looks at the head of an idle shard. ``heartbeat``: seconds, vtgate's.
+    ``margin``: see `MARGIN`. ``page_bytes``: of changes that end a page. ``wait``: seconds that one read waits at most
+    for a first change.
     """
 
     keyspace: str
-    tables: Sequence[str]
+    tables: Sequence[str] | None = None
     tablet_type: str = "REPLICA"
     cells: str = ""
     silence: float = 30.0

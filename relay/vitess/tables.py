@@ -13,7 +13,7 @@ _REMEMBERED = 1000
 
 
 class Tables:
-    """``layout``: of a table with these columns, None if it is not wanted. ``now``: as they are when reading begins.
+    """``layout``: of a table with these columns, None if it is not wanted. ``now``: those that are wanted, as they are.
 
     Used by the reader of one shard.
     """
@@ -23,6 +23,11 @@ class Tables:
         self._known = dict(now)
         self._laid_out: dict[tuple[str, tuple[Column, ...], tuple[str, ...]], Table | None] = {}
         self._decoders: dict[tuple[bytes, bool], Decoder | None] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The tables that are known, in the order of their names."""
+        return sorted(self._known)
 
     def known(self, name: str) -> Table | None:
         """Return the last layout that is known of a table, None if it is not one that is wanted."""

@@ -36,6 +36,7 @@ class Watch:
         qualified: str,
         keyspace: str,
         shard: str,
+        table: str,
         settings: Settings,
         *,
         clock: Callable[[], float],
@@ -54,7 +55,7 @@ class Watch:
             vtgate,
             keyspace,
             shard,
-            settings.tables[0],
+            table,
             tablet_type=settings.tablet_type,
             cells=settings.cells,
             clock=clock,
@@ -144,7 +145,9 @@ class Watch:
         if place.executed and self.is_purged(place, ""):
             raise Purged(f"nothing came after {place.executed}, and the binlogs there were purged")
         self._given_up += 1
-        return f"nothing came for {patience:g} s after {place.executed}, and it stands at {head.position}: {self._why()}"
+        return (
+            f"nothing came for {patience:g} s after {place.executed}, and it stands at {head.position}: {self._why()}"
+        )
 
     def mismatched(self, place: Place, timeout: float) -> None:
         """No tablet has executed ``place``. Raises ``RelayError`` once that will not pass."""

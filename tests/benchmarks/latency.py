@@ -24,13 +24,14 @@ from relay.config import load
 from relay.errors import RelayError
 from relay.kafka import topics
 from relay.local.dynamodb import DynamoDBLocal
+from relay.local.dynamodb_orders import create_table, workload
 from relay.local.kafka import KafkaBroker
 from relay.local.process import ManagedProcess
 from relay.local.redis import RedisServer
 from relay.local.report import acknowledged, ends, percentile
 from relay.local.truth import Event
 from relay.local.watching import BatchLog, TopicWatch
-from relay.local.workload import CACHE_KEY, Workload, create_table
+from relay.local.workload import CACHE_KEY
 from tests.benchmarks.harness import Benchmark
 
 SECONDS = 30.0
@@ -124,13 +125,13 @@ class _Phase:
             return self._measure(watch, batches)
 
     def _measure(self, watch: TopicWatch, batches: BatchLog) -> _Result:
-        workload = Workload(self.client, self.table, writers=2, customers=10, pause=0.12)
-        workload.warm_up()
+        writing = workload(self.client, self.table, writers=2, customers=10, pause=0.12)
+        writing.warm_up()
         _wait(lambda: batches.refresh().batches > 0)
         begun = time.time()
-        workload.start()
+        writing.start()
         time.sleep(SECONDS)
-        history = workload.stop()
+        history = writing.stop()
         written = sum(map(len, history.values()))
         _wait(lambda: len(watch.events) >= written)
         _wait(lambda: batches.refresh().has_reached(ends(watch.events)))

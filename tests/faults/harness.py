@@ -18,8 +18,9 @@ from confluent_kafka import KafkaException
 from relay.avro.registry import open_schemas
 from relay.config import Config, load
 from relay.kafka.failures import passes
+from relay.local.dynamodb_orders import create_table, workload
 from relay.local.truth import Event, check_topic, read_topic
-from relay.local.workload import Item, Workload, Write, create_table
+from relay.local.workload import Item, Workload, Write
 
 T = TypeVar("T")
 PAUSED_WORKER = "tests.faults.paused_worker"
@@ -62,7 +63,7 @@ class Scene:
         return load(self.path)
 
     def workload(self, **options: Any) -> Workload:
-        return Workload(self.client, self.table, **options)
+        return workload(self.client, self.table, **options)
 
     def relay(self, *arguments: str) -> Relay:
         return self._start([sys.executable, "-m", "relay.cli", "run", str(self.path), *arguments])

@@ -16,8 +16,8 @@ import yaml
 
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.config import load
+from relay.local.dynamodb_orders import create_table
 from relay.local.kafka import KafkaBroker
-from relay.local.workload import create_table
 from tests.certificates import Authority
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]

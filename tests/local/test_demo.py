@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from relay.local.java import find_java
+from relay.local.vitess_build import obstacle
 from tests.faults.harness import wait_until
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]
 
 
-def start(folder: Path, mark: str, seconds: int) -> subprocess.Popen[bytes]:
+def start(folder: Path, mark: str, seconds: int, *options: str) -> subprocess.Popen[bytes]:
     environment = {**os.environ, "RELAY_TEST_MARK": mark, "TMPDIR": str(folder)}
-    command = [sys.executable, "-m", "relay.cli", "demo", "--seconds", str(seconds)]
+    command = [sys.executable, "-m", "relay.cli", "demo", "--seconds", str(seconds), *options]
     with (folder / "demo.log").open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
 
@@ -44,6 +46,30 @@ def test_the_demo_holds_every_check_and_leaves_nothing_behind(tmp_path: Path, un
     assert "NO," not in text
     assert marked(unique) == []
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("relay-")] == []
+
+
+@pytest.mark.skipif(bool(obstacle()), reason=str(obstacle()))
+def test_the_demo_holds_on_a_vitess_that_is_altered_and_resharded(tmp_path: Path, unique: str) -> None:
+    """I1, I2, I3, I6, I7"""
+    demo = start(tmp_path, unique, 10, "--source", "vitess")
+    code = demo.wait(300)
+    text = (tmp_path / "demo.log").read_text()
+    assert code == 0, text
+    assert "ADD COLUMN note" in text
+    assert "shard shop/c0- is split" in text
+    assert "from shard shop/resharded/e0-" in text
+    assert "NO," not in text
+    assert marked(unique) == []
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("relay-")] == []
+
+
+def test_without_go_a_vitess_demo_says_what_it_needs(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "relay.cli", "demo", "--source", "vitess"]
+    java = find_java().resolve().parents[1]
+    environment = {**os.environ, "RELAY_CACHE": str(tmp_path), "PATH": str(tmp_path), "JAVA_HOME": str(java)}
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    assert (ran.returncode, ran.stdout) == (3, "")
+    assert ran.stderr.startswith("relay: error: Vitess is built from source: Go 1.21+ is needed")
 
 
 def test_a_demo_that_is_interrupted_half_way_leaves_nothing_running(tmp_path: Path, unique: str) -> None:

@@ -168,6 +168,14 @@ def test_the_database_below_may_be_killed_alone(own: Vitess) -> None:
     until(vstream(own.vtgate, [("source", "-80", ""), ("source", "80-", "")]), b"after")
 
 
+def test_it_leaves_the_temporary_folder_alone(own: Vitess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    own.kill_vtgate()
+    own.restart()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_schemas_of_unknown_keyspaces_are_refused() -> None:
     with pytest.raises(ValueError, match="schemas of comerce, but the keyspaces are commerce"):
         Vitess(schemas={"comerce": (ITEM, HASHED)})

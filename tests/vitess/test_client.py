@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+import grpc
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
-from relay.errors import RelayError, Unavailable
-from relay.vitess.client import StreamEnded, VStream, Vtgate
+from relay.errors import ConfigError, RelayError, Unavailable
+from relay.vitess.client import StreamEnded, Tls, VStream, Vtgate
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests.vitess.scripted import HOLDS, Fails, Log, ScriptedVtgate, Step
 
@@ -93,6 +101,44 @@ def test_credentials_go_with_every_call() -> None:
         assert {"username": "relay", "password": "secret"}.items() <= vtgate.metadata[-1].items()
 
 
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """Make a certificate for the name ``vtgate`` that is its own authority, and return its file and its key's."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "vtgate")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("vtgate")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    files = folder / "certificate.pem", folder / "key.pem"
+    files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    format_ = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    files[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, *format_))
+    return files
+
+
+def test_tls_takes_the_authority_it_is_given_and_no_other(tmp_path: Path) -> None:
+    own, key = certificate(tmp_path)
+    credentials = grpc.ssl_server_credentials([(key.read_bytes(), own.read_bytes())], own.read_bytes(), True)
+    answers: dict[str, list[dict[str, str | None]] | str] = {"select 1": [{"a": "1"}]}
+    with ScriptedVtgate(Log().script, answers, credentials) as vtgate:
+        with closing(Vtgate(vtgate.address, tls=Tls(own, own, key, "vtgate"))) as gate:
+            assert gate.execute("select 1") == [{"a": "1"}]
+        for wrong in (Tls(None, own, key, "vtgate"), Tls(own, own, key, "another"), Tls(own, name="vtgate"), None):
+            with closing(Vtgate(vtgate.address, tls=wrong)) as gate, pytest.raises(Unavailable):
+                gate.execute("select 1", timeout=5.0)
+    with pytest.raises(ConfigError, match=r"tls: .*nothing.pem: No such file"):
+        Vtgate("127.0.0.1:1", tls=Tls(tmp_path / "nothing.pem"))
+
+
 def test_rows_of_a_statement_come_by_name_and_its_errors_as_what_they_are() -> None:
     answers: dict[str, list[dict[str, str | None]] | str] = {"select 1": [{"a": "1", "b": None}], "select 2": "syntax"}
     with ScriptedVtgate(Log().script, answers) as vtgate, closing(Vtgate(vtgate.address)) as gate:
@@ -101,3 +147,8 @@ def test_rows_of_a_statement_come_by_name_and_its_errors_as_what_they_are() -> N
             gate.execute("select 2")
     with closing(Vtgate("127.0.0.1:1")) as nobody, pytest.raises(Unavailable, match=r"vtgate 127.0.0.1:1 does not"):
         nobody.execute("select 1", timeout=2.0)
+
+
+def test_commands_that_need_no_vitess_do_not_load_grpc() -> None:
+    code = "import relay.cli, sys; sys.exit('grpc' in sys.modules or 'google.protobuf' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -212,6 +212,9 @@ def test_a_copy_that_breaks_off_anywhere_gives_every_row_and_every_change_of_the
                             state[change.table].setdefault(change.key["id"], None)
                             assert change.token is None
                             assert change.snapshot is not None
+                        else:
+                            assert change.transaction is not None
+                            assert (change.transaction.order, change.transaction.last) == (0, True)
                         state[change.table][change.key["id"]] = change.new["name"].encode() if change.new else None
             if page is not None and page.position is not None and "copied" not in page.position:
                 break

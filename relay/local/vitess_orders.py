@@ -1,0 +1,372 @@
+"""The demo's table in Vitess: how it is made, written, loaded into the cache, altered, resharded, and read back.
+
+The keyspace has four shards, and one of them is split while it is written to: to two shards of a second keyspace, as
+the embedded Vitess cannot change the shards of a keyspace that it has. What the relay sees is what a reshard of
+Vitess' own shows it: the source's stream ends with a journal that names the targets and where to begin in them.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
+from typing import Any, ClassVar
+
+import orjson
+import pymysql
+from pymysql.connections import Connection
+from pymysql.constants import ER
+from pymysql.cursors import Cursor
+
+from relay.cache import Load, VitessLoader
+from relay.local.orders import TABLE, Incident, Orders
+from relay.local.truth import Event
+from relay.local.vitess import Vitess
+from relay.local.vitess_build import vtcombo
+from relay.local.workload import HASH_KEY, RANGE_KEY, Item, Planned, Workload, Writer, cache_key, item_of
+from relay.vitess.keyrange import KeyRange
+from relay.vitess.vindex import keyspace_id
+
+BEFORE, AFTER = "shop", "resharded"
+KEYSPACES = {BEFORE: ("-40", "40-80", "80-c0", "c0-"), AFTER: ("-c0", "c0-e0", "e0-")}
+SPLIT, TARGETS = "c0-", ("c0-e0", "e0-")
+ADDED = "note"
+"""The column that is added while rows are written."""
+
+_VINDEX = "xxhash"
+_VSCHEMA = {
+    "sharded": True,
+    "vindexes": {_VINDEX: {"type": _VINDEX}},
+    "tables": {TABLE: {"column_vindexes": [{"column": HASH_KEY, "name": _VINDEX}]}},
+}
+_DEFINITION = f"""
+    CREATE TABLE {TABLE} (
+        {HASH_KEY} VARCHAR(32) NOT NULL,
+        {RANGE_KEY} BIGINT UNSIGNED NOT NULL,
+        version INT NOT NULL,
+        amount DECIMAL(20, 1) NOT NULL,
+        tags JSON NOT NULL,
+        payload VARCHAR(100) NOT NULL,
+        PRIMARY KEY ({HASH_KEY}, {RANGE_KEY})
+    )
+"""
+_Execute = Callable[[Cursor, str, Planned], None]
+"""Runs a statement on a table for some items."""
+
+_ATTEMPTS = 10
+_VTGATE_LEARNS_WITHIN = 30.0
+_AGAIN = {ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT}
+
+
+class VitessOrders(Orders):
+    """On an embedded Vitess."""
+
+    title = "Vitess"
+    jars = ("mariadb",)
+    environment: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self) -> None:
+        self.placement = Placement()
+        # Whether rows are written with the column that was added.
+        self.is_altered = False
+
+    def prepare(self) -> None:
+        vtcombo()
+
+    def start(self, stack: ExitStack) -> None:
+        schemas = dict.fromkeys(KEYSPACES, (_DEFINITION, _VSCHEMA))
+        self.vitess = stack.enter_context(Vitess(keyspaces=KEYSPACES, schemas=schemas))
+        self._stack = stack
+        self._begin = self.vitess.position
+
+    @property
+    def address(self) -> str:
+        return self.vitess.vtgate
+
+    def source(self) -> dict[str, Any]:
+        return {
+            "name": "orders",
+            "type": "vitess",
+            "vtgate": self.vitess.vtgate,
+            "keyspace": BEFORE,
+            "tables": [TABLE],
+            "start": {"vgtid": [{"shard": shard, "gtid": self._begin} for shard in KEYSPACES[BEFORE]]},
+        }
+
+    def workload(self, pause: float) -> Workload:
+        return Workload(partial(VitessWriter, self), pause=pause)
+
+    def load(self) -> Load:
+        loader = VitessLoader(self.vitess.connect, BEFORE, self._read)
+        self._stack.callback(loader.close)
+        return loader.load
+
+    def versions(self) -> dict[Item, int]:
+        return {
+            (customer, str(order)): version
+            for keyspace in KEYSPACES
+            for customer, order, version in self.vitess.execute(
+                f"SELECT {HASH_KEY}, {RANGE_KEY}, version FROM {TABLE}", keyspace
+            )
+        }
+
+    def incidents(self) -> list[Incident]:
+        return [Incident(0.3, self._alter), Incident(0.5, self._split)]
+
+    def problems(self, events: Iterable[Event]) -> list[str]:
+        shards, columns = set(), set()
+        for event in events:
+            shards.add(event.shard)
+            columns |= {ADDED in event.columns} if event.version is not None else set()
+        wanted = [*KEYSPACES[BEFORE], *(f"{AFTER}/{shard}" for shard in TARGETS)]
+        missing = [shard for shard in wanted if f"orders/{BEFORE}/{shard}" not in shards]
+        found = [f"no change came from shard {shard}" for shard in missing]
+        if len(columns) < 2:
+            found.append(f"rows came only {'with' if True in columns else 'without'} the column {ADDED}")
+        return found
+
+    def _alter(self) -> str:
+        for keyspace in KEYSPACES:
+            self.vitess.execute(f"ALTER TABLE {TABLE} ADD COLUMN {ADDED} VARCHAR(20) NULL", keyspace)
+            self._await_column(keyspace)
+        self.is_altered = True
+        return f"ALTER TABLE {TABLE} ADD COLUMN {ADDED}: new rows have a column more"
+
+    def _await_column(self, keyspace: str) -> None:
+        """Wait until vtgate knows of the new column: tablets tell it a moment later."""
+        deadline = time.monotonic() + _VTGATE_LEARNS_WITHIN
+        while True:
+            try:
+                self.vitess.execute(f"SELECT {ADDED} FROM {TABLE} WHERE {HASH_KEY} = ''", keyspace)
+                return
+            except pymysql.err.OperationalError as error:
+                if error.args[0] != ER.BAD_FIELD_ERROR or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+    def _split(self) -> str:
+        begun = time.monotonic()
+        copied, journal = self.placement.move(self._reshard)
+        paused = time.monotonic() - begun
+        # As when a reshard is completed: the relay must not take it for the end of these orders.
+        self.vitess.execute(f"DELETE FROM {TABLE}", f"{BEFORE}:{SPLIT}")
+        targets = " and ".join(f"{AFTER}/{shard}" for shard in TARGETS)
+        return (
+            f"shard {BEFORE}/{SPLIT} is split: {copied} rows are copied to {targets}, journal {journal} is written; "
+            f"those who write to it waited {paused * 1000:.0f} ms"
+        )
+
+    def _reshard(self) -> tuple[int, int]:
+        """Copy what the shard has, and end it with a journal. Return how many rows there were, and the journal's id.
+
+        The relay does not see these rows: it begins in the targets after them, where the journal says.
+        """
+        with closing(self.vitess.connect(f"{BEFORE}:{SPLIT}")) as source, source.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM {TABLE}")
+            rows = cursor.fetchall()
+            names = [column[0] for column in cursor.description]
+        with closing(self.vitess.connect(AFTER)) as target, target.cursor() as cursor:
+            places = ", ".join(["%s"] * len(names))
+            cursor.executemany(f"INSERT INTO {TABLE} ({', '.join(names)}) VALUES ({places})", rows)
+        return len(rows), self.vitess.journal([(BEFORE, SPLIT)], [(AFTER, shard) for shard in TARGETS])
+
+    def _read(self, cursor: Cursor, keys: Sequence[str]) -> dict[str, bytes]:
+        """Read orders for the cache."""
+        found: dict[str, bytes] = {}
+        for key in keys:
+            customer, order = item_of(key)
+            keyspace = ""
+            # Not where they were while they were being moved away: vtgate would see to that.
+            while keyspace != (keyspace := self.placement.keyspace(customer)):
+                found.pop(key, None)
+                where = f"{HASH_KEY} = %s AND {RANGE_KEY} = %s"
+                cursor.execute(f"SELECT * FROM {keyspace}.{TABLE} WHERE {where}", (customer, order))
+                names = [column[0] for column in cursor.description]
+                for row in cursor.fetchall():
+                    found[cache_key((customer, order))] = orjson.dumps(dict(zip(names, row, strict=True)), default=str)
+        return found
+
+
+class Placement:
+    """Which keyspace the orders of a customer are in, and the move of one shard's from one to the other."""
+
+    def __init__(self) -> None:
+        self._moves = KeyRange.parse(SPLIT)
+        self._changed = threading.Condition()
+        self._is_moving = self._has_moved = False
+        # How many write to orders that move.
+        self._writing = 0
+
+    def keyspace(self, customer: str) -> str:
+        return AFTER if self._has_moved and self._is_of_shard(customer) else BEFORE
+
+    def _is_of_shard(self, customer: str) -> bool:
+        return self._moves.contains(keyspace_id(_VINDEX, customer))
+
+    @contextmanager
+    def writing(self, customers: Collection[str]) -> Iterator[None]:
+        """While the orders of these customers are written, they stay where they are."""
+        moves = any(map(self._is_of_shard, customers))
+        with self._changed:
+            self._changed.wait_for(lambda: not (moves and self._is_moving))
+            self._writing += moves
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._writing -= moves
+                self._changed.notify_all()
+
+    def move(self, copy: Callable[[], tuple[int, int]]) -> tuple[int, int]:
+        """Keep the shard from being written while ``copy`` moves it. Return what that returns."""
+        with self._changed:
+            self._is_moving = True
+            self._changed.wait_for(lambda: not self._writing)
+        try:
+            copied = copy()
+            self._has_moved = True
+        finally:
+            with self._changed:
+                self._is_moving = False
+                self._changed.notify_all()
+        return copied
+
+
+class VitessWriter(Writer):
+    """Writes by statements of one row and of many, in one shard and in several, and by transactions."""
+
+    def __init__(self, table: VitessOrders, number: int, **options: Any) -> None:
+        super().__init__(number, **options)
+        self.table = table
+        self._connection: Connection[Cursor] = table.vitess.connect(BEFORE)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def write_first(self, item: Item) -> None:
+        self._insert_or_update(item)
+
+    def write_once(self) -> None:
+        kinds = ("one", "delete", "many", "transaction", "raise", "rekey")
+        kind = self.random.choices(kinds, (52, 12, 10, 8, 8, 10))[0]
+        item = self.random.choice(self.items)
+        if kind == "delete" and self.is_there(item):
+            self._store([(item, None)])
+        elif kind in ("many", "transaction"):
+            self._store(self.plan(self.some(10)), in_transaction=kind == "transaction")
+        elif kind == "raise":
+            self._raise(self.some(10))
+        elif kind == "rekey":
+            self._rekey(item)
+        else:
+            self._insert_or_update(item)
+
+    # ------------------------------------------------------------------ statements
+
+    def _insert_or_update(self, item: Item) -> None:
+        done = [(item, self.version(item))]
+        if not self.is_there(item):
+            self._store(done)
+            return
+
+        def update(cursor: Cursor, table: str, part: Planned) -> None:
+            values = self._values(*part[0])
+            changes = ", ".join(f"{name} = %s" for name in values)
+            cursor.execute(f"UPDATE {table} SET {changes} WHERE {_IS_ITEM}", (*values.values(), *item))
+
+        self._write(done, update)
+
+    def _store(self, planned: Planned, *, in_transaction: bool = False) -> None:
+        """One INSERT ... ON DUPLICATE KEY UPDATE for all that have a version, one DELETE for the others."""
+
+        def store(cursor: Cursor, table: str, part: Planned) -> None:
+            rows = [{**_key(item), **self._values(item, version)} for item, version in part if version is not None]
+            if rows:
+                names = ", ".join(rows[0])
+                values = ", ".join([f"({', '.join(['%s'] * len(rows[0]))})"] * len(rows))
+                changes = ", ".join(f"{name} = VALUES({name})" for name in rows[0] if name not in (HASH_KEY, RANGE_KEY))
+                cursor.execute(
+                    f"INSERT INTO {table} ({names}) VALUES {values} ON DUPLICATE KEY UPDATE {changes}",
+                    [value for row in rows for value in row.values()],
+                )
+            if gone := [item for item, version in part if version is None]:
+                cursor.execute(f"DELETE FROM {table} WHERE {_ARE_ITEMS}", _among(gone))
+
+        self._write(planned, store, in_transaction=in_transaction)
+
+    def _raise(self, items: Sequence[Item]) -> None:
+        """One UPDATE that counts the versions of several rows up."""
+        done: Planned = [(item, self.version(item)) for item in items if self.is_there(item)]
+        if not done:
+            return
+
+        def count_up(cursor: Cursor, table: str, part: Planned) -> None:
+            where = _among([item for item, _ in part])
+            cursor.execute(f"UPDATE {table} SET version = version + 1 WHERE {_ARE_ITEMS}", where)
+
+        self._write(done, count_up)
+
+    def _rekey(self, item: Item) -> None:
+        """An UPDATE of the primary key: what was one item is another one from then on."""
+        free = [other for other in self.items if other[0] == item[0] and not self.is_there(other)]
+        if not free or not self.is_there(item):
+            self._insert_or_update(item)
+            return
+        other = self.random.choice(free)
+
+        def rekey(cursor: Cursor, table: str, part: Planned) -> None:
+            changes = f"{RANGE_KEY} = %s, version = %s"
+            cursor.execute(f"UPDATE {table} SET {changes} WHERE {_IS_ITEM}", (other[1], part[1][1], *item))
+
+        self._write([(item, None), (other, self.version(other))], rekey)
+
+    def _write(self, planned: Planned, execute: _Execute, *, in_transaction: bool = False) -> None:
+        """Run statements for each keyspace that has some of the items, again if they were the victim of a deadlock."""
+        begun = time.time()
+        placement = self.table.placement
+        with placement.writing({customer for (customer, _), _ in planned}):
+            parts: defaultdict[str, list[tuple[Item, int | None]]] = defaultdict(list)
+            for item, version in planned:
+                parts[placement.keyspace(item[0])].append((item, version))
+            for together in [list(parts.items())] if in_transaction else [[part] for part in parts.items()]:
+                self._attempt(together, execute, in_transaction)
+            self.wrote(begun, *planned)
+
+    def _attempt(self, parts: Sequence[tuple[str, Planned]], execute: _Execute, is_transaction: bool) -> None:
+        for left in reversed(range(_ATTEMPTS)):
+            with self._connection.cursor() as cursor:
+                try:
+                    if is_transaction:
+                        cursor.execute("BEGIN")
+                    for keyspace, part in parts:
+                        execute(cursor, f"{keyspace}.{TABLE}", part)
+                    if is_transaction:
+                        cursor.execute("COMMIT")
+                    return
+                except pymysql.err.OperationalError as error:
+                    if error.args[0] not in _AGAIN or not left:
+                        raise
+                    cursor.execute("ROLLBACK")
+
+    def _values(self, item: Item, version: int | None) -> dict[str, Any]:
+        columns = self.columns()
+        values = {"version": version, "amount": columns["amount"], "tags": orjson.dumps(columns["tags"]).decode()}
+        values["payload"] = columns["payload"]
+        return values | ({ADDED: f"note {version}"} if self.table.is_altered else {})
+
+
+_IS_ITEM = f"{HASH_KEY} = %s AND {RANGE_KEY} = %s"
+# The customers choose the shards; vtgate would ask all of them for pairs.
+_ARE_ITEMS = f"{HASH_KEY} IN %s AND ({HASH_KEY}, {RANGE_KEY}) IN %s"
+
+
+def _among(items: Sequence[Item]) -> tuple[Any, ...]:
+    """Return what stands for items in ``_ARE_ITEMS``."""
+    return sorted({customer for customer, _ in items}), [(customer, int(order)) for customer, order in items]
+
+
+def _key(item: Item) -> dict[str, Any]:
+    return {HASH_KEY: item[0], RANGE_KEY: int(item[1])}

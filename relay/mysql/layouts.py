@@ -1,0 +1,130 @@
+"""Which tables of a database are relayed, and how their rows are laid out.
+
+The layouts of rows come from the binlog; what ``information_schema`` says of the tables that there are now serves plans
+and checks, and tables that are emptied before a row of them was seen.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from relay.avro.rows import Column, TableSchema
+from relay.errors import RelayError
+from relay.mysql.connection import Server
+from relay.sql.definitions import COLUMNS, KEYS, Definition, definitions
+from relay.sql.tables import Table, lay_out
+
+if TYPE_CHECKING:
+    from relay.config import MySQLSource
+
+log = logging.getLogger(__name__)
+
+_LAYOUTS = 10_000
+
+
+class Layouts:
+    """The layouts of one source's tables. Shared by its readers: the same layout is the same object for all."""
+
+    def __init__(self, config: MySQLSource) -> None:
+        self.source = config.name
+        self.database = config.database
+        self._config = config
+        self._named = frozenset(config.tables or ())
+        self._lock = threading.Lock()
+        self._made: dict[tuple[str, tuple[Column, ...], tuple[str, ...]], Table | None] = {}
+        self._last: dict[str, Table] = {}
+        self._left_out: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<Layouts[{self.source}: {len(self._last)} tables]>"
+
+    def wanted(self, database: str, table: str) -> bool:
+        return database == self.database and (not self._named or table in self._named)
+
+    def __call__(self, database: str, table: str, columns: Sequence[Column], primary: Sequence[str]) -> Table | None:
+        """Return the layout of a wanted table; None for one that cannot be keyed and is not named in the config.
+
+        Raises ``RelayError`` for one that is.
+        """
+        if not self.wanted(database, table):
+            return None
+        identity = table, tuple(columns), tuple(primary)
+        with self._lock:
+            if identity not in self._made:
+                if len(self._made) >= _LAYOUTS:  # I11
+                    self._made.clear()
+                self._made[identity] = self._lay_out(*identity)
+            made = self._made[identity]
+            if made is not None:
+                self._last[table] = made
+            return made
+
+    def last(self, table: str) -> Table | None:
+        """Return the layout that was seen last."""
+        return self._last.get(table)
+
+    def seen(self) -> list[TableSchema]:
+        """Return the schemas of the tables that were seen, as they were last."""
+        return [table.schema for table in list(self._last.values())]
+
+    def known(self) -> list[str]:
+        """Return the names of the tables that were seen."""
+        return list(self._last)
+
+    def describe(self, server: Server) -> list[TableSchema]:
+        """Return the schemas of the tables that the server has now.
+
+        Raises ``Unavailable``, ``RelayError`` for tables of the config that are not there or cannot be carried.
+        """
+        found = self._definitions(server)
+        for table in sorted(self._named - found.keys()):
+            raise RelayError(
+                f"source {self.source}: {server.account.address} has no table {self.database}.{table}: create it, or "
+                "leave it out of `tables`"
+            )
+        laid_out = (self._now(name, each) for name, each in found.items())
+        return [table.schema for table in laid_out if table is not None]
+
+    def _now(self, name: str, definition: Definition) -> Table | None:
+        before = self._last.get(name)
+        table = self(self.database, name, definition.columns, definition.primary)
+        if before is not None:
+            self._last[name] = before  # a stream knows better what its rows are than the present
+        return table
+
+    def _definitions(self, server: Server) -> dict[str, Definition]:
+        columns: Iterable[Sequence[str]] = _texts(server.execute(COLUMNS.format(database=_quoted(self.database))))
+        keys: Iterable[Sequence[str]] = _texts(server.execute(KEYS.format(database=_quoted(self.database))))
+        try:
+            return dict(definitions(columns, keys, self._named or None))
+        except ValueError as error:
+            raise RelayError(f"source {self.source}: {server.account.address}: {error}") from error
+
+    def _lay_out(self, table: str, columns: tuple[Column, ...], primary: tuple[str, ...]) -> Table | None:
+        key = self._config.key_columns(table)
+        if not primary and not key and table not in self._named:
+            if table not in self._left_out:
+                self._left_out.add(table)
+                # I1: once, and so that nobody can miss it.
+                log.warning(
+                    "source %s: CHANGES OF %s.%s ARE NOT RELAYED: it has no primary key. Name the columns that stand "
+                    "for one, such as `key: {%s: [%s]}`",
+                    self.source,
+                    self.database,
+                    table,
+                    table,
+                    columns[0].name if columns else "id",
+                )
+            return None
+        return lay_out(self.source, table, columns, primary, key=key)
+
+
+def _quoted(name: str) -> str:
+    return name.replace("\\", "\\\\").replace("'", "''").replace("%", "%%")
+
+
+def _texts(rows: Iterable[Sequence[object]]) -> list[list[str]]:
+    return [[each.decode() if isinstance(each, bytes) else str(each) for each in row] for row in rows]

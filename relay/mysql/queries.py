@@ -1,0 +1,104 @@
+"""Queries that say how fresh they are: ``include_event_token`` and ``compare_event_token`` of seed 004.
+
+The token is read before the query is sent, so the query reflects at least that much. Nothing here is decided by clocks:
+a watcher's timestamps are of another server than those it is compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from pymysql.connections import Connection
+from pymysql.constants import SERVER_STATUS
+
+from relay.errors import RelayError
+from relay.gtid import GtidError, parse
+from relay.mysql.watcher import ReplicationWatcher
+from relay.token import EventToken, Order, OriginToken, compare
+
+
+class Answer(NamedTuple):
+    """``token``: up to where the rows reflect everything at least; None if that is not known, or was not asked for.
+
+    ``fresher``: whether they reflect the change of the token they were to be compared with, for certain.
+    """
+
+    rows: Sequence[Any]
+    token: EventToken | None
+    fresher: bool
+
+
+class TokenQueries:
+    """Queries on the server that ``watcher`` watches, over an open PyMySQL connection of the caller's."""
+
+    def __init__(self, connection: Connection[Any], watcher: ReplicationWatcher) -> None:
+        self.connection = connection
+        self.watcher = watcher
+        self._checked = ""
+
+    def __repr__(self) -> str:
+        return f"<TokenQueries[{self.watcher.shard}]>"
+
+    def execute(
+        self,
+        sql: str,
+        args: Sequence[object] | Mapping[str, object] | None = None,
+        *,
+        include_event_token: bool = False,
+        compare_event_token: EventToken | None = None,
+    ) -> Answer:
+        """Run a query. Raises PyMySQL's errors; ``RelayError`` where a token could not be true.
+
+        That is in an open transaction, which sees what was there when it began, and on another server.
+        """
+        wanted = include_event_token or compare_event_token is not None
+        if wanted:
+            self._check()
+        token = self.watcher.token if wanted else None  # I6: before the query
+        with self.connection.cursor() as cursor:
+            cursor.execute(sql, args)
+            rows = cursor.fetchall()
+        fresher = compare_event_token is not None and reflects(token, compare_event_token)
+        return Answer(rows, token if include_event_token else None, fresher)
+
+    def _check(self) -> None:
+        status: int = self.connection.server_status  # type: ignore[attr-defined]
+        if status & SERVER_STATUS.SERVER_STATUS_IN_TRANS or not status & SERVER_STATUS.SERVER_STATUS_AUTOCOMMIT:
+            raise RelayError(
+                f"{self.watcher.shard}: a transaction may be open on the connection, and see less than a token says: "
+                "connect with `autocommit=True`, and end transactions first"
+            )
+        if self._checked != self.watcher.identity:
+            with self.connection.cursor() as cursor:
+                cursor.execute("SHOW GLOBAL VARIABLES WHERE Variable_name IN ('server_id', 'server_uuid')")
+                found = {str(value).lower() for _, value in map(tuple, cursor.fetchall())}
+            if self.watcher.identity not in found:
+                raise RelayError(
+                    f"{self.watcher.shard}: the connection is to another server ({', '.join(sorted(found))}) than the "
+                    f"one that is watched ({self.watcher.identity or 'not started'})"
+                )
+            self._checked = self.watcher.identity
+
+
+def reflects(read: EventToken | None, change: EventToken) -> bool:
+    """Whether what was read at ``read`` holds the change of ``change``, by their positions alone (I5, I6).
+
+    A change of another shard only if it says where on this one it was first made.
+    """
+    if read is None:
+        return False
+    place: EventToken | OriginToken = change
+    if change.shard != read.shard:
+        if change.origin is None or change.origin.shard != read.shard:
+            return False
+        place = change.origin
+    try:
+        mine, theirs = parse(read.position), parse(place.position)
+    except GtidError:
+        return False
+    if not theirs or mine.diverges(theirs) or not mine.contains(theirs):
+        return False
+    # Sets of two servers may be alike by their numbers and not by what they stand for.
+    order = compare(read, EventToken(place.timestamp, place.shard, place.position))
+    return order in (Order.EQUAL, Order.NEWER)

@@ -1,0 +1,325 @@
+"""The servers of one shard: which of them can go on from a position, and what it means when none can.
+
+May be changed here: which server is preferred, and when the loss of transactions is certain. Too early, and a passing
+fault becomes a gap; never, and a lossy failover goes by in silence (I9).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from pymysql.cursors import DictCursor
+
+from relay.errors import RelayError, Unavailable
+from relay.gtid import GtidSet, MariaDBSet, parse
+from relay.mysql.connection import Server
+from relay.mysql.errors import Denied, Diverged, Purged
+from relay.mysql.positions import common
+
+log = logging.getLogger(__name__)
+
+_AVOID = 5.0  # seconds for which a server that failed is tried last
+_AGAIN = 10.0  # seconds after which a server that lacked something is asked for it again
+_SURE = 1.0  # seconds for which a primary has to lack what was read before it counts as lost
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What a server is. ``lag``: seconds that a replica is behind, infinite while it does not replicate."""
+
+    is_replica: bool
+    is_read_only: bool
+    lag: float = 0.0
+    # MariaDB: the domains that it replicates.
+    domains: frozenset[str] = frozenset()
+
+    def is_local(self, server: Server, gtid: str) -> bool:
+        """Whether a transaction was made on a replica itself, where no other server of the shard gets it from."""
+        if not (self.is_replica and self.is_read_only):
+            return False
+        if server.is_mariadb:
+            domain, origin, _ = gtid.split("-")
+            return origin == str(server.server_id) and domain not in self.domains
+        return gtid.partition(":")[0] == server.uuid.lower()
+
+
+def role_of(server: Server) -> Role:
+    """Ask a server what it is. Raises ``Unavailable``."""
+    server.refresh()
+    statuses = _replication(server)
+    domains: frozenset[str] = frozenset()
+    if statuses and server.is_mariadb:
+        ((text,),) = server.execute("SELECT @@global.gtid_slave_pos")
+        domains = frozenset(gtid.partition("-")[0] for gtid in str(text).split(",") if gtid)
+    lag = max((_lag(status) for status in statuses), default=0.0)
+    return Role(bool(statuses), server.read_only, lag, domains)
+
+
+def _replication(server: Server) -> Sequence[Mapping[str, object]]:
+    statement = "SHOW ALL SLAVES STATUS" if server.is_mariadb else "SHOW REPLICA STATUS"
+    try:
+        try:
+            return _named(server, statement)
+        except Denied:
+            raise
+        except Unavailable:
+            if server.is_mariadb:
+                raise
+            return _named(server, "SHOW SLAVE STATUS")  # before MySQL 8.0.22
+    except Denied as error:
+        log.warning("%s: whether it is a replica cannot be asked: %s", server.account.address, error)
+        return [{"Seconds_Behind_Master": 0}] if server.read_only else []
+
+
+def _named(server: Server, statement: str) -> Sequence[Mapping[str, object]]:
+    from relay.mysql.connection import translated
+
+    try:
+        with server._connection.cursor(DictCursor) as cursor:
+            cursor.execute(statement)
+            return list(cursor.fetchall())
+    except Exception as fault:
+        raise translated(fault, server.account.address) from fault
+
+
+def _lag(status: Mapping[str, object]) -> float:
+    seconds = status.get("Seconds_Behind_Master", status.get("Seconds_Behind_Source"))
+    return math.inf if seconds is None else float(str(seconds))
+
+
+@dataclass
+class Found:
+    """A server to read from. ``executed``: what it had when it was asked."""
+
+    server: Server
+    role: Role
+    executed: GtidSet
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What was read cannot be gone on from anywhere. ``resume``: where to go on, with what is lost before it."""
+
+    reason: str
+    resume: GtidSet
+
+
+@dataclass
+class _Looked:
+    """What one look at all servers has found. Servers in it are open."""
+
+    found: list[Found] = field(default_factory=list)
+    # Those that are no replicas and lack what was read, or went another way.
+    lacking: list[Found] = field(default_factory=list)
+    purged: list[Found] = field(default_factory=list)
+    # Why the others are of no use now; they may be later.
+    waits: list[str] = field(default_factory=list)
+
+    def close(self, *, but: Found | None = None) -> None:
+        for each in (*self.found, *self.lacking, *self.purged):
+            if each is not but:
+                each.server.close()
+
+
+class ShardServers:
+    """The servers of one shard, in the order of the config. Used by one thread at a time.
+
+    ``connect``: to an address. ``max_lag``: seconds that a replica may be behind.
+    """
+
+    def __init__(
+        self,
+        shard: str,
+        addresses: Callable[[], Sequence[str]],
+        connect: Callable[[str], Server],
+        *,
+        max_lag: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.shard = shard
+        self.addresses = addresses
+        self.max_lag = max_lag
+        self._connect = connect
+        self._clock = clock
+        # Until when to try a server last; what those said that cannot go on from where reading stands.
+        self._avoid: dict[str, float] = {}
+        self._refusals: dict[str, tuple[RelayError, float]] = {}
+        self._lacking_since: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<ShardServers[{self.shard}: {', '.join(self.addresses())}]>"
+
+    def failed(self, address: str, error: RelayError) -> None:
+        """Remember why a server could not be read, so that others are tried before it."""
+        now = self._clock()
+        self._avoid[address] = now + _AVOID
+        if isinstance(error, Purged | Diverged):
+            # A server that was behind may have what it lacked by now; what was purged does not come back.
+            self._refusals[address] = error, math.inf if isinstance(error, Purged) else now + _AGAIN
+
+    def goes_on(self) -> None:
+        """Reading has got further than what was refused."""
+        self._refusals.clear()
+        self._lacking_since = None
+
+    def find(self, executed: GtidSet, local: GtidSet, seen: Mapping[str, Mapping[str, int]]) -> Found | Loss:
+        """Return the server to go on with after ``executed``.
+
+        ``local``: what of it only one replica has. ``seen``: MariaDB, the last sequence number of each server in each
+        domain. Raises ``Unavailable`` when it has to be waited for, ``RelayError`` if it never will.
+        """
+        looked = self._look(executed - local)
+        best = min(looked.found, key=lambda each: each.role.lag > self.max_lag, default=None)
+        keep = best
+        try:
+            if best is not None:
+                self._lacking_since = None
+                return best
+            return self._lost(looked, executed, seen)
+        except BaseException:
+            keep = None
+            raise
+        finally:
+            looked.close(but=keep)
+
+    def better(self, current: str, executed: GtidSet, local: GtidSet) -> str | None:
+        """Return the address of a server that should be read instead of ``current``, None if that is as good."""
+        try:
+            looked = self._look(executed - local)
+        except RelayError as error:
+            log.warning("shard %s: %s", self.shard, error)
+            return None
+        with closing(looked):
+            near = [each for each in looked.found if each.role.lag <= self.max_lag]
+            return near[0].server.account.address if near and near[0].server.account.address != current else None
+
+    def primary(self) -> Server | None:
+        """Connect to the first server that is no replica; None if none answers."""
+        for address in self._ordered():
+            try:
+                server = self._connect(address)
+            except RelayError:
+                continue
+            try:
+                if not role_of(server).is_replica:
+                    return server
+            except RelayError as error:
+                log.info("shard %s: %s", self.shard, error)
+            server.close()
+        return None
+
+    def _ordered(self) -> list[str]:
+        now = self._clock()
+        return sorted(self.addresses(), key=lambda address: self._avoid.get(address, 0.0) > now)
+
+    def _look(self, needed: GtidSet) -> _Looked:
+        """Ask the servers, up to the first that can go on and is near enough."""
+        looked = _Looked()
+        try:
+            for address in self._ordered():
+                try:
+                    self._ask(address, needed, looked)
+                except Unavailable as error:
+                    looked.waits.append(str(error))
+                if looked.found and looked.found[-1].role.lag <= self.max_lag:
+                    break
+        except BaseException:
+            looked.close()
+            raise
+        return looked
+
+    def _ask(self, address: str, needed: GtidSet, looked: _Looked) -> None:
+        server = self._connect(address)
+        try:
+            server.verify()
+            executed, role = server.executed(), role_of(server)
+        except BaseException:
+            server.close()
+            raise
+        if needed and needed.flavour != server.flavour:
+            server.close()
+            raise RelayError(
+                f"shard {self.shard}: the position {needed.position} is not one of {address}, which is "
+                f"{server.flavour} {server.version}: give the new database a source of another name"
+            )
+        found = Found(server, role, executed)
+        refusal, until = self._refusals.get(address, (None, 0.0))
+        if until < self._clock():
+            refusal = None
+        if isinstance(refusal, Purged):
+            looked.purged.append(found)
+        elif executed.contains(needed) and not needed.diverges(executed) and refusal is None:
+            looked.found.append(found)
+        elif role.is_replica and not needed.diverges(executed) and refusal is None:
+            server.close()
+            looked.waits.append(f"{address} is behind: it has {executed.position}")
+        elif role.is_replica:
+            server.close()
+            looked.waits.append(f"{address} has gone another way: it has {executed.position}")
+        else:
+            looked.lacking.append(found)
+
+    def _lost(self, looked: _Looked, executed: GtidSet, seen: Mapping[str, Mapping[str, int]]) -> Loss:
+        """Return what is lost, if that is certain. Raises ``Unavailable`` if it is not."""
+        if looked.lacking:
+            # Nobody sends to a server that follows nobody what it lacks.
+            now = self._clock()
+            if self._lacking_since is None:
+                self._lacking_since = now
+            if now - self._lacking_since >= _SURE:
+                new = looked.lacking[0]
+                self._refusals.clear()
+                return Loss("failover lost transactions", _common(executed, new, seen))
+            looked.waits += [f"{each.server.account.address} lacks some of what was read" for each in looked.lacking]
+        elif looked.purged and not looked.waits:
+            from relay.mysql.files import purged
+
+            oldest = min((purged(each.server) for each in looked.purged), key=_Size)
+            self._refusals.clear()
+            return Loss("purged", executed | oldest)
+        reasons = [*looked.waits, *(str(self._refusals[each.server.account.address][0]) for each in looked.purged)]
+        gone = ", or remove from `shards` those that are gone for good" if looked.purged else ""
+        raise Unavailable(
+            f"shard {self.shard}: no server can go on after {executed.position}: {'; '.join(reasons)}. It is tried "
+            f"again until one can{gone}"
+        )
+
+
+class _Size:
+    """Orders sets by inclusion, where one is in the other."""
+
+    def __init__(self, gtids: GtidSet) -> None:
+        self.gtids = gtids
+
+    def __lt__(self, other: _Size) -> bool:
+        return other.gtids.contains(self.gtids) and self.gtids != other.gtids
+
+
+def _common(executed: GtidSet, new: Found, seen: Mapping[str, Mapping[str, int]]) -> GtidSet:
+    """Return how far what was read and what a server has are the same."""
+    if not isinstance(executed, MariaDBSet):
+        return common(executed, new.executed)
+    ((text,),) = new.server.execute("SELECT @@global.gtid_binlog_state")
+    theirs: dict[str, dict[str, int]] = {}
+    for gtid in str(text).replace("\n", "").split(","):
+        if gtid:
+            domain, server, sequence = gtid.split("-")
+            theirs.setdefault(domain, {})[server] = int(sequence)
+    shared = []
+    for gtid in str(executed).split(","):
+        domain, server, sequence = gtid.split("-")
+        has = theirs.get(domain, {})
+        if not has or has.get(server, 0) >= int(sequence):
+            shared.append(gtid)  # another server's domain, or all of it
+            continue
+        mine = {**seen.get(domain, {}), server: int(sequence)}
+        both = [(min(mine[each], has[each]), each) for each in mine.keys() & has.keys()]
+        if both:
+            last, origin = max(both)
+            shared.append(f"{domain}-{origin}-{last}")
+    return parse("MariaDB/" + ",".join(shared))

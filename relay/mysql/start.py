@@ -1,0 +1,81 @@
+"""From a time to the place in a server's binlog where it begins (seed 004, "Update Stream API Change")."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+
+from relay.avro.rows import Column
+from relay.gtid import GtidSet, parse
+from relay.mysql.binlog import BinlogEvents
+from relay.mysql.connection import Server
+from relay.mysql.errors import Purged
+from relay.mysql.events import Begin, Commit
+from relay.mysql.files import Binlog, look_into
+
+
+class TooOld(Purged):
+    """The server's binlogs begin later than the wanted time. ``oldest``: seconds, when they begin."""
+
+    def __init__(self, address: str, oldest: int) -> None:
+        super().__init__(f"{address}: its oldest binlog begins after that")
+        self.address = address
+        self.oldest = oldest
+
+
+def executed_before(server: Server, since: float, known: GtidSet | None = None) -> GtidSet:
+    """Return what a server had executed just before the first transaction at or after ``since`` (seconds).
+
+    All it has executed, if there is none yet. ``known``: a place before that, by a ``TimestampMap``. Raises ``TooOld``
+    if the server's binlogs may lack some of them, ``Unavailable``.
+    """
+    wanted = int(since)  # times are whole seconds
+    if known is not None:
+        try:
+            return _search(server, known, wanted)
+        except Purged:
+            pass  # then by its files, which tell how far back they reach
+    return _search(server, _file_before(server, wanted).before, wanted)
+
+
+def _search(server: Server, start: GtidSet, wanted: int) -> GtidSet:
+    head, position = server.executed(), start.position
+    with closing(BinlogEvents(server, start, _no_layout, _nothing)) as events:
+        begun: Begin | None = None
+        while not parse(position).contains(head):
+            for event in events.read(1.0):
+                if isinstance(event, Begin):
+                    if event.timestamp >= wanted:
+                        return parse(position)
+                    begun = event
+                elif isinstance(event, Commit) and begun is not None:
+                    position = begun.position
+    return parse(position)
+
+
+def _file_before(server: Server, wanted: int) -> Binlog:
+    """Return the newest file that was begun before ``wanted``: what earlier ones hold is older."""
+    names = server.binlogs()
+    found = None
+    low, high = 0, len(names)
+    while low < high:
+        middle = (low + high) // 2
+        file = look_into(server, names[middle])
+        if file.begun < wanted:
+            found, low = file, middle + 1
+        else:
+            high = middle
+    if found is not None:
+        return found
+    oldest = look_into(server, names[0])
+    if not oldest.before:
+        return oldest  # nothing was ever before it
+    raise TooOld(server.account.address, oldest.begun)
+
+
+def _no_layout(_database: str, _table: str, _columns: Sequence[Column], _primary: Sequence[str]) -> None:
+    """Lay nothing out: only the times of the transactions matter."""
+
+
+def _nothing(_database: str, _table: str) -> bool:
+    return False

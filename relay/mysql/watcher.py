@@ -1,0 +1,222 @@
+"""Watches what one server has executed, for queries on it that have to say how fresh they are.
+
+Seed 004, "Watching the Replication Stream". A binlog shows a transaction before queries can see it, so none is taken
+into the token until they can: a token that a query cannot live up to would let a stale value into a cache (I6).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from types import TracebackType
+from typing import Self
+
+from relay.errors import RelayError
+from relay.gtid import GtidSet, parse
+from relay.mysql import connection
+from relay.mysql.binlog import BinlogEvents
+from relay.mysql.connection import Server
+from relay.mysql.events import Begin, BinlogEvent, Commit
+from relay.mysql.files import look_into
+from relay.mysql.positions import TimestampMap
+from relay.mysql.servers import Role, role_of
+from relay.token import EventToken
+
+log = logging.getLogger(__name__)
+
+_ROLE_EVERY = 1.0  # seconds
+_WAIT = 0.2  # seconds for which the thread waits for events at most, and so for which it may outlive ``close``
+_UNSEEN = 0.002  # seconds between two questions whether queries see a transaction
+
+
+class ReplicationWatcher:
+    """The last transaction of a server that queries there see, as a token; read by a thread of its own.
+
+    ``connect``: to the server, as ``relay.mysql.connection.connect`` does. ``shard``: globally qualified, as the relay
+    names it: ``<source>/<database>/<shard>``. ``times``: where each time began, while that is kept.
+
+    ``token`` is None before ``start``, and for good once the server's role has changed or the watch has failed: see
+    ``error``. A new watcher can be started. Of a replica it leaves out what no other server of the shard has.
+    """
+
+    def __init__(self, connect: Callable[[], Server], shard: str) -> None:
+        if shard.count("/") < 2:
+            raise ValueError(f"{shard!r} is not a shard as tokens name it: <source>/<database>/<shard>")
+        self.shard = shard
+        self.times = TimestampMap()
+        self.error: str | None = None
+        # Of the server: its UUID, or MariaDB's server id.
+        self.identity = ""
+        self._connect = connect
+        self._token: EventToken | None = None
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<ReplicationWatcher[{self.shard}: {self._token.position if self._token else self.error or 'no token'}]>"
+        )
+
+    @classmethod
+    def of(cls, address: str, port: int, user: str, password: str, shard: str) -> Self:
+        """Watch a server by its address."""
+        return cls(lambda: connection.connect(address, port, user, password), shard)
+
+    @property
+    def token(self) -> EventToken | None:
+        """Queries that begin after this was read reflect everything up to it. Shared by threads."""
+        return self._token
+
+    def start(self) -> Self:
+        """Begin to watch, from the current position. Raises ``Unavailable``, ``RelayError``."""
+        server = self._connect()
+        try:
+            server.verify()
+            role = role_of(server)
+            self.identity = str(server.server_id) if server.is_mariadb else server.uuid.lower()
+            executed = _visible(server)
+            # No transaction from here on is from long before the newest file was begun.
+            timestamp = max(1, look_into(server, server.binlogs()[-1]).begun)
+            events = _Events(server, executed)
+        except BaseException:
+            server.close()
+            raise
+        token = EventToken(timestamp, self.shard, _shared(server, role, executed).position)
+        self._token = token
+        self._thread = threading.Thread(
+            target=self._run, args=(server, role, events, timestamp), name=f"watch-{self.shard}", daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """Stop. Waits for the thread to end."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._token = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ the thread
+
+    def _run(self, server: Server, role: Role, events: _Events, timestamp: int) -> None:
+        try:
+            with closing(server), closing(events):
+                self._watch(server, role, events, timestamp)
+        except RelayError as error:
+            self.error = str(error)
+        except BaseException as error:
+            self.error = repr(error)
+            raise
+        finally:
+            self._token = None
+            if self.error is not None:
+                log.warning("%s is not watched any more: %s", self.shard, self.error)
+
+    def _watch(self, server: Server, role: Role, events: _Events, timestamp: int) -> None:
+        role_at = time.monotonic() + _ROLE_EVERY
+        begun: Begin | None = None
+        before = self._token.position if self._token else ""
+        while not self._stopping.is_set():
+            done: tuple[Begin, tuple[str, int]] | None = None
+            for event, place in events.placed(_WAIT):
+                if isinstance(event, Begin):
+                    begun = event
+                elif isinstance(event, Commit) and begun is not None:
+                    if begun.timestamp > timestamp:
+                        timestamp = begun.timestamp
+                        self.times.note(timestamp, parse(before))
+                    before = begun.position
+                    done, begun = (begun, place), None
+            if done is not None and self._wait_for(server, done[0], done[1]):
+                shared = _shared(server, role, parse(done[0].position))
+                self._token = EventToken(timestamp, self.shard, shared.position)
+            if time.monotonic() >= role_at:
+                role_at = time.monotonic() + _ROLE_EVERY
+                now = role_of(server)
+                if (now.is_replica, now.is_read_only) != (role.is_replica, role.is_read_only):
+                    self.error = f"the role of {server.account.address} has changed"
+                    return
+                role = now
+
+    def _wait_for(self, server: Server, begun: Begin, place: tuple[str, int]) -> bool:
+        """Wait until queries see a transaction; False if that is not to be waited for any more."""
+        while not self._stopping.is_set():
+            if server.is_mariadb:
+                if _place(*_snapshot(server)) >= _place(*place):
+                    return True
+            elif server.executed().contains(parse(begun.position)):
+                return True  # MySQL adds to it after the engines have committed
+            self._stopping.wait(_UNSEEN)
+        return False
+
+
+class _Events(BinlogEvents):
+    """A binlog without its rows, that says where in it each transaction ends."""
+
+    def __init__(self, server: Server, start: GtidSet) -> None:
+        super().__init__(
+            server, start, lambda _database, _table, _columns, _primary: None, lambda _database, _table: False
+        )
+        self._ends: list[tuple[str, int]] = []
+
+    def placed(self, timeout: float) -> list[tuple[BinlogEvent, tuple[str, int]]]:
+        """Return what ``read`` does, each commit with its end: the file, and the place in it."""
+        self._ends = []
+        told = self.read(timeout)
+        ends = iter(self._ends)
+        return [(event, next(ends) if isinstance(event, Commit) else ("", 0)) for event in told]
+
+    def _commit(self, told: list[BinlogEvent]) -> None:
+        before = len(told)
+        super()._commit(told)
+        if len(told) > before:
+            self._ends.append((self.file, self.position))
+
+
+def _snapshot(server: Server) -> tuple[str, int]:
+    """Return the place in MariaDB's binlog up to which a query sees all transactions, and none after it."""
+    server.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+    try:
+        found = {str(name).lower(): value for name, value in server.execute("SHOW STATUS LIKE 'binlog_snapshot_%'")}
+    finally:
+        server.execute("COMMIT")
+    return str(found["binlog_snapshot_file"]), int(found["binlog_snapshot_position"])
+
+
+def _place(file: str, position: int) -> tuple[int, str, int]:
+    """Return a place so that later ones compare greater: the numbers of files become longer."""
+    return len(file), file, position
+
+
+def _visible(server: Server) -> GtidSet:
+    """Return the executed set that queries see."""
+    if not server.is_mariadb:
+        return server.executed()
+    ((text,),) = server.execute("SELECT BINLOG_GTID_POS(%s, %s)", _snapshot(server))
+    return parse(f"MariaDB/{text or ''}")
+
+
+def _shared(server: Server, role: Role, executed: GtidSet) -> GtidSet:
+    """Return what the other servers of the shard have of ``executed``, or come to have.
+
+    A set with a replica's own transactions compares with none of theirs by what it holds (I5).
+    """
+    if not (role.is_replica and role.is_read_only):
+        return executed
+    members = str(executed).split(",") if executed else []
+    if server.is_mariadb:
+        kept = [gtid for gtid in members if gtid.partition("-")[0] in role.domains]
+    else:
+        kept = [member for member in members if member.partition(":")[0] != server.uuid.lower()]
+    return parse(f"{server.flavour}/{','.join(kept)}")

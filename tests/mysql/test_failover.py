@@ -1,0 +1,260 @@
+"""Shards of several servers that die, fall behind, lose transactions and purge their binlogs."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from relay.change import Change
+from relay.local.mariadb import MariaDB
+from relay.mysql.reader import BinlogShardReader
+from relay.mysql.source import MySQLSource
+from relay.token import Order, compare
+from tests.mysql.shards import begin, ids, open_at, read_to_head, read_until, resume, short, source_of
+
+pytestmark = pytest.mark.services
+
+DATABASE = "orders"
+
+
+@pytest.fixture
+def primary() -> Iterator[MariaDB]:
+    with MariaDB() as server:
+        server.execute(f"CREATE DATABASE {DATABASE}")
+        server.execute(f"CREATE TABLE {DATABASE}.t (id INT PRIMARY KEY, v VARCHAR(100))")
+        yield server
+
+
+@pytest.fixture
+def replica(primary: MariaDB) -> Iterator[MariaDB]:
+    with MariaDB() as server:
+        server.replicate_from(primary)
+        server.wait_for(primary.gtid)
+        yield server
+
+
+def put(server: MariaDB, *keys: int, v: str = "a") -> None:
+    for key in keys:
+        server.execute(f"REPLACE {DATABASE}.t VALUES (%s, %s)", (key, v))
+
+
+def opened(source: MySQLSource) -> BinlogShardReader:
+    reader = open_at(source, begin(source)["-"])
+    assert isinstance(reader, BinlogShardReader)
+    return reader
+
+
+def load(server: MariaDB, stop: threading.Event, seed: int) -> threading.Thread:
+    """Write until told to stop, or the server is gone."""
+
+    def write() -> None:
+        random_ = random.Random(seed)
+        connection = server.connect(autocommit=False)
+        with connection.cursor() as cursor:
+            while not stop.is_set():
+                for _ in range(random_.choice([1, 3, 20])):
+                    key = random_.randrange(50)
+                    statements = [
+                        f"REPLACE {DATABASE}.t (id, v) VALUES ({key}, '{random_.random()}')",
+                        f"DELETE FROM {DATABASE}.t WHERE id = {key}",
+                        f"UPDATE IGNORE {DATABASE}.t SET id = {key + 1} WHERE id = {key}",
+                        f"UPDATE {DATABASE}.t SET v = CONCAT(id, 'x') WHERE id BETWEEN {key} AND {key + 5}",
+                    ]
+                    cursor.execute(random_.choice(statements))
+                connection.commit()
+                if random_.random() < 0.02:
+                    cursor.execute(f"ALTER TABLE {DATABASE}.t ADD COLUMN IF NOT EXISTS c{random_.randrange(9)} INT")
+        connection.close()
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_failover_under_load_neither_loses_nor_doubles(
+    primary: MariaDB, replica: MariaDB, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I1, I3: the primary is killed, its replica takes its place, and readers die at random as well."""
+    random_ = random.Random(seed)
+    source = source_of(DATABASE, primary, replica)
+    position = begin(source)["-"]
+    stop = threading.Event()
+    writer = load(primary, stop, seed)
+    monkeypatch.setattr("relay.mysql.transactions.STREAMED_PAGE", 2_000)
+    found: list[Change] = []
+    state = {"reader": open_at(source, position)}
+
+    def step() -> None:
+        page = state["reader"].read()
+        assert page.gap is None
+        found.extend(page.changes)
+        if page.failed:
+            time.sleep(0.1)
+        elif random_.random() < 0.1:
+            state["reader"].close()
+            state["reader"] = resume(source, page.position or {})
+
+    for _ in range(40):
+        step()
+    stop.set()
+    writer.join()
+    replica.wait_for(primary.gtid)
+    for _ in range(3):
+        step()
+    primary.kill()
+    replica.promote()
+    stop.clear()
+    writer = load(replica, stop, seed + 100)
+    for _ in range(40):
+        step()
+    stop.set()
+    writer.join()
+    deadline = time.monotonic() + 30
+    while state["reader"].transactions.position != f"MariaDB/{replica.gtid}":  # type: ignore[attr-defined]
+        step()
+        assert time.monotonic() < deadline
+    state["reader"].close()
+    clean = open_at(source, position)
+    whole, _ = read_to_head(clean, passing=True)
+    clean.close()
+    assert len(whole) > 200
+    assert ids(found) == ids(whole)
+    for before, after in pairwise(found):
+        assert before.transaction
+        assert after.transaction
+        same = before.transaction.id == after.transaction.id
+        assert compare(before.token, after.token) is (Order.EQUAL if same else Order.OLDER)
+
+
+@pytest.mark.parametrize("written", [1, 3])
+def test_what_a_failover_has_lost_is_a_gap(primary: MariaDB, replica: MariaDB, written: int) -> None:
+    """I9: never silence, also once the new primary has as many transactions as were read."""
+    source = source_of(DATABASE, primary, replica)
+    reader = opened(source)
+    put(primary, 1, 2)
+    replica.wait_for(primary.gtid)
+    shared = primary.gtid
+    replica.stop_replication()
+    put(primary, 3, 4, v="lost")
+    changes, _ = read_until(reader, lambda found: len(found) == 4)
+    lost = primary.gtid
+    primary.kill()
+    replica.promote()
+    put(replica, *range(5, 5 + written))
+    changes, pages = read_until(reader, lambda found: len(found) == written, passing=True)
+    gaps = [page.gap for page in pages if page.gap]
+    assert [(gap.reason, gap.begin, gap.end) for gap in gaps] == [
+        ("failover lost transactions", {"gtid": f"MariaDB/{lost}"}, {"gtid": f"MariaDB/{shared}"})
+    ]
+    assert short(changes) == [("INSERT", key, "a") for key in range(5, 5 + written)]
+    assert not pages[[bool(page.gap) for page in pages].index(True)].changes
+    reader.close()
+
+
+def test_a_replica_that_is_behind_is_waited_for(primary: MariaDB, replica: MariaDB) -> None:
+    """It may still get what was read."""
+    source = source_of(DATABASE, primary, replica)
+    reader = opened(source)
+    replica.stop_replication()
+    put(primary, 1, 2)
+    read_until(reader, lambda found: len(found) == 2)
+    position = reader.transactions.where()
+    primary.kill()
+    failures = []
+    for _ in range(4):
+        page = reader.read()
+        assert page.gap is None
+        failures.append(page.failed or "")
+    assert f"{replica.address} is behind" in failures[-1]
+    assert position["gtid"] in failures[-1]
+    primary.restart()
+    replica.start_replication()
+    put(primary, 3)
+    changes, pages = read_until(reader, lambda found: len(found) == 1, passing=True)
+    assert short(changes) == [("INSERT", 3, "a")]
+    assert not any(page.gap for page in pages)
+    reader.close()
+
+
+def test_purged_binlogs_are_read_from_a_server_that_has_them(primary: MariaDB, replica: MariaDB) -> None:
+    source = source_of(DATABASE, primary, replica)
+    position = begin(source)["-"]
+    put(primary, 1, 2)
+    replica.wait_for(primary.gtid)
+    primary.purge_binlogs()
+    put(primary, 3)
+    reader = open_at(source, position)
+    changes, pages = read_until(reader, lambda found: len(found) == 3, passing=True)
+    assert short(changes) == [("INSERT", 1, "a"), ("INSERT", 2, "a"), ("INSERT", 3, "a")]
+    assert not any(page.gap for page in pages)
+    reader.close()
+
+
+def test_what_all_servers_have_purged_is_a_gap(primary: MariaDB) -> None:
+    """I9, and what comes after the gap is read."""
+    source = source_of(DATABASE, primary)
+    position = begin(source)["-"]
+    put(primary, 1, 2)
+    purged = primary.gtid
+    primary.purge_binlogs()
+    put(primary, 3)
+    reader = open_at(source, position)
+    changes, pages = read_until(reader, lambda found: len(found) == 1, passing=True)
+    assert [(page.gap.reason, page.gap.begin, page.gap.end) for page in pages if page.gap] == [
+        ("purged", position, {"gtid": f"MariaDB/{purged}"})
+    ]
+    assert short(changes) == [("INSERT", 3, "a")]
+    reader.close()
+    again = open_at(source, position)
+    gap = next(page.gap for page in (again.read() for _ in range(5)) if page.gap)
+    assert gap.id == next(page.gap for page in pages if page.gap).id
+    again.close()
+
+
+def test_a_replica_that_lags_or_is_promoted_is_left_for_a_better_server(
+    primary: MariaDB, replica: MariaDB, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.mysql.reader._ROLE_EVERY", 0.2)
+    source = source_of(DATABASE, replica, primary, max_lag=2.0)
+    reader = opened(source)
+    put(primary, 1)
+    read_until(reader, lambda found: len(found) == 1)
+    assert reader.address == replica.address
+    replica.stop_replication()
+    put(primary, 2)
+    read_until(reader, lambda found: len(found) == 1, passing=True)
+    assert reader.address == primary.address
+    reader.close()
+
+
+def test_what_only_a_replica_has_breaks_no_position(primary: MariaDB, replica: MariaDB) -> None:
+    """Its own transactions are of another domain: other servers have none of them, now or later."""
+    source = source_of(DATABASE, replica, primary)
+    reader = opened(source)
+    put(primary, 1)
+    read_until(reader, lambda found: len(found) == 1)
+    with replica.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("SET gtid_domain_id = 9")
+        cursor.execute("CREATE DATABASE scratch")
+    put(primary, 2)
+    changes, pages = read_until(reader, lambda found: len(found) == 1)
+    position = pages[-1].position or {}
+    assert f"9-{replica.server_id}-1" in position["gtid"]
+    assert changes[0].token
+    assert changes[0].token.position == f"MariaDB/{primary.gtid}"
+    reader.close()
+    replica.kill()
+    again = resume(source, position)
+    put(primary, 3)
+    changes, pages = read_until(again, lambda found: len(found) == 1, passing=True)
+    assert short(changes) == [("INSERT", 3, "a")]
+    assert not any(page.gap for page in pages)
+    assert changes[0].token
+    assert changes[0].token.position == f"MariaDB/{primary.gtid}"
+    again.close()

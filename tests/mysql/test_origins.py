@@ -1,0 +1,167 @@
+"""What the transactions of a reshard's target say of where they were made, in both flavours."""
+
+from __future__ import annotations
+
+import pytest
+
+from relay.avro.rows import Column
+from relay.errors import RelayError
+from relay.gtid import GtidSet, parse
+from relay.mysql.events import COMMIT, Begin, BinlogEvent, Rows
+from relay.mysql.origins import CheckpointTable, OriginBegin, Parent, ReplicatedEvents, latest
+from relay.sql.tables import lay_out
+
+A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
+TARGET = "5e11fa47-71ca-11e1-9e33-c80aa9429562"
+
+CHECKPOINTS = CheckpointTable.named("_vt.vreplication")
+VREPLICATION = CHECKPOINTS.layout(
+    [Column(name, "string") for name in ("id", "source", "pos", "transaction_timestamp")], ["id"]
+)
+TABLE = lay_out("shop", "t", [Column("id", "int")], ["id"])
+FINISHED = f"MySQL56/{A}:1-100"
+
+
+def source(shard: str) -> str:
+    return f'keyspace:"orders" shard:"{shard}" filter:{{rules:{{match:"/.*"}}}}'
+
+
+class Stream:
+    """Transactions that were written down, from wherever they are asked for."""
+
+    def __init__(self, *transactions: list[BinlogEvent]) -> None:
+        self.transactions = transactions
+        self.opened: list[GtidSet] = []
+        self._left: list[list[BinlogEvent]] = []
+
+    def __call__(self, start: GtidSet) -> Stream:
+        self.opened.append(start)
+        self._left = [each for each in self.transactions if not start.contains(parse(_begin(each).position))]
+        return self
+
+    def read(self, timeout: float) -> list[BinlogEvent]:
+        # Events come as they come: not a transaction at a time.
+        if not self._left:
+            return []
+        if len(self._left[0]) > 1:
+            return [self._left[0][0], *self._rest()]
+        return self._left.pop(0)
+
+    def _rest(self) -> list[BinlogEvent]:
+        first = self._left.pop(0)
+        return first[1:]
+
+    def close(self) -> None:
+        self._left = []
+
+
+def _begin(transaction: list[BinlogEvent]) -> Begin:
+    begin = transaction[0]
+    assert isinstance(begin, Begin)
+    return begin
+
+
+def replicated(number: int, position: str, before: str, shard: str = "-", size: int = 10) -> list[BinlogEvent]:
+    """A transaction of the target that applies one of a parent."""
+    row = ["1", source(shard), position, "1700000000"]
+    was = ["1", source(shard), before, "1699999999"]
+    return [
+        Begin(f"{TARGET}:{number}", f"MySQL56/{TARGET}:1-{number}", 1_800_000_000, None, False),
+        Rows(TABLE, [(None, (number,))], size),
+        Rows(VREPLICATION, [(was, row)], 100),
+        COMMIT,
+    ]
+
+
+def read(stream: Stream, start: str = f"MySQL56/{TARGET}:1", held: int = 1 << 20) -> list[BinlogEvent]:
+    parents = {"-": Parent("shop/orders/-", parse(FINISHED)), "80-": Parent("shop/orders/80-", parse(f"{B}:1-5"))}
+    events = ReplicatedEvents(parents, CHECKPOINTS, parse(start), stream, held=held)
+    told: list[BinlogEvent] = []
+    for _ in range(2 * len(stream.transactions) + 2):
+        told += events.read(0.0)
+    return told
+
+
+def origins(told: list[BinlogEvent]) -> list[tuple[str, str] | None]:
+    return [
+        (each.origin.gtid, each.origin.token.position) if isinstance(each, OriginBegin) and each.origin else None
+        for each in told
+        if isinstance(each, Begin)
+    ]
+
+
+@pytest.mark.parametrize("held", [1 << 20, 5])
+def test_what_the_parent_has_told_is_dropped_and_the_rest_is_named_as_there(held: int) -> None:
+    """I3, also of a transaction that is too big to hold."""
+    stream = Stream(
+        replicated(2, f"MySQL56/{A}:1-99", f"MySQL56/{A}:1-98"),
+        replicated(3, f"MySQL56/{A}:1-100", f"MySQL56/{A}:1-99"),
+        replicated(4, f"MySQL56/{A}:1-101", f"MySQL56/{A}:1-100"),
+        replicated(5, f"MySQL56/{A}:1-103,{B}:7", f"MySQL56/{A}:1-103"),
+    )
+    told = read(stream, held=held)
+    rows = [each.changes[0][1] for each in told if isinstance(each, Rows)]
+    assert rows == [(4,), (5,)]
+    assert origins(told) == [
+        None,
+        None,
+        (f"{A}:101", f"MySQL56/{A}:1-101"),
+        (f"{B}:7", f"MySQL56/{A}:1-103,{B}:7"),
+    ]
+    begins = [each for each in told if isinstance(each, OriginBegin)]
+    assert [each.timestamp for each in begins] == [1_700_000_000, 1_700_000_000]
+    assert [each.origin.token.shard for each in begins if each.origin] == ["shop/orders/-"] * 2
+    assert sum(each is COMMIT for each in told) == 4
+    assert len(stream.opened) == (1 if held > 100 else 5)
+
+
+def test_a_name_is_the_same_whenever_it_is_read() -> None:
+    """I3: what was read before a restart plays no part."""
+    stream = Stream(
+        *(replicated(2 + n, f"MySQL56/{A}:1-{101 + 3 * n}", f"MySQL56/{A}:1-{98 + 3 * n}") for n in range(1, 5))
+    )
+    whole = origins(read(stream))
+    for start in range(2, 6):
+        assert origins(read(stream, f"MySQL56/{TARGET}:1-{start}")) == whole[max(0, start - 2) :]
+
+
+def test_transactions_made_on_the_target_have_no_origin() -> None:
+    own: list[BinlogEvent] = [
+        Begin(f"{TARGET}:2", f"MySQL56/{TARGET}:1-2", 1, None, False),
+        Rows(TABLE, [(None, (1,))], 9),
+        COMMIT,
+    ]
+    told = read(Stream(own))
+    assert told == own
+    foreign = replicated(2, f"MySQL56/{A}:1-500", "", shard="40-80")
+    assert origins(read(Stream(foreign))) == [None]
+
+
+def test_one_that_was_replicated_without_a_checkpoint_is_refused() -> None:
+    """I1, I3: it cannot be told whether its parent has told it."""
+    begun = Begin(f"{A}:101", f"MySQL56/{A}:101,{TARGET}:1", 1, None, False)
+    with pytest.raises(RelayError, match=rf"{A}:101 was replicated .* _vt.vreplication .*reshard_checkpoint_table"):
+        read(Stream([begun, Rows(TABLE, [(None, (1,))], 9), COMMIT]))
+
+
+def test_the_forms_of_checkpoint_tables() -> None:
+    names = ("id", "source", "pos", "state", "transaction_timestamp")
+    row = CHECKPOINTS.read(names, (1, source("80-").encode(), b"MariaDB/0-1-7", "Running", 5))
+    assert row is not None
+    assert (row.shard, str(row.position), row.timestamp, row.state) == ("80-", "0-1-7", 5, "Running")
+    plain = CheckpointTable.named("meta.progress").read(("SHARD", "Position"), ("-80", f"{A}:1-5"))
+    assert plain is not None
+    assert (plain.shard, str(plain.position), plain.timestamp) == ("-80", f"{A}:1-5", 0)
+    assert CHECKPOINTS.read(names, (1, source("80-"), None, "Init", 0)) is None
+    assert CHECKPOINTS.read(names, (1, None, "MariaDB/0-1-7", "Running", 0)) is None
+    with pytest.raises(RelayError, match=r"meta.progress has the columns a, b"):
+        CheckpointTable.named("meta.progress").read(("a", "b"), (1, 2))
+    with pytest.raises(RelayError, match=r"position of shard 80- cannot be read"):
+        CHECKPOINTS.read(names, (1, source("80-"), "nonsense", "Running", 0))
+
+
+def test_the_last_of_the_transactions_between_two_positions() -> None:
+    assert latest(parse(f"{A}:1-9"), parse(f"{A}:1-5")) == f"{A}:9"
+    assert latest(parse("MariaDB/0-1-9,1-1-3"), parse("MariaDB/0-1-9,1-1-2")) == "1-1-3"
+    assert latest(parse("MariaDB/0-1-9"), None) == "0-1-9"

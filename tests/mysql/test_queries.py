@@ -1,0 +1,227 @@
+"""Queries with tokens, on a real primary and its replica."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+
+import pytest
+
+from relay.cache import Invalidator, MemoryStore, Outcome, QueriesLoader, TokenCache
+from relay.errors import RelayError
+from relay.gtid import parse
+from relay.local.mariadb import PASSWORD, USER, MariaDB
+from relay.mysql.connection import connect
+from relay.mysql.queries import TokenQueries, reflects
+from relay.mysql.watcher import ReplicationWatcher
+from relay.token import EventToken, OriginToken
+from tests.mysql.shards import begin, open_at, read_until, source_of
+
+DATABASE = "orders"
+SHARD = f"shop/{DATABASE}/-"
+SELECT = f"SELECT v FROM {DATABASE}.t WHERE id = %s"
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[tuple[MariaDB, MariaDB]]:
+    with MariaDB() as primary, MariaDB() as replica:
+        primary.execute(f"CREATE DATABASE {DATABASE}")
+        primary.execute(f"CREATE TABLE {DATABASE}.t (id INT PRIMARY KEY, v INT)")
+        replica.replicate_from(primary)
+        replica.wait_for(primary.gtid)
+        yield primary, replica
+
+
+@pytest.fixture
+def primary(servers: tuple[MariaDB, MariaDB]) -> MariaDB:
+    return servers[0]
+
+
+@pytest.fixture
+def replica(servers: tuple[MariaDB, MariaDB]) -> MariaDB:
+    servers[1].start_replication()
+    servers[1].wait_for(servers[0].gtid)
+    return servers[1]
+
+
+def watch(server: MariaDB) -> ReplicationWatcher:
+    return ReplicationWatcher(partial(connect, server.host, server.port, USER, PASSWORD), SHARD)
+
+
+def wait_for(watcher: ReplicationWatcher, gtid: str) -> EventToken:
+    deadline = time.monotonic() + 20
+    while True:
+        token = watcher.token
+        assert token is not None, watcher.error
+        if parse(token.position).contains(parse(gtid)):
+            return token
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.services
+class TestQueries:
+    def test_a_token_comes_with_the_rows_and_is_that_of_the_last_transaction(self, primary: MariaDB) -> None:
+        primary.execute(f"REPLACE {DATABASE}.t VALUES (1, 1)")
+        with watch(primary) as watcher, closing(primary.connect(USER)) as connection:
+            assert wait_for(watcher, primary.gtid).position == f"MariaDB/{primary.gtid}"
+            primary.execute(f"REPLACE {DATABASE}.t VALUES (1, 2)")
+            wait_for(watcher, primary.gtid)
+            queries = TokenQueries(connection, watcher)
+            rows, token, fresher = queries.execute(SELECT, (1,), include_event_token=True)
+            assert list(rows) == [(2,)]
+            assert token
+            assert (token.shard, token.position) == (SHARD, f"MariaDB/{primary.gtid}")
+            assert abs(token.timestamp - time.time()) < 60
+            assert not fresher
+            assert queries.execute(SELECT, (1,)).token is None
+            assert watcher.times.find(time.time()) is not None
+
+    def test_a_replica_that_stands_still_is_not_fresher(self, primary: MariaDB, replica: MariaDB) -> None:
+        """I6: until it has applied the change."""
+        source = source_of(DATABASE, primary)
+        reader = open_at(source, begin(source)["-"])
+        with watch(replica) as watcher, closing(replica.connect(USER)) as connection:
+            queries = TokenQueries(connection, watcher)
+            replica.execute("STOP SLAVE SQL_THREAD")
+            primary.execute(f"REPLACE {DATABASE}.t VALUES (2, 7)")
+            (change, *_), _ = read_until(reader, bool)
+            ask = partial(queries.execute, SELECT, (2,), include_event_token=True, compare_event_token=change.token)
+            answer = ask()
+            assert not answer.fresher
+            assert list(answer.rows) == []
+            replica.execute("START SLAVE SQL_THREAD")
+            replica.wait_for(primary.gtid)
+            wait_for(watcher, primary.gtid)
+            answer = ask()
+            assert answer.fresher
+            assert list(answer.rows) == [(7,)]
+            assert change.token
+            assert answer.token
+            assert answer.token.position == change.token.position
+        reader.close()
+
+    def test_a_query_always_reflects_the_token_it_came_with(self, primary: MariaDB) -> None:
+        """I6: also one that is sent while transactions commit: the binlog has them before queries see them."""
+        primary.execute(f"REPLACE {DATABASE}.t VALUES (3, 0)")
+        stop = threading.Event()
+        numbers: dict[str, int] = {}
+
+        def write() -> None:
+            with closing(primary.connect()) as connection, connection.cursor() as cursor:
+                number = 0
+                while not stop.is_set():
+                    number += 1
+                    cursor.execute(f"UPDATE {DATABASE}.t SET v = {number} WHERE id = 3")
+                    cursor.execute("SELECT @@last_gtid")
+                    ((gtid,),) = cursor.fetchall()
+                    numbers[f"MariaDB/{gtid}"] = number
+
+        with watch(primary) as watcher, closing(primary.connect(USER)) as connection:
+            queries = TokenQueries(connection, watcher)
+            writer = threading.Thread(target=write)
+            writer.start()
+            answers = [queries.execute(SELECT, (3,), include_event_token=True) for _ in range(1500)]
+            stop.set()
+            writer.join()
+        positions = {answer.token.position for answer in answers if answer.token}
+        assert len(positions) > 20
+        for answer in answers:
+            assert answer.token
+            assert answer.rows[0][0] >= numbers.get(answer.token.position, 0)
+
+    def test_a_change_of_role_ends_the_watch(self, primary: MariaDB, replica: MariaDB) -> None:
+        with watch(replica) as watcher:
+            token = watcher.token
+            assert token is not None
+            replica.execute("SET GLOBAL read_only = 0")
+            deadline = time.monotonic() + 20
+            while token is not None:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+                token = watcher.token
+            assert "role" in (watcher.error or "")
+            with closing(replica.connect(USER)) as connection:
+                answer = TokenQueries(connection, watcher).execute(
+                    SELECT, (1,), include_event_token=True, compare_event_token=EventToken(1, SHARD, "MariaDB/0-1-1")
+                )
+            assert (answer.token, answer.fresher) == (None, False)
+        replica.execute("SET GLOBAL read_only = 1")
+
+    def test_what_a_replica_alone_has_is_in_no_token(self, primary: MariaDB, replica: MariaDB) -> None:
+        """I5: its set would compare with that of no other server."""
+        with replica.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SET gtid_domain_id = 9")
+            cursor.execute("CREATE DATABASE IF NOT EXISTS scratch")
+        with watch(replica) as watcher:
+            primary.execute(f"REPLACE {DATABASE}.t VALUES (4, 1)")
+            assert wait_for(watcher, primary.gtid).position == f"MariaDB/{primary.gtid}"
+
+    def test_where_a_token_could_not_be_true_none_is_given(self, primary: MariaDB, replica: MariaDB) -> None:
+        with watch(primary) as watcher:
+            with closing(replica.connect(USER)) as connection, pytest.raises(RelayError, match="another server"):
+                TokenQueries(connection, watcher).execute(SELECT, (1,), include_event_token=True)
+            with closing(primary.connect(USER, autocommit=False)) as connection:
+                queries = TokenQueries(connection, watcher)
+                with pytest.raises(RelayError, match="transaction"):
+                    queries.execute(SELECT, (1,), include_event_token=True)
+                connection.autocommit(True)
+                connection.begin()
+                with pytest.raises(RelayError, match="transaction"):
+                    queries.execute(SELECT, (1,), include_event_token=True)
+                connection.commit()
+                assert queries.execute(SELECT, (1,), include_event_token=True).token
+
+    def test_a_cache_over_a_replica_keeps_no_value_from_before_a_change(
+        self, primary: MariaDB, replica: MariaDB
+    ) -> None:
+        """I6, with the tokens of a real stream."""
+        primary.execute(f"REPLACE {DATABASE}.t VALUES (5, 1)")
+        source = source_of(DATABASE, primary)
+        reader = open_at(source, begin(source)["-"])
+        replica.wait_for(primary.gtid)
+        store = MemoryStore()
+        cache, invalidator = TokenCache(store, "shop"), Invalidator(store, "shop")
+        with watch(replica) as watcher, closing(replica.connect(USER)) as connection:
+            queries = TokenQueries(connection, watcher)
+            loader = QueriesLoader(queries, lambda key: (SELECT, (int(key),)), lambda rows: str(rows[0][0]).encode())
+            assert cache.get_or_load("5", loader.load).value == b"1"
+            assert cache.get_or_load("6", loader.load).value is None
+            assert cache.get_or_load("6", loader.load).outcome is Outcome.HIT
+            replica.execute("STOP SLAVE SQL_THREAD")
+            primary.execute(f"REPLACE {DATABASE}.t VALUES (5, 2)")
+            changes, _ = read_until(reader, bool)
+            invalidator.apply([("5", change.token) for change in changes])
+            assert cache.get_or_load("5", loader.load).outcome is Outcome.DROPPED
+            replica.execute("START SLAVE SQL_THREAD")
+            replica.wait_for(primary.gtid)
+            wait_for(watcher, primary.gtid)
+            several = cache.get_many(["5", "6"], loader.load_many)
+            assert (several["5"].value, several["5"].outcome) == (b"2", Outcome.FILLED)
+            assert cache.get_or_load("5", loader.load).outcome is Outcome.HIT
+        reader.close()
+
+
+def test_only_positions_make_a_read_fresher() -> None:
+    """I5, I6: timestamps are of other clocks."""
+    read = EventToken(1_000, SHARD, "MariaDB/0-1-10")
+    assert reflects(read, EventToken(900, SHARD, "MariaDB/0-1-9"))
+    assert reflects(read, EventToken(2_000, SHARD, "MariaDB/0-1-10"))
+    assert not reflects(read, EventToken(1, SHARD, "MariaDB/0-1-11"))
+    assert not reflects(read, EventToken(1, SHARD, "MariaDB/0-2-10"))
+    assert not reflects(read, EventToken(1, "shop/orders/80-", "MariaDB/0-1-5"))
+    assert not reflects(read, EventToken(1, SHARD, "nonsense"))
+    assert not reflects(read, EventToken(1, SHARD, ""))
+    assert not reflects(None, EventToken(1, SHARD, "MariaDB/0-1-9"))
+    made_here = OriginToken(900, SHARD, "MariaDB/0-1-9")
+    assert reflects(read, EventToken(2_000, "shop/orders/80-", "MariaDB/7-1-5", made_here))
+    not_yet = OriginToken(1, SHARD, "MariaDB/0-1-12")
+    assert not reflects(read, EventToken(1, "shop/orders/80-", "MariaDB/7-1-5", not_yet))
+
+
+def test_a_watcher_is_told_the_whole_name_of_its_shard() -> None:
+    with pytest.raises(ValueError, match="<source>/<database>/<shard>"):
+        ReplicationWatcher.of("127.0.0.1", 3306, "", "", "-80")

@@ -1,0 +1,236 @@
+"""One shard, read from real servers."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+from relay.change import Change
+from relay.errors import RelayError
+from relay.gtid import parse
+from relay.local.mariadb import MariaDB
+from relay.mysql.source import MySQLSource
+from relay.source import STREAMED_PAGE
+from tests.mysql.shards import begin, ids, open_at, read_to_head, read_until, resume, short, source_of
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def table(mariadb: MariaDB, unique: str) -> str:
+    """A database of its own, with the table ``t``."""
+    mariadb.execute(f"CREATE DATABASE {unique}")
+    mariadb.execute(f"CREATE TABLE {unique}.t (id INT PRIMARY KEY, v VARCHAR(200))")
+    return unique
+
+
+@pytest.fixture
+def source(mariadb: MariaDB, table: str) -> MySQLSource:
+    return source_of(table, mariadb)
+
+
+def transaction(server: MariaDB, *statements: str) -> None:
+    connection = server.connect(autocommit=False)
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+def test_rows_come_in_order_with_their_images(mariadb: MariaDB, table: str, source: MySQLSource) -> None:
+    position = begin(source)["-"]
+    transaction(mariadb, f"INSERT {table}.t VALUES (1,'a'),(2,'b')", f"UPDATE {table}.t SET v='c' WHERE id=1")
+    mariadb.execute(f"DELETE FROM {table}.t WHERE id=2")
+    reader = open_at(source, position)
+    changes, pages = read_to_head(reader)
+    assert short(changes) == [("INSERT", 1, "a"), ("INSERT", 2, "b"), ("UPDATE", 1, "c"), ("DELETE", 2, None)]
+    assert changes[2].old == {"id": 1, "v": "a"}
+    places = [(each.transaction.order, each.transaction.last) for each in changes if each.transaction]
+    assert places == [(0, False), (1, False), (2, True), (0, True)]
+    token = changes[-1].token
+    assert token is not None
+    assert token.shard == f"shop/{table}/-"
+    assert parse(token.position) == parse(f"MariaDB/{mariadb.gtid}")
+    assert changes[-1].transaction
+    assert changes[-1].transaction.id == mariadb.gtid
+    assert pages[-1].position == {"gtid": f"MariaDB/{mariadb.gtid}"}
+    assert {schema.table for page in pages for schema in page.tables} == {"t"}
+    reader.close()
+
+
+def test_a_change_of_the_key_is_a_delete_and_an_insert(mariadb: MariaDB, table: str, source: MySQLSource) -> None:
+    """I2."""
+    mariadb.execute(f"INSERT {table}.t VALUES (1,'a')")
+    reader = open_at(source, begin(source)["-"])
+    mariadb.execute(f"UPDATE {table}.t SET id=7 WHERE id=1")
+    changes, _ = read_to_head(reader)
+    assert short(changes) == [("DELETE", 1, None), ("INSERT", 7, "a")]
+    reader.close()
+
+
+def test_a_restart_anywhere_gives_what_one_pass_gives(
+    mariadb: MariaDB, table: str, source: MySQLSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I3, I4: pages end in the middle of transactions, and readers after any page."""
+    random_ = random.Random(7)
+    position = begin(source)["-"]
+    for _ in range(40):
+        statements = []
+        for _ in range(random_.choice([1, 1, 2, 30])):
+            key, value = random_.randrange(20), "x" * random_.randrange(200)
+            statements.append(
+                random_.choice(
+                    [
+                        f"REPLACE {table}.t VALUES ({key},'{value}'),({key + 20},'{value}')",
+                        f"UPDATE {table}.t SET v='{value}' WHERE id<{key}",
+                        f"DELETE FROM {table}.t WHERE id={key}",
+                        f"UPDATE IGNORE {table}.t SET id={key + 40} WHERE id={key}",
+                    ]
+                )
+            )
+        transaction(mariadb, *statements)
+    reader = open_at(source, position)
+    whole, _ = read_to_head(reader)
+    reader.close()
+    monkeypatch.setattr("relay.mysql.transactions.STREAMED_PAGE", 700)
+    found: list[Change] = []
+    reader = open_at(source, position)
+    inside = 0
+    while len(found) < len(whole):
+        page = reader.read()
+        assert page.failed is None
+        found += page.changes
+        assert page.position is not None
+        if random_.random() < 0.3:
+            inside += "transaction" in page.position
+            reader.close()
+            reader = resume(source, page.position)
+    reader.close()
+    assert inside > 3
+    assert ids(found) == ids(whole)
+    assert [(c.token, c.transaction) for c in found] == [(c.token, c.transaction) for c in whole]
+
+
+def test_the_rows_of_before_an_alter_have_the_columns_of_before(
+    mariadb: MariaDB, table: str, source: MySQLSource
+) -> None:
+    """And a page holds rows of one layout only."""
+    reader = open_at(source, begin(source)["-"])
+    for number in range(5):
+        mariadb.execute(f"INSERT {table}.t (id, v) VALUES ({number},'a')")
+        mariadb.execute(f"ALTER TABLE {table}.t ADD COLUMN c{number} INT DEFAULT {number}")
+    mariadb.execute(f"UPDATE {table}.t SET v='b' WHERE id=0")
+    changes, pages = read_to_head(reader)
+    assert [len(each.new or {}) for each in changes] == [2, 3, 4, 5, 6, 7]
+    for page in pages:
+        columns = {schema.table: [column.name for column in schema.row or ()] for schema in page.tables}
+        for change in page.changes:
+            assert list(change.new or {}) == columns["t"]
+    reader.close()
+
+
+def test_what_is_not_relayed_moves_the_position_only(mariadb: MariaDB, table: str) -> None:
+    mariadb.execute(f"CREATE TABLE {table}.other (id INT PRIMARY KEY)")
+    source = source_of(table, mariadb, tables=["t"])
+    reader = open_at(source, begin(source)["-"])
+    for number in range(200):
+        mariadb.execute(f"INSERT {table}.other VALUES ({number})")
+    changes, pages = read_to_head(reader)
+    assert changes == []
+    assert len(pages) < 20
+    assert pages[-1].position == {"gtid": f"MariaDB/{mariadb.gtid}"}
+    assert pages[-1].reached is not None
+    reader.close()
+
+
+def test_tables_that_are_emptied_are_told(mariadb: MariaDB, table: str, source: MySQLSource) -> None:
+    reader = open_at(source, begin(source)["-"])
+    mariadb.execute(f"CREATE TABLE {table}.u (id INT PRIMARY KEY)")
+    mariadb.execute(f"INSERT {table}.u VALUES (1)")
+    mariadb.execute(f"TRUNCATE {table}.t")
+    mariadb.execute(f"DROP TABLE {table}.t, {table}.u")
+    changes, pages = read_to_head(reader)
+    assert [(each.operation.value, each.table) for each in changes] == [
+        ("INSERT", "u"),
+        ("TRUNCATE", "t"),
+        ("TRUNCATE", "t"),
+        ("TRUNCATE", "u"),
+    ]
+    assert len(set(ids(changes))) == 4
+    again = open_at(source, pages[0].position or {})
+    again.close()
+    reader.close()
+
+
+def test_a_large_transaction_takes_the_memory_of_a_page(mariadb: MariaDB, table: str, source: MySQLSource) -> None:
+    """I11."""
+    reader = open_at(source, begin(source)["-"])
+    mariadb.execute(f"INSERT {table}.t SELECT seq, REPEAT('x', 200) FROM {table}.seq_1_to_20000")
+    changes, pages = read_until(reader, lambda found: len(found) == 20000)
+    assert max(page.size for page in pages) < STREAMED_PAGE + 64_000
+    assert len(changes) == 20000
+    assert changes[-1].transaction
+    assert changes[-1].transaction.last
+    reader.close()
+
+
+def test_a_table_without_a_key_is_left_out_loudly_once(
+    mariadb: MariaDB, table: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I1."""
+    mariadb.execute(f"CREATE TABLE {table}.bare (a INT, b INT)")
+    source = source_of(table, mariadb)
+    reader = open_at(source, begin(source)["-"])
+    mariadb.execute(f"INSERT {table}.bare VALUES (1, 2)")
+    mariadb.execute(f"INSERT {table}.t VALUES (1, 'a')")
+    changes, _ = read_to_head(reader)
+    reader.close()
+    assert [each.table for each in changes] == ["t"]
+    assert sum(f"{table}.bare ARE NOT RELAYED" in each.getMessage() for each in caplog.records) == 1
+    with pytest.raises(RelayError, match=r"bare has no primary key.*key: "):
+        source_of(table, mariadb, tables=["bare"])
+    keyed = source_of(table, mariadb, tables=["bare"], key=["a", "b"])
+    assert [[column.name for column in schema.key] for schema in keyed.tables()] == [["a", "b"]]
+
+
+def test_a_key_that_stands_for_a_primary_key(mariadb: MariaDB, table: str) -> None:
+    mariadb.execute(f"CREATE TABLE {table}.bare (a INT, v INT)")
+    source = source_of(table, mariadb, key={"bare": ["a"]})
+    reader = open_at(source, begin(source)["-"])
+    mariadb.execute(f"INSERT {table}.bare VALUES (1, 2)")
+    changes, _ = read_to_head(reader)
+    reader.close()
+    assert changes[0].key == {"a": 1}
+
+
+def test_an_idle_shard_gets_on_by_heartbeats(mariadb: MariaDB, source: MySQLSource) -> None:
+    reader = open_at(source, begin(source)["-"])
+    began = time.time()
+    progress = 0.0
+    while progress < began:
+        page = reader.read()
+        assert page.failed is None
+        progress = page.progress or 0.0
+        assert progress <= time.time() - 1
+    reader.close()
+
+
+def test_the_planned_columns_are_those_of_the_binlog(mariadb: MariaDB, table: str) -> None:
+    """What plans say of keys has to hold for the rows."""
+    types = (
+        "k1 VARCHAR(20) CHARACTER SET latin1, k2 BIGINT UNSIGNED, a DECIMAL(12,2), b ENUM('x','y'), c SET('p','q'),"
+        " d DATETIME(3), e TIMESTAMP NULL, f JSON, g BINARY(4), h FLOAT, i DOUBLE, j BIT(9), k YEAR, l TIME(2),"
+        " m MEDIUMINT UNSIGNED, n BLOB, o TEXT, p DATE, q POINT, r UUID, s INET6, PRIMARY KEY (k2, k1)"
+    )
+    mariadb.execute(f"CREATE TABLE {table}.types ({types})")
+    source = source_of(table, mariadb, tables=["types"])
+    planned = source.tables()
+    reader = open_at(source, begin(source)["-"])
+    mariadb.execute(f"INSERT {table}.types (k1, k2) VALUES ('a', 1)")
+    _, pages = read_to_head(reader)
+    reader.close()
+    assert [schema for page in pages for schema in page.tables] == list(planned)
+    assert [column.name for column in planned[0].key] == ["k2", "k1"]

@@ -1,0 +1,292 @@
+"""Reshards by overlapping ranges: which shards follow which, and that nothing is lost or doubled on the way."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.change import Change
+from relay.errors import RelayError, Unavailable
+from relay.gtid import parse
+from relay.lineage import Checkpoint, ShardState
+from relay.local.mariadb import PASSWORD, USER, MariaDB
+from relay.mysql.connection import Server, connect
+from relay.mysql.origins import CheckpointTable
+from relay.mysql.reshard import HandingOver, Hop, begin_of_target, first_shards, hop_of, unfinished
+from relay.mysql.source import MySQLSource
+from relay.vitess.keyrange import KeyRange
+from tests.mysql.resharding import PLAIN, VITESS, Load, Replication, World
+from tests.mysql.shards import config, ids, open_at, read_to_head
+
+ALL = KeyRange()
+
+
+@pytest.mark.parametrize(
+    ("listed", "shard", "expected"),
+    [
+        ("- -80 80-", "-", "- > -80 80-"),
+        ("- -80 80-", "-80", None),
+        ("-80 80- -", "-80", "-80 80- > -"),
+        ("-80 80- -", "80-", "-80 80- > -"),
+        ("-80 80- -", "-", None),
+        ("-80 80- -40 40-80", "-80", "-80 > -40 40-80"),
+        ("-80 80- -40 40-80", "80-", None),
+        ("-80 80- -40 40-c0 c0-", "80-", "-80 80- > -40 40-c0 c0-"),
+        ("- -80 80- -40 40-80", "-", "- > -80 80-"),
+        ("- -80 80- -40 40-80", "-80", "-80 > -40 40-80"),
+        ("- -80", "-", None),
+        ("-80 80- -40 40-c0", "-80", None),
+        ("0 -80 80-", "0", "0 > -80 80-"),
+    ],
+)
+def test_shards_are_followed_by_those_listed_after_them(listed: str, shard: str, expected: str | None) -> None:
+    hop = hop_of(shard, listed.split())
+    if expected is None:
+        assert hop is None
+    else:
+        participants, targets = (tuple(names.split()) for names in expected.split(">"))
+        assert hop == Hop(participants, targets)
+
+
+def test_reading_begins_with_the_shards_listed_first() -> None:
+    assert first_shards(ALL, ["-", "-80", "80-"]) == ["-"]
+    assert first_shards(ALL, ["80-", "-80", "-"]) == ["-80", "80-"]
+    assert first_shards(KeyRange.parse("-80"), ["-80", "80-"]) == ["-80"]
+    assert unfinished(["-", "-80"]) == ["-"]
+    assert unfinished(["-", "-80", "80-"]) == []
+    with pytest.raises(ValueError, match="80-"):
+        first_shards(ALL, ["-80"])
+
+
+def ranges(cuts: Sequence[int]) -> list[str]:
+    edges = ["", *(f"{cut:02x}" for cut in sorted(set(cuts))), ""]
+    return [f"{edges[n]}-{edges[n + 1]}" for n in range(len(edges) - 1)]
+
+
+@given(st.lists(st.lists(st.integers(1, 255), max_size=4), min_size=1, max_size=4))
+def test_all_workers_agree_on_every_hop_and_each_covers_what_it_replaces(generations: list[list[int]]) -> None:
+    listed = list(dict.fromkeys(name for cuts in generations for name in ranges(cuts)))
+    assert KeyRange.parse(first_shards(ALL, listed)[0]).start == b""
+    for shard in listed:
+        hop = hop_of(shard, listed)
+        if hop is None:
+            continue
+        assert shard in hop.participants
+        assert not set(hop.participants) & set(hop.targets)
+        for participant in hop.participants:
+            assert hop_of(participant, listed) == hop
+        for names in (hop.participants, hop.targets):
+            parts = [KeyRange.parse(name) for name in names]
+            whole = parts[0]
+            for part in parts[1:]:
+                whole += part
+            assert whole.covers(KeyRange.parse(shard))
+        assert hop.journal().id == Hop(hop.participants, hop.targets).journal().id
+
+
+def test_a_target_begins_where_the_first_of_its_parents_says() -> None:
+    def ended(gtid: str) -> Checkpoint:
+        return Checkpoint(ShardState.FINISHED, {"gtid": "MariaDB/0-1-99", "targets": {"-": gtid}})
+
+    assert begin_of_target("-", {"-80": ended("MariaDB/0-5-7"), "80-": ended("MariaDB/0-5-4")}).position == (
+        "MariaDB/0-5-4"
+    )
+    with pytest.raises(RelayError, match="relay reset"):
+        begin_of_target("-", {"-80": Checkpoint(ShardState.FINISHED, {"gtid": "MariaDB/0-1-99"})})
+
+
+# ---------------------------------------------------------------------- on real servers
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[MariaDB]]:
+    with MariaDB() as one, MariaDB() as two, MariaDB() as three:
+        yield [one, two, three]
+
+
+def prepare(servers: Sequence[MariaDB], database: str, table: str = VITESS) -> str:
+    """Make the database, and a checkpoint table of the test's own. Return its name."""
+    for server in servers:
+        server.execute(f"CREATE DATABASE {database}")
+        server.execute(f"CREATE DATABASE meta_{database}")
+        server.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY, v INT)")
+        server.execute(table.format(meta=f"meta_{database}.vreplication"))
+    return f"meta_{database}.vreplication"
+
+
+def check(found: Sequence[Change], made: Sequence[Change]) -> None:
+    """Every change made at an origin is there once, by its name there; no key's values go back."""
+    assert len(set(ids(found))) == len(found)
+    published = {change.event_id: change for change in found}
+    for change in made:
+        assert change.event_id in published, change
+        copy = published[change.event_id]
+        assert (copy.operation, copy.key, copy.new) == (change.operation, change.key, change.new)
+        assert copy.old == change.old
+    values: dict[int, int] = defaultdict(int)
+    images: dict[int, object] = {}
+    for change in found:
+        assert change.key
+        key = change.key["id"]
+        if key in images:
+            assert change.old == images[key], change
+        images[key] = change.new
+        if change.new is not None:
+            assert change.new["v"] >= values[key]
+            values[key] = change.new["v"]
+
+
+def whole(database: str, shard: str, server: MariaDB, position: dict[str, str]) -> list[Change]:
+    """All changes of an origin, read in one pass under its name."""
+    source = MySQLSource(config(database, {shard: [server.address]}, keyrange=shard))
+    source.connect()
+    reader = open_at(source, position)
+    changes, _ = read_to_head(reader)
+    reader.close()
+    return changes
+
+
+def follow(servers: Sequence[MariaDB], unique: str, seed: int, table: str, before: str, after: str) -> None:
+    """Reshard under load, from the shards ``before`` to those ``after``, and check what was published."""
+    random_ = random.Random(seed)
+    meta = prepare(servers, unique, table)
+    names = before.split(), after.split()
+    old = dict(zip(names[0], servers, strict=False))
+    new = dict(zip(names[1], servers[len(old) :], strict=False))
+    load = Load(unique, seed)
+    begins = {shard: {"gtid": f"MariaDB/{server.gtid}"} for shard, server in old.items()}
+    world = World(unique, meta, old, seed)
+    for _ in range(20):
+        for shard, server in old.items():
+            load.transaction(server, shard)
+    replications = [
+        Replication(unique, meta, source, target)
+        for source in old.items()
+        for target in new.items()
+        if KeyRange.parse(source[0]).intersects(KeyRange.parse(target[0]))
+    ]
+    for replication in replications:
+        replication.copy()
+        replication.start()
+    load.start(old)
+    for _ in range(random_.randrange(3, 15)):
+        world.step()
+    world.reload(old | new)
+    world.run(lambda: new.keys() <= world.checkpoints.keys())
+    for _ in range(10):
+        world.step()
+    load.stop()
+    for replication in replications:
+        replication.wait()
+        replication.stop()
+    load.start(new)
+    for _ in range(10):
+        world.step()
+    load.stop()
+    world.run(lambda: all(world.is_at(shard, server) for shard, server in new.items()))
+    world.close()
+    made = [change for shard, server in old.items() for change in whole(unique, shard, server, begins[shard])]
+    check(world.published, made)
+    by_id = {change.event_id: change for change in made}
+    moved = [change for change in world.published if change.token and change.token.origin]
+    assert moved
+    for change in moved:
+        origin = by_id[change.event_id]
+        assert change.token
+        assert change.token.origin
+        assert origin.token
+        assert (change.token.origin.shard, change.token.origin.position) == (origin.token.shard, origin.token.position)
+        if table is VITESS:
+            assert change.committed_at == origin.committed_at
+    direct = [change for change in world.published if change.event_id not in by_id]
+    assert direct
+    assert all(change.token and change.token.origin is None for change in direct)
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(
+    ("seed", "table", "before", "after"),
+    [(1, VITESS, "-", "-80 80-"), (2, PLAIN, "-", "-80 80-"), (3, VITESS, "-80 80-", "-"), (4, PLAIN, "-80 80-", "-")],
+    ids=["split", "split, plain table", "merge", "merge, plain table"],
+)
+def test_a_reshard_under_load_loses_and_doubles_nothing(
+    servers: list[MariaDB],
+    unique: str,
+    seed: int,
+    table: str,
+    before: str,
+    after: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """I1, I2, I3."""
+    monkeypatch.setattr("relay.mysql.transactions.STREAMED_PAGE", 300)
+    follow(servers, unique, seed, table, before, after)
+
+
+@pytest.mark.services
+def test_transactions_too_big_to_hold_are_read_twice(
+    servers: list[MariaDB], unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I11, and by the same names."""
+    monkeypatch.setattr("relay.mysql.origins.HELD", 40)
+    follow(servers, unique, 5, VITESS, "-", "-80 80-")
+
+
+@pytest.mark.services
+def test_without_checkpoints_of_the_replication_a_shard_is_read_on(
+    servers: list[MariaDB], unique: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I1: nothing would tell where the targets have to begin."""
+    meta = prepare(servers, unique)
+    origin, low, high = servers
+    world = World(unique, meta, {"-": origin}, 1)
+    world.reload({"-": origin, "-80": low, "80-": high})
+    origin.execute(f"INSERT {unique}.t VALUES (1, 1)")
+    with caplog.at_level(logging.WARNING):
+        world.run(lambda: world.is_at("-", origin))
+        world.step()
+    world.close()
+    assert [change.key for change in world.published] == [{"id": 1}]
+    assert "-80" not in world.checkpoints
+    assert f"{meta} of shard -80" in caplog.text
+    assert "has no row for shard -" in caplog.text
+    low.execute(f"DROP TABLE {meta}")
+    end = HandingOver("-", lambda: ["-", "-80", "80-"], lambda _: reached(low), CheckpointTable.named(meta))
+    with pytest.raises(Unavailable, match="reshard_checkpoint_table"):
+        end(parse("MariaDB/0-1-1"))
+
+
+@pytest.mark.services
+def test_a_shard_hands_over_only_from_within_what_was_read(servers: list[MariaDB], unique: str) -> None:
+    """I1: what its targets' replication has passed by already is still to be read here."""
+    meta = prepare(servers, unique)
+    origin, low, high = servers
+    targets = {"-80": low, "80-": high}
+    for target in targets.values():
+        values = ('shard:"0"', f"MariaDB/{origin.gtid}", "Copying")
+        target.execute(f"INSERT {meta} (source, pos, state) VALUES (%s, %s, %s)", values)
+    listed = ["0", *targets]
+    end = HandingOver("0", lambda: listed, lambda shard: reached(targets[shard]), CheckpointTable.named(meta))
+    with pytest.raises(Unavailable, match="is Copying"):
+        end(parse(f"MariaDB/{origin.gtid}"))
+    for target in targets.values():
+        target.execute(f"UPDATE {meta} SET state = 'Running'")
+    end = HandingOver("0", lambda: listed, lambda shard: reached(targets[shard]), CheckpointTable.named(meta))
+    assert end(parse(f"MariaDB/0-{origin.server_id}-1")) is None
+    at = {shard: f"MariaDB/{server.gtid}" for shard, server in targets.items()}
+    low.execute(f"INSERT {unique}.t VALUES (1, 1)")
+    ended = end(parse(f"MariaDB/{origin.gtid}"))
+    assert ended is not None
+    journal, more = ended
+    assert journal.participants == ("0",)
+    assert more == {"targets": at}
+
+
+def reached(server: MariaDB) -> Server:
+    return connect(server.host, server.port, USER, PASSWORD)

@@ -1,0 +1,160 @@
+"""Where reading begins: at a time, a position, or the head."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from relay.errors import ConfigError, RelayError, Unavailable
+from relay.gtid import parse
+from relay.lineage import Shard
+from relay.local.mariadb import MariaDB
+from relay.mysql.positions import TimestampMap
+from relay.mysql.source import MySQLSource, tables_of
+from relay.mysql.start import TooOld, executed_before
+from tests.mysql.shards import begin, config, open_at, read_to_head, short, source_of
+
+DATABASE = "orders"
+
+services = pytest.mark.services
+
+
+@pytest.fixture(scope="module")
+def history() -> Iterator[tuple[MariaDB, list[tuple[int, str]]]]:
+    """A server with transactions in several binlogs: (time, GTID position before it) of each."""
+    with MariaDB() as server:
+        server.execute(f"CREATE DATABASE {DATABASE}")
+        server.execute(f"CREATE TABLE {DATABASE}.t (id INT PRIMARY KEY, v INT)")
+        known = []
+        with server.connect() as connection, connection.cursor() as cursor:
+            for number in range(30):
+                if number % 10 == 0:
+                    # Files, and the transactions of each, are of different seconds.
+                    time.sleep(1.1)
+                    cursor.execute("FLUSH BINARY LOGS")
+                    time.sleep(1.1)
+                # Some are of before their neighbours, as long transactions are.
+                at = int(time.time()) - (2 if number % 7 == 3 else 0)
+                known.append((at, server.gtid))
+                cursor.execute(f"SET timestamp = {at}")
+                cursor.execute(f"INSERT {DATABASE}.t VALUES ({number}, {number})")
+        yield server, known
+
+
+@services
+def test_a_time_is_found_to_be_just_before_its_first_transaction(
+    history: tuple[MariaDB, list[tuple[int, str]]],
+) -> None:
+    """I1: never past it."""
+    server, known = history
+    connection = source_of(DATABASE, server)._connect(server.address)
+    for wanted in range(known[0][0] + 1, known[-1][0] + 5):
+        found = executed_before(connection, wanted + 0.5)
+        expected = next((before for at, before in known if at >= wanted), server.gtid)
+        assert str(found) == expected
+        times = TimestampMap(seconds=2)
+        for at, before in known:
+            times.note(at, parse(f"MariaDB/{before}"))
+        assert executed_before(connection, wanted, times.find(wanted)) == found
+    connection.close()
+
+
+@services
+def test_a_reader_from_a_time_sees_what_came_since(history: tuple[MariaDB, list[tuple[int, str]]]) -> None:
+    server, known = history
+    start = datetime.fromtimestamp(known[20][0], UTC).isoformat()
+    source = source_of(DATABASE, server, start=start)
+    reader = open_at(source, begin(source)["-"])
+    changes, _ = read_to_head(reader)
+    reader.close()
+    assert short(changes)[0] == ("INSERT", 20, 20)
+    assert len(changes) == 10
+
+
+@services
+def test_what_no_server_has_any_more_is_said_with_the_oldest_of_each() -> None:
+    with MariaDB() as server:
+        server.execute(f"CREATE DATABASE {DATABASE}")
+        begun = time.time()
+        assert str(executed_before(source_of(DATABASE, server)._connect(server.address), begun - 86_400)) == ""
+        server.purge_binlogs()
+        connection = source_of(DATABASE, server)._connect(server.address)
+        with pytest.raises(TooOld):
+            executed_before(connection, begun - 86_400)
+        connection.close()
+        source = source_of(DATABASE, server, start="-1d")
+        with pytest.raises(
+            Unavailable, match=rf"shard - cannot be read from .*{server.address} has nothing from before"
+        ):
+            begin(source)
+
+
+@services
+def test_current_is_a_position_that_can_be_resumed(mariadb: MariaDB, unique: str) -> None:
+    """I4."""
+    mariadb.execute(f"CREATE DATABASE {unique}")
+    assert begin(source_of(unique, mariadb)) == {"-": {"gtid": f"MariaDB/{mariadb.gtid}"}}
+
+
+@services
+def test_what_is_missing_is_named(mariadb: MariaDB, unique: str) -> None:
+    with pytest.raises(Unavailable, match=f"{mariadb.address} has no database {unique}"):
+        source_of(unique, mariadb)
+    mariadb.execute(f"CREATE DATABASE {unique}")
+    with pytest.raises(RelayError, match=f"no table {unique}.nowhere"):
+        source_of(unique, mariadb, tables=["nowhere"])
+    with pytest.raises(Unavailable, match="Access denied"):
+        source_of(unique, mariadb, password="wrong")
+    with pytest.raises(Unavailable, match=r"no server of shard - can be read: .*127.0.0.1:1\b"):
+        MySQLSource(config(unique, {"-": ["127.0.0.1:1"]})).connect()
+    mariadb.execute(f"CREATE TABLE {unique}.b (id INT PRIMARY KEY)")
+    mariadb.execute(f"CREATE TABLE {unique}.a (id INT PRIMARY KEY)")
+    assert tables_of(config(unique, {"-": [mariadb.address]})) == ["a", "b"]
+
+
+@services
+def test_a_server_whose_settings_do_not_fit_is_refused_with_what_to_set(unique: str) -> None:
+    with MariaDB(options={"binlog-row-metadata": "MINIMAL"}) as server:
+        server.execute(f"CREATE DATABASE {unique}")
+        with pytest.raises(Unavailable, match="SET GLOBAL binlog_row_metadata = 'FULL'"):
+            source_of(unique, server)
+
+
+def test_given_positions_name_every_shard() -> None:
+    shards = {"-80": ["db1:3306"], "80-": ["db2:3306"]}
+    gtids = {"-80": "MariaDB/0-1-5", "80-": "MariaDB/0-2-7"}
+    source = MySQLSource(config("orders", shards, start={"gtid": gtids}))
+    assert source.begin(source.shards(), 0.0).shards == {
+        "-80": {"gtid": "MariaDB/0-1-5"},
+        "80-": {"gtid": "MariaDB/0-2-7"},
+    }
+    for wrong, said in [({"-80": gtids["-80"]}, "none for 80-"), ({**gtids, "-": "MariaDB/0-1-1"}, "no shard -")]:
+        source = MySQLSource(config("orders", shards, start={"gtid": wrong}))
+        with pytest.raises(ConfigError, match=said):
+            source.begin(source.shards(), 0.0)
+
+
+def test_a_source_is_of_one_database_and_whole_shards() -> None:
+    source = MySQLSource(config("orders", {"-80": ["db1:3306"], "80-": ["db2:3306"]}))
+    with pytest.raises(ConfigError, match="checkpoints are of the database other"):
+        source.connect("other")
+    with pytest.raises(ConfigError, match="no shard holds 80-"):
+        MySQLSource(config("orders", {"-80": ["db1:3306"]}))
+    before = source.config_hash()
+    with pytest.raises(ConfigError, match="another source"):
+        source.reload(config("other", {"-": ["db1:3306"]}))
+    with pytest.raises(ConfigError, match="no shard holds 80-"):
+        source.reload(config("orders", {"-80": ["db1:3306"]}))
+    source.reload(config("orders", {"-80": ["db3:3306"], "80-": ["db2:3306"], "-": ["db4:3306"]}))
+    assert source.config_hash() == before
+    assert [shard.id for shard in source.shards()] == ["-80", "80-"]
+
+
+def test_a_shard_that_is_not_listed_any_more_is_asked_for() -> None:
+    """I1: it is not read to its end."""
+    source = MySQLSource(config("orders", {"-80": ["db1:3306"], "80-": ["db2:3306"]}))
+    with pytest.raises(RelayError, match="shard - is not read to its end"):
+        source.open(Shard("-"), {"gtid": "MariaDB/0-1-1"}, None, 0, 0.0, {})
