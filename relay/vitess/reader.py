@@ -28,6 +28,7 @@ from relay.vitess.watch import Purged, Watch
 
 log = logging.getLogger(__name__)
 
+_AT_ONCE = 16 << 10  # bytes of answers that are parsed together
 _RACES = 20  # how often a journal is waited for that vtgate may or may not send before it ends the stream
 
 
@@ -151,9 +152,15 @@ class VitessShardReader:
             self._answers.extend(answers)
 
     def _next_answer(self) -> None:
-        answer = self._answers.popleft()
-        self._events.bytes_in += len(answer)
-        events = pb.VStreamResponse.FromString(answer).events
+        """Go on with the events of the next answer, or of several small ones."""
+        answers, waiting = [self._answers.popleft()], self._answers
+        size = len(answers[0])
+        while waiting and size + len(waiting[0]) <= _AT_ONCE:
+            answers.append(waiting.popleft())
+            size += len(answers[-1])
+        self._events.bytes_in += size
+        # Messages one after the other are one with the events of all.
+        events = pb.VStreamResponse.FromString(b"".join(answers)).events
         if self._others:
             self._left = iter([event for event in events if self._is_mine(event)])
         else:
