@@ -62,6 +62,8 @@ class VitessSource:
         self._layouts: dict[str, Table] = {}
         # By table, the columns of its primary vindex and what it is called.
         self._vindexes: dict[str, tuple[list[str], str]] = {}
+        # By table, its primary key in the key's own order.
+        self._primary: dict[str, list[str]] = {}
         # Tables of which was said that they are not relayed.
         self._left_out: set[str] = set()
         # The shards that the key range covers, as the topology has them.
@@ -172,6 +174,7 @@ class VitessSource:
         table and does not answer.
         """
         key = self.config.key_columns(table)
+        primary = self._in_order(table, primary)
         if self.config.tables is None:
             if table.startswith(_INTERNAL):
                 return None
@@ -187,6 +190,15 @@ class VitessSource:
             _keyspace_id(names.index(hash_key[0]), vindex) if len(hash_key) == 1 and hash_key[0] in names else None
         )
         return lay_out(self.name, table, columns, primary, key=key, hash_key=hash_key, keyspace_id=compute)
+
+    def _in_order(self, table: str, primary: Sequence[str]) -> Sequence[str]:
+        """Return a primary key in its own order: the stream tells which columns it has. Raises ``Unavailable``."""
+        if len(primary) < 2:
+            return primary
+        if set(self._primary.get(table, ())) != set(primary):
+            self._primary = {name: found.primary for name, found in _definitions(self._vtgate, self.config).items()}
+        known = self._primary.get(table, ())
+        return known if set(known) == set(primary) else primary
 
     def _leave_out(self, table: str) -> None:
         """I1: say once that the changes of a table are not relayed."""
@@ -243,6 +255,7 @@ class VitessSource:
                 f"source {self.name}: keyspace {self.config.keyspace} has no table {', '.join(missing)}; "
                 f"there are: {', '.join(found) or 'none'}"
             )
+        self._primary = {name: each.primary for name, each in found.items()}
         for name in self.config.tables or ():
             self._look_up(name)
         self._layouts = self._laid_out(found)

@@ -85,6 +85,25 @@ def test_a_table_is_keyed_by_the_columns_of_its_primary_vindex_first(make: Calla
     assert table.hash_columns == 1
 
 
+def test_a_primary_key_keeps_its_own_order_also_where_the_stream_does_not_tell(
+    cluster: Vitess, make: Callable[..., VitessSource], unique: str
+) -> None:
+    """I2: or the same table would be keyed one way in the plan, and another way in the changes."""
+    source = make(keyspace="plain")
+    cluster.execute(f"create table {unique} (a int, b int, c int, primary key (c, a, b))", "plain")
+    source.connect()
+    (table,) = source.tables()
+    assert [column.name for column in table.key] == ["c", "a", "b"]
+    layout = source.layout(unique, table.row or (), ["a", "b", "c"])
+    assert layout is not None
+    assert layout.schema == table
+    later = f"{unique}_later"
+    cluster.execute(f"create table {later} (a int, b int, c int, primary key (c, b, a))", "plain")
+    found = source.layout(later, table.row or (), ["a", "b", "c"])
+    assert found is not None
+    assert [column.name for column in found.schema.key] == ["c", "b", "a"]
+
+
 def test_tables_without_a_key_are_left_out_loudly_unless_they_are_named(
     cluster: Vitess, make: Callable[..., VitessSource], caplog: pytest.LogCaptureFixture
 ) -> None:
