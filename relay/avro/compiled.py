@@ -94,5 +94,8 @@ def _decimal(kind: Decimals, present: str) -> tuple[str, list[str]]:
     limit = 10**kind.precision
     return (
         f"type(v) is Decimal and (t := str(v)) and {plain} and {-limit} < (n := {whole}) < {limit}",
-        ["size = (n.bit_length() + 8) // 8", f"p{{at}} = {present}LENGTHS[size] + n.to_bytes(size, 'big', signed=True)"],
+        [
+            "size = (n.bit_length() + 8) // 8",
+            f"p{{at}} = {present}LENGTHS[size] + n.to_bytes(size, 'big', signed=True)",
+        ],
     )

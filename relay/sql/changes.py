@@ -115,7 +115,7 @@ class TransactionChanges:
             made = [self._change(Operation.INSERT, maker, after, None, maker.image(after))]
         elif after is None:
             made = [self._change(Operation.DELETE, maker, before, maker.image(before), None)]
-        elif all([before[at] == after[at] for at in table.key]):
+        elif all(before[at] == after[at] for at in table.key):
             made = [self._change(Operation.UPDATE, maker, after, maker.image(before), maker.image(after))]
         else:
             made = [
@@ -224,7 +224,9 @@ class TransactionChanges:
         if maker is None:
             if len(self._makers) > 1000:  # I11
                 self._makers.clear()
-            maker = _Maker(table, _imager(table), _keyer(table), _identifier(table), event_ids(self._id_shard, table.name))
+            maker = _Maker(
+                table, _imager(table), _keyer(table), _identifier(table), event_ids(self._id_shard, table.name)
+            )
             self._makers[self._id_shard, table] = maker
         self._maker = maker
         return maker

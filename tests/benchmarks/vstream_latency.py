@@ -130,8 +130,8 @@ def _benchmark(
         seen=len(read.keys() & acknowledged.keys()),
         aa=median(ours[half:]) / median(ours[:half]),
         note=(
-            f"{RATE:.0f} rows/s, {len(SHARDS)} shards, exactly once; p99 {_p99(whole):.1f} ms; aims 14 and 30; {parts}; "
-            "yardstick a bare gRPC client"
+            f"{RATE:.0f} rows/s, {len(SHARDS)} shards, exactly once; p99 {_p99(whole):.1f} ms; aims 14 and 30; "
+            f"{parts}; yardstick a bare gRPC client"
         ),
     )
 
