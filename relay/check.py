@@ -6,8 +6,9 @@ DynamoDB and of the topics are those the relay starts with.
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -172,7 +173,7 @@ def _database(config: Config, source: VitessSource | MySQLSource) -> list[Findin
         names = [column.name for column in table.key]
         hashed = ", ".join(names[: table.hash_columns])
         findings.append(Finding(f"table {table.table}", f"key {', '.join(names)}, hashed by {hashed}"))
-        findings += _templates(config, table.table, names)
+        findings += _templates(config, table.table, names, columns=[column.name for column in table.row or ()])
         if config.schema_registry:
             schema = partial(_next_schema, config, config.schema_registry, table)
             findings += _settled(f"schema of {config.topic(table.table)}", schema)
@@ -227,13 +228,23 @@ def templates(config: Config, found: describe.Description) -> list[Finding]:
     return _templates(config, found.table, key, "" if found.view_type == "NEW_AND_OLD_IMAGES" else lacks)
 
 
-def _templates(config: Config, table: str, key: Collection[str], lacks: str = "") -> list[Finding]:
-    """As ``templates``. ``lacks``: why not every change carries both rows, and what to do; empty if it does."""
+def _templates(
+    config: Config, table: str, key: Collection[str], lacks: str = "", *, columns: Sequence[str] = ()
+) -> list[Finding]:
+    """As ``templates``. ``lacks``: why not every change carries both rows, and what to do; empty if it does.
+
+    ``columns``: all that the table has, where that is known.
+    """
     findings: list[Finding] = []
     for text in config.cache.keys.get(table, ()) if config.cache else ():
         beyond = [column for column in Template.parse(text).columns if column not in key]
         name = f"cache key {text}"
-        if not beyond:
+        if strange := [column for column in beyond if columns and column not in columns]:
+            # I6: it would invalidate nothing, whatever changes.
+            nearest = difflib.get_close_matches(strange[0], columns, n=1, cutoff=0.5)
+            hint = f"did you mean `{nearest[0]}`?" if nearest else f"there are: {', '.join(columns)}"
+            findings.append(Finding(name, f"{table} has no column `{strange[0]}`; {hint}", Unavailable.exit_code))
+        elif not beyond:
             findings.append(Finding(name, f"every change of {table} has it"))
         elif not lacks:
             missing = " or ".join(f"`{column}`" for column in beyond)

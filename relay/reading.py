@@ -305,7 +305,10 @@ class SourceReading:
         """Return what the last checkpoint of a shard says of those that follow it."""
         if page.journal is None or self.plan is None:
             return None
-        return record_of(page.journal, page.shard, self.plan, self.checkpoints)
+        record = record_of(page.journal, page.shard, self.plan, self.checkpoints)
+        told = (self.source.name, page.shard.id, record["id"], list(record["targets"]))
+        log.info("source %s: shard %s ended with journal %s, and goes on as %s", *told)
+        return record
 
     def gone(self, shard: str) -> tuple[Checkpoint, Gap]:
         """The end of a shard that the source has lost before it was read to its end, or ever seen (I9)."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -75,10 +77,20 @@ def _table(shards: list[ShardStatus]) -> Table:
             shard.shard,
             Text(shard.state, _COLOURS[shard.state]),
             shard.owner["client"] if shard.owner else "-",
-            str(position.get("sequence") or position.get("since") or position.get("type") or "-"),
+            _position(position),
             "-" if shard.lag_seconds is None else _duration(shard.lag_seconds),
         )
     return table
+
+
+def _position(position: Mapping[str, Any]) -> str:
+    if "gtid" in position:
+        # A transaction or a copy that is under way comes after what was executed.
+        rows = f" and {position['rows_done']} rows of {position['transaction']}" if position.get("rows_done") else ""
+        return f"{position['gtid']}{rows}{', copying' if 'copied' in position else ''}"
+    if position.get("type") == "copy":
+        return "copy"
+    return str(position.get("sequence") or position.get("since") or position.get("type") or "-")
 
 
 def _count(number: int, noun: str) -> str:

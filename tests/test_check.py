@@ -235,6 +235,24 @@ class TestOnServices:
         relayed = Config.model_validate(content)
         assert not any(found.exists for found in topics.survey(topics.connect(relayed), relayed, [unique]))
 
+    def test_a_cache_key_of_a_column_that_an_sql_table_does_not_have_is_refused(
+        self, run: Callable[..., Result], kafka: Any, vitess: Any, unique: str
+    ) -> None:
+        """I6: it would be invalidated by nothing."""
+        vitess.execute(f"CREATE TABLE {unique} (id BIGINT PRIMARY KEY, owner VARCHAR(10))")
+        vitess.execute(f"ALTER VSCHEMA ON {unique} ADD VINDEX hash(id) USING hash")
+        source = {"name": "c", "type": "vitess", "vtgate": vitess.vtgate, "keyspace": "commerce", "tables": [unique]}
+        templates = ["{id}", "{owner}", "{id}:{ownr}", "{Z}"]
+        cache = {"url": "redis://127.0.0.1:1", "namespace": "n", "keys": {unique: templates}}
+        kafka_servers = {"bootstrap_servers": kafka.bootstrap_servers}
+        found = run(config(name=unique, kafka=kafka_servers, sources=[source], cache=cache)).stdout.splitlines()
+        assert [line for line in found if "cache key" in line] == [
+            "✓ cache key {id}: every change of " + unique + " has it",
+            "✓ cache key {owner}: items of " + unique + " without `owner` invalidate nothing",
+            "✗ cache key {id}:{ownr}: " + unique + " has no column `ownr`; did you mean `owner`?",
+            "✗ cache key {Z}: " + unique + " has no column `Z`; there are: id, owner",
+        ]
+
     def test_a_schema_that_the_registry_would_refuse_is_said_beforehand(
         self, run: Callable[..., Result], kafka: Any, dynamodb: Any, schema_registry: Any, unique: str
     ) -> None:

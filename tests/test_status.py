@@ -51,6 +51,27 @@ def test_a_thousand_shards_stay_readable(capsys: pytest.CaptureFixture[str]) -> 
     assert sum("shardId" in line for line in capsys.readouterr().out.splitlines()) == 1000
 
 
+@pytest.mark.parametrize(
+    ("position", "shown"),
+    [
+        ({"gtid": "MariaDB/0-1-5"}, "MariaDB/0-1-5"),
+        ({"gtid": "MariaDB/0-1-5", "transaction": "0-1-6", "rows_done": 7}, "MariaDB/0-1-5 and 7 rows of 0-1-6"),
+        ({"gtid": "MariaDB/0-1-5", "copied": ["a"], "table_pks": []}, "MariaDB/0-1-5, copying"),
+        ({"type": "copy", "since": 3.5}, "copy"),
+    ],
+)
+def test_positions_of_sql_shards_are_shown(
+    position: dict[str, Any], shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    reading = ShardStatus("-80", "reading", None, position, None, (), None, 1.0, 0.0, None, None, 1.0)
+    source = SourceStatus("s", "vitess", "t", "commerce", "current", 1.0, 1, 0.0, None, [reading], [])
+    show(Status("shop", 2.0, "shop.relay", [], [source], 0), every=False)
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("-80"))
+    assert line.split("  ")[-1].strip() == "0 s"
+    assert shown in line
+
+
 def test_an_unreachable_broker_exits_3(tmp_path: Path, stream: ScriptedStream) -> None:
     relay = Operated(tmp_path, stream, f"127.0.0.1:{free_port()}", "nobody")
     assert "no Kafka broker answers" in relay.command("status", "CONFIG", code=3).stderr

@@ -24,8 +24,8 @@ from relay.source import Begin, ShardReader
 from relay.sql.definitions import COLUMNS, KEYS, Definition, definitions
 from relay.sql.tables import Row, Table, lay_out
 from relay.vitess.client import Tls, Vtgate
-from relay.vitess.keyrange import KeyRange, shards_covering
 from relay.vitess.head import Head, why_silent
+from relay.vitess.keyrange import KeyRange, shards_covering
 from relay.vitess.reader import VitessShardReader
 from relay.vitess.settings import Settings
 from relay.vitess.tables import Tables

@@ -55,7 +55,7 @@ def test_rows_come_in_order_with_their_images(mariadb: MariaDB, table: str, sour
     assert token.shard == f"shop/{table}/-"
     assert parse(token.position) == parse(f"MariaDB/{mariadb.gtid}")
     assert changes[-1].transaction
-    assert changes[-1].transaction.id == mariadb.gtid
+    assert changes[-1].transaction.id in mariadb.gtid.split(",")
     assert pages[-1].position == {"gtid": f"MariaDB/{mariadb.gtid}"}
     assert {schema.table for page in pages for schema in page.tables} == {"t"}
     reader.close()

@@ -1,0 +1,115 @@
+"""The demo's table in Vitess: what its writers note down is true, whatever is done to the table meanwhile."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+
+from relay.local.truth import Event, check_versions, final_versions
+from relay.local.vitess_build import obstacle
+from relay.local.vitess_orders import ADDED, AFTER, BEFORE, KEYSPACES, SPLIT, TARGETS, Placement, VitessOrders
+from relay.local.workload import Item, cache_key, version_in
+
+CUSTOMERS = [f"customer-{number:03}" for number in range(25)]
+
+
+@pytest.mark.services
+@pytest.mark.skipif(bool(obstacle()), reason=str(obstacle()))
+def test_the_writers_know_what_the_table_holds_after_a_new_column_and_a_split() -> None:
+    with ExitStack() as stack:
+        orders = VitessOrders()
+        orders.start(stack)
+        workload = orders.workload(pause=0.002)
+        workload.warm_up()
+        workload.start()
+        told = []
+        for incident in orders.incidents():
+            time.sleep(0.7)
+            told.append(incident.do())
+        time.sleep(0.7)
+        history = workload.stop()
+        found = orders.versions()
+        assert check_versions("table", final_versions(history), found) == []
+        assert [text for text in told if SPLIT in text or ADDED in text] == told
+        old, new = orders.vitess.execute(f"SELECT count(*) FROM orders WHERE {ADDED} IS NULL"), set(KEYSPACES[AFTER])
+        assert old[0][0] < len(found)
+        for shard in new - set(TARGETS):
+            assert orders.vitess.execute("SELECT count(*) FROM orders", f"{AFTER}:{shard}") == ((0,),)
+        assert orders.vitess.execute("SELECT count(*) FROM orders", f"{BEFORE}:{SPLIT}") == ((0,),)
+        assert all(orders.vitess.execute("SELECT count(*) > 0 FROM orders", f"{AFTER}:{s}") == ((1,),) for s in TARGETS)
+        load = orders.load()
+        for item in random.sample(workload.items, 100):
+            value = load(cache_key(item), None).value
+            assert (version_in(value) if value is not None else None) == found.get(item)
+
+
+def splitting() -> list[str]:
+    placement = Placement()
+    placement.move(lambda: (0, 0))
+    return [customer for customer in CUSTOMERS if placement.keyspace(customer) == AFTER]
+
+
+def test_a_move_waits_for_writes_to_its_shard_and_keeps_new_ones_waiting() -> None:
+    placement = Placement()
+    (mine, *_), seen = splitting(), list[str]()
+    writing, copying, go_on = threading.Event(), threading.Event(), threading.Event()
+
+    def copy() -> tuple[int, int]:
+        seen.append("copied")
+        copying.set()
+        go_on.wait(30)
+        return 0, 0
+
+    def write_before() -> None:
+        with placement.writing([mine]):
+            writing.set()
+            time.sleep(0.05)
+            seen.append(f"written in {placement.keyspace(mine)}")
+
+    def write_meanwhile() -> None:
+        copying.wait(30)
+        with placement.writing([mine]):
+            seen.append(f"written in {placement.keyspace(mine)}")
+
+    threads = [threading.Thread(target=each) for each in (write_before, write_meanwhile)]
+    threads[0].start()
+    writing.wait(30)
+    mover = threading.Thread(target=placement.move, args=(copy,))
+    mover.start()
+    threads[1].start()
+    copying.wait(30)
+    go_on.set()
+    for thread in (*threads, mover):
+        thread.join(30)
+    assert seen == [f"written in {BEFORE}", "copied", f"written in {AFTER}"]
+
+
+def test_a_move_keeps_no_one_from_writing_to_other_shards() -> None:
+    placement = Placement()
+    others = sorted(set(CUSTOMERS) - set(splitting()))
+
+    def copy() -> tuple[int, int]:
+        with placement.writing(others):
+            return len(others), 7
+
+    assert placement.move(copy) == (len(others), 7)
+    assert {placement.keyspace(customer) for customer in others} == {BEFORE}
+
+
+def event(item: Item, shard: str, *columns: str) -> Event:
+    return Event(item, 1, "INSERT", 0, 0, "", None, "", f"orders/{BEFORE}/{shard}", frozenset(columns))
+
+
+def test_a_split_or_a_column_that_the_topic_does_not_show_is_a_problem() -> None:
+    shards = [*KEYSPACES[BEFORE], *(f"{AFTER}/{shard}" for shard in TARGETS)]
+    events = [event(("c", str(n)), shard, "version", *[ADDED] * (n % 2)) for n, shard in enumerate(shards)]
+    orders = VitessOrders()
+    assert orders.problems(events) == []
+    assert orders.problems(events[:-1]) == [f"no change came from shard {shards[-1]}"]
+    without = [replace(each, columns=frozenset({"version"})) for each in events]
+    assert orders.problems(without) == [f"rows came only without the column {ADDED}"]
