@@ -77,7 +77,8 @@ def test_a_column_that_is_missing_is_no_null() -> None:
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 62).map(lambda bits: 1 << bits))
 def test_a_whole_number_is_seven_bits_a_byte(number: int) -> None:
-    zigzag, groups = number * 2 if number >= 0 else -number * 2 - 1, []
+    zigzag = number * 2 if number >= 0 else -number * 2 - 1
+    groups: list[int] = []
     while not groups or zigzag:
         groups.append(zigzag & 0x7F)
         zigzag >>= 7
