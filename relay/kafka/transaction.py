@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import partition_of
@@ -23,9 +24,20 @@ _LONGEST_EVER = 1.0
 
 
 class Transaction:
-    """The transaction being filled; it begins with the first record and is reused after its end."""
+    """The transaction being filled; it begins with the first record and is reused after its end.
 
-    def __init__(self, publisher: Publisher, group: Assignment, checkpoints: str) -> None:
+    ``clock``: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        group: Assignment,
+        checkpoints: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.clock = clock
         self.publisher = publisher
         self.group = group
         self.checkpoints = checkpoints
@@ -46,7 +58,7 @@ class Transaction:
     @property
     def age(self) -> float:
         """Seconds since its first record."""
-        return time.monotonic() - self._begun if self.open else 0.0
+        return self.clock() - self._begun if self.open else 0.0
 
     @property
     def is_long(self) -> bool:
@@ -57,14 +69,14 @@ class Transaction:
     @property
     def linger(self) -> float:
         """Seconds that it is still kept open though nothing more waits: none, unless much comes."""
-        since = time.monotonic() - self._committed_at
+        since = self.clock() - self._committed_at
         return max(0.0, GATHERED - since) if self.size >= _MUCH * since else 0.0
 
     def begin(self) -> None:
         """Begin, unless it is open. Raises ``Aborted`` or ``Fenced``, as all that follows."""
         if not self.open:
             self.publisher.begin()
-            self._begun = time.monotonic()
+            self._begun = self.clock()
 
     def record(self, key: bytes, value: bytes | None) -> None:
         """Write a checkpoint or plan record."""
@@ -79,13 +91,13 @@ class Transaction:
         """Commit, and return the checkpoint partitions written. Raises ``NotAMember`` too."""
         if not self.open:
             return set()
-        begun = time.monotonic()
+        begun = self.clock()
         partitions = {partition_of(key) for key in self._records}
         for key, value in self._records.items():
             self.publisher.send(self.checkpoints, value, key, partition_of(key))
         # I3, I4: the offsets of exactly the partitions written tie the transaction to their ownership.
         self.publisher.commit(self.group.offsets(partitions | self._fenced), self.group.metadata)
-        self._committed_at = time.monotonic()
+        self._committed_at = self.clock()
         self._commit_took = self._committed_at - begun
         self._forget()
         return partitions

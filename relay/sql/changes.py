@@ -115,7 +115,7 @@ class TransactionChanges:
             made = [self._change(Operation.INSERT, maker, after, None, maker.image(after))]
         elif after is None:
             made = [self._change(Operation.DELETE, maker, before, maker.image(before), None)]
-        elif all([before[at] == after[at] for at in table.key]):
+        elif all(before[at] == after[at] for at in table.key):
             made = [self._change(Operation.UPDATE, maker, after, maker.image(before), maker.image(after))]
         else:
             made = [

@@ -10,6 +10,7 @@ from relay.errors import RelayError
 
 NAMES = (
     "batch_load",
+    "binlog",
     "dynamodb_read",
     "encode_publish",
     "get_records",

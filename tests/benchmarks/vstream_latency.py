@@ -16,6 +16,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import grpc
 import yaml
@@ -130,8 +131,8 @@ def _benchmark(
         seen=len(read.keys() & acknowledged.keys()),
         aa=median(ours[half:]) / median(ours[:half]),
         note=(
-            f"{RATE:.0f} rows/s, {len(SHARDS)} shards, exactly once; p99 {_p99(whole):.1f} ms; aims 14 and 30; {parts}; "
-            "yardstick a bare gRPC client"
+            f"{RATE:.0f} rows/s, {len(SHARDS)} shards, exactly once; p99 {_p99(whole):.1f} ms; aims 14 and 30; "
+            f"{parts}; yardstick a bare gRPC client"
         ),
     )
 
@@ -153,7 +154,7 @@ class BareClient(threading.Thread):
             response_deserializer=pb.VStreamResponse.FromString,
         )
         shards = [pb.ShardGtid(keyspace=KEYSPACE, shard=shard, gtid="current") for shard in SHARDS]
-        self._call = stream(
+        self._call: Any = stream(
             pb.VStreamRequest(
                 tablet_type=1,
                 vgtid=pb.VGtid(shard_gtids=shards),
@@ -172,7 +173,7 @@ class BareClient(threading.Thread):
                         for change in event.row_event.row_changes:
                             self.arrived[int(change.after.values[: change.after.lengths[0]])] = now
         except grpc.RpcError as error:
-            if error.code() is not grpc.StatusCode.CANCELLED:  # type: ignore[attr-defined]
+            if error.code() is not grpc.StatusCode.CANCELLED:
                 raise
 
     def close(self) -> None:

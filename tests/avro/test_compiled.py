@@ -1,0 +1,85 @@
+"""Generated writers against the writers of single columns: the same bytes, and the same refusals."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relay.avro import columns
+from relay.avro.binary import long
+from relay.avro.compiled import record_writer
+from tests.avro.strategies import VALUES
+
+KINDS = sorted({*VALUES, "decimal(10,2)", "decimal(40,0)", "decimal(65,30)", "rest"})
+ANYTHING = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 70), 1 << 70)
+    | st.integers(-(1 << 15), 1 << 15)
+    | st.floats()
+    | st.decimals()
+    | st.decimals(places=2)
+    | st.decimals(places=30)
+    | st.text()
+    | st.sampled_from(["\ud800", "x" * 8191, "x" * 8192, "é" * 4096])
+    | st.binary()
+    | st.lists(st.text(max_size=3), max_size=3)
+    | st.sampled_from([Decimal(each) for each in ("1.2E+5", "1E+2", "-0.00", "NaN", "Infinity", "-Infinity", "sNaN")])
+)
+
+
+def outcome(write: Any, value: Any) -> bytes | None:
+    """Return the bytes, None for a refusal."""
+    try:
+        return bytes(write(value))
+    except ValueError:
+        return None
+
+
+@settings(deadline=None, max_examples=500)
+@given(st.sampled_from(KINDS).flatmap(lambda kind: st.tuples(st.just(kind), VALUES.get(kind, ANYTHING) | ANYTHING)))
+def test_every_value_of_every_type_is_written_or_refused_as_by_the_writer_of_its_column(
+    given_: tuple[str, Any],
+) -> None:
+    """I8"""
+    kind, value = given_
+    plain = columns.writer(kind)
+    for nullable, one in ((False, plain), (True, columns.nullable(plain))):
+        write = record_writer([("c", kind)], nullable=nullable)
+        assert outcome(lambda v, write=write: write({"c": v}), value) == outcome(one, value)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(sorted(VALUES)), st.booleans()), max_size=5).flatmap(
+        lambda fields: st.tuples(
+            st.just([kind for kind, _ in fields]),
+            st.tuples(*(st.none() if null else VALUES[kind] for kind, null in fields)),
+        )
+    )
+)
+@settings(deadline=None)
+def test_a_record_is_its_columns_one_after_the_other(drawn: tuple[list[str], tuple[Any, ...]]) -> None:
+    kinds, values = drawn
+    fields = [(f"column {at} \"'{{}}\\", kind) for at, kind in enumerate(kinds)]
+    record = {name: value for (name, _), value in zip(fields, values, strict=True)}
+    expected = [columns.nullable(columns.writer(kind))(value) for kind, value in zip(kinds, values, strict=True)]
+    assert record_writer(fields, nullable=True)(record) == b"".join(expected)
+
+
+def test_a_column_that_is_missing_is_no_null() -> None:
+    with pytest.raises(KeyError):
+        record_writer([("a", "int"), ("b", "int")], nullable=True)({"a": 1})
+
+
+@given(st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 62).map(lambda bits: 1 << bits))
+def test_a_whole_number_is_seven_bits_a_byte(number: int) -> None:
+    zigzag = number * 2 if number >= 0 else -number * 2 - 1
+    groups: list[int] = []
+    while not groups or zigzag:
+        groups.append(zigzag & 0x7F)
+        zigzag >>= 7
+    assert long(number) == bytes([group | 0x80 for group in groups[:-1]] + [groups[-1]])

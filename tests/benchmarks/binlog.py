@@ -1,0 +1,69 @@
+"""A binlog of MariaDB, read and decoded, against python-mysql-replication; and relayed to Kafka by a whole process.
+
+Rows of 200 bytes, inserted in transactions of 1 row and of 1000. Readers only count; each is a process of its own, and
+shares the machine's cores with the server.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from relay.local.kafka import KafkaBroker
+from relay.local.mariadb import PASSWORD, USER, MariaDB
+from tests.benchmarks.backlog import SCHEMA, Run, benchmark, counted, fill, relayed
+from tests.benchmarks.harness import Benchmark
+
+DATABASE = "bench"
+# Transactions by their rows.
+BACKLOGS = {1: 100_000, 1000: 300}
+ROUNDS = 2
+LIBRARY = "mysql-replication==1.0.17"
+
+
+def run() -> list[Benchmark]:
+    python = _library_python()
+    with KafkaBroker() as broker, MariaDB() as mariadb, tempfile.TemporaryDirectory() as folder:
+        mariadb.execute(f"create database {DATABASE}")
+        mariadb.execute(SCHEMA.replace("create table ", f"create table {DATABASE}."))
+        first, benchmarks = 0, []
+        for rows, transactions in BACKLOGS.items():
+            position = mariadb.gtid
+            expected = fill(mariadb, DATABASE, first, rows, transactions)
+            first += expected
+            arguments = [str(mariadb.port), USER, PASSWORD, DATABASE, position, str(expected)]
+            source = {
+                "type": "mysql",
+                "shards": {"-": [mariadb.address]},
+                "database": DATABASE,
+                "user": USER,
+                "password": PASSWORD,
+                "start": {"gtid": {"-": f"MariaDB/{position}"}},
+            }
+            runs: dict[str, list[Run]] = {"our reader": [], "python-mysql-replication": [], "relay": []}
+            for _ in range(ROUNDS):
+                runs["our reader"].append(counted(sys.executable, "read_binlog.py", *arguments, expected=expected))
+                runs["python-mysql-replication"].append(
+                    counted(python, "yardstick_binlog.py", *arguments, expected=expected)
+                )
+                runs["relay"].append(relayed(broker.bootstrap_servers, Path(folder), source, expected))
+            note = f"transactions of {rows} rows; yardstick {LIBRARY}, which only reads, as our reader does"
+            for name, ours in (("binlog", "our reader"), ("binlog_to_kafka", "relay")):
+                one = benchmark(f"{name}_{rows}", runs, note, ours=ours, yardstick="python-mysql-replication")
+                benchmarks.append(one)
+        return benchmarks
+
+
+def _library_python() -> str:
+    """Python of an environment that has the library, made once."""
+    cache = Path(os.environ.get("RELAY_CACHE") or Path.home() / ".cache" / "relay")
+    folder = cache / f"bench-{LIBRARY.replace('==', '-')}"
+    python = folder / "bin" / "python"
+    if not (folder / "complete").exists():
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", LIBRARY], check=True)
+        (folder / "complete").touch()
+    return str(python)

@@ -1,0 +1,75 @@
+"""How long a transaction is kept open for more: not at all for a few changes, a little while much comes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from relay.kafka.transaction import GATHERED, Transaction
+
+
+class Sent:
+    """Stands where a publisher and its group do."""
+
+    def __init__(self) -> None:
+        self.open = False
+
+    def begin(self) -> None:
+        self.open = True
+
+    def commit(self, offsets: Any, metadata: Any) -> None:
+        self.open = False
+
+    def offsets(self, partitions: Any) -> None:
+        assert not partitions
+
+    def metadata(self) -> None:
+        raise AssertionError("nothing is sent")
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def transaction(clock: Clock) -> Transaction:
+    sent: Any = Sent()
+    made = Transaction(sent, sent, "checkpoints", clock=clock)
+    made.begin()
+    made.commit()
+    return made
+
+
+@pytest.mark.parametrize("pause", [0.005, 1.0, 3600.0])
+def test_a_few_changes_are_committed_at_once(transaction: Transaction, clock: Clock, pause: float) -> None:
+    clock.now += pause
+    transaction.begin()
+    transaction.size += 5_000
+    assert transaction.linger == 0.0
+
+
+def test_a_burst_after_a_while_is_committed_at_once(transaction: Transaction, clock: Clock) -> None:
+    clock.now += 1.0
+    transaction.begin()
+    transaction.size += 1 << 20
+    assert transaction.linger == 0.0
+
+
+def test_while_much_comes_a_transaction_gathers_some_and_no_longer_than_that(
+    transaction: Transaction, clock: Clock
+) -> None:
+    clock.now += 0.005
+    transaction.begin()
+    transaction.size += 1 << 20
+    assert transaction.linger == pytest.approx(GATHERED - 0.005)
+    clock.now += GATHERED
+    assert transaction.linger == 0.0
