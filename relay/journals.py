@@ -24,7 +24,11 @@ def record_of(journal: Journal, shard: Shard, plan: Plan, checkpoints: Mapping[s
             f"the journal {journal.id} that ended shard {shard.id} names {', '.join(journal.participants)} instead"
         )
     for other in checkpoints.values():
-        if other.journal is not None and other.journal["id"] == journal.id:
+        if (
+            other.journal is not None
+            and other.journal["id"] == journal.id
+            and shard.id in other.journal["participants"]
+        ):
             # Another participant ended before: its names hold for all.
             return {
                 "id": journal.id,

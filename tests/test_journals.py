@@ -72,6 +72,22 @@ def test_a_shard_called_as_one_before_it_is_another_shard() -> None:
     assert world.ready() == ["-80@2", "80-@2"]
 
 
+def test_the_same_reshard_once_more_leads_to_other_shards() -> None:
+    """Where journals are named by what they do, the second split of a shard is called as the first."""
+    world = World("-")
+    split, merge = reshard("split", "-", "-80 80-"), reshard("merge", "-80 80-", "-")
+    for shard, journal in (
+        ("-", split),
+        ("-80", merge),
+        ("80-", merge),
+        ("-@2", split),
+        ("80-@2", merge),
+        ("-80@2", merge),
+    ):
+        world.end(shard, journal)
+    assert world.ready() == ["-@3"]
+
+
 def test_a_journal_that_does_not_name_the_shard_it_ended_is_refused() -> None:
     with pytest.raises(RelayError, match="journal 4 that ended shard -80 names 80-"):
         World("-80", "80-").end("-80", reshard("4", "80-", "-"))

@@ -66,7 +66,7 @@ _FLAGS: dict[str, str | int] = {
     "queryserver-config-transaction-cap": 32,
     "queryserver-config-query-timeout": "300s",
     "queryserver-config-txpool-timeout": "300s",
-    "queryserver-config-schema-reload-time": "60s",
+    "queryserver-config-schema-reload-time": "5s",
     # It waits that long before it ends.
     "lameduck-period": "10ms",
     "onterm-timeout": "2s",

@@ -20,6 +20,9 @@ from relay.local.jars import cache_folder
 from relay.local.process import ManagedProcess
 
 VERSION = "0.23.0"
+_PATCHES = 1
+"""Change it with `_patch`."""
+
 _MODULE = "vitess.io/vitess"
 _TOOLCHAIN = "go1.25.3"
 """Vitess 0.23 asks for 1.25, and does not build with 1.26. Any Go from 1.21 on fetches it."""
@@ -63,7 +66,7 @@ def obstacle() -> str | None:
 
 
 def _folder() -> Path:
-    return cache_folder() / f"vitess-{VERSION}"
+    return cache_folder() / f"vitess-{VERSION}-{_PATCHES}"
 
 
 def _build(folder: Path) -> None:
@@ -81,6 +84,7 @@ def _build(folder: Path) -> None:
     shutil.rmtree(source, ignore_errors=True)
     # The module's own folder in Go's cache cannot be built in: its go.mod must be the main one, for its replacements.
     shutil.copytree(downloaded["Dir"], source, copy_function=shutil.copyfile)
+    _patch(source)
     program = part / "program"
     shutil.rmtree(program, ignore_errors=True)
     flags = ("-trimpath", "-buildvcs=false", "-ldflags=-s -w")
@@ -89,6 +93,26 @@ def _build(folder: Path) -> None:
     size = (folder / "vtcombo").stat().st_size
     shutil.rmtree(part)
     _say(f"built Vitess: {size / 1e6:.0f} MB in {time.monotonic() - started:.0f} s")
+
+
+def _patch(source: Path) -> None:
+    """Let vtcombo's tablets hand copies of events to vtgate, as those of a real Vitess do by sending them.
+
+    The tablet writes its next rows into the same buffers, so in one process vtgate would see them change, and panic.
+    """
+    file = source / "go" / "vt" / "vtcombo" / "tablet_map.go"
+    text = file.read_text(encoding="utf-8")
+    shared = ".VStream(ctx, request, send)"
+    copied = """.VStream(ctx, request, func(events []*binlogdatapb.VEvent) error {
+		copied := make([]*binlogdatapb.VEvent, len(events))
+		for i, event := range events {
+			copied[i] = event.CloneVT()
+		}
+		return send(copied)
+	})"""
+    if text.count(shared) != 1:
+        raise Unavailable(f"cannot build Vitess {VERSION}: {file} is not as expected")
+    file.write_text(text.replace(shared, copied), encoding="utf-8")
 
 
 def _go(part: Path, folder: Path, *arguments: str) -> str:

@@ -150,14 +150,13 @@ class BinlogShardReader:
             if time.monotonic() >= deadline:
                 break
         page = self._ending(self._page(begun, full=is_full))
-        if page.changes or page.finished:
+        if page.finished:
             return page
-        if self._fault is not None:
+        if not page.changes and self._fault is not None:
             raise self._fault
-        if failed is not None:
+        if not page.changes and failed is not None:
             return Page(self.shard, [], page.position, None, None, begun, failed=failed)
-        if is_idle:
-            self._look()
+        self._look(is_idle)
         return page
 
     def _page(self, begun: float, *, full: bool = False, gap: Gap | None = None) -> Page:
@@ -280,13 +279,13 @@ class BinlogShardReader:
             for domain, origin, sequence in _gtids(text):
                 self._seen.setdefault(domain, {})[origin] = sequence
 
-    def _look(self) -> None:
+    def _look(self, is_idle: bool) -> None:
         """Ask now and then where the head is, and whether this is still the server to read."""
         now, found = time.monotonic(), self._found
         if found is None:
             return
         try:
-            if self._head is None and now >= self._look_at:
+            if is_idle and self._head is None and now >= self._look_at:
                 self._look_at = now + _LOOK_EVERY
                 asked = self.clock()
                 self._head = (self._ask_head(found), asked)
@@ -294,9 +293,12 @@ class BinlogShardReader:
                 self._role_at = now + _ROLE_EVERY
                 before, found.role = found.role, role_of(found.server)
                 changed = (found.role.is_replica, found.role.is_read_only) != (before.is_replica, before.is_read_only)
-                if changed or found.role.lag > self.servers.max_lag:
+                address = found.server.account.address
+                if address not in self.servers.addresses():
+                    self._let_go()  # the config was read again
+                elif changed or found.role.lag > self.servers.max_lag:
                     executed, local = self.transactions.executed, self.transactions.local
-                    better = self.servers.better(found.server.account.address, executed, local)
+                    better = self.servers.better(address, executed, local)
                     if better is not None:
                         log.info("source %s: shard %s: %s is better", self.stream.source, self.shard.id, better)
                         self._let_go()

@@ -17,8 +17,9 @@ from pymysql.cursors import DictCursor
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet, MariaDBSet, parse
-from relay.mysql.connection import Server
+from relay.mysql.connection import Server, translated
 from relay.mysql.errors import Denied, Diverged, Purged
+from relay.mysql.files import purged
 from relay.mysql.positions import common
 
 log = logging.getLogger(__name__)
@@ -77,8 +78,6 @@ def _replication(server: Server) -> Sequence[Mapping[str, object]]:
 
 
 def _named(server: Server, statement: str) -> Sequence[Mapping[str, object]]:
-    from relay.mysql.connection import translated
-
     try:
         with server._connection.cursor(DictCursor) as cursor:
             cursor.execute(statement)
@@ -277,8 +276,6 @@ class ShardServers:
                 return Loss("failover lost transactions", _common(executed, new, seen))
             looked.waits += [f"{each.server.account.address} lacks some of what was read" for each in looked.lacking]
         elif looked.purged and not looked.waits:
-            from relay.mysql.files import purged
-
             oldest = min((purged(each.server) for each in looked.purged), key=_Size)
             self._refusals.clear()
             return Loss("purged", executed | oldest)

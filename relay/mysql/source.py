@@ -73,6 +73,9 @@ class MySQLSource:
                 f"source {self.name}: it reads {self.config.database}: another database is another source"
             )
         self._shards = _checked(entry)
+        changed = [name for name in type(entry).model_fields if getattr(entry, name) != getattr(self.config, name)]
+        if others := [name for name in changed if name != "shards"]:
+            log.warning("source %s: restart the relay for %s to take effect", self.name, ", ".join(others))
         waiting = unfinished(list(self._shards))
         for shard in waiting:
             log.warning(

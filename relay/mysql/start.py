@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 
 from relay.avro.rows import Column
 from relay.gtid import GtidSet, parse
@@ -31,10 +31,8 @@ def executed_before(server: Server, since: float, known: GtidSet | None = None) 
     """
     wanted = int(since)  # times are whole seconds
     if known is not None:
-        try:
+        with suppress(Purged):  # then by its files, which tell how far back they reach
             return _search(server, known, wanted)
-        except Purged:
-            pass  # then by its files, which tell how far back they reach
     return _search(server, _file_before(server, wanted).before, wanted)
 
 

@@ -7,6 +7,7 @@ from whatever server the transaction is read again (I3, I4).
 from __future__ import annotations
 
 import logging
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -26,6 +27,9 @@ from relay.sql.statements import Kind, classify
 from relay.sql.tables import Table
 
 log = logging.getLogger(__name__)
+
+_REPLACES = re.compile(r"(?:\s|/\*.*?\*/)*CREATE\s+OR\s+REPLACE\b", re.IGNORECASE | re.DOTALL)
+"""A table that takes the place of another, which MariaDB drops without saying so."""
 
 
 class ShardTransactions:
@@ -193,6 +197,12 @@ class ShardTransactions:
             if known is not None and self.has_changes:
                 return False
             self._tables[table.name] = table
+        if self._emptied:
+            # Where such a transaction is cut, its rows could not be counted from.
+            raise NotCarried(
+                f"{self._changes.shard}: {self._begun.gtid if self._begun else self.position} replaces the table "
+                f"{self._emptied[0].name} and fills it at once: begin after it, or leave the table out"
+            )
         if not self._is_open:
             self._open()
         changes, rows = self._changes, event.changes
@@ -267,7 +277,7 @@ class ShardTransactions:
             return
         if said.kind is Kind.DROP_DATABASE and said.tables and said.tables[0][0] == self.layouts.database:
             self._empty(self.layouts.known())
-        elif said.kind in (Kind.TRUNCATE, Kind.DROP):
+        elif said.kind in (Kind.TRUNCATE, Kind.DROP) or (said.kind is Kind.CREATE and _REPLACES.match(event.sql)):
             self._empty([table for database, table in said.tables if self.layouts.wanted(database, table)])
         for (database, old), (_, new) in said.renamed:
             if self.layouts.wanted(database, old):

@@ -87,7 +87,7 @@ class ReplicationWatcher:
         token = EventToken(timestamp, self.shard, _shared(server, role, executed).position)
         self._token = token
         self._thread = threading.Thread(
-            target=self._run, args=(server, role, events, timestamp), name=f"watch-{self.shard}", daemon=True
+            target=self._run, args=(server, role, events, executed, timestamp), name=f"watch-{self.shard}", daemon=True
         )
         self._thread.start()
         return self
@@ -109,10 +109,10 @@ class ReplicationWatcher:
 
     # ------------------------------------------------------------------ the thread
 
-    def _run(self, server: Server, role: Role, events: _Events, timestamp: int) -> None:
+    def _run(self, server: Server, role: Role, events: _Events, executed: GtidSet, timestamp: int) -> None:
         try:
             with closing(server), closing(events):
-                self._watch(server, role, events, timestamp)
+                self._watch(server, role, events, executed, timestamp)
         except RelayError as error:
             self.error = str(error)
         except BaseException as error:
@@ -123,19 +123,20 @@ class ReplicationWatcher:
             if self.error is not None:
                 log.warning("%s is not watched any more: %s", self.shard, self.error)
 
-    def _watch(self, server: Server, role: Role, events: _Events, timestamp: int) -> None:
+    def _watch(self, server: Server, role: Role, events: _Events, executed: GtidSet, timestamp: int) -> None:
         role_at = time.monotonic() + _ROLE_EVERY
         begun: Begin | None = None
-        before = self._token.position if self._token else ""
+        noted, before = 0, executed.position
         while not self._stopping.is_set():
             done: tuple[Begin, tuple[str, int]] | None = None
             for event, place in events.placed(_WAIT):
                 if isinstance(event, Begin):
                     begun = event
                 elif isinstance(event, Commit) and begun is not None:
-                    if begun.timestamp > timestamp:
-                        timestamp = begun.timestamp
-                        self.times.note(timestamp, parse(before))
+                    timestamp = max(timestamp, begun.timestamp)
+                    if begun.timestamp > noted:
+                        noted = begun.timestamp
+                        self.times.note(noted, parse(before))
                     before = begun.position
                     done, begun = (begun, place), None
             if done is not None and self._wait_for(server, done[0], done[1]):

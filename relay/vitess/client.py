@@ -24,6 +24,9 @@ from relay.vitess.proto import vtgate_pb2 as pb
 CURRENT = "current"
 """The position of a stream that begins where its shard stands. It says nothing of where: it is never kept (I4)."""
 
+EVERY = "/.*"
+"""The rule that takes every table."""
+
 TABLET_TYPES = {"PRIMARY": 1, "REPLICA": 2, "RDONLY": 3}
 
 BUFFER = 16 << 20

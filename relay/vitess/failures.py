@@ -28,11 +28,11 @@ _PARTICIPANTS = "not all journaling participants are in the stream"
 _UNKNOWN_SHARD = re.compile(r"shard provided in VGTID, (\S+), not found in the (\S+) keyspace")
 _MEMBER = re.compile(r'keyspace:\s*"([^"]*)"\s+shard:\s*"([^"]*)"')
 _PURGED = re.compile(r"errno (?:1236|1789)\b|purged required binary logs|has purged binary logs")
-# Texts of a tablet that has refused for good; they come as UNKNOWN.
+# Texts of a tablet that has refused for good; they come as UNKNOWN. "is not present in the database" is none of them: a
+# tablet hears of a new table only when it reads its schema again.
 _FOR_GOOD = (
     "unknown table",
     "cannot determine table columns",
-    "is not present in the database",
     "partial row image encountered",
     "unsupported type",
     "Query was empty",

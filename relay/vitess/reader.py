@@ -16,7 +16,7 @@ from relay.change import Snapshot
 from relay.errors import RelayError, Unavailable
 from relay.lineage import Checkpoint, Gap, Shard, Stream
 from relay.source import Page
-from relay.vitess.client import CURRENT, StreamEnded, VStream, Vtgate
+from relay.vitess.client import CURRENT, EVERY, StreamEnded, VStream, Vtgate
 from relay.vitess.events import Broken, ShardEvents
 from relay.vitess.failures import Ending, ending, hint, participants, unknown_shard
 from relay.vitess.head import select_all
@@ -28,6 +28,7 @@ from relay.vitess.watch import Purged, Watch
 
 log = logging.getLogger(__name__)
 
+_AT_ONCE = 16 << 10  # bytes of answers that are parsed together
 _RACES = 20  # how often a journal is waited for that vtgate may or may not send before it ends the stream
 
 
@@ -113,6 +114,9 @@ class VitessShardReader:
         except Broken as error:
             self._hang_up()
             return self._nothing(begun, failed=f"its stream made no sense, and is read again: {error}")
+        except Unavailable as error:
+            self._hang_up()
+            return self._nothing(begun, failed=f"a new table cannot be looked up: {error}")
         if self._events.copy_completed:
             return self._copied(begun)
         page = self._page(begun)
@@ -151,9 +155,15 @@ class VitessShardReader:
             self._answers.extend(answers)
 
     def _next_answer(self) -> None:
-        answer = self._answers.popleft()
-        self._events.bytes_in += len(answer)
-        events = pb.VStreamResponse.FromString(answer).events
+        """Go on with the events of the next answer, or of several small ones."""
+        answers, waiting = [self._answers.popleft()], self._answers
+        size = len(answers[0])
+        while waiting and size + len(waiting[0]) <= _AT_ONCE:
+            answers.append(waiting.popleft())
+            size += len(answers[-1])
+        self._events.bytes_in += size
+        # Messages one after the other are one with the events of all.
+        events = pb.VStreamResponse.FromString(b"".join(answers)).events
         if self._others:
             self._left = iter([event for event in events if self._is_mine(event)])
         else:
@@ -266,7 +276,8 @@ class VitessShardReader:
         log.info("%s: streaming %s%s", self.qualified, place.executed or copy, f" with {others}" if others else "")
         self._call = self.vtgate.vstream(
             [own, *(pb.ShardGtid(keyspace=self.keyspace, shard=other, gtid=CURRENT) for other in others)],
-            {table: select_all(table) for table in tables},
+            # Those that appear later as well: of one that is not wanted, the events are passed over.
+            {EVERY: ""} if settings.tables is None and not copy else {table: select_all(table) for table in tables},
             tablet_type=settings.tablet_type,
             cells=settings.cells,
             copy=copy,
@@ -285,6 +296,13 @@ class VitessShardReader:
 
     def _copied(self, begun: float) -> Page:
         """A table is copied: the page that ends it. What follows is another stream."""
+        if self.settings.tables is None:
+            # What was made meanwhile is in no stream yet.
+            try:
+                self._names += [table for table in self.tables.found() if table not in self._names]
+            except Unavailable as error:
+                self._hang_up()
+                return self._nothing(begun, failed=f"the tables that are still to be copied are not known: {error}")
         page = self._page(begun)
         self._hang_up()
         before = self.place.copied or ()

@@ -16,7 +16,7 @@ MARGIN = 65
 class Settings:
     """How the shards of a keyspace are read.
 
-    ``tables``: those that are wanted, None for all that are known. ``tablet_type`` (PRIMARY, REPLICA or RDONLY),
+    ``tables``: those that are wanted, None for all, also those that appear later. ``tablet_type`` (PRIMARY, REPLICA or RDONLY),
     ``cells``: where from. ``silence``: seconds after which a stream that should have something is given up.
     ``ask_every``: seconds between two looks at the head of an idle shard. ``heartbeat``: seconds, vtgate's.
     ``margin``: see `MARGIN`. ``page_bytes``: of changes that end a page. ``wait``: seconds that one read waits at most

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_INTERNAL = ("_vt_", "_vt.")
+"""What the names of tables begin with that Vitess makes for itself."""
+
 
 def tables_of(entry: SourceConfig) -> list[str]:
     """Return the tables of the keyspace that can be keyed. Raises ``Unavailable``."""
@@ -59,6 +62,8 @@ class VitessSource:
         self._layouts: dict[str, Table] = {}
         # By table, the columns of its primary vindex and what it is called.
         self._vindexes: dict[str, tuple[list[str], str]] = {}
+        # Tables of which was said that they are not relayed.
+        self._left_out: set[str] = set()
         # The shards that the key range covers, as the topology has them.
         self._shards: list[str] = []
         self._settings = Settings(
@@ -98,7 +103,6 @@ class VitessSource:
             self._shards = shards_covering(KeyRange.parse(self.config.keyrange), shards)
         except ValueError as error:
             raise ConfigError(f"source {self.name}: keyspace {self.config.keyspace}: {error}") from error
-        self._read_vschema()
         self._read_tables()
         return Stream(self.name, self.config.keyspace)
 
@@ -146,7 +150,7 @@ class VitessSource:
             self._vtgate,
             Stream(self.name, self.config.keyspace),
             shard,
-            Tables(self.layout, self._layouts),
+            Tables(self.layout, self._layouts, self._found),
             self._settings,
             start=start,
             checkpoint=checkpoint,
@@ -162,18 +166,40 @@ class VitessSource:
         raise RelayError(f"source {self.name}: rows are copied by `start: copy`, not by a snapshot")
 
     def layout(self, table: str, columns: Sequence[Column], primary: Sequence[str]) -> Table | None:
-        """Return how rows of ``table`` are laid out and keyed; None if it is not wanted. ``RelayError``."""
+        """Return how rows of ``table`` are laid out and keyed; None if it is not wanted.
+
+        Called by the readers' threads. Raises ``RelayError``; ``Unavailable`` where vtgate has to be asked about a new
+        table and does not answer.
+        """
         key = self.config.key_columns(table)
-        if self.config.tables is not None and table not in self.config.tables:
+        if self.config.tables is None:
+            if table.startswith(_INTERNAL):
+                return None
+            if not key and not primary:
+                self._leave_out(table)
+                return None
+            self._look_up(table)
+        elif table not in self.config.tables:
             return None
-        if not key and not primary and self.config.tables is None:
-            return None  # said at the start
         hash_key, vindex = ([], "") if key else self._vindexes.get(table, ([], ""))
         names = [column.name for column in columns]
         compute = (
             _keyspace_id(names.index(hash_key[0]), vindex) if len(hash_key) == 1 and hash_key[0] in names else None
         )
         return lay_out(self.name, table, columns, primary, key=key, hash_key=hash_key, keyspace_id=compute)
+
+    def _leave_out(self, table: str) -> None:
+        """I1: say once that the changes of a table are not relayed."""
+        if table not in self._left_out:
+            self._left_out.add(table)
+            log.warning(
+                "source %s: CHANGES OF %s.%s ARE NOT RELAYED: it has no primary key. Name the columns that stand for "
+                "one, such as `key: {%s: [a, b]}`",
+                self.name,
+                self.config.keyspace,
+                table,
+                table,
+            )
 
     def _head(self, shard: str) -> str:
         """Return where ``shard`` stands now. Raises ``Unavailable``."""
@@ -194,24 +220,20 @@ class VitessSource:
             raise Unavailable(f"source {self.name}: shard {shard} does not say where it stands: {reason}")
         return found[1].position
 
-    def _read_vschema(self) -> None:
-        """Learn which columns choose the shard of a row: those of the first vindex of each table."""
-        self._vindexes = {}
-        keyspace = self.config.keyspace
-        for row in self._vtgate.execute("show vschema tables", target=keyspace):
-            table = str(row["Tables"])
-            if self.config.tables is not None and table not in self.config.tables:
-                continue
-            try:
-                quoted = table.replace("`", "``")
-                found = self._vtgate.execute(f"show vschema vindexes on `{quoted}`", target=keyspace)
-            except Unavailable:
-                raise
-            except RelayError:
-                continue  # a table of an unsharded keyspace, or a sequence
-            if found:
-                columns = str(found[0]["Columns"]).replace("`", "").split(",")
-                self._vindexes[table] = [column.strip() for column in columns], str(found[0]["Type"])
+    def _look_up(self, table: str) -> None:
+        """Learn which columns choose the shard of a row: those of the first vindex of ``table``. ``Unavailable``."""
+        if table in self._vindexes:
+            return
+        quoted = table.replace("`", "``")
+        found: Sequence[Mapping[str, Any]] = ()
+        try:
+            found = self._vtgate.execute(f"show vschema vindexes on `{quoted}`", target=self.config.keyspace)
+        except Unavailable:
+            raise
+        except RelayError as error:
+            log.debug("source %s: %s has no vindex: %s", self.name, table, error)  # of an unsharded keyspace
+        columns = str(found[0]["Columns"]).replace("`", "").split(",") if found else []
+        self._vindexes[table] = [column.strip() for column in columns], str(found[0]["Type"]) if found else ""
 
     def _read_tables(self) -> None:
         found = _definitions(self._vtgate, self.config)
@@ -221,22 +243,25 @@ class VitessSource:
                 f"source {self.name}: keyspace {self.config.keyspace} has no table {', '.join(missing)}; "
                 f"there are: {', '.join(found) or 'none'}"
             )
+        for name in self.config.tables or ():
+            self._look_up(name)
+        self._layouts = self._laid_out(found)
+
+    def _laid_out(self, found: Mapping[str, Definition]) -> dict[str, Table]:
         layouts = {name: self.layout(name, each.columns, each.primary) for name, each in found.items()}
-        self._layouts = {name: table for name, table in layouts.items() if table is not None}
-        if left_out := [name for name, table in layouts.items() if table is None]:
-            log.warning(
-                "source %s: without a primary key, and so not relayed: %s. `key:` can name columns that stand for one",
-                self.name,
-                ", ".join(left_out),
-            )
+        return {name: table for name, table in layouts.items() if table is not None}
+
+    def _found(self) -> Mapping[str, Table]:
+        """Return the tables that there are now. Raises ``Unavailable``."""
+        return self._laid_out(_definitions(self._vtgate, self.config))
 
 
 def _keyspace_id(at: int, vindex: str) -> Callable[[Row], bytes | None] | None:
     def compute(row: Row) -> bytes | None:
         try:
             return keyspace_id(vindex, row[at])
-        except VindexError:
-            return None  # a value that the vindex maps to nothing
+        except (VindexError, TypeError):
+            return None  # a value that the vindex maps to nothing, or does not take
 
     return compute
 

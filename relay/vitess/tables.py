@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from relay.avro.rows import Column
 from relay.sql.tables import Table
@@ -15,11 +15,14 @@ _REMEMBERED = 1000
 class Tables:
     """``layout``: of a table with these columns, None if it is not wanted. ``now``: those that are wanted, as they are.
 
-    Used by the reader of one shard.
+    ``find``: asks for them anew. Used by the reader of one shard.
     """
 
-    def __init__(self, layout: Layout, now: Mapping[str, Table]) -> None:
+    def __init__(
+        self, layout: Layout, now: Mapping[str, Table], find: Callable[[], Mapping[str, Table]] | None = None
+    ) -> None:
         self._layout = layout
+        self._find = find
         self._known = dict(now)
         self._laid_out: dict[tuple[str, tuple[Column, ...], tuple[str, ...]], Table | None] = {}
         self._decoders: dict[tuple[bytes, bool], Decoder | None] = {}
@@ -28,6 +31,12 @@ class Tables:
     def names(self) -> list[str]:
         """The tables that are known, in the order of their names."""
         return sorted(self._known)
+
+    def found(self) -> list[str]:
+        """Ask which tables there are, and return their names. Raises ``Unavailable``."""
+        if self._find is not None:
+            self._known |= {name: table for name, table in self._find().items() if name not in self._known}
+        return self.names
 
     def known(self, name: str) -> Table | None:
         """Return the last layout that is known of a table, None if it is not one that is wanted."""

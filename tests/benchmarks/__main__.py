@@ -20,6 +20,7 @@ NAMES = (
     "publish_latency",
     "scale_out",
     "vstream",
+    "vstream_latency",
 )
 
 

@@ -65,7 +65,7 @@ def _relayed(servers: str) -> list[float]:
         f"bench-{secrets.token_hex(4)}", servers, SHARDS, pages=1, page=int(RATE * SECONDS) // SHARDS, per_second=RATE
     )
     _create(servers, feed.topic)
-    reader = _Reader(servers, feed.topic)
+    reader = Arrivals(servers, feed.topic)
     process = subprocess.run(
         [sys.executable, "-m", "tests.benchmarks.fed", feed.to_json()], capture_output=True, text=True
     )
@@ -81,7 +81,7 @@ def _relayed(servers: str) -> list[float]:
 def _bare(servers: str) -> list[float]:
     topic = f"bench-{secrets.token_hex(4)}"
     _create(servers, topic)
-    reader = _Reader(servers, topic)
+    reader = Arrivals(servers, topic)
     producer = Producer({"bootstrap.servers": servers, "linger.ms": 0, "enable.idempotence": True})
     for number in range(int(RATE * SECONDS / 2)):
         producer.produce(topic, repr(time.time()).encode().ljust(900), b"key", number % PARTITIONS)
@@ -96,16 +96,16 @@ def _create(servers: str, topic: str) -> None:
     admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
 
 
-class _Reader(threading.Thread):
+class Arrivals(threading.Thread):
     """Notes when each record can be had."""
 
-    def __init__(self, servers: str, topic: str) -> None:
+    def __init__(self, servers: str, topic: str, isolation: str = "read_committed") -> None:
         super().__init__(daemon=True)
         self._consumer = Consumer(
             {
                 "bootstrap.servers": servers,
                 "group.id": f"{topic}.latency",
-                "isolation.level": "read_committed",
+                "isolation.level": isolation,
                 "auto.offset.reset": "earliest",
             }
         )
@@ -119,6 +119,9 @@ class _Reader(threading.Thread):
             message = self._consumer.poll(0.1)
             if message is not None and message.error() is None:
                 self._arrivals.append((time.time(), message.value() or b""))
+
+    def __len__(self) -> int:
+        return len(self._arrivals)
 
     def stop(self, expected: int) -> list[tuple[float, bytes]]:
         """Return times and values, once there are as many as ``expected``, or none came for a while."""

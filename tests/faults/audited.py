@@ -87,6 +87,11 @@ class Writer(threading.Thread):
         self._pause = pause
         self._version = seed * 1_000_000_000
         self._stopping = threading.Event()
+        self._is_elsewhere = False
+
+    def reconnect(self) -> None:
+        """Go on where ``connect`` leads now. For whoever holds the gate."""
+        self._is_elsewhere = True
 
     def end(self) -> None:
         """End it, if it was begun."""
@@ -104,9 +109,14 @@ class Writer(threading.Thread):
         try:
             while not self._stopping.is_set():
                 try:
-                    with closing(self._connect()) as connection:
+                    with self.gate:
+                        self._is_elsewhere = False
+                        connection = self._connect()
+                    with closing(connection):
                         while not self._stopping.is_set():
                             with self.gate:
+                                if self._is_elsewhere:
+                                    break
                                 self._transaction(connection)
                             time.sleep(self._pause)
                 except (pymysql.err.OperationalError, pymysql.err.InterfaceError, OSError):
@@ -155,27 +165,30 @@ def history(connect: Connect, databases: Sequence[str]) -> dict[Item, list[int |
 
 
 def problems(
-    truth: Mapping[Item, Sequence[int | None]], changes: Sequence[tuple[int, int, Mapping[str, Any]]]
+    truth: Mapping[Item, Sequence[int | None]],
+    changes: Sequence[tuple[int, int, Mapping[str, Any]]],
+    hashed_by: tuple[str, ...] = ("customer",),
 ) -> list[str]:
-    """Return what is wrong with the topic: ``changes`` are partition, offset and value, of ``items`` alone."""
+    """Return what is wrong with the topic: ``changes`` are partition, offset and value, of ``items`` alone.
+
+    ``hashed_by``: the columns that choose the partition.
+    """
     said: list[str] = []
     doubled = [name for name, count in Counter(value["event_id"] for _, _, value in changes).items() if count > 1]
     if doubled:
         said.append(f"{len(doubled)} event ids are there twice, such as {doubled[0]}")
     told: dict[Item, list[int | None]] = defaultdict(list)
-    partitions: dict[int, set[int]] = defaultdict(set)
+    partitions: dict[tuple[int, ...], set[int]] = defaultdict(set)
     for partition, _, value in sorted(changes, key=lambda change: change[:2]):
         item = value["key"]["customer"], value["key"]["line"]
         told[item].append(None if value["new"] is None else value["new"]["version"])
-        partitions[item[0]].add(partition)
+        partitions[tuple(value["key"][column] for column in hashed_by)].add(partition)
     said += [
         f"{item}: {_difference(list(truth.get(item, ())), told.get(item, []))}"
         for item in truth.keys() | told.keys()
         if list(truth.get(item, ())) != told.get(item, [])
     ]
-    said += [
-        f"customer {customer} is in {len(where)} partitions" for customer, where in partitions.items() if len(where) > 1
-    ]
+    said += [f"{hashed} is in {len(where)} partitions" for hashed, where in partitions.items() if len(where) > 1]
     return said
 
 

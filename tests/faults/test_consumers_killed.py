@@ -87,8 +87,7 @@ def test_consumers_killed_in_mid_stream_lose_and_double_nothing(scene: Scene, re
     history = workload.stop()
     assert relay.terminate() == 0, relay.log()
     assert scene.finish(history) == []
-    for consumer in CONSUMERS:
-        last = Life(scene, consumer, 9, "--until-caught-up")
+    for last in [Life(scene, consumer, 9, "--until-caught-up") for consumer in CONSUMERS]:
         assert last.process.wait(180) == 0, last.process.log()
 
     events = scene.events()

@@ -1,4 +1,4 @@
-"""Three workers under random faults for a few minutes: I1, I2, I3, I10. ``make soak`` goes on for longer."""
+"""Three workers under random faults for a while: I1, I2, I3, I10. ``make soak`` goes on for longer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.soak import Soak
 
-SECONDS = float(os.environ.get("RELAY_SOAK_SECONDS") or 120)
+SECONDS = float(os.environ.get("RELAY_SOAK_SECONDS") or 75)
 SEED = int(os.environ.get("RELAY_SOAK_SEED") or 20)
 
 

@@ -26,13 +26,15 @@ home=$(dirname "$0")
 echo "$GOTOOLCHAIN $GOMODCACHE $GOCACHE" >> "$home/environment"
 case "$3" in
 mod)
-    mkdir -p "$home/module"
+    mkdir -p "$home/module/go/vt/vtcombo"
+    echo "qsc.VStream(ctx, request, send)" > "$home/module/go/vt/vtcombo/tablet_map.go"
     echo module > "$home/module/go.mod"
     echo "go: downloading vitess.io/vitess"
     echo "{{\\"Dir\\": \\"$home/module\\"}}"
     ;;
 build)
     echo run >> "$home/builds"
+    cp "$2/go/vt/vtcombo/tablet_map.go" "$home/patched"
     while [ "$1" != -o ]; do shift; done
     {build}
     mkdir -p "$2" && echo built > "$2/vtcombo"
@@ -61,10 +63,11 @@ def test_it_is_built_once_and_only_the_program_is_kept(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     builds = use_go(tmp_path / "go", monkeypatch)
-    assert vtcombo() == vtcombo() == cache / "vitess-0.23.0" / "vtcombo"
+    assert vtcombo() == vtcombo() == cache / "vitess-0.23.0-1" / "vtcombo"
     assert vtcombo().read_text() == "built\n"
     assert builds.read_text() == "run\n"
-    assert sorted(each.name for each in cache.iterdir()) == ["vitess-0.23.0", "vitess-0.23.0.lock"]
+    assert "CloneVT()" in (tmp_path / "go" / "patched").read_text()
+    assert sorted(each.name for each in cache.iterdir()) == ["vitess-0.23.0-1", "vitess-0.23.0-1.lock"]
     assert "building Vitess 0.23.0" in capfd.readouterr().err
     monkeypatch.setenv("PATH", "")
     assert vtcombo().exists()
@@ -81,7 +84,7 @@ def test_it_pins_the_toolchain_and_leaves_the_users_own_caches_alone(
     for line in (tmp_path / "go" / "environment").read_text().splitlines():
         toolchain, *caches = line.split()
         assert toolchain == "go1.25.3"
-        assert all(each.startswith(f"{cache}/vitess-0.23.0.part/") for each in caches)
+        assert all(each.startswith(f"{cache}/vitess-0.23.0-1.part/") for each in caches)
 
 
 def test_without_go_the_message_says_what_to_install(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +107,7 @@ def test_a_failed_build_shows_what_go_said_and_is_tried_again_next_time(
     use_go(tmp_path / "go", monkeypatch, build="echo no space left on device; exit 1")
     with pytest.raises(Unavailable, match=r"cannot build Vitess 0\.23\.0: go build failed:\nno space left on device"):
         vtcombo()
-    assert not (cache / "vitess-0.23.0").exists()
+    assert not (cache / "vitess-0.23.0-1").exists()
     use_go(tmp_path / "go", monkeypatch)
     assert vtcombo().exists()
 
@@ -114,6 +117,7 @@ def test_two_at_once_build_once(cache: Path, tmp_path: Path, monkeypatch: pytest
     processes = [subprocess.Popen(BUILD, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(3)]
     assert [process.wait(60) for process in processes] == [0, 0, 0]
     assert builds.read_text() == "run\n"
+    assert "CloneVT()" in (tmp_path / "go" / "patched").read_text()
 
 
 def test_a_killed_build_leaves_no_half_built_vitess_and_no_compiler(
@@ -127,7 +131,7 @@ def test_a_killed_build_leaves_no_half_built_vitess_and_no_compiler(
         while not (started.exists() and started.read_text().strip()) and time.monotonic() < deadline:
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
-    assert not (cache / "vitess-0.23.0").exists()
+    assert not (cache / "vitess-0.23.0-1").exists()
     assert gone(int(started.read_text()))
     assert vtcombo().read_text() == "built\n"
 

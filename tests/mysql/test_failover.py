@@ -15,7 +15,7 @@ from relay.local.mariadb import MariaDB
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.source import MySQLSource
 from relay.token import Order, compare
-from tests.mysql.shards import begin, ids, open_at, read_to_head, read_until, resume, short, source_of
+from tests.mysql.shards import begin, config, ids, open_at, read_to_head, read_until, resume, short, source_of
 
 pytestmark = pytest.mark.services
 
@@ -230,6 +230,11 @@ def test_a_replica_that_lags_or_is_promoted_is_left_for_a_better_server(
     put(primary, 2)
     read_until(reader, lambda found: len(found) == 1, passing=True)
     assert reader.address == primary.address
+    source.reload(config(DATABASE, {"-": [replica.address]}, max_lag=2.0))
+    replica.start_replication()
+    replica.wait_for(primary.gtid)
+    put(primary, 3)
+    read_until(reader, lambda found: len(found) == 1 and reader.address == replica.address, passing=True)
     reader.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+import tempfile
 import threading
 import tracemalloc
 from collections.abc import Iterator
@@ -254,14 +255,17 @@ class TestAStream:
             rows = reader.rows()
         assert [(row[0], len(row[1])) for row in rows if row] == [(size, size) for size in sizes]
 
-    def test_is_read_through_tls(self, tmp_path: Path, unique: str) -> None:
-        authority = Authority(tmp_path)
-        tmp_path.chmod(0o755)
+    def test_is_read_through_tls(self, unique: str) -> None:
+        # Not below the folder of the tests, which a server's account cannot reach.
+        with tempfile.TemporaryDirectory() as folder:
+            self._read_through_tls(Path(folder), unique)
+
+    def _read_through_tls(self, folder: Path, unique: str) -> None:
+        authority = Authority(folder)
+        folder.chmod(0o755)
         pem = authority.issue("server")
         for each in (pem, authority.ca):
             each.chmod(0o644)
-        for folder in tmp_path.parents[:2]:
-            folder.chmod(0o755)
         options: dict[str, str | int] = {"ssl": 1, "ssl-cert": str(pem), "ssl-key": str(pem)}
         context = ssl.create_default_context(cafile=str(authority.ca))
         with MariaDB(options=options) as server, session(server, unique) as execute:

@@ -20,7 +20,7 @@ from relay.vitess.failures import Ending, ending, hint, participants, unknown_sh
         ("UNKNOWN", "purged (errno 1789) (sqlstate HY000)", Ending.PURGED),
         ("UNKNOWN", "stream (at source tablet) error: partial row image encountered: ensure", Ending.FINAL),
         ("UNKNOWN", "stream (at source tablet) error: unknown table t in schema", Ending.FINAL),
-        ("UNKNOWN", "table t is not present in the database", Ending.FINAL),
+        ("UNKNOWN", "table t is not present in the database", Ending.TRANSIENT),
         ("INTERNAL", "not all journaling participants are in the stream: journal: [], stream: []", Ending.PARTICIPANTS),
         ("INTERNAL", "something else", Ending.TRANSIENT),
         ("FAILED_PRECONDITION", "shard provided in VGTID, 80-, not found in the ks keyspace", Ending.UNKNOWN_SHARD),

@@ -1,0 +1,181 @@
+"""How soon a row that was committed on a Vitess of four shards can be read from its topic, at 200 rows a second.
+
+From the commit, acknowledged to the writer, to a read_committed reader, and where the time goes: until a bare gRPC
+client beside the relay has the row; until the relay hands it to its producer (``relayed_at``); until a reader of what
+is not committed yet has it; until it is committed and read. The yardstick is the bare client: what Vitess takes.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import grpc
+import yaml
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from relay.avro.decode import decode
+from relay.avro.registry import open_schemas
+from relay.config import load
+from relay.errors import RelayError
+from relay.local.kafka import KafkaBroker
+from relay.local.process import ManagedProcess
+from relay.local.vitess import Vitess
+from relay.vitess.proto import vtgate_pb2 as pb
+from tests.benchmarks.harness import Benchmark, median
+from tests.benchmarks.publish_latency import PARTITIONS, Arrivals
+
+KEYSPACE, SHARDS, TABLE = "bench", ("-40", "40-80", "80-c0", "c0-"), "item"
+SCHEMA = f"create table {TABLE} (id bigint not null, price decimal(10,2), note varchar(200), primary key (id))"
+VSCHEMA = {
+    "sharded": True,
+    "vindexes": {"hash": {"type": "hash"}},
+    "tables": {TABLE: {"column_vindexes": [{"column": "id", "name": "hash"}]}},
+}
+RATE = 200.0
+SECONDS = 30
+WARM_UP = 10  # seconds that are not counted, until the broker has compiled what it needs
+_ROW = 12
+
+Times = dict[int, float]
+"""By the id of a row, seconds since the epoch."""
+
+
+def run() -> Benchmark:
+    vitess = Vitess(keyspaces={KEYSPACE: SHARDS}, schemas={KEYSPACE: (SCHEMA, VSCHEMA)})
+    with KafkaBroker() as broker, vitess, tempfile.TemporaryDirectory() as folder:
+        os.environ["RELAY_STATE"] = folder
+        path = Path(folder) / "relay.yaml"
+        name = f"bench-{secrets.token_hex(4)}"
+        source = {"name": "s", "type": "vitess", "vtgate": vitess.vtgate, "keyspace": KEYSPACE, "tables": [TABLE]}
+        kafka = {"bootstrap_servers": broker.bootstrap_servers, "partitions": PARTITIONS}
+        path.write_text(yaml.safe_dump({"name": name, "kafka": kafka, "sources": [source]}))
+        topic = f"{name}.{TABLE}"
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+        admin.create_topics([NewTopic(topic, PARTITIONS, 1)])[topic].result(30)
+        process = ManagedProcess([sys.executable, "-m", "relay.cli", "run", str(path)], Path(folder) / "log")
+        process.start()
+        try:
+            return _measure(vitess, broker.bootstrap_servers, topic, path)
+        finally:
+            process.stop(20.0)
+
+
+def _measure(vitess: Vitess, servers: str, topic: str, path: Path) -> Benchmark:
+    committed = Arrivals(servers, topic)
+    uncommitted = Arrivals(servers, topic, "read_uncommitted")
+    bare = BareClient(vitess.vtgate)
+    acknowledged: Times = {}
+    with closing(vitess.connect(KEYSPACE)) as connection, connection.cursor() as cursor:
+        insert = f"insert into {TABLE} (id, price, note) values (%s, %s, %s)"
+        # Until the relay has begun: it starts where the shards stand.
+        for number in range(1, 601):
+            cursor.execute(insert, (-number, "1.25", "begun?"))
+            time.sleep(0.05)
+            if len(committed) > 20:
+                break
+        else:
+            raise RelayError("the relay reads nothing")
+        begun = time.monotonic()
+        for number in range(int(RATE * SECONDS)):
+            time.sleep(max(0.0, begun + number / RATE - time.monotonic()))
+            cursor.execute(insert, (number, "1.25", "x" * 180))
+            acknowledged[number] = time.time()
+    deadline = time.monotonic() + 30
+    while len(bare.arrived.keys() & acknowledged.keys()) < len(acknowledged) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    bare.close()
+    with closing(open_schemas(load(path))) as schemas:
+
+        def rows(arrivals: list[tuple[float, bytes]]) -> tuple[Times, Times]:
+            found = [(at, decode(schemas, value)) for at, value in arrivals]
+            ids = [(each["new"]["id"], at, each["relayed_at"].timestamp()) for at, each in found]
+            return {row: at for row, at, _ in ids if row >= 0}, {row: sent for row, _, sent in ids if row >= 0}
+
+        read, relayed = rows(committed.stop(len(acknowledged) + 20))
+        on_broker, _ = rows(uncommitted.stop(len(acknowledged) + 20))
+    counted = [row for row in acknowledged if row >= RATE * WARM_UP]
+    return _benchmark(counted, acknowledged, bare.arrived, relayed, on_broker, read)
+
+
+def _benchmark(
+    counted: list[int], acknowledged: Times, bare: Times, relayed: Times, on_broker: Times, read: Times
+) -> Benchmark:
+    def spans(begin: Mapping[int, float], end: Mapping[int, float]) -> list[float]:
+        return [(end[row] - begin[row]) * 1000 for row in counted if row in begin and row in end]
+
+    whole, ours = spans(acknowledged, read), spans(acknowledged, bare)
+    half = len(ours) // 2
+    steps = {
+        "acknowledged to bare client": ours,
+        "bare client to producer": spans(bare, relayed),
+        "producer to broker": spans(relayed, on_broker),
+        "broker to committed and read": spans(on_broker, read),
+    }
+    parts = "; ".join(f"{name} p50 {median(of):.1f}, p99 {_p99(of):.1f}" for name, of in steps.items())
+    return Benchmark(
+        name="vstream_latency",
+        figure=median(whole),
+        yardstick=median(ours),
+        unit="ms p50, commit to reader",
+        ratio=median(whole) / median(ours) if median(ours) > 0 else 0.0,
+        expected=len(acknowledged),
+        seen=len(read.keys() & acknowledged.keys()),
+        aa=median(ours[half:]) / median(ours[:half]),
+        note=(
+            f"{RATE:.0f} rows/s, {len(SHARDS)} shards, exactly once; p99 {_p99(whole):.1f} ms; aims 14 and 30; {parts}; "
+            "yardstick a bare gRPC client"
+        ),
+    )
+
+
+def _p99(values: list[float]) -> float:
+    return sorted(values)[int(len(values) * 0.99)]
+
+
+class BareClient(threading.Thread):
+    """Notes when each row comes to a plain gRPC client. Streams all shards from where they stand."""
+
+    def __init__(self, vtgate: str) -> None:
+        super().__init__(daemon=True)
+        self.arrived: Times = {}
+        self._channel = grpc.insecure_channel(vtgate)
+        stream = self._channel.unary_stream(
+            "/vtgateservice.Vitess/VStream",
+            request_serializer=pb.VStreamRequest.SerializeToString,
+            response_deserializer=pb.VStreamResponse.FromString,
+        )
+        shards = [pb.ShardGtid(keyspace=KEYSPACE, shard=shard, gtid="current") for shard in SHARDS]
+        self._call = stream(
+            pb.VStreamRequest(
+                tablet_type=1,
+                vgtid=pb.VGtid(shard_gtids=shards),
+                filter=pb.Filter(rules=[pb.Rule(match=TABLE, filter=f"select * from {TABLE}")]),
+                flags=pb.VStreamFlags(exclude_keyspace_from_table_name=True),
+            )
+        )
+        self.start()
+
+    def run(self) -> None:
+        try:
+            for response in self._call:
+                now = time.time()
+                for event in response.events:
+                    if event.type == _ROW:
+                        for change in event.row_event.row_changes:
+                            self.arrived[int(change.after.values[: change.after.lengths[0]])] = now
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.CANCELLED:  # type: ignore[attr-defined]
+                raise
+
+    def close(self) -> None:
+        self._call.cancel()
+        self.join()
+        self._channel.close()

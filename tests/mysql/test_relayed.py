@@ -1,0 +1,159 @@
+"""A database through the whole relay, onto Kafka."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from relay.avro.registry import open_schemas
+from relay.cli import app
+from relay.config import load
+from relay.local.mariadb import PASSWORD, USER, MariaDB
+from relay.local.truth import read_changes
+from tests.faults.harness import Relay, wait_until
+from tests.mysql.resharding import VITESS, Load, Replication
+from tests.mysql.test_reshard import whole
+
+pytestmark = pytest.mark.services
+
+
+class Relayed:
+    """A relay of one database."""
+
+    def __init__(self, folder: Path, database: str, bootstrap_servers: str, shards: str) -> None:
+        self.path = folder / "relay.yaml"
+        self._place = database, bootstrap_servers
+        self.write(shards)
+
+    def write(self, shards: str) -> None:
+        database, bootstrap_servers = self._place
+        self.path.write_text(
+            f"""name: {database}
+kafka: {{bootstrap_servers: "{bootstrap_servers}", partitions: 2}}
+sources:
+  - {{name: shop, type: mysql, database: {database}, user: {USER}, password: {PASSWORD}, shards: {shards}}}
+"""
+        )
+
+    def command(self, *arguments: str) -> Result:
+        result = CliRunner().invoke(app, [*arguments])
+        assert result.exit_code == 0, (result.output, result.exception)
+        return result
+
+    def run(self) -> None:
+        self.command("run", str(self.path), "--until-caught-up")
+
+    def changes(self, table: str) -> list[dict[str, Any]]:
+        config = load(self.path)
+        with closing(open_schemas(config)) as schemas:
+            found = read_changes(config.kafka.client(), config.topic(table), schemas)
+        return [change for _, _, change in sorted(found, key=lambda change: change[:2])]
+
+
+def test_what_is_committed_is_on_the_topic_once_whenever_the_relay_runs(
+    kafka: Any, mariadb: MariaDB, unique: str, tmp_path: Path
+) -> None:
+    """I1, I3."""
+    mariadb.execute(f"CREATE DATABASE {unique}")
+    mariadb.execute(f"CREATE TABLE {unique}.item (id INT PRIMARY KEY, price DECIMAL(10,2))")
+    relayed = Relayed(tmp_path, unique, kafka.bootstrap_servers, json.dumps({"-": [mariadb.address]}))
+    relayed.command("check", str(relayed.path))
+    relayed.run()  # plans, and begins at the head
+    for number in range(20):
+        mariadb.execute(f"INSERT {unique}.item VALUES ({number}, {number}.5)")
+        if number == 10:
+            relayed.run()
+    mariadb.execute(f"ALTER TABLE {unique}.item ADD COLUMN name VARCHAR(20)")
+    mariadb.execute(f"UPDATE {unique}.item SET name = 'n' WHERE id < 3")
+    relayed.run()
+    relayed.run()
+    changes = relayed.changes("item")
+    assert len(changes) == 23
+    assert sorted(change["key"]["id"] for change in changes if change["operation"] == "INSERT") == list(range(20))
+    updates = [change["new"] for change in changes if change["operation"] == "UPDATE"]
+    assert [row["name"] for row in updates] == ["n"] * 3
+    status = json.loads(relayed.command("status", str(relayed.path), "--json").stdout)
+    assert f"MariaDB/{mariadb.gtid}" in json.dumps(status)
+
+
+def test_a_running_relay_follows_a_reshard_when_its_config_is_read_again(
+    kafka: Any, unique: str, tmp_path: Path
+) -> None:
+    """I1, I2, I3: writes go on before, while and after, first to one shard, then to the two that take its place."""
+    with MariaDB() as origin, MariaDB() as low, MariaDB() as high:
+        new = {"-80": low, "80-": high}
+        for server in (origin, low, high):
+            server.execute(f"CREATE DATABASE {unique}")
+            server.execute("CREATE DATABASE _vt")
+            server.execute(f"CREATE TABLE {unique}.t (id INT PRIMARY KEY, v INT)")
+            server.execute(VITESS.format(meta="_vt.vreplication"))
+        shards = {"-": [origin.address]}
+        relayed = Relayed(tmp_path, unique, kafka.bootstrap_servers, json.dumps(shards))
+        relayed.run()
+        begin = {"gtid": f"MariaDB/{origin.gtid}"}
+        load = Load(unique, 11)
+        replications = [Replication(unique, "_vt.vreplication", ("-", origin), each) for each in new.items()]
+        for replication in replications:
+            replication.copy()
+            replication.start()
+        load.start({"-": origin})
+        process = Relay([sys.executable, "-m", "relay.cli", "run", str(relayed.path)], tmp_path / "log")
+
+        try:
+
+            def is_known(shard: str) -> Callable[[], bool | None]:
+                def ask() -> bool | None:
+                    assert process.is_running, process.log()
+                    text = relayed.command("status", str(relayed.path), "--json").stdout
+                    return any(shard == each for each in find(json.loads(text), "shard")) or None
+
+                return ask
+
+            wait_until(lambda: (process.is_running and len(relayed.changes("t")) > 0) or None, 30)
+            shards |= {shard: [server.address] for shard, server in new.items()}
+            relayed.write(json.dumps(shards))
+            process._process.send_signal(signal.SIGHUP)
+            wait_until(is_known("80-"), 60)
+            load.stop()
+            for replication in replications:
+                replication.wait()
+                replication.stop()
+            load.start(new)
+            wait_until(is_known("-80"), 60)
+            load.stop()
+            assert process.terminate() == 0, process.log()
+        finally:
+            load.stop()
+            if process.is_running:
+                process.kill()
+        relayed.run()
+        made = whole(unique, "-", origin, begin)
+    changes = relayed.changes("t")
+    ids = [change["event_id"] for change in changes]
+    assert len(set(ids)) == len(ids)
+    assert {change.event_id for change in made} <= set(ids)
+    assert {change["token"]["shard"] for change in changes} == {f"shop/{unique}/{shard}" for shard in ("-", *new)}
+    images: dict[int, Any] = {}
+    for change in changes:  # partition by partition: a key is in one
+        assert change["old"] == images.get(change["key"]["id"])
+        images[change["key"]["id"]] = change["new"]
+
+
+def find(value: Any, name: str) -> Iterator[Any]:
+    """Yield what is called ``name``, however deep."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if key == name:
+                yield inner
+            yield from find(inner, name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from find(inner, name)

@@ -1,0 +1,170 @@
+"""Which server of a shard is read, where servers of MySQL say what they have: there is no real one to test on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from relay.errors import RelayError, Unavailable
+from relay.gtid import parse
+from relay.mysql.connection import Account, Server
+from relay.mysql.errors import Diverged, Interrupted, Purged
+from relay.mysql.servers import Found, Loss, ShardServers, role_of
+
+A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
+
+
+class Scripted(Server):
+    """A MySQL server that answers what the test says. ``lag``: of a replica; None while it does not replicate."""
+
+    def __init__(
+        self, name: str, executed: str, *, replica: bool = False, lag: int | None = 0, purged: str = "", uuid: str = A
+    ) -> None:
+        self.account = Account(name, 3306, "relay", "")
+        self.flavour = "MySQL56"
+        self.version = "8.0.40"
+        self.server_id = 1
+        self.uuid = uuid
+        self.gtids = executed
+        self.purged = purged
+        self.status = [{"Seconds_Behind_Source": lag}] if replica else []
+        self.settings = {
+            "log_bin": "ON",
+            "binlog_format": "ROW",
+            "binlog_row_image": "FULL",
+            "binlog_row_metadata": "FULL",
+            "gtid_mode": "ON",
+            "read_only": "ON" if replica else "OFF",
+        }
+        self._connection: Any = self
+
+    def execute(self, statement: str, arguments: Sequence[object] | None = None) -> Sequence[tuple[Any, ...]]:
+        if "gtid_executed" in statement:
+            return [(self.gtids,)]
+        assert "gtid_purged" in statement
+        return [(self.purged,)]
+
+    def refresh(self) -> None:
+        """Its settings stay."""
+
+    def close(self) -> None:
+        """There is no connection."""
+
+    @contextmanager
+    def cursor(self, _: object) -> Iterator[Any]:
+        status = self.status
+
+        class Cursor:
+            def execute(self, statement: str) -> None:
+                assert statement == "SHOW REPLICA STATUS"
+
+            def fetchall(self) -> Sequence[Mapping[str, object]]:
+                return status
+
+        yield Cursor()
+
+
+class Shard:
+    """A shard with a clock of its own."""
+
+    def __init__(self, *servers: Scripted, max_lag: float = 10.0) -> None:
+        self.known = {server.account.address: server for server in servers}
+        self.down: set[str] = set()
+        self.now = 1000.0
+        self.servers = ShardServers(
+            "-", lambda: list(self.known), self._connect, max_lag=max_lag, clock=lambda: self.now
+        )
+
+    def _connect(self, address: str) -> Server:
+        if address in self.down:
+            raise Interrupted(f"{address} is down")
+        return self.known[address]
+
+    def find(self, executed: str, local: str = "") -> str | Loss:
+        found = self.servers.find(parse(executed), parse(local), {})
+        return found.server.account.host if isinstance(found, Found) else found
+
+
+def test_the_first_server_that_has_what_was_read_and_is_near_is_read() -> None:
+    one, two = Scripted("one", f"{A}:1-50", replica=True, lag=500), Scripted("two", f"{A}:1-100")
+    shard = Shard(one, two)
+    assert shard.find(f"{A}:1-40") == "two"
+    shard.down.add("two:3306")
+    assert shard.find(f"{A}:1-40") == "one"
+    shard.down.clear()
+    one.status = [{"Seconds_Behind_Source": 3}]
+    assert shard.find(f"{A}:1-40") == "one"
+    assert shard.find(f"{A}:1-60") == "two"
+    shard.servers.failed("one:3306", Interrupted("lost"))
+    assert shard.find(f"{A}:1-40") == "two"
+    shard.now += 10
+    assert shard.find(f"{A}:1-40") == "one"
+    one.status = [{"Seconds_Behind_Source": None}]
+    assert shard.find(f"{A}:1-40") == "two"
+
+
+def test_a_primary_that_lacks_what_was_read_is_a_loss_once_that_is_sure() -> None:
+    """I9. A UUID and number name one transaction: what both have is known exactly."""
+    new = Scripted("new", f"{A}:1-90,{B}:1-7", uuid=B)
+    shard = Shard(new, Scripted("old", ""))
+    shard.down.add("old:3306")
+    with pytest.raises(Unavailable, match="new:3306 lacks some"):
+        shard.find(f"{A}:1-100")
+    shard.now += 2
+    assert shard.find(f"{A}:1-100") == Loss("failover lost transactions", parse(f"{A}:1-90"))
+    shard.down.clear()
+    shard.known["old:3306"].gtids = f"{A}:1-100"
+    assert shard.find(f"{A}:1-100") == "old"
+
+
+def test_a_replica_that_lacks_what_was_read_is_waited_for() -> None:
+    shard = Shard(Scripted("replica", f"{A}:1-90", replica=True))
+    for _ in range(5):
+        shard.now += 10
+        with pytest.raises(Unavailable, match="replica:3306 is behind"):
+            shard.find(f"{A}:1-100")
+
+
+def test_what_is_purged_everywhere_is_a_loss_only_when_every_server_says_so() -> None:
+    """I9: one that does not answer may have it."""
+    one, two = Scripted("one", f"{A}:1-100", purged=f"{A}:1-80"), Scripted("two", f"{A}:1-100", purged=f"{A}:1-60")
+    shard = Shard(one, two)
+    shard.servers.failed("one:3306", Purged("one: purged"))
+    assert shard.find(f"{A}:1-50") == "two"
+    shard.servers.failed("two:3306", Purged("two: purged"))
+    shard.down.add("two:3306")
+    with pytest.raises(Unavailable, match=r"remove from `shards`"):
+        shard.find(f"{A}:1-50,{B}:1-9")
+    shard.down.clear()
+    one.gtids = two.gtids = f"{A}:1-100,{B}:1-9"
+    assert shard.find(f"{A}:1-50,{B}:1-9") == Loss("purged", parse(f"{A}:1-60,{B}:1-9"))
+    assert shard.find(f"{A}:1-60,{B}:1-9") == "one"
+
+
+def test_what_a_replica_alone_has_is_not_asked_of_others() -> None:
+    shard = Shard(Scripted("one", f"{A}:1-100"))
+    assert shard.find(f"{A}:1-100,{B}:1-3", local=f"{B}:1-3") == "one"
+    replica = Scripted("replica", f"{A}:1-100,{B}:1-3", replica=True, uuid=B)
+    role = role_of(replica)
+    assert role.is_local(replica, f"{B}:4")
+    assert not role.is_local(replica, f"{A}:101")
+    assert not role_of(Scripted("primary", f"{B}:1")).is_local(replica, f"{B}:4")
+
+
+def test_a_server_that_refuses_as_another_history_is_asked_again_later() -> None:
+    shard = Shard(Scripted("replica", f"{A}:1-100", replica=True))
+    shard.servers.failed("replica:3306", Diverged("other"))
+    with pytest.raises(Unavailable, match="another way"):
+        shard.find(f"{A}:1-50")
+    shard.now += 60
+    assert shard.find(f"{A}:1-50") == "replica"
+
+
+def test_a_position_of_the_other_flavour_is_final() -> None:
+    with pytest.raises(RelayError, match=r"MariaDB/0-1-5 is not one of one:3306") as raised:
+        Shard(Scripted("one", "")).find("MariaDB/0-1-5")
+    assert not isinstance(raised.value, Unavailable)

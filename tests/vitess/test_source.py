@@ -1,0 +1,186 @@
+"""A keyspace as a source: its shards and tables as vtgate has them, and those that appear while it is read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from relay.change import Operation
+from relay.config import VitessSource as Entry
+from relay.errors import ConfigError, RelayError, Unavailable
+from relay.local.vitess import Vitess
+from relay.local.vitess_build import obstacle
+from relay.source import Page
+from relay.vitess.source import VitessSource, tables_of
+
+pytestmark = pytest.mark.services
+
+_VSCHEMA = {
+    "sharded": True,
+    "vindexes": {"hash": {"type": "hash"}},
+    "tables": {"orders": {"column_vindexes": [{"column": "customer", "name": "hash"}]}},
+}
+_ORDERS = "create table orders (customer bigint not null, line int not null, v int, primary key (line, customer))"
+_BARE = "create table bare (a int, b int)"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Vitess]:
+    """One whose tables are these alone."""
+    if problem := obstacle():
+        pytest.skip(problem)
+    keyspaces = {"shop": ["-80", "80-"], "plain": ["0"]}
+    with Vitess(keyspaces=keyspaces, schemas={"shop": (f"{_ORDERS}; {_BARE}", _VSCHEMA)}) as own:
+        yield own
+
+
+@pytest.fixture
+def make(cluster: Vitess) -> Iterator[Callable[..., VitessSource]]:
+    made: list[VitessSource] = []
+
+    def source(**settings: Any) -> VitessSource:
+        made.append(VitessSource(entry(cluster, **settings)))
+        return made[-1]
+
+    yield source
+    for each in made:
+        each.close()
+
+
+def entry(cluster: Vitess, **settings: Any) -> Entry:
+    return Entry.model_validate(
+        {"name": "s", "type": "vitess", "vtgate": cluster.vtgate, "keyspace": "shop", **settings}
+    )
+
+
+def read(source: VitessSource, shard: str, wanted: int) -> list[Page]:
+    """Read a shard from its start until it has given ``wanted`` changes."""
+    named = next(each for each in source.shards() if each.id == shard)
+    start = source.begin([named], time.time()).shards[shard]
+    with closing(source.open(named, start, None, 0, time.time(), {})) as reader:
+        return list(_until(reader, wanted))
+
+
+def _until(reader: Any, wanted: int) -> Iterator[Page]:
+    deadline = time.monotonic() + 30
+    while wanted > 0:
+        assert time.monotonic() < deadline
+        page = reader.read()
+        if page.failed is not None:
+            assert "is not present in the database" in page.failed  # a tablet hears of a new table later
+            time.sleep(0.5)
+        wanted -= len(page.changes)
+        yield page
+
+
+def test_a_table_is_keyed_by_the_columns_of_its_primary_vindex_first(make: Callable[..., VitessSource]) -> None:
+    source = make(tables=["orders"])
+    source.connect()
+    (table,) = source.tables()
+    assert [column.name for column in table.key] == ["customer", "line"]
+    assert table.hash_columns == 1
+
+
+def test_tables_without_a_key_are_left_out_loudly_unless_they_are_named(
+    cluster: Vitess, make: Callable[..., VitessSource], caplog: pytest.LogCaptureFixture
+) -> None:
+    """I1"""
+    source = make()
+    source.connect()
+    assert [table.table for table in source.tables()] == ["orders"]
+    assert "CHANGES OF shop.bare ARE NOT RELAYED" in caplog.text
+    assert tables_of(entry(cluster)) == ["orders"]
+    with pytest.raises(RelayError, match="the table bare has no primary key"):
+        make(tables=["bare"]).connect()
+    keyed = make(tables=["bare"], key={"bare": ["a", "b"]})
+    keyed.connect()
+    assert [column.name for column in keyed.tables()[0].key] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "said"),
+    [
+        ({"keyspace": "shops"}, Unavailable, "knows no keyspace 'shops'; there are: plain, shop"),
+        ({"keyrange": "-40"}, ConfigError, "key range -40 takes only a part of -80"),
+        ({"tables": ["nothing"]}, Unavailable, "keyspace shop has no table nothing; there are: none"),
+        ({"vtgate": "127.0.0.1:1"}, Unavailable, "vtgate 127.0.0.1:1 does not answer"),
+    ],
+)
+def test_what_is_not_there_is_named(
+    make: Callable[..., VitessSource], settings: dict[str, Any], error: type[RelayError], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        make(**settings).connect()
+
+
+def test_checkpoints_of_another_keyspace_are_refused(make: Callable[..., VitessSource]) -> None:
+    with pytest.raises(ConfigError, match="its checkpoints are of the keyspace other, not of shop"):
+        make().connect("other")
+
+
+def test_a_start_has_to_name_every_shard(make: Callable[..., VitessSource]) -> None:
+    source = make(start={"vgtid": [{"shard": "-80", "gtid": "MariaDB/0-1-5"}]})
+    source.connect()
+    with pytest.raises(ConfigError, match="`start` names the shards -80, and key range - has -80, 80-"):
+        source.begin(source.shards(), 0.0)
+
+
+def test_current_is_written_down_as_a_position(make: Callable[..., VitessSource]) -> None:
+    """I4"""
+    source = make(keyrange="80-")
+    source.connect()
+    starts = source.begin(source.shards(), 0.0).shards
+    assert list(starts) == ["80-"]
+    assert starts["80-"]["gtid"].startswith("MariaDB/0-")
+
+
+def test_a_table_that_appears_while_all_are_read_is_read_and_keyed_as_those_before(
+    cluster: Vitess, make: Callable[..., VitessSource], unique: str
+) -> None:
+    """I1, I2: 1 is 166b40b44aba4bd6 under hash, so it is in the first shard."""
+    source = make()
+    source.connect()
+    named = next(each for each in source.shards() if each.id == "-80")
+    start = source.begin([named], time.time()).shards["-80"]
+    for statement in (
+        f"create table {unique} (id bigint not null, owner bigint not null, primary key (id, owner))",
+        f"alter vschema on {unique} add vindex hash(owner) using hash",
+        f"insert into {unique} (id, owner) values (5, 1)",
+        f"truncate table {unique}",
+    ):
+        cluster.execute(statement, "shop")
+    with closing(source.open(named, start, None, 0, time.time(), {})) as reader:
+        pages = list(_until(reader, 2))
+    inserted, truncated = [change for page in pages for change in page.changes]
+    assert (inserted.table, inserted.key, inserted.keyspace_id) == (
+        unique,
+        {"owner": 1, "id": 5},
+        bytes.fromhex("166b40b44aba4bd6"),
+    )
+    assert truncated.operation is Operation.TRUNCATE
+    schemas = {table.table: table for page in pages for table in page.tables}
+    assert schemas[unique].hash_columns == 1
+    cluster.execute(f"drop table {unique}", "shop")
+
+
+def test_a_table_that_appears_while_all_are_copied_is_copied_as_well(
+    cluster: Vitess, make: Callable[..., VitessSource], unique: str
+) -> None:
+    """I1"""
+    source = make(start="copy")
+    source.connect()
+    cluster.execute("insert into orders (customer, line, v) values (1, 1, 1)", "shop")
+    for statement in (
+        f"create table {unique} (id bigint not null primary key)",
+        f"alter vschema on {unique} add vindex hash(id) using hash",
+        f"insert into {unique} (id) values (1)",
+    ):
+        cluster.execute(statement, "shop")
+    pages = read(source, "-80", 2)
+    assert {change.table for page in pages for change in page.changes} == {"orders", unique}
+    assert all(change.operation is Operation.READ for page in pages for change in page.changes)
+    cluster.execute(f"drop table {unique}", "shop")
