@@ -51,7 +51,7 @@ def test_the_demo_holds_every_check_and_leaves_nothing_behind(tmp_path: Path, un
 @pytest.mark.skipif(bool(obstacle()), reason=str(obstacle()))
 def test_the_demo_holds_on_a_vitess_that_is_altered_and_resharded(tmp_path: Path, unique: str) -> None:
     """I1, I2, I3, I6, I7"""
-    demo = start(tmp_path, unique, 10, "--source", "vitess")
+    demo = start(tmp_path, unique, 6, "--source", "vitess")
     code = demo.wait(300)
     text = (tmp_path / "demo.log").read_text()
     assert code == 0, text
