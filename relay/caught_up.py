@@ -14,10 +14,15 @@ _EMPTY_PAGES_AT_HEAD = 5
 
 
 class CaughtUp:
-    """What the pages of a stream have shown since ``started``, in seconds. Used by the worker's thread."""
+    """What the pages of a stream have shown since ``started``, in seconds. Used by the worker's thread.
 
-    def __init__(self, started: float) -> None:
+    ``has_heads``: its source can be asked for heads.
+    """
+
+    def __init__(self, started: float, *, has_heads: bool = False) -> None:
         self.started = started
+        # Whether the source says where its heads are, so that an empty page says nothing.
+        self._has_heads = has_heads
         # Consecutive empty pages, and shards with a change from after the start.
         self._empty: dict[str, int] = {}
         self._past_start: set[str] = set()
@@ -39,8 +44,10 @@ class CaughtUp:
         if checkpoint is not None and checkpoint.state.ended:
             # Its children must have had a chance to be listed.
             return shard.id in self._past_start or listed_at > checkpoint.updated_at
-        if shard.id in self._past_start or self._empty.get(shard.id, 0) >= _EMPTY_PAGES_AT_HEAD:
+        if shard.id in self._past_start:
             return True
-        if checkpoint is not None and checkpoint.progress is not None and checkpoint.progress > self.started:
+        if not self._has_heads and self._empty.get(shard.id, 0) >= _EMPTY_PAGES_AT_HEAD:
+            return True
+        if checkpoint is not None and max(checkpoint.progress or 0.0, checkpoint.reached or 0.0) > self.started:
             return True  # another worker's shard
         return bool(shard.parents) and all(parent in self._past_start for parent in shard.parents)

@@ -35,10 +35,17 @@ def record_of(journal: Journal, shard: Shard, plan: Plan, checkpoints: Mapping[s
                 "participants": other.journal["participants"],
                 "targets": other.journal["targets"],
             }
-    known = [each.id for each in shards_of(plan, checkpoints)]
+    there = [each.id for each in shards_of(plan, checkpoints)]
+    known = [*there, *plan.past]
+    for name in journal.participants:
+        if _newest(name, there) not in there:
+            raise RelayError(
+                f"the journal {journal.id} joins shard {shard.id} with {name}, which is not read: the key range no "
+                "longer covers whole shards. Widen `keyrange`, and `relay reset` to begin with the shards there are"
+            )
     return {
         "id": journal.id,
-        "participants": [shard.id if name == shard.name else _newest(name, known) for name in journal.participants],
+        "participants": [shard.id if name == shard.name else _newest(name, there) for name in journal.participants],
         "targets": {_following(name, known): dict(start) for name, start in sorted(journal.targets.items())},
     }
 
@@ -54,17 +61,23 @@ def shards_of(plan: Plan, checkpoints: Mapping[str, Checkpoint]) -> list[Shard]:
     return list(shards.values())
 
 
-def renamed(starts: Mapping[str, Mapping[str, Any]], known: Mapping[str, Checkpoint]) -> dict[str, Mapping[str, Any]]:
-    """Return ``starts``, by shard, of a stream that is begun anew: a shard that had ended is another one by now.
+def renamed(
+    starts: Mapping[str, Mapping[str, Any]], before: Plan, checkpoints: Mapping[str, Checkpoint]
+) -> tuple[dict[str, Mapping[str, Any]], tuple[str, ...]]:
+    """Return ``starts``, by shard, of a stream that is begun anew, and the newest shard of each name that there was.
 
-    Its positions may be of another sequence, so tokens of the two must not look as if they were of one shard.
+    A shard that had ended is another one by now: its positions may be of another sequence, so tokens of the two must
+    not look as if they were of one shard. ``before``: the plan until now.
     """
+    there = {shard.id for shard in shards_of(before, checkpoints)}
+    known = {*there, *before.past}
     ids: dict[str, Mapping[str, Any]] = {}
     for name, start in starts.items():
         newest = _newest(name, known)
-        ended = newest in known and known[newest].state.ended
-        ids[_following(name, known) if ended else newest] = start
-    return ids
+        goes_on = newest in there and not (newest in checkpoints and checkpoints[newest].state.ended)
+        ids[newest if goes_on or newest not in known else _following(name, known)] = start
+    names = {shard.partition(INCARNATION)[0] for shard in (*known, *ids)}
+    return ids, tuple(sorted(_newest(name, {*known, *ids}) for name in names))
 
 
 def _number(name: str, known: Iterable[str]) -> int:

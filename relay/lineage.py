@@ -109,7 +109,7 @@ class Checkpoint:
     ``position``: an object of the source's own making, None while nothing was read.
     ``start``: where reading begins, an object such as ``{"type": "trim_horizon"}`` or ``{"since": 1700000000.5}``.
     ``progress``: unclamped seconds since the epoch up to which the shard has been read, None if never.
-    ``journal``: of one that a reshard has ended, what follows it (``relay.journals``).
+    ``journal``: of one that a reshard has ended, what follows it (``relay.journals``). ``reached``: see ``Page``.
     ``updated_at``: seconds since the epoch.
     """
 
@@ -125,6 +125,7 @@ class Checkpoint:
     updated_at: float = 0.0
     progress: float | None = None
     journal: Mapping[str, Any] | None = None
+    reached: float | None = None
 
     def to_json(self) -> bytes:
         return orjson.dumps(
@@ -141,6 +142,7 @@ class Checkpoint:
                 "updated_at": self.updated_at,
                 "progress": self.progress,
                 **({"journal": self.journal} if self.journal is not None else {}),
+                **({"reached": self.reached} if self.reached is not None else {}),
             }
         )
 
@@ -162,6 +164,7 @@ class Checkpoint:
             updated_at=raw["updated_at"],
             progress=raw.get("progress"),
             journal=raw.get("journal"),
+            reached=raw.get("reached"),
         )
 
 
@@ -176,6 +179,8 @@ class Plan:
     ``gap``: id of the loss that the plan came with: between the stream that the source had before and this one, by
     a reset, or by a token whose shards have expired.
     ``floor``: the last timestamp published before, in seconds: no token made under this plan goes below it.
+    ``hashed``: per table of a source that has journals, how many of its key columns choose the partition. ``past``: the
+    newest of the shards of each name that there were before a reset.
     """
 
     requested: str
@@ -185,6 +190,8 @@ class Plan:
     config_hash: str = ""
     gap: str | None = None
     floor: int = 0
+    hashed: Mapping[str, int] = field(default_factory=dict)
+    past: tuple[str, ...] = ()
 
     def start_of(self, shard: Shard) -> Mapping[str, Any]:
         return shard.start or self.shards.get(shard.id, {"type": "trim_horizon"})
@@ -203,6 +210,8 @@ class Plan:
                 "keys": self.keys,
                 "config_hash": self.config_hash,
                 **({"gap": self.gap, "floor": self.floor} if self.gap else {}),
+                **({"hashed": self.hashed} if self.hashed else {}),
+                **({"past": list(self.past)} if self.past else {}),
             }
         )
 
@@ -210,7 +219,8 @@ class Plan:
     def from_json(cls, text: bytes) -> Plan:
         raw = orjson.loads(text)
         where = raw["start"], raw["planned_at"], raw["shards"], raw["keys"], raw["config_hash"]
-        return cls(*where, raw.get("gap"), raw.get("floor", 0))
+        past = tuple(raw.get("past", ()))
+        return cls(*where, raw.get("gap"), raw.get("floor", 0), raw.get("hashed", {}), past)
 
 
 @dataclass(frozen=True, slots=True)

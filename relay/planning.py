@@ -49,7 +49,8 @@ class Planning:
             lost = {"shards": dict(begin.lost)}
             gap = Gap(self.source.name, stream.label, None, "shards of the token lost", lost, None, now)
         keys, config_hash = self._keys(), self.source.config_hash()
-        return Plan(self.source.start, now, begin.shards, keys, config_hash, gap.id if gap else None), gap
+        gap_id = gap.id if gap else None
+        return Plan(self.source.start, now, begin.shards, keys, config_hash, gap_id, hashed=self._hashed()), gap
 
     def again(self, stream: Stream, requested: str) -> tuple[Plan, Gap]:
         """Decide where the reading of ``stream``, which was planned before, begins anew, and what that skips (I9).
@@ -68,8 +69,10 @@ class Planning:
             to["lost"] = dict(begin.lost)
         gap = Gap(self.source.name, stream.label, None, "reset", left, to, now)
         floor = max([before.floor, *(c.token.timestamp for c in checkpoints.values() if c.token)])
-        shards = renamed(begin.shards, checkpoints) if self.source.has_journals else begin.shards
-        return Plan(requested, now, shards, before.keys, before.config_hash, gap.id, floor), gap
+        shards, past = begin.shards, before.past
+        if self.source.has_journals:
+            shards, past = renamed(begin.shards, before, checkpoints)
+        return Plan(requested, now, shards, before.keys, before.config_hash, gap.id, floor, before.hashed, past), gap
 
     def _begin(self) -> tuple[float, Begin]:
         shards = self.source.shards()
@@ -103,6 +106,9 @@ class Planning:
             )
         self._check_source(plan)
 
+    def _hashed(self) -> dict[str, int]:
+        return {table.table: table.hash_columns for table in self.source.tables()} if self.source.has_journals else {}
+
     def _check_source(self, plan: Plan) -> None:
         name = self.source.name
         if plan.config_hash != self.source.config_hash():
@@ -118,16 +124,24 @@ class Planning:
     def added(self, plan: Plan) -> Plan | None:
         """Return ``plan`` with the keys of tables that came later, None if it has them all."""
         new = {table: columns for table, columns in self._keys().items() if table not in plan.keys}
-        return replace(plan, keys={**plan.keys, **new}) if new and self.source.has_journals else None
+        if not new or not self.source.has_journals:
+            return None
+        hashed = {table: count for table, count in self._hashed().items() if table in new}
+        return replace(plan, keys={**plan.keys, **new}, hashed={**plan.hashed, **hashed})
 
     def check_tables(self, plan: Plan, tables: Iterable[TableSchema]) -> None:
         """Refuse changes of ``tables`` whose key is not the one that earlier changes had (I2). ``RelayError``."""
         for table in tables:
-            keys, planned = [column.name for column in table.key], plan.keys.get(table.table)
-            if planned is not None and keys != [column for column, _ in planned]:
+            planned = plan.keys.get(table.table)
+            if planned is None:
+                continue
+            before = [column for column, _ in planned]
+            keys, hashed = [column.name for column in table.key], plan.hashed.get(table.table, table.hash_columns)
+            if keys != before or hashed != table.hash_columns:
                 raise RelayError(
-                    f"source {self.source.name}: {table.table} is keyed by {', '.join(keys)} from here on, but its "
-                    f"changes are keyed by {', '.join(column for column, _ in planned)}: they would move to other "
+                    f"source {self.source.name}: {table.table} is keyed by {', '.join(keys)} from here on, "
+                    f"{', '.join(keys[: table.hash_columns])} choosing the partition, but its changes are keyed by "
+                    f"{', '.join(before)}, {', '.join(before[:hashed])} choosing it: they would move to other "
                     f"partitions. Say `key: {{{table.table}: [...]}}` with the columns of before, or leave the table "
                     "out of `tables` and read it by a source of another name."
                 )

@@ -45,6 +45,7 @@ class Reads(Protocol):
     def checkpoint(self, page: Page) -> Checkpoint | None: ...
     def resume_timestamp(self) -> int: ...
     def note(self, page: Page) -> None: ...
+    def before_gap(self, page: Page) -> Checkpoint | None: ...
     def check_tables(self, tables: Sequence[TableSchema]) -> None: ...
     def list_soon(self) -> None: ...
 
@@ -103,6 +104,11 @@ class Publishing:
 
     def page(self, reads: Reads, reading: Reading, page: Page) -> None:
         """Publish ``page`` and what is to be written down with it."""
+        if page.gap is not None:
+            # What came before the loss is kept, whatever is decided about it.
+            if (before := reads.before_gap(page)) is not None:
+                self.record(reads.stream.checkpoint_key(page.shard.id), before.to_json())
+            self.commit()
         if not self._unconfirmed:
             self._unconfirmed_since = time.monotonic()
         self._unconfirmed.append((reads, reading, page))

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from relay.source import STREAMED_PAGE, Page, ShardReader
 
@@ -58,6 +59,14 @@ class Reading:
     error: str | None = None
     # Whether it is being read, or was and the page is not taken.
     running: bool = False
+    # The position of the last page that did not fail, and up to when it was certain that nothing was missing.
+    told: tuple[Any, float | None] = (None, None)
+
+    def has_news(self, page: Page) -> bool:
+        """Whether ``page`` shows that the shard is read. One that streams gives empty pages also while it is silent."""
+        now = (page.position, page.reached)
+        before, self.told = self.told, now
+        return not self.reader.streams or bool(page.records or page.finished or page.gap) or now != before
 
     @property
     def largest_page(self) -> int:
@@ -227,9 +236,11 @@ class Pump:
             if reading.closed:
                 return []
             raise page
-        reading.failures = reading.failures + 1 if page.failed else 0
         reading.empty = 0 if page.records else reading.empty + 1
-        reading.error = page.failed or ("the source does not know it" if page.gone else None)
-        if reading.error is None:
+        if page.failed or page.gone:
+            reading.failures += bool(page.failed)
+            reading.error = page.failed or "the source does not know it"
+        elif reading.has_news(page):
+            reading.failures, reading.error = 0, None
             reading.polled = self.clock()
         return [] if reading.closed else [(reading, page)]

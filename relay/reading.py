@@ -70,7 +70,7 @@ class SourceReading:
         self.open: dict[str, Reading] = {}
         # The newest checkpoint per open shard, published or about to be.
         self._latest: dict[str, Checkpoint] = {}
-        self.caught_up = CaughtUp(self.started)
+        self.caught_up = CaughtUp(self.started, has_heads=self.source.has_journals)
         # The endings of the view that were seen.
         self._endings = 0
         self._plan_checked = False
@@ -295,10 +295,24 @@ class SourceReading:
             # What an empty page shows lags behind the change before it.
             progress=max((p for p in (page.progress, before.progress) if p is not None), default=None),
             journal=self._journal(page),
+            reached=max((r for r in (page.reached, before.reached) if r is not None), default=None),
         )
         self._latest[shard.id] = after
         if page.gap is not None:
             self._gaps_told.add(page.gap.id)
+        return after
+
+    def before_gap(self, page: Page) -> Checkpoint | None:
+        """Return what to write down before the loss of ``page`` is told, None if that is there.
+
+        What was read before it may have left nothing to write down, and a loss is named by where it begins: met again
+        after a restart it has to be the same one.
+        """
+        before = self._latest[page.shard.id]
+        if not self.source.has_journals or page.gap is None or page.gap.begin in (None, before.position):
+            return None
+        after = replace(before, state=ShardState.READING, position=page.gap.begin, updated_at=self.clock())
+        self._latest[page.shard.id] = after
         return after
 
     def _journal(self, page: Page) -> Mapping[str, Any] | None:

@@ -248,6 +248,10 @@ class Snapshots:
         self._latest[page.shard.id] = after
         return after
 
+    def before_gap(self, page: Page) -> Checkpoint | None:
+        """Nothing can be lost of a table."""
+        return None
+
     def check_tables(self, tables: Sequence[TableSchema]) -> None:
         """Its pages are of the tables as the source has them."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -22,7 +23,7 @@ from relay.token import EventToken
 from spark_consumers.change_log import others_of
 from spark_consumers.dead_letters import DeadLetters, refuse_unknown_schemas
 from spark_consumers.decode import Decoder, Layout, Status
-from spark_consumers.fold import Counts, by_item
+from spark_consumers.fold import Counts, Stored, by_item, stretches
 from spark_consumers.locks import Lock
 from spark_consumers.seen_snapshots import SeenSnapshots
 from spark_consumers.sinks import delta
@@ -99,15 +100,18 @@ class CopyConsumer:
             if any(slim.snapshot is not None for slim in slims):
                 seen = table.tombstones(frame.sparkSession).snapshots
                 keyed = [slim for slim in keyed if _is_wanted(slim, seen, counts)]
-            items = by_item(keyed, attrgetter("key"), attrgetter("place"))
-            table.apply(frame, items, counts)
-            # Each is in every partition.
-            truncations = {slim.event_id: slim for slim in slims if slim.operation is Operation.TRUNCATE}
+            so_far: list[tuple[int, Slim]] = []
+            read_in: dict[str, int] = {}
+            truncations = [slim for slim in slims if slim.operation is Operation.TRUNCATE]
+            for number, (stretch, truncated) in enumerate(stretches(keyed, truncations)):
+                table.apply(frame, by_item(stretch, attrgetter("key"), attrgetter("place")), counts)
+                read_in |= {slim.event_id: number for slim in stretch if slim.token is None}
+                so_far += [(number, change) for change, _ in truncated]
+                for change, partitions in truncated:
+                    table.truncate(frame, change, partitions, partial(_since, so_far, read_in), counts)
             # Last: every row that is younger is protected by its token, or by the snapshot that read it.
             for slim in sorted(slims, key=attrgetter("place")):
-                if truncations.get(slim.event_id) is slim:
-                    table.truncate(frame, slim, list(truncations.values()), counts)
-                elif slim.mark is not None and slim.snapshot is not None:
+                if slim.mark is not None and slim.snapshot is not None:
                     self._meet(frame, table, slim, slim.snapshot, counts)
             collected += table.tombstones(frame.sparkSession).collect(frame.sparkSession)
         return {
@@ -136,6 +140,11 @@ class CopyConsumer:
             source, table = name
             self._tables[name] = CopyTable(f"{self._path}/{source}/{table}", layout, self._retention)
         return self._tables[name]
+
+
+def _since(so_far: Sequence[tuple[int, Slim]], read_in: Mapping[str, int], row: Stored) -> list[Slim]:
+    """Return the truncations of a batch that came after ``row``: of one that it read, only the later ones did."""
+    return [change for number, change in so_far if number >= read_in.get(row.event_id, 0)]
 
 
 def _is_wanted(slim: Slim, seen: SeenSnapshots, counts: Counts) -> bool:

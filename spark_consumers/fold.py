@@ -7,7 +7,8 @@ rule goes through the properties in ``tests/spark_consumers/test_convergence.py`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
@@ -20,6 +21,9 @@ from relay.vitess.keyrange import KeyRange, shard_range
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 T = TypeVar("T")
+
+READ_WITHIN = 130
+"""Seconds after its ``as_of`` within which a row was read: sources' margin, and as much for clocks that differ."""
 
 
 class ChangeLike(Protocol):
@@ -132,7 +136,7 @@ def truncate(stored: Stored, change: ChangeLike, beside: Iterable[ChangeLike] = 
     """
     if stored.deleted:
         return stored, Verdict.IGNORED
-    order = compare(stored.token, change.token) if stored.token is not None else Order.OLDER
+    order = compare(stored.token, change.token) if stored.token is not None else _read_order(stored, change)
     if order is Order.NEWER or not _may_hold(change, stored):
         return stored, Verdict.IGNORED
     if order is Order.UNKNOWN or not _held_only_by([change, *beside], stored):
@@ -142,6 +146,13 @@ def truncate(stored: Stored, change: ChangeLike, beside: Iterable[ChangeLike] = 
     return after, Verdict.APPLIED
 
 
+def _read_order(stored: Stored, change: ChangeLike) -> Order:
+    """Return how old a row without a token is beside ``change``: it was read some time after its ``read_as_of``."""
+    if change.token is None or change.token.timestamp >= stored.read_as_of + READ_WITHIN:
+        return Order.OLDER
+    return Order.NEWER if change.token.timestamp < stored.read_as_of else Order.UNKNOWN
+
+
 def _may_hold(change: ChangeLike, stored: Stored) -> bool:
     return _range(change.token).intersects(_range(stored.token))
 
@@ -149,7 +160,8 @@ def _may_hold(change: ChangeLike, stored: Stored) -> bool:
 def _held_only_by(changes: Iterable[ChangeLike], stored: Stored) -> bool:
     """Whether the shards of those ``changes`` that are younger cover all that a row may be in."""
     row = stored.token
-    younger = [c.token for c in changes if row is None or compare(row, c.token) is Order.OLDER]
+    orders = ((c.token, _read_order(stored, c) if row is None else compare(row, c.token)) for c in changes)
+    younger = [token for token, order in orders if order is Order.OLDER]
     if any(token is not None and row is not None and token.shard == row.shard for token in younger):
         return True
     wanted = _range(row)
@@ -206,6 +218,42 @@ def tally(counts: Counts, verdict: Verdict, after: Stored | None) -> None:
     counts.applied += 1
     counts.unknown += verdict is Verdict.UNKNOWN
     counts.incomplete += after is not None and after.incomplete
+
+
+class Placed(Protocol):
+    """Something of a batch, at a partition and offset of its topic."""
+
+    @property
+    def place(self) -> tuple[int, int]: ...
+    @property
+    def event_id(self) -> str: ...
+
+
+PlacedT = TypeVar("PlacedT", bound=Placed)
+
+
+def stretches(
+    changes: Iterable[PlacedT], truncations: Iterable[PlacedT]
+) -> Iterator[tuple[list[PlacedT], list[tuple[PlacedT, list[int]]]]]:
+    """Yield the changes of a table between its truncations, and then the truncations with the partitions they are for.
+
+    A row that is read again after a truncation has no token to protect it, so only the order of each partition tells
+    that it is younger.
+    """
+    places: dict[int, list[int]] = {}
+    numbered: dict[int, dict[str, tuple[PlacedT, list[int]]]] = {}
+    for one in sorted(truncations, key=lambda each: each.place):
+        partition, offset = one.place
+        offsets = places.setdefault(partition, [])
+        # The same truncation is in every partition.
+        numbered.setdefault(len(offsets), {}).setdefault(one.event_id, (one, []))[1].append(partition)
+        offsets.append(offset)
+    between: dict[int, list[PlacedT]] = {}
+    for one in changes:
+        partition, offset = one.place
+        between.setdefault(bisect(places.get(partition, []), offset), []).append(one)
+    for number in range(max([*between, *numbered], default=-1) + 1):
+        yield between.get(number, []), list(numbered.get(number, {}).values())
 
 
 def by_item(

@@ -97,8 +97,32 @@ def test_a_shard_that_had_ended_is_another_one_after_a_reset() -> None:
     world = World("-")
     world.end("-", reshard("1", "-", "-80 80-"))
     world.checkpoints |= {"-80": Checkpoint(ShardState.READING), "80-": Checkpoint(ShardState.READING)}
-    starts = renamed({"-80": CURRENT, "-": CURRENT, "c0-": CURRENT}, world.checkpoints)
+    starts, past = renamed({"-80": CURRENT, "-": CURRENT, "c0-": CURRENT}, world.plan, world.checkpoints)
     assert list(starts) == ["-80", "-@2", "c0-"]
+    assert past == ("-80", "-@2", "80-", "c0-")
+
+
+def test_a_shard_is_another_one_after_a_reset_also_once_nothing_else_tells_of_the_first() -> None:
+    """Resets forget the checkpoints: only the plan says which names were used."""
+    world = World("-")
+    world.end("-", reshard("1", "-", "-80 80-"))
+    merge = reshard("2", "-80 80-", "-")
+    for shard in ("-80", "80-"):
+        world.end(shard, merge)
+    starts, past = renamed({"-80": CURRENT, "80-": CURRENT}, world.plan, world.checkpoints)
+    assert list(starts) == ["-80@2", "80-@2"]
+    world.plan, world.checkpoints = replace(world.plan, shards=starts, past=past), {}
+    again, _ = renamed({"-80": CURRENT, "80-": CURRENT}, world.plan, {})
+    assert list(again) == ["-80@2", "80-@2"]  # nothing was read in between
+    for shard in ("-80@2", "80-@2"):
+        world.end(shard, merge)
+    assert world.ready() == ["-@3"]
+
+
+def test_a_reshard_with_a_shard_that_is_not_read_is_refused() -> None:
+    """I10: its target would wait for it for ever."""
+    with pytest.raises(RelayError, match="joins shard -40 with 40-80, which is not read"):
+        World("-40").end("-40", reshard("1", "-40 40-80", "-80"))
 
 
 def test_the_journal_survives_its_checkpoint() -> None:

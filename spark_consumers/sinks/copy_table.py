@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
@@ -108,9 +108,17 @@ class CopyTable:
             left = {key: left[key] for key in lost}
         raise RelayError(f"{self._table}: a row changed under {_ROUNDS} attempts to write it: {next(iter(left))}")
 
-    def truncate(self, batch: DataFrame, change: ChangeLike, beside: Sequence[ChangeLike], counts: Counts) -> None:
-        """Delete every row that is older than the truncation."""
-        self._sweep(batch, "true", lambda row: truncate(row, change, beside), counts)
+    def truncate(
+        self,
+        batch: DataFrame,
+        change: ChangeLike,
+        partitions: Iterable[int],
+        beside: Callable[[Stored], Sequence[ChangeLike]],
+        counts: Counts,
+    ) -> None:
+        """Delete, of ``partitions`` of Kafka, every row that is older. ``beside``: further truncations, for a row."""
+        where = f"_relay_partition IN ({', '.join(map(str, partitions))})"
+        self._sweep(batch, where, lambda row: truncate(row, change, beside(row)), counts)
 
     def sweep(self, batch: DataFrame, end: ChangeLike, partition: int, counts: Counts) -> None:
         """Delete, of one partition of Kafka, every row that a snapshot that has ended did not find."""

@@ -19,7 +19,7 @@ from relay.change import Change, Operation
 from relay.kafka.outbox import Outbox
 from tests.benchmarks.changes import finished
 from tests.faults.harness import wait_until
-from tests.spark_consumers.topic import TABLE, Topic, change, mark, read
+from tests.spark_consumers.topic import TABLE, Topic, change, emptied, mark, read
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]
 
@@ -62,6 +62,8 @@ def test_a_replay_from_the_beginning_changes_nothing_snapshots_included(topic: T
     changes += [change("c3", 300), mark("end", as_of)]
     # Of another table, with the same keys, partitions and offsets.
     others = [change(f"c{number}", 70 + number, Operation.INSERT) for number in range(3)]
+    # Emptied, and then copied and written to again: only the order tells that the copied row is younger.
+    others += [emptied(80), read("c4", 81, as_of - 190), change("c2", 82, Operation.INSERT)]
     for other in others:
         other.source = other.table = "lines"
         other.event_id = f"lines-{other.event_id}"
@@ -71,7 +73,7 @@ def test_a_replay_from_the_beginning_changes_nothing_snapshots_included(topic: T
     assert topic.apply(*steps) == {
         "copy": {"c0": 7, "c2": 4, "c3": 300, "c4": 8},
         "log": sorted(one.event_id for one in [*changes, *others]),
-        "lines": [["c0", "70"], ["c1", "71"], ["c2", "72"]],
+        "lines": [["c2", "82"], ["c4", "81"]],
     }
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from relay.change import Images, Operation, Snapshot
 from relay.token import EventToken
-from spark_consumers.fold import Stored, Verdict, truncate
+from spark_consumers.fold import Stored, Verdict, stretches, truncate
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,27 @@ def test_a_row_that_only_the_shard_it_was_resharded_to_can_hold_is_gone(shard: s
     assert after(shard, 1, truncated, 2)[0].deleted
 
 
+@dataclass(frozen=True)
+class At:
+    place: tuple[int, int]
+    event_id: str
+
+
+def test_what_comes_after_a_truncation_in_its_partition_is_applied_after_it() -> None:
+    """A row that is copied after it carries no token that would protect it."""
+    changes = [At((0, 1), "a"), At((0, 3), "b"), At((1, 7), "c"), At((2, 9), "d"), At((0, 6), "e")]
+    truncations = [At((0, 2), "t"), At((1, 8), "t"), At((0, 5), "u"), At((1, 9), "u")]
+    found = [
+        ([change.event_id for change in stretch], [(each.event_id, partitions) for each, partitions in truncated])
+        for stretch, truncated in stretches(changes, truncations)
+    ]
+    assert found == [(["a", "c", "d"], [("t", [0, 1])]), (["b"], [("u", [0, 1])]), (["e"], [])]
+    assert list(stretches([], [])) == []
+
+
 def test_a_copied_row_is_gone_and_what_was_deleted_stays_as_it_was() -> None:
-    assert truncate(Stored("row", None, "e"), Truncation(token("0", 2)))[0].deleted
+    for read_as_of, deleted, incomplete in ((0, True, False), (900, False, True), (1100, False, False)):
+        row = truncate(Stored("row", None, "e", read_as_of=read_as_of), Truncation(token("0", 2)))[0]
+        assert (row.deleted, row.incomplete) == (deleted, incomplete)
     tombstone = Stored(None, token("-80", 1), "e", deleted=True)
     assert truncate(tombstone, Truncation(token("-80", 2))) == (tombstone, Verdict.IGNORED)

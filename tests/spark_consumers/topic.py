@@ -66,6 +66,14 @@ def mark(kind: str, as_of: int) -> Change:
     return row
 
 
+def emptied(version: int) -> Change:
+    """Return the truncation of the table just before ``version`` of anything."""
+    all_of_it = change("nobody", version)
+    all_of_it.operation = Operation.TRUNCATE
+    all_of_it.key = all_of_it.old = all_of_it.new = None
+    return all_of_it
+
+
 class Topic:
     """The topic of ``orders``, and of ``lines``, under a name of its own, and a config for all three consumers."""
 
@@ -169,7 +177,8 @@ with spark() as session:
     for consumer, checkpoint in {steps!r}:
         spark_consumers.run(consumer, config, until_caught_up=True, checkpoint=folder / checkpoint)
     copied, logged = read_copy(session, config, "orders"), read_log(session, config)
-    lines = session.read.format("delta").load({str(self.folder / "copy" / "lines" / "lines")!r}).collect()
+    lines = session.read.format("delta").load({str(self.folder / "copy" / "lines" / "lines")!r})
+    lines = lines.where("NOT _relay_deleted").collect()
 copied = {{customer: version for (customer, _), version in copied.items()}}
 lines = sorted([row["customer"], json.loads(row["item"])["version"]["N"]] for row in lines)
 json.dump({{"copy": copied, "log": sorted(logged), "lines": lines}}, sys.stdout)
