@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_UNKNOWN_TABLE = "VT05005"
+"""What vtgate says of a table that its vschema does not have."""
+
 _INTERNAL = ("_vt_", "_vt.")
 """What the names of tables begin with that Vitess makes for itself."""
 
@@ -243,7 +246,9 @@ class VitessSource:
         except Unavailable:
             raise
         except RelayError as error:
-            log.debug("source %s: %s has no vindex: %s", self.name, table, error)  # of an unsharded keyspace
+            if _UNKNOWN_TABLE not in str(error):
+                # I2: the rows would go to other partitions, should it have one after all.
+                raise Unavailable(f"source {self.name}: the vindex of {table} is not known: {error}") from error
         columns = str(found[0]["Columns"]).replace("`", "").split(",") if found else []
         self._vindexes[table] = [column.strip() for column in columns], str(found[0]["Type"]) if found else ""
 
