@@ -18,6 +18,7 @@ demo: setup      ## The whole system on embedded services with a real workload; 
 	@$(RUN) relay demo $(if $(SOURCE),--source $(SOURCE)) $(if $(SECONDS),--seconds $(SECONDS))
 
 test: setup      ## Everything, on real services.
+	@$(RUN) python -m tests.prepare
 	@$(RUN) pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 quick: setup     ## What needs no service, in under a minute.

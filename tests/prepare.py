@@ -1,0 +1,32 @@
+"""Fetches and builds what the tests run against, before they begin: ``python -m tests.prepare``.
+
+So that no test's time is spent on it, and none waits for what another fetches. Does nothing where the caches are full.
+What cannot be had is told; the tests that need it say so themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from relay.errors import RelayError
+from relay.local.jars import SETS, jars
+from relay.local.vitess_build import obstacle, vtcombo
+
+
+def main() -> None:
+    wanted: list[Callable[[], object]] = [partial(jars, name) for name in SETS]
+    if obstacle() is None:
+        wanted.append(vtcombo)
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(each) for each in wanted]:
+            try:
+                done.result()
+            except RelayError as error:
+                print(f"tests.prepare: {error}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
