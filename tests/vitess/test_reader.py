@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from relay.change import Operation
 from relay.errors import RelayError, Unavailable
 from relay.source import Page
+from relay.vitess.position import Place
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import decoder
 from tests.vitess.reading import is_at_head, layout, opened, summary, until
@@ -233,6 +234,40 @@ def test_a_copy_that_breaks_off_anywhere_gives_every_row_and_every_change_of_the
         assert state[table] == {int(row[0] or b""): row[1] for row in rows[table]}
     assert len({change.snapshot.id for page in pages for change in page.changes if change.snapshot}) == 1
     assert all(len(request.flags.tables_to_copy) <= 1 for request in vtgate.reads)
+
+
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_the_position_of_every_page_of_a_copy_covers_its_rows_and_no_others(in_pieces: bool) -> None:
+    log = Log()
+    log.add(*new(1))
+    rows: dict[str, list[tuple[bytes | None, ...]]] = {"customer": [(b"%d" % i, b"x" * 12_000) for i in range(1, 30)]}
+    whole = copy_script(log, rows, batch=9, seed=1)
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        for step in whole(request):
+            if in_pieces and isinstance(step, list):
+                yield from ([event] for event in step)
+            else:
+                yield step
+
+    with ScriptedVtgate(script) as vtgate:
+        with opened(vtgate.address, {"type": "copy"}, page_bytes=20_000, now=NOW) as reader:
+            pages = until(reader, is_at_head)
+        seen: list[int] = []
+        for page in [page for page in pages if page.changes]:
+            seen += [change.key["id"] for change in page.changes if change.key is not None]
+            assert page.position is not None
+            assert [Place.of(page.position, "0").pks[0].lastpk.rows[0].values] == [b"%d" % seen[-1]]
+        assert seen == list(range(1, 30))
+        # Gone while nobody reads: whatever was published of it, its DELETE has to come.
+        first = next(page for page in pages if page.changes)
+        log.add(((b"3", b"x"), None))
+        rows["customer"] = [row for row in rows["customer"] if row[0] != b"3"]
+        with opened(vtgate.address, {"type": "copy"}, page_bytes=20_000, now=NOW, after=first) as reader:
+            later = [change for page in until(reader, is_at_head) for change in page.changes]
+    published = {change.event_id for change in first.changes}
+    assert [change.key for change in later if change.operation is Operation.DELETE] == [{"id": 3}]
+    assert not published & {change.event_id for change in later}
 
 
 def test_a_shard_ends_at_its_journal_and_says_what_follows() -> None:
