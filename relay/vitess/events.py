@@ -6,7 +6,7 @@ vstreamer.go, uvstreamer.go and vstream_manager.go (v0.23): strict while replica
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from relay.avro.rows import TableSchema
@@ -16,7 +16,7 @@ from relay.gtid import GtidError
 from relay.lineage import Journal
 from relay.source import STREAMED_PAGE
 from relay.sql.changes import TransactionChanges
-from relay.sql.statements import Kind, classify
+from relay.sql.statements import Classified, Kind, classify
 from relay.sql.tables import Row, Table
 from relay.vitess.position import Place, added, canonical, including
 from relay.vitess.proto import vtgate_pb2 as pb
@@ -25,6 +25,7 @@ from relay.vitess.tables import Tables
 
 BEGIN, COMMIT, ROLLBACK, DDL, OTHER, ROW, FIELD, VGTID, JOURNAL, COPY_COMPLETED = 2, 3, 4, 5, 11, 12, 13, 15, 16, 20
 _STATEMENTS = (6, 7, 8, 9)  # INSERT, REPLACE, UPDATE, DELETE as statements
+_OTHER = Classified(Kind.OTHER)
 _SHARDS = 1  # the migration type of a reshard
 
 LARGEST_UNNAMED = 64 << 20
@@ -266,7 +267,11 @@ class ShardEvents:
     def _statement(self, event: pb.VEvent) -> None:
         if self._has_begun:
             raise Broken("a statement inside of a transaction with rows")
-        tables = _emptied(event.statement) if event.type == DDL else ()
+        said = classify(event.statement, "") if event.type == DDL else _OTHER
+        if said.kind is Kind.CHANGE:
+            self._refuse(event, [table for _, table in said.names])
+        is_emptied = said.kind in (Kind.TRUNCATE, Kind.DROP) and not said.temporary
+        tables = [table for _, table in said.tables] if is_emptied else ()
         known = [table for name in tables if (table := self.tables.known(name)) is not None]
         if known:
             position = self._position or self._including(event.event_gtid)
@@ -280,6 +285,20 @@ class ShardEvents:
         self._gtid, self._timestamp = event.event_gtid, event.timestamp
         self._advance(event)
         self._reset()
+
+    def _refuse(self, event: pb.VEvent, names: Sequence[str]) -> None:
+        """I1: a partition or tablespace that goes takes rows with it, and nothing says which."""
+        copied, begun = self.place.copied, [pk.table_name for pk in self.place.pks]
+        given = [name for name in names if copied is None or name in copied or name in begun]
+        table = next((name for name in given if self.tables.known(name) is not None), None)
+        if table is None:
+            return
+        shown = event.statement if len(event.statement) <= 200 else f"{event.statement[:200]}..."
+        raise RelayError(
+            f"shard {self.qualified}: at {self._position or event.event_gtid or f'after {self.place.executed}'} a "
+            f"statement removes or replaces rows of {table}, and which they are is not told: {shown!r}. Reset the "
+            "source, to copy its tables again, or to a position after this one if those rows are to stay. Use DELETE"
+        )
 
     # ------------------------------------------------------------------ rows
 
@@ -387,9 +406,3 @@ class ShardEvents:
     def _name(self, keyspace: str, shard: str) -> str:
         # Another keyspace is no reshard of Vitess' own; still nothing is lost by it.
         return shard if keyspace == self.keyspace else f"{keyspace}/{shard}"
-
-
-def _emptied(statement: str) -> list[str]:
-    found = classify(statement, "")
-    is_emptied = found.kind in (Kind.TRUNCATE, Kind.DROP) and not found.temporary
-    return [table for _, table in found.tables] if is_emptied else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -156,6 +157,41 @@ def test_transactions_without_rows_move_the_position_in_few_pages() -> None:
     assert pages[-1].position == {"gtid": log.head}
     assert len(pages) < 20
     assert not any(page.changes for page in pages)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "alter table customer drop partition p0, p1",
+        "alter table customer truncate partition all",
+        "alter table customer exchange partition p0 with table swap",
+        "alter table parts exchange partition p0 with table customer without validation",
+        "alter table customer discard tablespace",
+    ],
+)
+def test_rows_that_go_with_their_partition_are_refused_with_table_statement_and_position(statement: str) -> None:
+    log = Log()
+    log.add(*new(1))
+    log.add(statement=statement)
+    log.add(*new(2))
+    told = rf"shop/commerce/0: at MariaDB/0-1-12 .* rows of customer, .*{re.escape(statement)}.*[Rr]eset"
+    with (
+        ScriptedVtgate(log.script) as vtgate,
+        opened(vtgate.address, START, tables=TABLES, now=NOW) as reader,
+        pytest.raises(RelayError, match=told),
+    ):
+        until(reader, is_at_head)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["alter table customer add partition (partition p1 values less than (9))", "alter table parts drop partition p0"],
+)
+def test_partitions_that_are_added_or_are_of_other_tables_are_no_loss(statement: str) -> None:
+    log = Log()
+    log.add(statement=statement)
+    log.add(*new(2))
+    assert [change.key for page in read_all(log) for change in page.changes] == [{"id": 2}]
 
 
 def test_a_page_ends_where_the_columns_of_a_table_of_it_change() -> None:
