@@ -334,7 +334,8 @@ class VitessShardReader:
             self._lost = ended.text
             return self._lose(begun)
         if kind is Ending.MISMATCH:
-            self.watch.mismatched(self.place, self.settings.wait)
+            behind = self.watch.mismatched(self.place, self.settings.wait)
+            return self._nothing(begun, failed=behind or str(ended))
         return self._nothing(begun, failed=str(ended))
 
     def _widen(self, ended: StreamEnded, begun: float) -> Page:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import event as note
@@ -15,12 +16,14 @@ from hypothesis import strategies as st
 from relay.change import Operation
 from relay.errors import RelayError, Unavailable
 from relay.source import Page
+from relay.vitess.client import TABLET_TYPES
 from relay.vitess.position import Place
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import decoder
 from tests.vitess.reading import is_at_head, layout, opened, summary, until
 from tests.vitess.scripted import HOLDS, KEYSPACE, Fails, Log, ScriptedVtgate, Step, copy_script, fields
 
+PRIMARY = TABLET_TYPES["PRIMARY"]
 START = {"gtid": "MariaDB/0-1-10"}
 TABLES = ("customer", "other")
 NOW = {name: made.table for name in TABLES if (made := decoder(fields(name), layout)) is not None}
@@ -512,6 +515,62 @@ def test_a_position_that_the_shard_never_had_is_refused_with_where_it_stands(sta
         ScriptedVtgate(script) as vtgate,
         opened(vtgate.address, {"gtid": start}, silence=0.3) as reader,
         pytest.raises(RelayError, match=rf"shop/commerce/0: {start} is no position .* stands at MariaDB/0-1-12"),
+    ):
+        until(reader, lambda page: False)
+
+
+MISMATCH = "GTIDSet Mismatch: requested source position:0-1-12, current target vrep position: 0-1-11"
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+@pytest.mark.parametrize("has_primary", [False, True])
+def test_a_replica_that_is_behind_is_waited_for_however_long_it_takes(refuses: bool, has_primary: bool) -> None:
+    log = Log()
+    log.add(*new(1))
+    log.add(*new(2))
+    start, behind = {"gtid": log.head}, ["MariaDB/0-1-11"]
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        if request.vgtid.shard_gtids[0].gtid == "current":
+            if request.tablet_type != PRIMARY:
+                yield [log.vgtid(behind[0] if behind else log.head)]
+            elif has_primary:
+                yield [log.vgtid(log.head)]
+            else:
+                yield Fails("UNAVAILABLE", "no primary")
+        elif behind:
+            if refuses:
+                yield Fails("UNKNOWN", MISMATCH)
+        else:
+            yield from log.script(request)
+        yield HOLDS
+
+    failures: list[str] = []
+
+    def is_behind(page: Page) -> bool:
+        failures.extend([page.failed] if page.failed is not None else [])
+        return len([failure for failure in failures if "behind MariaDB/0-1-12" in failure]) > 3
+
+    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, start, silence=0.2) as reader:
+        pages = until(reader, is_behind)
+        assert {orjson.dumps(page.position) for page in pages} == {orjson.dumps(start)}
+        assert not any(page.reached for page in pages)
+        behind.clear()
+        log.add(*new(3))
+        after = until(reader, lambda page: bool(page.changes))
+    assert [change.key for change in after[-1].changes] == [{"id": 3}]
+
+
+def test_a_position_that_the_primary_lacks_as_well_is_none_of_the_shard() -> None:
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        if request.vgtid.shard_gtids[0].gtid == "current":
+            yield [Log().vgtid("MariaDB/0-1-12" if request.tablet_type == PRIMARY else "MariaDB/0-1-8")]
+        yield HOLDS
+
+    with (
+        ScriptedVtgate(script) as vtgate,
+        opened(vtgate.address, {"gtid": "MariaDB/0-1-13"}, silence=0.2) as reader,
+        pytest.raises(RelayError, match="is no position of it, which stands at MariaDB/0-1-12"),
     ):
         until(reader, lambda page: False)
 
