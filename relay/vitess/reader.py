@@ -73,6 +73,8 @@ class VitessShardReader:
         self._left: Iterator[pb.VEvent] = iter(())
         self._cut: pb.VEvent | None = None
         self._fresh = True
+        # The table that the stream copies.
+        self._copying: str | None = None
         # What is asked of vtgate, and copied in this order.
         self._names = list(tables.names if settings.tables is None else settings.tables)
         if not self._names:
@@ -265,7 +267,12 @@ class VitessShardReader:
             # One table at a time. Of a table that is still to be copied vtgate sends no changes, and it forgets which
             # tables were copied whenever it goes on at another tablet (uvstreamer.go, buildTablePlan): so with
             # several in one stream, changes of one that was copied before could be missed.
-            copy = [table for table in tables if table not in before][:1]
+            begun = [pk.table_name for pk in place.pks]
+            copy = [table for table in tables if table not in before]
+            # The one that was begun goes on, whatever comes before it by now: its place holds for no other.
+            copy = sorted(copy, key=lambda table: table not in begun)[:1]
+            self._copying = copy[0] if copy else None
+            self.place = place = replace(place, pks=tuple(pk for pk in place.pks if pk.table_name in copy))
             if not copy:
                 self.place = place = replace(place, copied=None, pks=())
             else:
@@ -306,9 +313,10 @@ class VitessShardReader:
         page = self._page(begun)
         self._hang_up()
         before = self.place.copied or ()
-        rest = [table for table in self._names if table not in before]
-        done = (*before, *rest[:1])
-        self.place = replace(self.place, copied=done if rest[1:] else None, pks=())
+        assert self._copying is not None
+        done = (*before, self._copying)
+        rest = [table for table in self._names if table not in done]
+        self.place = replace(self.place, copied=done if rest else None, pks=())
         log.info("%s: copied %s", self.qualified, done[-1])
         return replace(page, position=self.place.to_json())
 

@@ -309,6 +309,33 @@ def test_the_position_of_every_page_of_a_copy_covers_its_rows_and_no_others(in_p
     assert not published & {change.event_id for change in later}
 
 
+@pytest.mark.parametrize("names", [("aaa", "customer", "other"), ("other", "customer"), ("other",)])
+def test_a_table_that_was_begun_is_copied_on_first_whatever_tables_come_before_it_by_now(
+    names: tuple[str, ...],
+) -> None:
+    log = Log()
+    log.add(*new(1))
+    log.layouts["aaa"] = fields("aaa")
+    rows: dict[str, list[tuple[bytes | None, ...]]] = {
+        table: [(b"%d" % i, b"x") for i in range(1, 9)] for table in ("aaa", "customer", "other")
+    }
+    with ScriptedVtgate(copy_script(log, rows, batch=3, seed=1)) as vtgate:
+        with opened(vtgate.address, {"type": "copy"}, tables=TABLES, page_bytes=1) as reader:
+            page = until(reader, lambda page: len(page.changes) == 3)[-1]
+        log.add(((b"2", b"x"), (b"2", b"new")))
+        with opened(vtgate.address, {"type": "copy"}, tables=names, after=page) as reader:
+            changes = [change for page in until(reader, is_at_head) for change in page.changes]
+    read = [(c.table, c.key["id"]) for c in changes if c.key is not None and c.operation is Operation.READ]
+    others = [(name, i) for name in names if name != "customer" for i in range(1, 9)]
+    if "customer" in names:
+        assert read == [*(("customer", i) for i in range(4, 9)), *others]
+        assert [(c.key, c.new) for c in changes if c.operation is Operation.UPDATE] == [
+            ({"id": 2}, {"id": 2, "name": "new"})
+        ]
+    else:
+        assert read == others
+
+
 def test_a_shard_ends_at_its_journal_and_says_what_follows() -> None:
     log = Log()
     log.add(*new(1))
