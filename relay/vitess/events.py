@@ -6,7 +6,8 @@ vstreamer.go, uvstreamer.go and vstream_manager.go (v0.23): strict while replica
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from relay.avro.rows import TableSchema
@@ -23,6 +24,8 @@ from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import Decoder
 from relay.vitess.tables import Tables
 
+log = logging.getLogger(__name__)
+
 BEGIN, COMMIT, ROLLBACK, DDL, OTHER, ROW, FIELD, VGTID, JOURNAL, COPY_COMPLETED = 2, 3, 4, 5, 11, 12, 13, 15, 16, 20
 _STATEMENTS = (6, 7, 8, 9)  # INSERT, REPLACE, UPDATE, DELETE as statements
 _OTHER = Classified(Kind.OTHER)
@@ -37,7 +40,10 @@ class Broken(Exception):
 
 
 class ShardEvents:
-    """Used by one thread. ``place``: where the stream was opened. ``snapshot``: of the rows that are copied."""
+    """Used by one thread. ``place``: where the stream was opened. ``snapshot``: of the rows that are copied.
+
+    ``wanted``: whether a table is relayed, by its name, also if it is not there any more.
+    """
 
     def __init__(
         self,
@@ -53,6 +59,7 @@ class ShardEvents:
         copy_begun: float = 0.0,
         largest_unnamed: int = LARGEST_UNNAMED,
         page_bytes: int = STREAMED_PAGE,
+        wanted: Callable[[str], bool],
     ) -> None:
         self.qualified = qualified
         self.keyspace = keyspace
@@ -75,6 +82,7 @@ class ShardEvents:
         self.moved = False
         self.largest_unnamed = largest_unnamed
         self._page_bytes = page_bytes
+        self._wanted = wanted
         self._snapshot = snapshot
         self._copy_begun = copy_begun
         self._decoders: dict[str, Decoder | None] = {}
@@ -273,6 +281,7 @@ class ShardEvents:
         is_emptied = said.kind in (Kind.TRUNCATE, Kind.DROP) and not said.temporary
         tables = [table for _, table in said.tables] if is_emptied else ()
         known = [table for name in tables if (table := self.tables.known(name)) is not None]
+        self._warn_of(event, [name for name in tables if self.tables.known(name) is None])
         if known:
             position = self._position or self._including(event.event_gtid)
             transaction = event.event_gtid or added(self.place.executed, position)
@@ -288,17 +297,34 @@ class ShardEvents:
 
     def _refuse(self, event: pb.VEvent, names: Sequence[str]) -> None:
         """I1: a partition or tablespace that goes takes rows with it, and nothing says which."""
+        table = next((name for name in self._given(names) if self.tables.known(name) is not None), None)
+        if table is not None:
+            raise RelayError(
+                f"shard {self.qualified}: at {self._where(event)} a statement removes or replaces rows of {table}, and "
+                f"which they are is not told: {_shown(event)!r}. Reset the source, to copy its tables again, or to a "
+                "position after this one if those rows are to stay. Use DELETE"
+            )
+
+    def _warn_of(self, event: pb.VEvent, names: Sequence[str]) -> None:
+        """I1: a table that is there no more has no layout, so nothing can be told that empties it elsewhere."""
+        for table in self._given(names):
+            if self._wanted(table):
+                log.warning(
+                    "%s: ROWS OF %s MAY STAY WHERE THEY WERE RELAYED TO: %r, at %s, is not relayed, since the table "
+                    "was gone before the relay began. If it was ever relayed, delete its rows there",
+                    self.qualified,
+                    table,
+                    _shown(event),
+                    self._where(event),
+                )
+
+    def _given(self, names: Sequence[str]) -> list[str]:
+        """Return those of the tables that rows may have been given of."""
         copied, begun = self.place.copied, [pk.table_name for pk in self.place.pks]
-        given = [name for name in names if copied is None or name in copied or name in begun]
-        table = next((name for name in given if self.tables.known(name) is not None), None)
-        if table is None:
-            return
-        shown = event.statement if len(event.statement) <= 200 else f"{event.statement[:200]}..."
-        raise RelayError(
-            f"shard {self.qualified}: at {self._position or event.event_gtid or f'after {self.place.executed}'} a "
-            f"statement removes or replaces rows of {table}, and which they are is not told: {shown!r}. Reset the "
-            "source, to copy its tables again, or to a position after this one if those rows are to stay. Use DELETE"
-        )
+        return [name for name in names if copied is None or name in copied or name in begun]
+
+    def _where(self, event: pb.VEvent) -> str:
+        return self._position or event.event_gtid or f"the transaction after {self.place.executed}"
 
     # ------------------------------------------------------------------ rows
 
@@ -406,3 +432,7 @@ class ShardEvents:
     def _name(self, keyspace: str, shard: str) -> str:
         # Another keyspace is no reshard of Vitess' own; still nothing is lost by it.
         return shard if keyspace == self.keyspace else f"{keyspace}/{shard}"
+
+
+def _shown(event: pb.VEvent) -> str:
+    return event.statement if len(event.statement) <= 200 else f"{event.statement[:200]}..."

@@ -23,7 +23,7 @@ from relay.vitess.head import select_all
 from relay.vitess.position import Place
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.settings import Settings
-from relay.vitess.tables import Tables
+from relay.vitess.tables import INTERNAL, Tables
 from relay.vitess.watch import Purged, Watch
 
 log = logging.getLogger(__name__)
@@ -257,7 +257,12 @@ class VitessShardReader:
             copy_begun=now,
             largest_unnamed=self.settings.largest_unnamed,
             page_bytes=self.settings.page_bytes,
+            wanted=self._wants,
         )
+
+    def _wants(self, table: str) -> bool:
+        wanted = self.settings.tables
+        return table in wanted if wanted is not None else not table.startswith(INTERNAL)
 
     def _open(self) -> None:
         """Open the stream where the last page ended. Does not wait."""

@@ -197,6 +197,29 @@ def test_partitions_that_are_added_or_are_of_other_tables_are_no_loss(statement:
     assert [change.key for page in read_all(log) for change in page.changes] == [{"id": 2}]
 
 
+@pytest.mark.parametrize("statement", ["drop table if exists other, customer", "truncate table other"])
+@pytest.mark.parametrize("names", [None, TABLES, ("customer",)])
+def test_a_table_that_is_emptied_and_was_gone_before_the_relay_began_is_told_of_loudly(
+    statement: str, names: tuple[str, ...] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = Log()
+    log.add(statement=statement)
+    log.add(statement="drop table _vt_hld_6ace8bcef73211ea87e9f875a4d24e90_20200915120410_")
+    known = {"customer": NOW["customer"]}
+    with ScriptedVtgate(log.script) as vtgate, opened(vtgate.address, START, tables=names, now=known) as reader:
+        pages = until(reader, is_at_head)
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    if names is not None and "other" not in names:
+        assert not told
+    else:
+        (warning,) = told
+        assert "ROWS OF other MAY STAY" in warning
+        assert statement in warning
+        assert "MariaDB/0-1-11" in warning
+    emptied = [change.table for page in pages for change in page.changes]
+    assert emptied == (["customer"] if "customer" in statement else [])
+
+
 def test_a_page_ends_where_the_columns_of_a_table_of_it_change() -> None:
     log = Log()
     log.add(*new(1))
