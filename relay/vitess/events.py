@@ -6,7 +6,6 @@ vstreamer.go, uvstreamer.go and vstream_manager.go (v0.23): strict while replica
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -17,14 +16,13 @@ from relay.gtid import GtidError
 from relay.lineage import Journal
 from relay.source import STREAMED_PAGE
 from relay.sql.changes import TransactionChanges
-from relay.sql.statements import Classified, Kind, classify
+from relay.sql.statements import Classified, Kind, Name, classify
 from relay.sql.tables import Row, Table
+from relay.vitess.losses import refusal, warn_of_gone
 from relay.vitess.position import Place, added, canonical, including
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import Decoder
 from relay.vitess.tables import Tables
-
-log = logging.getLogger(__name__)
 
 BEGIN, COMMIT, ROLLBACK, DDL, OTHER, ROW, FIELD, VGTID, JOURNAL, COPY_COMPLETED = 2, 3, 4, 5, 11, 12, 13, 15, 16, 20
 _STATEMENTS = (6, 7, 8, 9)  # INSERT, REPLACE, UPDATE, DELETE as statements
@@ -131,7 +129,7 @@ class ShardEvents:
     # ------------------------------------------------------------------ events
 
     def take_in(self, event: pb.VEvent) -> bool:
-        """Take one event in. False: not before the page was ended, since a table's layout changes by it.
+        """Take one event in. False: not before the page was ended: a table's layout changes by it, or it is refused.
 
         Raises `Broken`, and ``RelayError`` on what is final.
         """
@@ -150,7 +148,8 @@ class ShardEvents:
         elif kind == FIELD:
             return self._field(event)
         elif kind in (DDL, OTHER):
-            self._statement(event)
+            self.moved = True
+            return self._statement(event)
         elif kind == JOURNAL:
             self._journal(event.journal)
         elif kind == COPY_COMPLETED:
@@ -272,16 +271,22 @@ class ShardEvents:
         if seconds:
             self.progress = float(seconds)
 
-    def _statement(self, event: pb.VEvent) -> None:
+    def _statement(self, event: pb.VEvent) -> bool:
         if self._has_begun:
             raise Broken("a statement inside of a transaction with rows")
         said = classify(event.statement, "") if event.type == DDL else _OTHER
-        if said.kind is Kind.CHANGE:
-            self._refuse(event, [table for _, table in said.names])
+        statement, at = event.statement, self._position or event.event_gtid or f"what follows {self.place.executed}"
+        for name in self._given(said.names if said.kind is Kind.CHANGE else ()):
+            if self.tables.known(name) is not None:
+                if self.changes.size:
+                    return False  # so that whoever begins after it has what came before
+                raise refusal(self.qualified, name, statement, at)
         is_emptied = said.kind in (Kind.TRUNCATE, Kind.DROP) and not said.temporary
-        tables = [table for _, table in said.tables] if is_emptied else ()
-        known = [table for name in tables if (table := self.tables.known(name)) is not None]
-        self._warn_of(event, [name for name in tables if self.tables.known(name) is None])
+        emptied = said.tables if is_emptied else ()
+        known = [table for _, name in emptied if (table := self.tables.known(name)) is not None]
+        for name in self._given(emptied):
+            if self.tables.known(name) is None and self._wanted(name):
+                warn_of_gone(self.qualified, name, statement, at)
         if known:
             position = self._position or self._including(event.event_gtid)
             transaction = event.event_gtid or added(self.place.executed, position)
@@ -294,37 +299,12 @@ class ShardEvents:
         self._gtid, self._timestamp = event.event_gtid, event.timestamp
         self._advance(event)
         self._reset()
+        return True
 
-    def _refuse(self, event: pb.VEvent, names: Sequence[str]) -> None:
-        """I1: a partition or tablespace that goes takes rows with it, and nothing says which."""
-        table = next((name for name in self._given(names) if self.tables.known(name) is not None), None)
-        if table is not None:
-            raise RelayError(
-                f"shard {self.qualified}: at {self._where(event)} a statement removes or replaces rows of {table}, and "
-                f"which they are is not told: {_shown(event)!r}. Reset the source, to copy its tables again, or to a "
-                "position after this one if those rows are to stay. Use DELETE"
-            )
-
-    def _warn_of(self, event: pb.VEvent, names: Sequence[str]) -> None:
-        """I1: a table that is there no more has no layout, so nothing can be told that empties it elsewhere."""
-        for table in self._given(names):
-            if self._wanted(table):
-                log.warning(
-                    "%s: ROWS OF %s MAY STAY WHERE THEY WERE RELAYED TO: %r, at %s, is not relayed, since the table "
-                    "was gone before the relay began. If it was ever relayed, delete its rows there",
-                    self.qualified,
-                    table,
-                    _shown(event),
-                    self._where(event),
-                )
-
-    def _given(self, names: Sequence[str]) -> list[str]:
+    def _given(self, names: Sequence[Name]) -> list[str]:
         """Return those of the tables that rows may have been given of."""
         copied, begun = self.place.copied, [pk.table_name for pk in self.place.pks]
-        return [name for name in names if copied is None or name in copied or name in begun]
-
-    def _where(self, event: pb.VEvent) -> str:
-        return self._position or event.event_gtid or f"the transaction after {self.place.executed}"
+        return [name for _, name in names if copied is None or name in copied or name in begun]
 
     # ------------------------------------------------------------------ rows
 
@@ -432,7 +412,3 @@ class ShardEvents:
     def _name(self, keyspace: str, shard: str) -> str:
         # Another keyspace is no reshard of Vitess' own; still nothing is lost by it.
         return shard if keyspace == self.keyspace else f"{keyspace}/{shard}"
-
-
-def _shown(event: pb.VEvent) -> str:
-    return event.statement if len(event.statement) <= 200 else f"{event.statement[:200]}..."

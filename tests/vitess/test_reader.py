@@ -177,13 +177,25 @@ def test_rows_that_go_with_their_partition_are_refused_with_table_statement_and_
     log.add(*new(1))
     log.add(statement=statement)
     log.add(*new(2))
+    whole = list(log.play(log.transactions, set()))
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        if request.vgtid.shard_gtids[0].gtid == "current":
+            yield [log.vgtid(log.head)]
+        else:
+            yield [event for answer in whole for event in answer]
+        yield HOLDS
+
     told = rf"shop/commerce/0: at MariaDB/0-1-12 .* rows of customer, .*{re.escape(statement)}.*[Rr]eset"
     with (
-        ScriptedVtgate(log.script) as vtgate,
+        ScriptedVtgate(script) as vtgate,
         opened(vtgate.address, START, tables=TABLES, now=NOW) as reader,
-        pytest.raises(RelayError, match=told),
     ):
-        until(reader, is_at_head)
+        # Whatever came before it is given, so that one can begin after it.
+        before = until(reader, lambda page: bool(page.changes))
+        with pytest.raises(RelayError, match=told):
+            until(reader, is_at_head)
+    assert [change.key for change in before[-1].changes] == [{"id": 1}]
 
 
 @pytest.mark.parametrize(
