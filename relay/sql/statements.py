@@ -234,7 +234,7 @@ def _alter(reader: _Reader) -> Classified:
     if table is None:
         return Classified(Kind.OTHER)
     renamed: Sequence[tuple[Name, Name]] = ()
-    empties = False
+    empties: list[Name] = []
     depth = 0
     while reader.now is not _END:
         token = reader.step()
@@ -246,11 +246,14 @@ def _alter(reader: _Reader) -> Classified:
             renamed = ((table, new),) if new is not None else ()
         elif (
             depth == 0
-            and token.says("TRUNCATE", "DROP", "EXCHANGE", "DISCARD")
+            and token.says("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "DISCARD")
             and reader.now.says("PARTITION", "TABLESPACE")
         ):
-            empties = True
-    return Classified(Kind.CHANGE if empties else Kind.ALTER, (table,), tuple(renamed), (table,) if empties else ())
+            empties.append(table)
+        elif depth == 0 and empties and token.says("WITH") and reader.skip("TABLE"):
+            # What a partition is exchanged with.
+            empties += [name] if (name := reader.name()) is not None else []
+    return Classified(Kind.CHANGE if empties else Kind.ALTER, (table,), tuple(renamed), tuple(empties))
 
 
 def _create(reader: _Reader) -> Classified:

@@ -29,8 +29,14 @@ EVERY = "/.*"
 
 TABLET_TYPES = {"PRIMARY": 1, "REPLICA": 2, "RDONLY": 3}
 
-BUFFER = 16 << 20
-"""Bytes of events, as they were sent, that wait to be taken; of one answer more than that, all of it (I11)."""
+BUFFER = 64 << 20
+"""Bytes of events, as they were sent, that wait to be taken, of all open streams of a `Vtgate` together (I11).
+
+Each has the same share, and holds the whole of an answer that is more than what is left of it.
+"""
+
+LEAST_BUFFER = 1 << 20
+"""Bytes that a stream may have waiting however many are open: with less, vtgate waits for us after each answer."""
 
 _VSTREAM = "/vtgateservice.Vitess/VStream"
 _EXECUTE = "/vtgateservice.Vitess/Execute"
@@ -72,15 +78,47 @@ class Tls:
     name: str | None = None
 
 
-class VStream:
-    """One open change stream. ``take`` and ``close`` may be called by different threads."""
+class Budget:
+    """Bytes that streams share, whichever threads they are opened and closed by."""
 
-    def __init__(self, call: Any, buffer: int = BUFFER) -> None:
+    def __init__(self, total: int = BUFFER, least: int = LEAST_BUFFER) -> None:
+        self.total = total
+        self.least = least
+        self._streams = 0
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Budget[{self.total} bytes, {self._streams} streams]>"
+
+    @property
+    def share(self) -> int:
+        """Bytes that each of the open streams may hold now."""
+        return max(self.least, self.total // max(1, self._streams))
+
+    def join(self) -> None:
+        with self._lock:
+            self._streams += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._streams -= 1
+
+
+class VStream:
+    """One open change stream. ``take`` and ``close`` may be called by different threads.
+
+    ``budget``: what it takes its share of until it is closed.
+    """
+
+    def __init__(self, call: Any, budget: Budget) -> None:
         self._call = call
-        self._buffer = buffer
+        self._budget = budget
+        budget.join()
         self._waiting: deque[bytes] = deque()
         self._size = 0
         self._changed = threading.Condition()
+        # Whether nothing is read until some of what waits is taken.
+        self._is_full = False
         self._ended: StreamEnded | None = None
         self._closed = False
         self._thread = threading.Thread(target=self._feed, name="vstream", daemon=True)
@@ -105,9 +143,8 @@ class VStream:
                 size += len(answer)
                 taken.append(answer)
             if taken:
-                was_full = self._size >= self._buffer
                 self._size -= size
-                if was_full:
+                if self._is_full:
                     self._changed.notify_all()
             elif self._ended is not None:
                 raise self._ended
@@ -116,6 +153,8 @@ class VStream:
     def close(self) -> None:
         """End the call. What waits is dropped."""
         with self._changed:
+            if not self._closed:
+                self._budget.leave()
             self._closed = True
             self._waiting.clear()
             self._size = 0
@@ -127,8 +166,10 @@ class VStream:
         try:
             for answer in self._call:
                 with self._changed:
-                    while self._size >= self._buffer and not self._closed:
+                    while self._size >= self._budget.share and not self._closed:
+                        self._is_full = True
                         self._changed.wait()
+                    self._is_full = False
                     if self._closed:
                         break
                     self._waiting.append(answer)
@@ -150,6 +191,7 @@ class Vtgate:
         self, address: str, *, user: str | None = None, password: str | None = None, tls: Tls | None = None
     ) -> None:
         self.address = address
+        self._budget = Budget()
         # What Vitess' static authentication reads.
         self._metadata: tuple[tuple[str, str], ...] = (("username", user), ("password", password or "")) if user else ()
         options: list[tuple[str, int | str]] = list(_OPTIONS)
@@ -185,12 +227,13 @@ class Vtgate:
         cells: str = "",
         copy: Sequence[str] = (),
         heartbeat: int = 1,
-        buffer: int = BUFFER,
+        budget: Budget | None = None,
     ) -> VStream:
         """Open one stream over ``shards``, each at its position; an empty one copies the tables first.
 
         ``rules``: by table, the select that filters it. ``copy``: the tables that are copied. ``heartbeat``: seconds
-        of silence after which vtgate sends one. What is wrong with the request is told by ``take``.
+        of silence after which vtgate sends one. ``budget``: where it is not to share that of the others.
+        What is wrong with the request is told by ``take``.
         """
         request = pb.VStreamRequest(
             tablet_type=TABLET_TYPES[tablet_type],
@@ -204,7 +247,7 @@ class Vtgate:
                 exclude_keyspace_from_table_name=True,
             ),
         )
-        return VStream(self._vstream(request, metadata=self._metadata, wait_for_ready=False), buffer)
+        return VStream(self._vstream(request, metadata=self._metadata, wait_for_ready=False), budget or self._budget)
 
     def execute(self, sql: str, target: str = "", timeout: float = 10.0) -> list[dict[str, str | None]]:
         """Run one statement and return its rows by column name. ``target``: such as ``commerce:-80@replica``.

@@ -8,10 +8,8 @@ from collections.abc import Callable
 from relay import gtid
 from relay.errors import RelayError
 from relay.gtid import GtidError, GtidSet
-from relay.vitess.client import CURRENT, StreamEnded, VStream, Vtgate
+from relay.vitess.client import CURRENT, LEAST_BUFFER, Budget, StreamEnded, VStream, Vtgate
 from relay.vitess.proto import vtgate_pb2 as pb
-
-_BUFFER = 1 << 20
 
 
 class Head:
@@ -60,7 +58,7 @@ class Head:
                 tablet_type=self._tablet_type,
                 cells=self._cells,
                 heartbeat=0,
-                buffer=_BUFFER,
+                budget=Budget(LEAST_BUFFER),
             )
 
     def poll(self, timeout: float = 0.0) -> tuple[float, GtidSet] | None:

@@ -23,7 +23,7 @@ from relay.vitess.head import select_all
 from relay.vitess.position import Place
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.settings import Settings
-from relay.vitess.tables import Tables
+from relay.vitess.tables import INTERNAL, Tables
 from relay.vitess.watch import Purged, Watch
 
 log = logging.getLogger(__name__)
@@ -73,6 +73,8 @@ class VitessShardReader:
         self._left: Iterator[pb.VEvent] = iter(())
         self._cut: pb.VEvent | None = None
         self._fresh = True
+        # The table that the stream copies.
+        self._copying: str | None = None
         # What is asked of vtgate, and copied in this order.
         self._names = list(tables.names if settings.tables is None else settings.tables)
         if not self._names:
@@ -255,7 +257,12 @@ class VitessShardReader:
             copy_begun=now,
             largest_unnamed=self.settings.largest_unnamed,
             page_bytes=self.settings.page_bytes,
+            wanted=self._wants,
         )
+
+    def _wants(self, table: str) -> bool:
+        wanted = self.settings.tables
+        return table in wanted if wanted is not None else not table.startswith(INTERNAL)
 
     def _open(self) -> None:
         """Open the stream where the last page ended. Does not wait."""
@@ -265,7 +272,12 @@ class VitessShardReader:
             # One table at a time. Of a table that is still to be copied vtgate sends no changes, and it forgets which
             # tables were copied whenever it goes on at another tablet (uvstreamer.go, buildTablePlan): so with
             # several in one stream, changes of one that was copied before could be missed.
-            copy = [table for table in tables if table not in before][:1]
+            begun = [pk.table_name for pk in place.pks]
+            copy = [table for table in tables if table not in before]
+            # The one that was begun goes on, whatever comes before it by now: its place holds for no other.
+            copy = sorted(copy, key=lambda table: table not in begun)[:1]
+            self._copying = copy[0] if copy else None
+            self.place = place = replace(place, pks=tuple(pk for pk in place.pks if pk.table_name in copy))
             if not copy:
                 self.place = place = replace(place, copied=None, pks=())
             else:
@@ -306,9 +318,10 @@ class VitessShardReader:
         page = self._page(begun)
         self._hang_up()
         before = self.place.copied or ()
-        rest = [table for table in self._names if table not in before]
-        done = (*before, *rest[:1])
-        self.place = replace(self.place, copied=done if rest[1:] else None, pks=())
+        assert self._copying is not None
+        done = (*before, self._copying)
+        rest = [table for table in self._names if table not in done]
+        self.place = replace(self.place, copied=done if rest else None, pks=())
         log.info("%s: copied %s", self.qualified, done[-1])
         return replace(page, position=self.place.to_json())
 
@@ -334,7 +347,8 @@ class VitessShardReader:
             self._lost = ended.text
             return self._lose(begun)
         if kind is Ending.MISMATCH:
-            self.watch.mismatched(self.place, self.settings.wait)
+            behind = self.watch.mismatched(self.place, self.settings.wait)
+            return self._nothing(begun, failed=behind or str(ended))
         return self._nothing(begun, failed=str(ended))
 
     def _widen(self, ended: StreamEnded, begun: float) -> Page:

@@ -28,7 +28,7 @@ from relay.vitess.head import Head, why_silent
 from relay.vitess.keyrange import KeyRange, shards_covering
 from relay.vitess.reader import VitessShardReader
 from relay.vitess.settings import Settings
-from relay.vitess.tables import Tables
+from relay.vitess.tables import INTERNAL, Tables
 from relay.vitess.vindex import VindexError, keyspace_id
 
 if TYPE_CHECKING:
@@ -38,9 +38,6 @@ log = logging.getLogger(__name__)
 
 _UNKNOWN_TABLE = "VT05005"
 """What vtgate says of a table that its vschema does not have."""
-
-_INTERNAL = ("_vt_", "_vt.")
-"""What the names of tables begin with that Vitess makes for itself."""
 
 
 def tables_of(entry: SourceConfig) -> list[str]:
@@ -179,7 +176,7 @@ class VitessSource:
         key = self.config.key_columns(table)
         primary = self._in_order(table, primary)
         if self.config.tables is None:
-            if table.startswith(_INTERNAL):
+            if table.startswith(INTERNAL):
                 return None
             if not key and not primary:
                 self._leave_out(table)

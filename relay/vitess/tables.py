@@ -9,6 +9,9 @@ from relay.sql.tables import Table
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import Decoder, Layout, decoder
 
+INTERNAL = ("_vt_", "_vt.")
+"""What the names of tables begin with that Vitess makes for itself."""
+
 _REMEMBERED = 1000
 
 

@@ -19,6 +19,7 @@ from relay.vitess.position import Place
 from relay.vitess.settings import Settings
 
 _DOUBLINGS = 7
+_PRIMARY = "PRIMARY"
 _COPY_PATIENCE = 20  # times as long: vtgate first sorts a table that it copies
 
 
@@ -51,14 +52,9 @@ class Watch:
         self.reached: float | None = None
         # By the monotonic clock: when anything came last, and when it was last certain that nothing is missing.
         self._heard = self._certain = time.monotonic()
-        self._head = Head(
-            vtgate,
-            keyspace,
-            shard,
-            table,
-            tablet_type=settings.tablet_type,
-            cells=settings.cells,
-            clock=clock,
+        self._head, self._primary = (
+            Head(vtgate, keyspace, shard, table, tablet_type=tablet_type, cells=settings.cells, clock=clock)
+            for tablet_type in (settings.tablet_type, _PRIMARY)
         )
         # A head that has not been reached, and when it was asked for; when one was last asked for.
         self._ahead: tuple[float, GtidSet] | None = None
@@ -70,6 +66,7 @@ class Watch:
 
     def close(self) -> None:
         self._head.close()
+        self._primary.close()
 
     def opened(self) -> None:
         """The stream was opened: what was asked before is too old to judge it by."""
@@ -86,6 +83,7 @@ class Watch:
         """The place that was read to has moved."""
         self._certain = time.monotonic()
         self._mismatches = self._given_up = 0
+        self._primary.close()  # an answer might lack what was read since
 
     def head(self, timeout: float) -> GtidSet | None:
         """Return where the shard stands, asked now; None if the answer takes longer: ask again."""
@@ -130,10 +128,13 @@ class Watch:
             return f"vtgate sent nothing for {silence:g} s: {self._why()}"
         patience = silence * 2 ** min(self._given_up, _DOUBLINGS) * (_COPY_PATIENCE if place.copied is not None else 1)
         is_patient = now - self._certain <= patience
+        behind = None
         if self._ahead is not None and not moves:
-            self.refuse(place, self._ahead[1], patient=is_patient)
+            behind = self.refuse(place, self._ahead[1], patient=is_patient)
         if is_patient:
             return None
+        if behind is not None:
+            return f"nothing came for {patience:g} s: {behind}"
         if self._ahead is None:
             if not self._head.is_asking:
                 self._ask()
@@ -149,27 +150,50 @@ class Watch:
             f"nothing came for {patience:g} s after {place.executed}, and it stands at {head.position}: {self._why()}"
         )
 
-    def mismatched(self, place: Place, timeout: float) -> None:
-        """No tablet has executed ``place``. Raises ``RelayError`` once that will not pass."""
+    def mismatched(self, place: Place, timeout: float) -> str | None:
+        """No tablet has executed ``place``: return that they are behind it, None if that is not known.
+
+        Raises ``RelayError`` once it is sure that the shard never had it.
+        """
         self._mismatches += 1
         head = self.head(timeout)
-        if head is not None:
-            self.refuse(place, head, patient=self._mismatches < 2)
+        return None if head is None else self.refuse(place, head, patient=self._mismatches < 2)
 
-    def refuse(self, place: Place, head: GtidSet, *, patient: bool) -> None:
-        """Raise ``RelayError`` if the shard, which stands at ``head``, never had ``place``.
+    def refuse(self, place: Place, head: GtidSet, *, patient: bool) -> str | None:
+        """Return that the tablet, which stands at ``head``, is behind ``place``; None if it is not.
 
-        ``patient``: the tablet may only be behind.
+        Raises ``RelayError`` if the shard never had ``place``. That a replica lacks it says nothing: it may be far
+        behind the one that was read before. So the primary is asked, unless ``patient``.
         """
         if not place.executed:
-            return
+            return None
         mine = gtid.parse(place.executed)
-        if mine.flavour == head.flavour and (patient or head.contains(mine)) and not mine.diverges(head):
-            return
+        is_other = mine.flavour != head.flavour or mine.diverges(head)
+        if not is_other:
+            if head.contains(mine):
+                return None
+            of_primary = None if patient else self._primary_head(head)
+            if of_primary is None or (of_primary.contains(mine) and not mine.diverges(of_primary)):
+                return (
+                    f"the {self.settings.tablet_type} tablet of it stands at {head.position}, behind "
+                    f"{place.executed}, up to where it was read: it goes on once a tablet has caught up"
+                )
+            head = of_primary
         raise RelayError(
             f"shard {self.qualified}: {place.executed} is no position of it, which stands at {head.position}: it is "
             f"from another database, or was lost there. Reset it: relay reset CONFIG {self.source} --to ..."
         )
+
+    def _primary_head(self, head: GtidSet) -> GtidSet | None:
+        """Return where the primary stands, asked after the place was read; None if it does not say (yet).
+
+        ``head``: that of the tablets that are read.
+        """
+        if self.settings.tablet_type == _PRIMARY:
+            return head
+        self._primary.ask()
+        answer = self._primary.poll(self.settings.wait)
+        return answer[1] if answer is not None else None
 
     def is_purged(self, place: Place, text: str) -> bool:
         """Whether what comes after ``place`` is gone. ``text``: what the server said of it."""

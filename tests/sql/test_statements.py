@@ -36,6 +36,7 @@ from relay.sql.statements import Classified, Kind, Name, classify
         ("ALTER TABLE orders COMMENT 'RENAME TO x'", Kind.ALTER, ["shop.orders"]),
         ("ALTER TABLE orders TRUNCATE PARTITION p0", Kind.CHANGE, ["shop.orders"]),
         ("ALTER TABLE orders DROP PARTITION p0", Kind.CHANGE, ["shop.orders"]),
+        ("ALTER TABLE orders CONVERT PARTITION p0 TO TABLE old", Kind.CHANGE, ["shop.orders"]),
         ("ALTER DATABASE shop CHARACTER SET utf8mb4", Kind.OTHER, []),
         ("CREATE TABLE IF NOT EXISTS a (id int)", Kind.CREATE, ["shop.a"]),
         ("CREATE OR REPLACE TABLE x.a (id int)", Kind.CREATE, ["x.a"]),
@@ -57,6 +58,12 @@ def test_a_statement_says_what_it_does_and_to_which_tables(sql: str, kind: Kind,
     said = classify(sql, "shop")
     assert said.kind is kind
     assert [".".join(name) for name in said.tables] == tables
+
+
+def test_a_partition_that_is_exchanged_changes_the_rows_of_both_tables() -> None:
+    said = classify("ALTER TABLE orders EXCHANGE PARTITION p0 WITH TABLE `old`.`swap` WITHOUT VALIDATION", "shop")
+    assert said.kind is Kind.CHANGE
+    assert said.names == (("shop", "orders"), ("old", "swap"))
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def opened(
     *,
     shard: str = "0",
     keyspace: str = "commerce",
-    tables: tuple[str, ...] = ("customer",),
+    tables: tuple[str, ...] | None = ("customer",),
     after: Page | None = None,
     now: Mapping[str, Table] | None = None,
     **settings: Any,

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from relay.errors import ConfigError, RelayError, Unavailable
-from relay.vitess.client import StreamEnded, Tls, VStream, Vtgate
+from relay.vitess.client import BUFFER, Budget, StreamEnded, Tls, VStream, Vtgate
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests.vitess.scripted import HOLDS, Fails, Log, ScriptedVtgate, Step
 
@@ -56,7 +56,7 @@ def test_no_more_waits_than_the_bound_however_much_the_server_has() -> None:
             yield [pb.VEvent(statement="x" * 100_000)]
 
     with ScriptedVtgate(script) as vtgate, closing(Vtgate(vtgate.address)) as gate:
-        stream = gate.vstream(AT, {}, buffer=1 << 20)
+        stream = gate.vstream(AT, {}, budget=Budget(1 << 20))
         before = -1
         while before != len(sent):
             before = len(sent)
@@ -64,6 +64,47 @@ def test_no_more_waits_than_the_bound_however_much_the_server_has() -> None:
         assert stream._size <= (1 << 20) + 110_000
         assert len(sent) < 1000  # the rest is held back by the connection's own window
         assert len(taken(stream, 3000)) == 3000
+
+
+def settled(streams: list[VStream]) -> list[int]:
+    """Wait until no more is read, and return how many bytes wait in each."""
+    before = [-1]
+    while before != (sizes := [stream._size for stream in streams]):
+        before = sizes
+        time.sleep(0.3)
+    return sizes
+
+
+def test_streams_share_what_may_wait_and_those_that_are_left_have_more_of_it() -> None:
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        for _ in range(100):
+            yield [pb.VEvent(statement="x" * 100_000)]
+
+    budget = Budget(4 << 20)
+    with ScriptedVtgate(script) as vtgate, closing(Vtgate(vtgate.address)) as gate:
+        streams = [gate.vstream(AT, {}, budget=budget) for _ in range(4)]
+        assert max(settled(streams)) <= (1 << 20) + 110_000
+        for stream in streams[1:]:
+            stream.close()
+            stream.close()
+        assert budget.share == 4 << 20
+        first = taken(streams[0], 1)
+        (size,) = settled(streams[:1])
+        assert 3 << 20 < size <= (4 << 20) + 110_000
+        assert len(taken(streams[0], 100 - len(first))) == 100 - len(first)
+        streams[0].close()
+
+
+def test_all_streams_of_a_connection_have_one_budget_of_which_each_has_some() -> None:
+    with ScriptedVtgate(Log().script) as vtgate, closing(Vtgate(vtgate.address)) as gate:
+        streams = [gate.vstream(AT, {}) for _ in range(4)]
+        assert {stream._budget.share for stream in streams} == {BUFFER // 4}
+        for stream in streams:
+            stream.close()
+        budget = streams[0]._budget
+    for _ in range(1000):
+        budget.join()
+    assert budget.share == 1 << 20
 
 
 def test_a_stream_can_be_closed_by_another_thread_while_it_is_waited_for() -> None:
@@ -83,7 +124,7 @@ def test_a_stream_that_is_closed_while_it_is_full_lets_go() -> None:
             yield [pb.VEvent(statement="x" * 10_000)]
 
     with ScriptedVtgate(script) as vtgate, closing(Vtgate(vtgate.address)) as gate:
-        stream = gate.vstream(AT, {}, buffer=1000)
+        stream = gate.vstream(AT, {}, budget=Budget(1000, 1000))
         taken(stream, 1)
         stream.close()
         stream._thread.join(10.0)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from decimal import Decimal
+from typing import Any
 
 import pytest
 
@@ -69,6 +70,9 @@ create table customer (id bigint primary key, v int);
 create table other (a int, b varchar(20), v int, primary key (a, b));
 create table first (id bigint primary key, v int);
 create table empty (id bigint primary key);
+create table long_rows (id bigint primary key, v longtext);
+create table parts (id bigint primary key, v int)
+  partition by range (id) (partition p0 values less than (10), partition p1 values less than maxvalue);
 create table last (a int, b varchar(20), v int, primary key (a, b));
 """
 _SPLIT = "create table customer (id bigint primary key, v int)"
@@ -85,7 +89,7 @@ def cluster() -> Iterator[Vitess]:
     """``one`` of one shard; ``split`` of two, and a third that takes their place in reshards."""
     if problem := obstacle():
         pytest.skip(problem)
-    names = ("types", "rounded", "customer", "other", "first", "empty", "last")
+    names = ("types", "rounded", "customer", "other", "first", "empty", "long_rows", "parts", "last")
     unsharded = {"sharded": False, "tables": {name: {} for name in names}}
     with Vitess(
         keyspaces={"one": ["0"], "split": ["-80", "80-", "-"]},
@@ -205,6 +209,17 @@ def test_altered_truncated_and_dropped_tables_are_followed(cluster: Vitess, belo
     assert [schema.table for schema in pages[-1].tables][-1] == "other"
 
 
+def test_rows_that_go_with_their_partition_are_refused(cluster: Vitess, below: Callable[..., None]) -> None:
+    start = head(cluster)
+    below("insert into parts values (1, 1), (20, 1)", "alter table parts drop partition p0")
+    with opened(cluster.vtgate, start, keyspace="one", tables=("parts",)) as reader:
+        assert len(changes(until(reader, lambda page: bool(page.changes)))) == 2
+        with pytest.raises(
+            RelayError, match=r"removes or replaces rows of parts.*'alter table parts drop partition p0'"
+        ):
+            until(reader, is_at_head)
+
+
 def test_other_databases_move_the_position_and_give_nothing(cluster: Vitess, below: Callable[..., None]) -> None:
     start = head(cluster)
     for number in range(30):
@@ -228,6 +243,21 @@ def test_a_statement_over_several_shards_is_a_transaction_in_each(cluster: Vites
         transactions |= {change.transaction.id for change in found if change.transaction}
     assert len(transactions) == 2
     cluster.execute("delete from customer", "split")
+
+
+def test_a_row_that_was_copied_and_is_deleted_before_the_copy_goes_on_is_told_to_be_gone(
+    cluster: Vitess, below: Callable[..., None]
+) -> None:
+    below(*(f"insert into long_rows values ({number}, repeat('x', 12000))" for number in range(1, 16)))
+    options: dict[str, Any] = {"keyspace": "one", "tables": ("long_rows",), "page_bytes": 20_000}
+    with opened(cluster.vtgate, {"type": "copy"}, **options) as reader:
+        page = until(reader, lambda page: bool(page.changes))[-1]
+    below("delete from long_rows where id = 1")
+    with opened(cluster.vtgate, {"type": "copy"}, after=page, **options) as reader:
+        later = changes(until(reader, is_at_head))
+    assert [change.key for change in later if change.operation is Operation.DELETE] == [{"id": 1}]
+    read = [change.key["id"] for change in [*page.changes, *later] if change.snapshot and change.key]
+    assert read == list(range(1, 16))
 
 
 def test_a_copy_whose_reader_dies_at_any_page_loses_nothing(cluster: Vitess, below: Callable[..., None]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import event as note
@@ -14,11 +16,14 @@ from hypothesis import strategies as st
 from relay.change import Operation
 from relay.errors import RelayError, Unavailable
 from relay.source import Page
+from relay.vitess.client import TABLET_TYPES
+from relay.vitess.position import Place
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import decoder
 from tests.vitess.reading import is_at_head, layout, opened, summary, until
 from tests.vitess.scripted import HOLDS, KEYSPACE, Fails, Log, ScriptedVtgate, Step, copy_script, fields
 
+PRIMARY = TABLET_TYPES["PRIMARY"]
 START = {"gtid": "MariaDB/0-1-10"}
 TABLES = ("customer", "other")
 NOW = {name: made.table for name in TABLES if (made := decoder(fields(name), layout)) is not None}
@@ -157,6 +162,76 @@ def test_transactions_without_rows_move_the_position_in_few_pages() -> None:
     assert not any(page.changes for page in pages)
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "alter table customer drop partition p0, p1",
+        "alter table customer truncate partition all",
+        "alter table customer exchange partition p0 with table swap",
+        "alter table parts exchange partition p0 with table customer without validation",
+        "alter table customer discard tablespace",
+    ],
+)
+def test_rows_that_go_with_their_partition_are_refused_with_table_statement_and_position(statement: str) -> None:
+    log = Log()
+    log.add(*new(1))
+    log.add(statement=statement)
+    log.add(*new(2))
+    whole = list(log.play(log.transactions, set()))
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        if request.vgtid.shard_gtids[0].gtid == "current":
+            yield [log.vgtid(log.head)]
+        else:
+            yield [event for answer in whole for event in answer]
+        yield HOLDS
+
+    told = rf"shop/commerce/0: at MariaDB/0-1-12 .* rows of customer, .*{re.escape(statement)}.*[Rr]eset"
+    with (
+        ScriptedVtgate(script) as vtgate,
+        opened(vtgate.address, START, tables=TABLES, now=NOW) as reader,
+    ):
+        # Whatever came before it is given, so that one can begin after it.
+        before = until(reader, lambda page: bool(page.changes))
+        with pytest.raises(RelayError, match=told):
+            until(reader, is_at_head)
+    assert [change.key for change in before[-1].changes] == [{"id": 1}]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["alter table customer add partition (partition p1 values less than (9))", "alter table parts drop partition p0"],
+)
+def test_partitions_that_are_added_or_are_of_other_tables_are_no_loss(statement: str) -> None:
+    log = Log()
+    log.add(statement=statement)
+    log.add(*new(2))
+    assert [change.key for page in read_all(log) for change in page.changes] == [{"id": 2}]
+
+
+@pytest.mark.parametrize("statement", ["drop table if exists other, customer", "truncate table other"])
+@pytest.mark.parametrize("names", [None, TABLES, ("customer",)])
+def test_a_table_that_is_emptied_and_was_gone_before_the_relay_began_is_told_of_loudly(
+    statement: str, names: tuple[str, ...] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = Log()
+    log.add(statement=statement)
+    log.add(statement="drop table _vt_hld_6ace8bcef73211ea87e9f875a4d24e90_20200915120410_")
+    known = {"customer": NOW["customer"]}
+    with ScriptedVtgate(log.script) as vtgate, opened(vtgate.address, START, tables=names, now=known) as reader:
+        pages = until(reader, is_at_head)
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    if names is not None and "other" not in names:
+        assert not told
+    else:
+        (warning,) = told
+        assert "ROWS OF other MAY STAY" in warning
+        assert statement in warning
+        assert "MariaDB/0-1-11" in warning
+    emptied = [change.table for page in pages for change in page.changes]
+    assert emptied == (["customer"] if "customer" in statement else [])
+
+
 def test_a_page_ends_where_the_columns_of_a_table_of_it_change() -> None:
     log = Log()
     log.add(*new(1))
@@ -233,6 +308,67 @@ def test_a_copy_that_breaks_off_anywhere_gives_every_row_and_every_change_of_the
         assert state[table] == {int(row[0] or b""): row[1] for row in rows[table]}
     assert len({change.snapshot.id for page in pages for change in page.changes if change.snapshot}) == 1
     assert all(len(request.flags.tables_to_copy) <= 1 for request in vtgate.reads)
+
+
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_the_position_of_every_page_of_a_copy_covers_its_rows_and_no_others(in_pieces: bool) -> None:
+    log = Log()
+    log.add(*new(1))
+    rows: dict[str, list[tuple[bytes | None, ...]]] = {"customer": [(b"%d" % i, b"x" * 12_000) for i in range(1, 30)]}
+    whole = copy_script(log, rows, batch=9, seed=1)
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        for step in whole(request):
+            if in_pieces and isinstance(step, list):
+                yield from ([event] for event in step)
+            else:
+                yield step
+
+    with ScriptedVtgate(script) as vtgate:
+        with opened(vtgate.address, {"type": "copy"}, page_bytes=20_000, now=NOW) as reader:
+            pages = until(reader, is_at_head)
+        seen: list[int] = []
+        for page in [page for page in pages if page.changes]:
+            seen += [change.key["id"] for change in page.changes if change.key is not None]
+            assert page.position is not None
+            assert [Place.of(page.position, "0").pks[0].lastpk.rows[0].values] == [b"%d" % seen[-1]]
+        assert seen == list(range(1, 30))
+        # Gone while nobody reads: whatever was published of it, its DELETE has to come.
+        first = next(page for page in pages if page.changes)
+        log.add(((b"3", b"x"), None))
+        rows["customer"] = [row for row in rows["customer"] if row[0] != b"3"]
+        with opened(vtgate.address, {"type": "copy"}, page_bytes=20_000, now=NOW, after=first) as reader:
+            later = [change for page in until(reader, is_at_head) for change in page.changes]
+    published = {change.event_id for change in first.changes}
+    assert [change.key for change in later if change.operation is Operation.DELETE] == [{"id": 3}]
+    assert not published & {change.event_id for change in later}
+
+
+@pytest.mark.parametrize("names", [("aaa", "customer", "other"), ("other", "customer"), ("other",)])
+def test_a_table_that_was_begun_is_copied_on_first_whatever_tables_come_before_it_by_now(
+    names: tuple[str, ...],
+) -> None:
+    log = Log()
+    log.add(*new(1))
+    log.layouts["aaa"] = fields("aaa")
+    rows: dict[str, list[tuple[bytes | None, ...]]] = {
+        table: [(b"%d" % i, b"x") for i in range(1, 9)] for table in ("aaa", "customer", "other")
+    }
+    with ScriptedVtgate(copy_script(log, rows, batch=3, seed=1)) as vtgate:
+        with opened(vtgate.address, {"type": "copy"}, tables=TABLES, page_bytes=1) as reader:
+            page = until(reader, lambda page: len(page.changes) == 3)[-1]
+        log.add(((b"2", b"x"), (b"2", b"new")))
+        with opened(vtgate.address, {"type": "copy"}, tables=names, after=page) as reader:
+            changes = [change for page in until(reader, is_at_head) for change in page.changes]
+    read = [(c.table, c.key["id"]) for c in changes if c.key is not None and c.operation is Operation.READ]
+    others = [(name, i) for name in names if name != "customer" for i in range(1, 9)]
+    if "customer" in names:
+        assert read == [*(("customer", i) for i in range(4, 9)), *others]
+        assert [(c.key, c.new) for c in changes if c.operation is Operation.UPDATE] == [
+            ({"id": 2}, {"id": 2, "name": "new"})
+        ]
+    else:
+        assert read == others
 
 
 def test_a_shard_ends_at_its_journal_and_says_what_follows() -> None:
@@ -441,6 +577,62 @@ def test_a_position_that_the_shard_never_had_is_refused_with_where_it_stands(sta
         ScriptedVtgate(script) as vtgate,
         opened(vtgate.address, {"gtid": start}, silence=0.3) as reader,
         pytest.raises(RelayError, match=rf"shop/commerce/0: {start} is no position .* stands at MariaDB/0-1-12"),
+    ):
+        until(reader, lambda page: False)
+
+
+MISMATCH = "GTIDSet Mismatch: requested source position:0-1-12, current target vrep position: 0-1-11"
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+@pytest.mark.parametrize("has_primary", [False, True])
+def test_a_replica_that_is_behind_is_waited_for_however_long_it_takes(refuses: bool, has_primary: bool) -> None:
+    log = Log()
+    log.add(*new(1))
+    log.add(*new(2))
+    start, behind = {"gtid": log.head}, ["MariaDB/0-1-11"]
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        if request.vgtid.shard_gtids[0].gtid == "current":
+            if request.tablet_type != PRIMARY:
+                yield [log.vgtid(behind[0] if behind else log.head)]
+            elif has_primary:
+                yield [log.vgtid(log.head)]
+            else:
+                yield Fails("UNAVAILABLE", "no primary")
+        elif behind:
+            if refuses:
+                yield Fails("UNKNOWN", MISMATCH)
+        else:
+            yield from log.script(request)
+        yield HOLDS
+
+    failures: list[str] = []
+
+    def is_behind(page: Page) -> bool:
+        failures.extend([page.failed] if page.failed is not None else [])
+        return len([failure for failure in failures if "behind MariaDB/0-1-12" in failure]) > 3
+
+    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, start, silence=0.2) as reader:
+        pages = until(reader, is_behind)
+        assert {orjson.dumps(page.position) for page in pages} == {orjson.dumps(start)}
+        assert not any(page.reached for page in pages)
+        behind.clear()
+        log.add(*new(3))
+        after = until(reader, lambda page: bool(page.changes))
+    assert [change.key for change in after[-1].changes] == [{"id": 3}]
+
+
+def test_a_position_that_the_primary_lacks_as_well_is_none_of_the_shard() -> None:
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        if request.vgtid.shard_gtids[0].gtid == "current":
+            yield [Log().vgtid("MariaDB/0-1-12" if request.tablet_type == PRIMARY else "MariaDB/0-1-8")]
+        yield HOLDS
+
+    with (
+        ScriptedVtgate(script) as vtgate,
+        opened(vtgate.address, {"gtid": "MariaDB/0-1-13"}, silence=0.2) as reader,
+        pytest.raises(RelayError, match="is no position of it, which stands at MariaDB/0-1-12"),
     ):
         until(reader, lambda page: False)
 
