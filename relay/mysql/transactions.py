@@ -254,7 +254,8 @@ class ShardTransactions:
             if not self._is_open:
                 self._open()
             self._changes.truncate(table)
-            self._tables[table.name] = table
+            # Rows of an older layout may be in the page: a TRUNCATE fits into any.
+            self._tables.setdefault(table.name, table)
             self._has_emptied = True
         self._emptied = []
         if self._is_open:

@@ -1,0 +1,95 @@
+"""What a server sends becomes pages, without a server: layouts, what is held back, what a lost server had alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from relay.avro.rows import Column
+from relay.change import Change
+from relay.lineage import Stream
+from relay.mysql.events import COMMIT, Begin, BinlogEvent, Rows, Statement
+from relay.mysql.layouts import Layouts
+from relay.mysql.positions import TimestampMap
+from relay.mysql.transactions import ShardTransactions
+from relay.source import STREAMED_PAGE
+from relay.sql.tables import Table
+from tests.mysql.shards import config
+
+Page = tuple[list[tuple[str, list[str]]], dict[str, list[str]]]
+"""Operation and columns of each change; the columns of each table of the page."""
+
+
+class Shard:
+    """The transactions of one shard, as the pages that a reader makes of them."""
+
+    def __init__(self, position: str = "MariaDB/0-1-100", **more: Any) -> None:
+        self.layouts = Layouts(config("d", {"-": ["localhost:3306"]}))
+        self.transactions = ShardTransactions(
+            Stream("shop", "d"), "-", self.layouts, {"gtid": position, **more}, 0, TimestampMap(), lambda _: None
+        )
+
+    def layout(self, *columns: str) -> Table:
+        """The layout of ``t``, learned now: a stream reads ahead of what is taken."""
+        table = self.layouts("d", "t", [Column(name, "int") for name in columns], ["id"])
+        assert table is not None
+        return table
+
+    def pages(self, *events: BinlogEvent) -> list[Page]:
+        self.transactions.feed(events)
+        found = []
+        while True:
+            is_full = self.transactions.consume()
+            changes, _, tables, _ = self.transactions.take()
+            if changes:
+                columns = {table.table: [column.name for column in table.row or ()] for table in tables}
+                found.append(([(each.operation.value, list(each.new or {})) for each in changes], columns))
+            if not is_full:
+                return found
+
+
+def begin(number: int, server: int = 1) -> Begin:
+    return Begin(f"0-{server}-{number}", f"MariaDB/0-{server}-{number}", 1000 + number, None, False)
+
+
+def inserted(number: int, table: Table, size: int = 10) -> list[BinlogEvent]:
+    return [begin(number), Rows(table, [(None, tuple(range(len(table.names))))], size), COMMIT]
+
+
+def stated(number: int, sql: str) -> list[BinlogEvent]:
+    return [begin(number), Statement(sql, "d", 1000 + number, False), COMMIT]
+
+
+@pytest.mark.parametrize("after", [("id", "a", "b"), ("id",)])
+@pytest.mark.parametrize("statement", ["TRUNCATE t", "DROP TABLE t"])
+def test_rows_before_a_table_is_emptied_and_altered_keep_their_layout(statement: str, after: tuple[str, ...]) -> None:
+    """All of it comes at once, so the younger layout is known before the older rows are taken."""
+    shard = Shard()
+    old, new = shard.layout("id", "a"), shard.layout(*after)
+    pages = shard.pages(
+        *inserted(101, old),
+        *stated(102, statement),
+        *stated(103, "ALTER TABLE t ADD COLUMN b INT"),
+        *inserted(104, new),
+        *stated(105, statement),
+        *inserted(106, new),
+    )
+    assert [operations for operations, _ in pages] == [
+        [("INSERT", ["id", "a"]), ("TRUNCATE", [])],
+        [("INSERT", list(after)), ("TRUNCATE", []), ("INSERT", list(after))],
+    ]
+    assert [columns["t"] for _, columns in pages] == [["id", "a"], list(after)]
+
+
+def test_a_table_that_is_emptied_before_rows_of_an_older_layout_ends_its_page() -> None:
+    shard = Shard()
+    old, new = shard.layout("id", "a"), shard.layout("id", "a", "b")
+    pages = shard.pages(*stated(101, "TRUNCATE t"), *inserted(102, old), *inserted(103, new))
+    assert [operations for operations, _ in pages] == [
+        [("TRUNCATE", [])],
+        [("INSERT", ["id", "a"])],
+        [("INSERT", ["id", "a", "b"])],
+    ]
+    for operations, columns in pages:
+        assert all(names in ([], columns["t"]) for _, names in operations)
