@@ -73,7 +73,6 @@ class ShardTransactions:
         self._begun: Begin | None = None
         self._is_open = False
         self._emptied: list[Table] = []
-        self._has_emptied = False
         self._waiting: deque[BinlogEvent] = deque()
         self._row = 0  # of the first event that waits
 
@@ -94,7 +93,7 @@ class ShardTransactions:
 
     @property
     def has_changes(self) -> bool:
-        return bool(self._changes.size or self._saved or self._has_emptied)
+        return bool(self._changes.size or self._saved)
 
     @property
     def is_between(self) -> bool:
@@ -130,7 +129,6 @@ class ShardTransactions:
     def _taken(self) -> tuple[list[Change], int]:
         size = self._saved_size + self._changes.size
         changes = self._changes.take()
-        self._has_emptied = False
         if self._saved:
             changes = self._saved + changes
             self._saved, self._saved_size = [], 0
@@ -256,7 +254,6 @@ class ShardTransactions:
             self._changes.truncate(table)
             # Rows of an older layout may be in the page: a TRUNCATE fits into any.
             self._tables.setdefault(table.name, table)
-            self._has_emptied = True
         self._emptied = []
         if self._is_open:
             self._changes.end()

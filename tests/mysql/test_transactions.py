@@ -93,3 +93,29 @@ def test_a_table_that_is_emptied_before_rows_of_an_older_layout_ends_its_page() 
     ]
     for operations, columns in pages:
         assert all(names in ([], columns["t"]) for _, names in operations)
+
+
+@pytest.mark.parametrize("size", [10, STREAMED_PAGE + 1])
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_row_that_is_held_back_over_a_page_is_not_in_a_page_of_another_layout(size: int, first: int) -> None:
+    shard = Shard()
+    old, new = shard.layout("id", "a"), shard.layout("id", "a", "b")
+    opened = [begin(101), *[Rows(old, [(None, (number, 0))], size) for number in range(first)]]
+    pages = shard.pages(*opened)
+    shard.transactions.take()
+    assert not shard.transactions.has_changes  # or its reader would not wait for the next one
+    pages += shard.pages(COMMIT, *inserted(102, new))
+    assert sum((operations for operations, _ in pages), []) == [
+        *[("INSERT", ["id", "a"])] * first,
+        ("INSERT", ["id", "a", "b"]),
+    ]
+    for operations, columns in pages:
+        assert all(names == columns["t"] for _, names in operations)
+
+
+def test_a_row_that_was_held_back_is_ready_once_its_transaction_has_ended() -> None:
+    shard = Shard()
+    shard.pages(begin(101), Rows(shard.layout("id"), [(None, (1,))], STREAMED_PAGE + 1))
+    shard.transactions.feed([COMMIT])
+    shard.transactions.consume()
+    assert shard.transactions.has_changes
