@@ -166,13 +166,20 @@ class ShardServers:
         self._refusals.clear()
         self._lacking_since = None
 
-    def find(self, executed: GtidSet, local: GtidSet, seen: Mapping[str, Mapping[str, int]]) -> Found | Loss:
+    def find(
+        self,
+        executed: GtidSet,
+        local: GtidSet,
+        seen: Mapping[str, Mapping[str, int]],
+        partly: Sequence[str] = (),
+    ) -> Found | Loss:
         """Return the server to go on with after ``executed``.
 
         ``local``: what of it only one replica has. ``seen``: MariaDB, the last sequence number of each server in each
-        domain. Raises ``Unavailable`` when it has to be waited for, ``RelayError`` if it never will.
+        domain. ``partly``: transactions after it of which some rows were published: a server without them cannot give
+        the rest (I9). Raises ``Unavailable`` when it has to be waited for, ``RelayError`` if it never will.
         """
-        looked = self._look(executed - local)
+        looked = self._look(executed - local, partly)
         best = min(looked.found, key=lambda each: each.role.lag > self.max_lag, default=None)
         keep = best
         try:
@@ -186,10 +193,10 @@ class ShardServers:
         finally:
             looked.close(but=keep)
 
-    def better(self, current: str, executed: GtidSet, local: GtidSet) -> str | None:
+    def better(self, current: str, executed: GtidSet, local: GtidSet, partly: Sequence[str] = ()) -> str | None:
         """Return the address of a server that should be read instead of ``current``, None if that is as good."""
         try:
-            looked = self._look(executed - local)
+            looked = self._look(executed - local, partly)
         except RelayError as error:
             log.warning("shard %s: %s", self.shard, error)
             return None
@@ -216,13 +223,15 @@ class ShardServers:
         now = self._clock()
         return sorted(self.addresses(), key=lambda address: self._avoid.get(address, 0.0) > now)
 
-    def _look(self, needed: GtidSet) -> _Looked:
+    def _look(self, needed: GtidSet, partly: Sequence[str]) -> _Looked:
         """Ask the servers, up to the first that can go on and is near enough."""
         looked = _Looked()
+        for gtid in partly:
+            needed = needed | parse(gtid)
         try:
             for address in self._ordered():
                 try:
-                    self._ask(address, needed, looked)
+                    self._ask(address, needed, partly, looked)
                 except Unavailable as error:
                     looked.waits.append(str(error))
                 if looked.found and looked.found[-1].role.lag <= self.max_lag:
@@ -232,11 +241,13 @@ class ShardServers:
             raise
         return looked
 
-    def _ask(self, address: str, needed: GtidSet, looked: _Looked) -> None:
+    def _ask(self, address: str, needed: GtidSet, partly: Sequence[str], looked: _Looked) -> None:
         server = self._connect(address)
         try:
             server.verify()
             executed, role = server.executed(), role_of(server)
+            is_behind = not executed.contains(needed)
+            has_diverged = needed.diverges(executed) or (not is_behind and not _has_all(server, partly))
         except BaseException:
             server.close()
             raise
@@ -252,9 +263,9 @@ class ShardServers:
             refusal = None
         if isinstance(refusal, Purged):
             looked.purged.append(found)
-        elif executed.contains(needed) and not needed.diverges(executed) and refusal is None:
+        elif not is_behind and not has_diverged and refusal is None:
             looked.found.append(found)
-        elif role.is_replica and not needed.diverges(executed) and refusal is None:
+        elif role.is_replica and not has_diverged and refusal is None:
             server.close()
             looked.waits.append(f"{address} is behind: it has {executed.position}")
         elif role.is_replica:
@@ -301,12 +312,7 @@ def _common(executed: GtidSet, new: Found, seen: Mapping[str, Mapping[str, int]]
     """Return how far what was read and what a server has are the same."""
     if not isinstance(executed, MariaDBSet):
         return common(executed, new.executed)
-    ((text,),) = new.server.execute("SELECT @@global.gtid_binlog_state")
-    theirs: dict[str, dict[str, int]] = {}
-    for gtid in str(text).replace("\n", "").split(","):
-        if gtid:
-            domain, server, sequence = gtid.split("-")
-            theirs.setdefault(domain, {})[server] = int(sequence)
+    theirs = _written(new.server)
     shared = []
     for gtid in str(executed).split(","):
         domain, server, sequence = gtid.split("-")
@@ -320,3 +326,29 @@ def _common(executed: GtidSet, new: Found, seen: Mapping[str, Mapping[str, int]]
             last, origin = max(both)
             shared.append(f"{domain}-{origin}-{last}")
     return parse("MariaDB/" + ",".join(shared))
+
+
+def _has_all(server: Server, gtids: Sequence[str]) -> bool:
+    """Whether a server that has got as far as these transactions has them, and not others in their place.
+
+    Of MariaDB the sets do not say it: the last of a domain stands for all before it, whoever made those.
+    """
+    if not gtids or not server.is_mariadb:
+        return True
+    written = _written(server)
+    for gtid in gtids:
+        domain, origin, sequence = gtid.split("-")
+        if written.get(domain, {}).get(origin, 0) < int(sequence):
+            return False
+    return True
+
+
+def _written(server: Server) -> dict[str, dict[str, int]]:
+    """Return, of a MariaDB's binlog, the last sequence number of each server in each domain."""
+    ((text,),) = server.execute("SELECT @@global.gtid_binlog_state")
+    written: dict[str, dict[str, int]] = {}
+    for gtid in str(text).replace("\n", "").split(","):
+        if gtid:
+            domain, origin, sequence = gtid.split("-")
+            written.setdefault(domain, {})[origin] = int(sequence)
+    return written

@@ -97,8 +97,15 @@ class ShardTransactions:
 
     @property
     def is_between(self) -> bool:
-        """Whether nothing was read, or published, of a transaction that was not read whole."""
-        return self._begun is None and not self._partly
+        """Whether nothing was read, or published, of a transaction that was not read whole and may yet be."""
+        return self._begun is None and not self.partly
+
+    @property
+    def partly(self) -> tuple[str, ...]:
+        """The transactions that were published in part; not those that a replica alone has."""
+        if not self._partly:
+            return ()
+        return tuple(gtid for gtid in self._partly if not self.local.contains(parse(gtid)))
 
     def where(self) -> dict[str, Any]:
         """Return the position after all changes that were taken."""
@@ -222,6 +229,9 @@ class ShardTransactions:
         begun = self._begun
         if begun is None:
             raise NotCarried(f"{self._changes.shard}: rows after {self.position} without a GTID")
+        if self.is_local is not None and self.is_local(begun.gtid):
+            # Now, so that no other server is asked for the rest of it.
+            self.local = self.local | parse(begun.gtid)
         origin = begun.origin if isinstance(begun, OriginBegin) else None
         self._changes.begin(
             begun.gtid,

@@ -157,6 +157,37 @@ def test_what_a_failover_has_lost_is_a_gap(primary: MariaDB, replica: MariaDB, w
     reader.close()
 
 
+@pytest.mark.parametrize("written", [1, 3])
+def test_half_of_a_transaction_that_a_failover_has_lost_is_a_gap(
+    primary: MariaDB, replica: MariaDB, written: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I9: its rows were published, the rest never comes; and nothing waits for its end any more."""
+    source = source_of(DATABASE, primary, replica)
+    reader = opened(source)
+    put(primary, 1)
+    replica.wait_for(primary.gtid)
+    shared = primary.gtid
+    replica.stop_replication()
+    monkeypatch.setattr("relay.mysql.transactions.STREAMED_PAGE", 100)
+    primary.execute(f"INSERT {DATABASE}.t SELECT seq, REPEAT('x', 90) FROM {DATABASE}.seq_10_to_30")
+    changes, pages = read_until(reader, lambda found: len(found) > 3)
+    half = pages[-1].position or {}
+    assert half["transaction"] == primary.gtid
+    primary.kill()
+    reader.close()
+    replica.promote()
+    put(replica, *range(1000, 1000 + written))
+    again = resume(source, half)
+    assert isinstance(again, BinlogShardReader)
+    changes, pages = read_until(again, lambda found: len(found) == written, passing=True)
+    assert [(page.gap.reason, page.gap.begin, page.gap.end) for page in pages if page.gap] == [
+        ("failover lost transactions", half, {"gtid": f"MariaDB/{shared}"})
+    ]
+    assert short(changes) == [("INSERT", key, "a") for key in range(1000, 1000 + written)]
+    assert again.transactions.is_between
+    again.close()
+
+
 def test_a_replica_that_is_behind_is_waited_for(primary: MariaDB, replica: MariaDB) -> None:
     """It may still get what was read."""
     source = source_of(DATABASE, primary, replica)

@@ -84,8 +84,8 @@ class Shard:
             raise Interrupted(f"{address} is down")
         return self.known[address]
 
-    def find(self, executed: str, local: str = "") -> str | Loss:
-        found = self.servers.find(parse(executed), parse(local), {})
+    def find(self, executed: str, local: str = "", partly: Sequence[str] = ()) -> str | Loss:
+        found = self.servers.find(parse(executed), parse(local), {}, partly)
         return found.server.account.host if isinstance(found, Found) else found
 
 
@@ -119,6 +119,22 @@ def test_a_primary_that_lacks_what_was_read_is_a_loss_once_that_is_sure() -> Non
     shard.down.clear()
     shard.known["old:3306"].gtids = f"{A}:1-100"
     assert shard.find(f"{A}:1-100") == "old"
+
+
+def test_a_primary_that_lacks_a_transaction_that_was_read_in_part_is_a_loss() -> None:
+    """I9: else half of it would stay published, and nothing would say so."""
+    shard = Shard(Scripted("new", f"{A}:1-90,{B}:1-7", uuid=B))
+    assert shard.find(f"{A}:1-90") == "new"
+    with pytest.raises(Unavailable, match="new:3306 lacks some"):
+        shard.find(f"{A}:1-90", partly=[f"{A}:91"])
+    shard.now += 2
+    lost = shard.find(f"{A}:1-90", partly=[f"{A}:91"])
+    assert lost == Loss("failover lost transactions", parse(f"{A}:1-90"))
+    behind = Shard(Scripted("replica", f"{A}:1-90", replica=True))
+    with pytest.raises(Unavailable, match="replica:3306 is behind"):
+        behind.find(f"{A}:1-90", partly=[f"{A}:91"])
+    behind.known["replica:3306"].gtids = f"{A}:1-91"
+    assert behind.find(f"{A}:1-90", partly=[f"{A}:91"]) == "replica"
 
 
 def test_a_replica_that_lacks_what_was_read_is_waited_for() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from relay.avro.rows import Column
-from relay.change import Change
 from relay.lineage import Stream
 from relay.mysql.events import COMMIT, Begin, BinlogEvent, Rows, Statement
 from relay.mysql.layouts import Layouts
@@ -100,12 +99,12 @@ def test_a_table_that_is_emptied_before_rows_of_an_older_layout_ends_its_page() 
 def test_a_row_that_is_held_back_over_a_page_is_not_in_a_page_of_another_layout(size: int, first: int) -> None:
     shard = Shard()
     old, new = shard.layout("id", "a"), shard.layout("id", "a", "b")
-    opened = [begin(101), *[Rows(old, [(None, (number, 0))], size) for number in range(first)]]
-    pages = shard.pages(*opened)
+    opened: list[BinlogEvent] = [Rows(old, [(None, (number, 0))], size) for number in range(first)]
+    pages = shard.pages(begin(101), *opened)
     shard.transactions.take()
     assert not shard.transactions.has_changes  # or its reader would not wait for the next one
     pages += shard.pages(COMMIT, *inserted(102, new))
-    assert sum((operations for operations, _ in pages), []) == [
+    assert [each for operations, _ in pages for each in operations] == [
         *[("INSERT", ["id", "a"])] * first,
         ("INSERT", ["id", "a", "b"]),
     ]
@@ -119,3 +118,31 @@ def test_a_row_that_was_held_back_is_ready_once_its_transaction_has_ended() -> N
     shard.transactions.feed([COMMIT])
     shard.transactions.consume()
     assert shard.transactions.has_changes
+
+
+def test_a_transaction_that_was_published_in_part_is_asked_of_the_next_server() -> None:
+    shard = Shard()
+    table = shard.layout("id")
+    shard.pages(begin(101), Rows(table, [(None, (1,)), (None, (2,))], 10))
+    shard.transactions.abort()
+    assert shard.transactions.partly == ("0-1-101",)
+    assert not shard.transactions.is_between
+    again = Shard(transaction="0-1-101", rows_done=1)
+    assert again.transactions.partly == ("0-1-101",)
+
+
+def test_one_that_only_a_replica_has_is_asked_of_no_other() -> None:
+    """Nor does a reshard wait for its end, which may never come."""
+    shard = Shard()
+    table = shard.layout("id")
+    shard.transactions.is_local = lambda gtid: gtid.startswith("9-")
+    local = Begin("9-7-3", "MariaDB/0-1-100,9-7-3", 1001, None, False)
+    shard.pages(local, Rows(table, [(None, (1,)), (None, (2,))], 10))
+    position = shard.transactions.where()
+    assert (position["transaction"], position["rows_done"]) == ("9-7-3", 1)
+    shard.transactions.is_local = None
+    shard.transactions.abort()
+    del position["gtid"]
+    for each in (shard, Shard(**position)):
+        assert each.transactions.partly == ()
+        assert each.transactions.is_between
