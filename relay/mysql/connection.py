@@ -144,6 +144,12 @@ class Server:
         """Return the names of its binlog files, oldest first. Raises ``Unavailable``."""
         return [str(row[0]) for row in self.execute("SHOW BINARY LOGS")]
 
+    @property
+    def grant(self) -> str:
+        """The statement that gives the user what is needed. MariaDB has a right of its own for replication's state."""
+        more = ", SLAVE MONITOR" if self.is_mariadb else ""
+        return f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT{more} ON *.* TO {self.account.user}"
+
     def verify(self) -> None:
         """Raises ``Denied``: it names every setting that does not fit, and the SQL that mends it."""
         problems = self._problems()
@@ -207,8 +213,8 @@ def refusal(code: int, text: str, address: str) -> RelayError:
     """Return the error to raise for what a server said."""
     said = f"{address}: {text} ({code})"
     if code in _DENIED:
-        needs = ": the user needs REPLICATION SLAVE and REPLICATION CLIENT" if code == 1227 else ""
-        return Denied(said + needs)
+        needs = ": the user needs REPLICATION SLAVE and REPLICATION CLIENT, in MariaDB SLAVE MONITOR as well"
+        return Denied(said + (needs if code == 1227 else ""))
     if code in _PASSING or 2000 <= code < 2049:
         return Interrupted(said)
     if code == _NOT_LOGGING:

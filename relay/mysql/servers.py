@@ -50,7 +50,11 @@ class Role:
 
 
 def role_of(server: Server) -> Role:
-    """Ask a server what it is. Raises ``Unavailable``."""
+    """Ask a server what it is. Raises ``Unavailable``; ``Denied``, with the GRANT that is missing: nothing is guessed.
+
+    A replica taken for a primary would have lost what it has yet to get; taken for one that is not behind, it would
+    have got what it has not.
+    """
     server.refresh()
     statuses = _replication(server)
     domains: frozenset[str] = frozenset()
@@ -73,8 +77,7 @@ def _replication(server: Server) -> Sequence[Mapping[str, object]]:
                 raise
             return _named(server, "SHOW SLAVE STATUS")  # before MySQL 8.0.22
     except Denied as error:
-        log.warning("%s: whether it is a replica cannot be asked: %s", server.account.address, error)
-        return [{"Seconds_Behind_Master": 0}] if server.read_only else []
+        raise Denied(f"{error}. Whether it is a replica cannot be asked: `{server.grant}`") from None
 
 
 def _named(server: Server, statement: str) -> Sequence[Mapping[str, object]]:

@@ -27,7 +27,7 @@ from relay.mysql.origins import CheckpointTable, Parent, ReplicatedEvents
 from relay.mysql.positions import TimestampMap
 from relay.mysql.reader import BinlogShardReader, Events, OpenEvents
 from relay.mysql.reshard import HandingOver, begin_of_target, first_shards, hop_of, unfinished
-from relay.mysql.servers import ShardServers
+from relay.mysql.servers import ShardServers, role_of
 from relay.mysql.start import TooOld, executed_before
 from relay.source import Begin, ShardReader
 from relay.sql.tables import Table
@@ -236,11 +236,12 @@ class MySQLSource:
 
     def _verify(self, server: Server) -> None:
         server.verify()
+        role_of(server)  # whether it can be asked
         wanted = "SELECT 1 FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s"
         if not server.execute(wanted, (self.config.database,)):
             raise Unavailable(
                 f"{server.account.address} has no database {self.config.database}, or {self.config.user} may not read "
-                f"it: `GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {self.config.user}`"
+                f"it: `{server.grant}`"
             )
 
     def _replicated(self, parents: Mapping[str, Checkpoint]) -> OpenEvents:

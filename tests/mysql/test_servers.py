@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pymysql
 import pytest
 
 from relay.errors import RelayError, Unavailable
@@ -32,6 +33,7 @@ class Scripted(Server):
         self.gtids = executed
         self.purged = purged
         self.status = [{"Seconds_Behind_Source": lag}] if replica else []
+        self.denies = False
         self.settings = {
             "log_bin": "ON",
             "binlog_format": "ROW",
@@ -56,11 +58,13 @@ class Scripted(Server):
 
     @contextmanager
     def cursor(self, _: object) -> Iterator[Any]:
-        status = self.status
+        status, denies = self.status, self.denies
 
         class Cursor:
             def execute(self, statement: str) -> None:
                 assert statement == "SHOW REPLICA STATUS"
+                if denies:
+                    raise pymysql.err.OperationalError(1227, "Access denied; you need (at least one of) ...")
 
             def fetchall(self) -> Sequence[Mapping[str, object]]:
                 return status
@@ -169,6 +173,21 @@ def test_what_a_replica_alone_has_is_not_asked_of_others() -> None:
     assert role.is_local(replica, f"{B}:4")
     assert not role.is_local(replica, f"{A}:101")
     assert not role_of(Scripted("primary", f"{B}:1")).is_local(replica, f"{B}:4")
+
+
+@pytest.mark.parametrize("replica", [True, False])
+def test_one_that_does_not_say_whether_it_is_a_replica_is_neither_read_nor_a_loss(replica: bool) -> None:
+    """I9, I10: taken for a primary it would have lost what it only lacks; taken for a near replica, have it all."""
+    server = Scripted("one", f"{A}:1-100", replica=replica)
+    shard = Shard(server)
+    server.denies = True
+    for executed in (f"{A}:1-50", f"{A}:1-150"):
+        for _ in range(3):
+            shard.now += 10
+            with pytest.raises(
+                Unavailable, match=r"`GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON .* TO relay`"
+            ):
+                shard.find(executed)
 
 
 def test_a_server_that_refuses_as_another_history_is_asked_again_later() -> None:
