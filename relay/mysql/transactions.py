@@ -7,7 +7,6 @@ from whatever server the transaction is read again (I3, I4).
 from __future__ import annotations
 
 import logging
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -23,13 +22,10 @@ from relay.mysql.origins import OriginBegin
 from relay.mysql.positions import TimestampMap
 from relay.source import STREAMED_PAGE
 from relay.sql.changes import TransactionChanges
-from relay.sql.statements import Kind, classify
+from relay.sql.statements import classify
 from relay.sql.tables import Table
 
 log = logging.getLogger(__name__)
-
-_REPLACES = re.compile(r"(?:\s|/\*.*?\*/)*CREATE\s+OR\s+REPLACE\b", re.IGNORECASE | re.DOTALL)
-"""A table that takes the place of another, which MariaDB drops without saying so."""
 
 
 class ShardTransactions:
@@ -283,10 +279,7 @@ class ShardTransactions:
         said = classify(event.sql, event.database, event.ansi_quotes)
         if said.temporary:
             return
-        if said.kind is Kind.DROP_DATABASE and said.tables and said.tables[0][0] == self.layouts.database:
-            self._empty(self.layouts.known())
-        elif said.kind in (Kind.TRUNCATE, Kind.DROP) or (said.kind is Kind.CREATE and _REPLACES.match(event.sql)):
-            self._empty([table for database, table in said.tables if self.layouts.wanted(database, table)])
+        self._empty(self.layouts.emptied(event.sql, said))
         for (database, old), (_, new) in said.renamed:
             if self.layouts.wanted(database, old):
                 log.warning(
