@@ -29,6 +29,8 @@ _DENIED = frozenset(
 _PASSING = frozenset({1040, 1053, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1226, 1290, 1317, 1927})
 _BINLOG = 1236
 _NOT_LOGGING = 1381
+# What servers say of a position that is not of their history; the second of a hole in it.
+_ELSEWHERE = ("not in the master's binlog", "is missing the gtid", "more gtids than", "gtid_strict_mode")
 
 _VARIABLES = (
     "log_bin",
@@ -224,7 +226,7 @@ def refusal(code: int, text: str, address: str) -> RelayError:
     lower = text.lower()
     if "same server_uuid" in lower or "same server_id" in lower or "same server id" in lower:
         return Interrupted(said)
-    if "not in the master's binlog" in lower or "more gtids than" in lower or "gtid_strict_mode" in lower:
+    if any(each in lower for each in _ELSEWHERE):
         return Diverged(said)
     if "purged" in lower or "could not find first log" in lower or "could not find gtid state" in lower:
         return Purged(said)

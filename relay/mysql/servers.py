@@ -19,7 +19,7 @@ from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet, MariaDBSet, parse
 from relay.mysql.connection import Server, translated
 from relay.mysql.errors import Denied, Diverged, Purged
-from relay.mysql.files import purged
+from relay.mysql.files import look_into, purged
 from relay.mysql.positions import common
 
 log = logging.getLogger(__name__)
@@ -286,8 +286,11 @@ class ShardServers:
                 self._lacking_since = now
             if now - self._lacking_since >= _SURE:
                 new = looked.lacking[0]
+                resume = _common(executed, new, seen)
+                if resume == executed and new.server.is_mariadb and new.server.account.address in self._refusals:
+                    resume = _after_hole(executed, new)
                 self._refusals.clear()
-                return Loss("failover lost transactions", _common(executed, new, seen))
+                return Loss("failover lost transactions", resume)
             looked.waits += [f"{each.server.account.address} lacks some of what was read" for each in looked.lacking]
         elif looked.purged and not looked.waits:
             oldest = min((purged(each.server) for each in looked.purged), key=_Size)
@@ -329,6 +332,18 @@ def _common(executed: GtidSet, new: Found, seen: Mapping[str, Mapping[str, int]]
             last, origin = max(both)
             shared.append(f"{domain}-{origin}-{last}")
     return parse("MariaDB/" + ",".join(shared))
+
+
+def _after_hole(executed: GtidSet, new: Found) -> GtidSet:
+    """Return the next place that can be read from, where a server has more than ``executed`` and not its last.
+
+    Its files say where they begin; what lies before the first such place is told as lost.
+    """
+    for name in new.server.binlogs():
+        before = look_into(new.server, name).before
+        if before != executed and before.contains(executed):
+            return before
+    return executed | new.executed
 
 
 def _has_all(server: Server, gtids: Sequence[str]) -> bool:
