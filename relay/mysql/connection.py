@@ -29,6 +29,8 @@ _DENIED = frozenset(
 _PASSING = frozenset({1040, 1053, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1226, 1290, 1317, 1927})
 _BINLOG = 1236
 _NOT_LOGGING = 1381
+# What servers say of a position that is not of their history; the second of a hole in it.
+_ELSEWHERE = ("not in the master's binlog", "is missing the gtid", "more gtids than", "gtid_strict_mode")
 
 _VARIABLES = (
     "log_bin",
@@ -144,6 +146,12 @@ class Server:
         """Return the names of its binlog files, oldest first. Raises ``Unavailable``."""
         return [str(row[0]) for row in self.execute("SHOW BINARY LOGS")]
 
+    @property
+    def grant(self) -> str:
+        """The statement that gives the user what is needed. MariaDB has a right of its own for replication's state."""
+        more = ", SLAVE MONITOR" if self.is_mariadb else ""
+        return f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT{more} ON *.* TO {self.account.user}"
+
     def verify(self) -> None:
         """Raises ``Denied``: it names every setting that does not fit, and the SQL that mends it."""
         problems = self._problems()
@@ -207,8 +215,8 @@ def refusal(code: int, text: str, address: str) -> RelayError:
     """Return the error to raise for what a server said."""
     said = f"{address}: {text} ({code})"
     if code in _DENIED:
-        needs = ": the user needs REPLICATION SLAVE and REPLICATION CLIENT" if code == 1227 else ""
-        return Denied(said + needs)
+        needs = ": the user needs REPLICATION SLAVE and REPLICATION CLIENT, in MariaDB SLAVE MONITOR as well"
+        return Denied(said + (needs if code == 1227 else ""))
     if code in _PASSING or 2000 <= code < 2049:
         return Interrupted(said)
     if code == _NOT_LOGGING:
@@ -218,7 +226,7 @@ def refusal(code: int, text: str, address: str) -> RelayError:
     lower = text.lower()
     if "same server_uuid" in lower or "same server_id" in lower or "same server id" in lower:
         return Interrupted(said)
-    if "not in the master's binlog" in lower or "more gtids than" in lower or "gtid_strict_mode" in lower:
+    if any(each in lower for each in _ELSEWHERE):
         return Diverged(said)
     if "purged" in lower or "could not find first log" in lower or "could not find gtid state" in lower:
         return Purged(said)

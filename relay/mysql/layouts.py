@@ -7,6 +7,7 @@ and checks, and tables that are emptied before a row of them was seen.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from relay.avro.rows import Column, TableSchema
 from relay.errors import RelayError
 from relay.mysql.connection import Server
 from relay.sql.definitions import COLUMNS, KEYS, Definition, definitions
+from relay.sql.statements import Classified, Kind
 from relay.sql.tables import Table, lay_out
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LAYOUTS = 10_000
+_REPLACES = re.compile(r"(?:\s|/\*.*?\*/)*CREATE\s+OR\s+REPLACE\b", re.IGNORECASE | re.DOTALL)
+"""A table that takes the place of another, which MariaDB drops without saying so."""
 
 
 class Layouts:
@@ -43,6 +47,16 @@ class Layouts:
 
     def wanted(self, database: str, table: str) -> bool:
         return database == self.database and (not self._named or table in self._named)
+
+    def emptied(self, sql: str, said: Classified) -> list[str]:
+        """Return the wanted tables that hold no row any more after the statement ``sql``, which says ``said``."""
+        if said.temporary:
+            return []
+        if said.kind is Kind.DROP_DATABASE:
+            return self.known() if said.tables and said.tables[0][0] == self.database else []
+        if said.kind in (Kind.TRUNCATE, Kind.DROP) or (said.kind is Kind.CREATE and _REPLACES.match(sql)):
+            return [table for database, table in said.tables if self.wanted(database, table)]
+        return []
 
     def __call__(self, database: str, table: str, columns: Sequence[Column], primary: Sequence[str]) -> Table | None:
         """Return the layout of a wanted table; None for one that cannot be keyed and is not named in the config.

@@ -6,6 +6,7 @@ names. So each transaction is held until its end; one too big for that is read t
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,11 @@ from typing import NamedTuple, Protocol
 from relay.avro.rows import Column
 from relay.errors import RelayError
 from relay.gtid import GtidError, GtidSet, parse
-from relay.mysql.events import Begin, BinlogEvent, Commit, Rows
+from relay.mysql.events import Begin, BinlogEvent, Commit, Rows, Statement
 from relay.sql.tables import Row, Table, lay_out
 from relay.token import OriginToken
+
+log = logging.getLogger(__name__)
 
 HELD = 8 << 20
 """Bytes of rows that are held of one transaction."""
@@ -116,7 +119,8 @@ class ReplicatedEvents:
     """The events of a target: what its parents' streams have told is left out, the rest says where it was made.
 
     ``parents``: by the names that the checkpoint table calls them. ``open_at``: reads the binlog after a set, with the
-    checkpoint table in it. ``own``: the id of the server that is read, or its UUID.
+    checkpoint table in it. ``empties``: whether a statement empties relayed tables. ``own``: the id of the server that
+    is read, or its UUID.
     """
 
     def __init__(
@@ -126,12 +130,14 @@ class ReplicatedEvents:
         start: GtidSet,
         open_at: Callable[[GtidSet], _Stream],
         *,
+        empties: Callable[[Statement], bool],
         own: str = "",
         held: int | None = None,
     ) -> None:
         self._parents = parents
         self._checkpoints = checkpoints
         self._open_at = open_at
+        self._empties = empties
         self._limit = HELD if held is None else held
         self._events = open_at(start)
         # Up to the last transaction that was given.
@@ -139,6 +145,7 @@ class ReplicatedEvents:
         self._begun: Begin | None = None
         self._held: list[BinlogEvent] = []
         self._size = 0
+        self._has_emptied = False
         # What the checkpoint table says in this transaction, and said before it.
         self._row: tuple[CheckpointRow, GtidSet | None] | None = None
         # A transaction that was read to its end because it was too big to hold, and what was found there.
@@ -162,6 +169,7 @@ class ReplicatedEvents:
                 if self._commit(event, told):
                     break  # it is read again; so is what comes after it
             elif self._begun is not None and self._passes is None:
+                self._has_emptied = self._has_emptied or (isinstance(event, Statement) and self._empties(event))
                 self._held.append(event)
             else:
                 told.append(event)
@@ -169,6 +177,7 @@ class ReplicatedEvents:
 
     def _begin(self, event: Begin, told: list[BinlogEvent]) -> None:
         self._begun, self._held, self._size, self._row, self._passes = event, [], 0, None, None
+        self._has_emptied = False
         if self._known is not None and self._known[0] == event.gtid:
             _, self._passes, origin = self._known
             self._known = None
@@ -213,7 +222,12 @@ class ReplicatedEvents:
     def _judge(self, begun: Begin) -> tuple[bool, Origin | None]:
         """Return whether the transaction's changes are told, and where they were made."""
         if self._row is None:
-            if self._size and _server(begun.gtid) in self._servers:
+            if self._has_emptied and not self._size and self._is_finished(begun.gtid):
+                log.warning(
+                    "%s, which empties tables, is left out: the shard where it was made has told it", begun.gtid
+                )
+                return False, None  # I3
+            if (self._size or self._has_emptied) and _server(begun.gtid) in self._servers:
                 raise RelayError(
                     f"the transaction {begun.gtid} was replicated from another shard without a row in "
                     f"{self._checkpoints} that says how far that has come, so what was published before cannot be told "
@@ -228,6 +242,14 @@ class ReplicatedEvents:
         timestamp = row.timestamp or begun.timestamp
         return True, Origin(
             OriginToken(timestamp, parent.qualified, row.position.position), latest(row.position, before)
+        )
+
+    def _is_finished(self, gtid: str) -> bool:
+        """Whether a transaction that came here under its own name was read where it was made."""
+        server = _server(gtid)
+        return server in self._servers and any(
+            server in _servers(parent.finished) and parent.finished.contains(parse(gtid))
+            for parent in self._parents.values()
         )
 
 

@@ -223,7 +223,7 @@ class BinlogShardReader:
     def _open(self) -> Gap | None:
         """Connect to a server that can go on. Return what is lost, if none ever can."""
         asked, executed = self.clock(), self.transactions.executed
-        found = self.servers.find(executed, self.transactions.local, self._seen)
+        found = self.servers.find(executed, self.transactions.local, self._seen, self.transactions.partly)
         if isinstance(found, Loss):
             begin = self.transactions.where()
             self.transactions.jump(found.resume)
@@ -298,7 +298,7 @@ class BinlogShardReader:
                     self._let_go()  # the config was read again
                 elif changed or found.role.lag > self.servers.max_lag:
                     executed, local = self.transactions.executed, self.transactions.local
-                    better = self.servers.better(address, executed, local)
+                    better = self.servers.better(address, executed, local, self.transactions.partly)
                     if better is not None:
                         log.info("source %s: shard %s: %s is better", self.stream.source, self.shard.id, better)
                         self._let_go()

@@ -19,7 +19,7 @@ from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet, MariaDBSet, parse
 from relay.mysql.connection import Server, translated
 from relay.mysql.errors import Denied, Diverged, Purged
-from relay.mysql.files import purged
+from relay.mysql.files import look_into, purged
 from relay.mysql.positions import common
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,11 @@ class Role:
 
 
 def role_of(server: Server) -> Role:
-    """Ask a server what it is. Raises ``Unavailable``."""
+    """Ask a server what it is. Raises ``Unavailable``; ``Denied``, with the GRANT that is missing: nothing is guessed.
+
+    A replica taken for a primary would have lost what it has yet to get; taken for one that is not behind, it would
+    have got what it has not.
+    """
     server.refresh()
     statuses = _replication(server)
     domains: frozenset[str] = frozenset()
@@ -73,8 +77,7 @@ def _replication(server: Server) -> Sequence[Mapping[str, object]]:
                 raise
             return _named(server, "SHOW SLAVE STATUS")  # before MySQL 8.0.22
     except Denied as error:
-        log.warning("%s: whether it is a replica cannot be asked: %s", server.account.address, error)
-        return [{"Seconds_Behind_Master": 0}] if server.read_only else []
+        raise Denied(f"{error}. Whether it is a replica cannot be asked: `{server.grant}`") from None
 
 
 def _named(server: Server, statement: str) -> Sequence[Mapping[str, object]]:
@@ -166,13 +169,20 @@ class ShardServers:
         self._refusals.clear()
         self._lacking_since = None
 
-    def find(self, executed: GtidSet, local: GtidSet, seen: Mapping[str, Mapping[str, int]]) -> Found | Loss:
+    def find(
+        self,
+        executed: GtidSet,
+        local: GtidSet,
+        seen: Mapping[str, Mapping[str, int]],
+        partly: Sequence[str] = (),
+    ) -> Found | Loss:
         """Return the server to go on with after ``executed``.
 
         ``local``: what of it only one replica has. ``seen``: MariaDB, the last sequence number of each server in each
-        domain. Raises ``Unavailable`` when it has to be waited for, ``RelayError`` if it never will.
+        domain. ``partly``: transactions after it of which some rows were published: a server without them cannot give
+        the rest (I9). Raises ``Unavailable`` when it has to be waited for, ``RelayError`` if it never will.
         """
-        looked = self._look(executed - local)
+        looked = self._look(executed - local, partly)
         best = min(looked.found, key=lambda each: each.role.lag > self.max_lag, default=None)
         keep = best
         try:
@@ -186,10 +196,10 @@ class ShardServers:
         finally:
             looked.close(but=keep)
 
-    def better(self, current: str, executed: GtidSet, local: GtidSet) -> str | None:
+    def better(self, current: str, executed: GtidSet, local: GtidSet, partly: Sequence[str] = ()) -> str | None:
         """Return the address of a server that should be read instead of ``current``, None if that is as good."""
         try:
-            looked = self._look(executed - local)
+            looked = self._look(executed - local, partly)
         except RelayError as error:
             log.warning("shard %s: %s", self.shard, error)
             return None
@@ -216,13 +226,15 @@ class ShardServers:
         now = self._clock()
         return sorted(self.addresses(), key=lambda address: self._avoid.get(address, 0.0) > now)
 
-    def _look(self, needed: GtidSet) -> _Looked:
+    def _look(self, needed: GtidSet, partly: Sequence[str]) -> _Looked:
         """Ask the servers, up to the first that can go on and is near enough."""
         looked = _Looked()
+        for gtid in partly:
+            needed = needed | parse(gtid)
         try:
             for address in self._ordered():
                 try:
-                    self._ask(address, needed, looked)
+                    self._ask(address, needed, partly, looked)
                 except Unavailable as error:
                     looked.waits.append(str(error))
                 if looked.found and looked.found[-1].role.lag <= self.max_lag:
@@ -232,11 +244,13 @@ class ShardServers:
             raise
         return looked
 
-    def _ask(self, address: str, needed: GtidSet, looked: _Looked) -> None:
+    def _ask(self, address: str, needed: GtidSet, partly: Sequence[str], looked: _Looked) -> None:
         server = self._connect(address)
         try:
             server.verify()
             executed, role = server.executed(), role_of(server)
+            is_behind = not executed.contains(needed)
+            has_diverged = needed.diverges(executed) or (not is_behind and not _has_all(server, partly))
         except BaseException:
             server.close()
             raise
@@ -252,9 +266,9 @@ class ShardServers:
             refusal = None
         if isinstance(refusal, Purged):
             looked.purged.append(found)
-        elif executed.contains(needed) and not needed.diverges(executed) and refusal is None:
+        elif not is_behind and not has_diverged and refusal is None:
             looked.found.append(found)
-        elif role.is_replica and not needed.diverges(executed) and refusal is None:
+        elif role.is_replica and not has_diverged and refusal is None:
             server.close()
             looked.waits.append(f"{address} is behind: it has {executed.position}")
         elif role.is_replica:
@@ -272,8 +286,11 @@ class ShardServers:
                 self._lacking_since = now
             if now - self._lacking_since >= _SURE:
                 new = looked.lacking[0]
+                resume = _common(executed, new, seen)
+                if resume == executed and new.server.is_mariadb and new.server.account.address in self._refusals:
+                    resume = _after_hole(executed, new)
                 self._refusals.clear()
-                return Loss("failover lost transactions", _common(executed, new, seen))
+                return Loss("failover lost transactions", resume)
             looked.waits += [f"{each.server.account.address} lacks some of what was read" for each in looked.lacking]
         elif looked.purged and not looked.waits:
             oldest = min((purged(each.server) for each in looked.purged), key=_Size)
@@ -301,12 +318,7 @@ def _common(executed: GtidSet, new: Found, seen: Mapping[str, Mapping[str, int]]
     """Return how far what was read and what a server has are the same."""
     if not isinstance(executed, MariaDBSet):
         return common(executed, new.executed)
-    ((text,),) = new.server.execute("SELECT @@global.gtid_binlog_state")
-    theirs: dict[str, dict[str, int]] = {}
-    for gtid in str(text).replace("\n", "").split(","):
-        if gtid:
-            domain, server, sequence = gtid.split("-")
-            theirs.setdefault(domain, {})[server] = int(sequence)
+    theirs = _written(new.server)
     shared = []
     for gtid in str(executed).split(","):
         domain, server, sequence = gtid.split("-")
@@ -320,3 +332,41 @@ def _common(executed: GtidSet, new: Found, seen: Mapping[str, Mapping[str, int]]
             last, origin = max(both)
             shared.append(f"{domain}-{origin}-{last}")
     return parse("MariaDB/" + ",".join(shared))
+
+
+def _after_hole(executed: GtidSet, new: Found) -> GtidSet:
+    """Return the next place that can be read from, where a server has more than ``executed`` and not its last.
+
+    Its files say where they begin; what lies before the first such place is told as lost.
+    """
+    for name in new.server.binlogs():
+        before = look_into(new.server, name).before
+        if before != executed and before.contains(executed):
+            return before
+    return executed | new.executed
+
+
+def _has_all(server: Server, gtids: Sequence[str]) -> bool:
+    """Whether a server that has got as far as these transactions has them, and not others in their place.
+
+    Of MariaDB the sets do not say it: the last of a domain stands for all before it, whoever made those.
+    """
+    if not gtids or not server.is_mariadb:
+        return True
+    written = _written(server)
+    for gtid in gtids:
+        domain, origin, sequence = gtid.split("-")
+        if written.get(domain, {}).get(origin, 0) < int(sequence):
+            return False
+    return True
+
+
+def _written(server: Server) -> dict[str, dict[str, int]]:
+    """Return, of a MariaDB's binlog, the last sequence number of each server in each domain."""
+    ((text,),) = server.execute("SELECT @@global.gtid_binlog_state")
+    written: dict[str, dict[str, int]] = {}
+    for gtid in str(text).replace("\n", "").split(","):
+        if gtid:
+            domain, origin, sequence = gtid.split("-")
+            written.setdefault(domain, {})[origin] = int(sequence)
+    return written

@@ -22,14 +22,16 @@ from relay.lineage import Checkpoint, Shard, Stream
 from relay.mysql import connection
 from relay.mysql.binlog import BinlogEvents
 from relay.mysql.connection import Server
+from relay.mysql.events import Statement
 from relay.mysql.layouts import Layouts
 from relay.mysql.origins import CheckpointTable, Parent, ReplicatedEvents
 from relay.mysql.positions import TimestampMap
 from relay.mysql.reader import BinlogShardReader, Events, OpenEvents
 from relay.mysql.reshard import HandingOver, begin_of_target, first_shards, hop_of, unfinished
-from relay.mysql.servers import ShardServers
+from relay.mysql.servers import ShardServers, role_of
 from relay.mysql.start import TooOld, executed_before
 from relay.source import Begin, ShardReader
+from relay.sql.statements import classify
 from relay.sql.tables import Table
 from relay.vitess.keyrange import KeyRange
 
@@ -236,11 +238,12 @@ class MySQLSource:
 
     def _verify(self, server: Server) -> None:
         server.verify()
+        role_of(server)  # whether it can be asked
         wanted = "SELECT 1 FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s"
         if not server.execute(wanted, (self.config.database,)):
             raise Unavailable(
                 f"{server.account.address} has no database {self.config.database}, or {self.config.user} may not read "
-                f"it: `GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {self.config.user}`"
+                f"it: `{server.grant}`"
             )
 
     def _replicated(self, parents: Mapping[str, Checkpoint]) -> OpenEvents:
@@ -259,10 +262,13 @@ class MySQLSource:
         def wanted(database: str, table: str) -> bool:
             return self._checkpoints.is_it(database, table) or self.layouts.wanted(database, table)
 
+        def empties(event: Statement) -> bool:
+            return bool(self.layouts.emptied(event.sql, classify(event.sql, event.database, event.ansi_quotes)))
+
         def opened(server: Server, executed: GtidSet) -> Events:
             at: Callable[[GtidSet], Events] = partial(_binlog, server, layout, wanted)
             own = str(server.server_id) if server.is_mariadb else server.uuid.lower()
-            return ReplicatedEvents(ended, self._checkpoints, executed, at, own=own)
+            return ReplicatedEvents(ended, self._checkpoints, executed, at, empties=empties, own=own)
 
         return opened
 

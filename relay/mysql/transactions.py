@@ -7,7 +7,6 @@ from whatever server the transaction is read again (I3, I4).
 from __future__ import annotations
 
 import logging
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -23,13 +22,10 @@ from relay.mysql.origins import OriginBegin
 from relay.mysql.positions import TimestampMap
 from relay.source import STREAMED_PAGE
 from relay.sql.changes import TransactionChanges
-from relay.sql.statements import Kind, classify
+from relay.sql.statements import classify
 from relay.sql.tables import Table
 
 log = logging.getLogger(__name__)
-
-_REPLACES = re.compile(r"(?:\s|/\*.*?\*/)*CREATE\s+OR\s+REPLACE\b", re.IGNORECASE | re.DOTALL)
-"""A table that takes the place of another, which MariaDB drops without saying so."""
 
 
 class ShardTransactions:
@@ -73,7 +69,6 @@ class ShardTransactions:
         self._begun: Begin | None = None
         self._is_open = False
         self._emptied: list[Table] = []
-        self._has_emptied = False
         self._waiting: deque[BinlogEvent] = deque()
         self._row = 0  # of the first event that waits
 
@@ -94,12 +89,19 @@ class ShardTransactions:
 
     @property
     def has_changes(self) -> bool:
-        return bool(self._changes.size or self._saved or self._has_emptied)
+        return bool(self._changes.size or self._saved)
 
     @property
     def is_between(self) -> bool:
-        """Whether nothing was read, or published, of a transaction that was not read whole."""
-        return self._begun is None and not self._partly
+        """Whether nothing was read, or published, of a transaction that was not read whole and may yet be."""
+        return self._begun is None and not self.partly
+
+    @property
+    def partly(self) -> tuple[str, ...]:
+        """The transactions that were published in part; not those that a replica alone has."""
+        if not self._partly:
+            return ()
+        return tuple(gtid for gtid in self._partly if not self.local.contains(parse(gtid)))
 
     def where(self) -> dict[str, Any]:
         """Return the position after all changes that were taken."""
@@ -130,7 +132,6 @@ class ShardTransactions:
     def _taken(self) -> tuple[list[Change], int]:
         size = self._saved_size + self._changes.size
         changes = self._changes.take()
-        self._has_emptied = False
         if self._saved:
             changes = self._saved + changes
             self._saved, self._saved_size = [], 0
@@ -224,6 +225,9 @@ class ShardTransactions:
         begun = self._begun
         if begun is None:
             raise NotCarried(f"{self._changes.shard}: rows after {self.position} without a GTID")
+        if self.is_local is not None and self.is_local(begun.gtid):
+            # Now, so that no other server is asked for the rest of it.
+            self.local = self.local | parse(begun.gtid)
         origin = begun.origin if isinstance(begun, OriginBegin) else None
         self._changes.begin(
             begun.gtid,
@@ -254,8 +258,8 @@ class ShardTransactions:
             if not self._is_open:
                 self._open()
             self._changes.truncate(table)
-            self._tables[table.name] = table
-            self._has_emptied = True
+            # Rows of an older layout may be in the page: a TRUNCATE fits into any.
+            self._tables.setdefault(table.name, table)
         self._emptied = []
         if self._is_open:
             self._changes.end()
@@ -275,10 +279,7 @@ class ShardTransactions:
         said = classify(event.sql, event.database, event.ansi_quotes)
         if said.temporary:
             return
-        if said.kind is Kind.DROP_DATABASE and said.tables and said.tables[0][0] == self.layouts.database:
-            self._empty(self.layouts.known())
-        elif said.kind in (Kind.TRUNCATE, Kind.DROP) or (said.kind is Kind.CREATE and _REPLACES.match(event.sql)):
-            self._empty([table for database, table in said.tables if self.layouts.wanted(database, table)])
+        self._empty(self.layouts.emptied(event.sql, said))
         for (database, old), (_, new) in said.renamed:
             if self.layouts.wanted(database, old):
                 log.warning(

@@ -49,7 +49,7 @@ class TransactionChanges:
         self.behind = 0
         # The last token made.
         self.token: EventToken | None = None
-        # Estimated bytes of what `take` would give.
+        # Estimated bytes of what `take` would give: more than 0 whenever that is anything.
         self.size = 0
         self._counts = KeyCounts()
         self._makers: dict[tuple[str, Table], _Maker] = {}
@@ -58,6 +58,7 @@ class TransactionChanges:
         self._id_shard = shard
         self._ready: list[Change] = []
         self._held: list[Change] = []
+        self._held_size = 0
         self._is_open = False
 
     def __repr__(self) -> str:
@@ -129,7 +130,7 @@ class TransactionChanges:
         if self._held:
             self._release()
         self._held = made
-        self.size += size
+        self._held_size = size or 1
 
     def truncate(self, table: Table) -> None:
         """Take a TRUNCATE of ``table``, a transaction of its own: ``begin`` and ``end`` are around it."""
@@ -152,6 +153,7 @@ class TransactionChanges:
         if self._held:
             self._release()
         self._held = [change]
+        self._held_size = 1
 
     def end(self) -> None:
         """End the transaction: what was held back is its last change."""
@@ -191,6 +193,7 @@ class TransactionChanges:
 
     def _release(self) -> None:
         self._ready += self._held
+        self.size += self._held_size
         self._held = []
         self.rows_done += 1
         self.token = self._token

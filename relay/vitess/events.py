@@ -295,7 +295,6 @@ class ShardEvents:
                 self._touched.setdefault(table.name, table)
                 self.changes.truncate(table)
             self.changes.end()
-            self.changes.size += 1
         self._gtid, self._timestamp = event.event_gtid, event.timestamp
         self._advance(event)
         self._reset()

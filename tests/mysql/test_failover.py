@@ -157,6 +157,66 @@ def test_what_a_failover_has_lost_is_a_gap(primary: MariaDB, replica: MariaDB, w
     reader.close()
 
 
+@pytest.mark.parametrize("rotated", [False, True])
+def test_a_hole_in_the_binlog_where_reading_stands_is_a_gap(primary: MariaDB, rotated: bool) -> None:
+    """I9: the server has what its own name was given before and after the last that was read, and not that one."""
+    put(primary, 1)
+    domain, server, sequence = primary.gtid.split("-")
+    with primary.connect(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute(f"SET gtid_seq_no = {int(sequence) + 9}")
+        cursor.execute(f"INSERT {DATABASE}.t VALUES (2, 'a')")
+    begin_ = {"gtid": f"MariaDB/{domain}-{server}-{int(sequence) + 5}"}
+    end = {"gtid": f"MariaDB/{primary.gtid}"}
+    if rotated:
+        primary.execute("FLUSH BINARY LOGS")
+        put(primary, 3)
+    reader = open_at(source_of(DATABASE, primary), begin_)
+    pages = [reader.read()]
+    deadline = time.monotonic() + 30
+    while not pages[-1].gap:
+        time.sleep(0.1)
+        pages.append(reader.read())
+        assert time.monotonic() < deadline, pages[-1].failed
+    gap = pages[-1].gap
+    assert (gap.reason, gap.begin, gap.end) == ("failover lost transactions", begin_, end)
+    put(primary, 4)
+    changes, pages = read_until(reader, lambda found: len(found) == 1 + rotated, passing=True)
+    assert short(changes) == [("INSERT", key, "a") for key in ([3, 4] if rotated else [4])]
+    assert not any(page.gap for page in pages)
+    reader.close()
+
+
+@pytest.mark.parametrize("written", [1, 3])
+def test_half_of_a_transaction_that_a_failover_has_lost_is_a_gap(
+    primary: MariaDB, replica: MariaDB, written: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I9: its rows were published, the rest never comes; and nothing waits for its end any more."""
+    source = source_of(DATABASE, primary, replica)
+    reader = opened(source)
+    put(primary, 1)
+    replica.wait_for(primary.gtid)
+    shared = primary.gtid
+    replica.stop_replication()
+    monkeypatch.setattr("relay.mysql.transactions.STREAMED_PAGE", 100)
+    primary.execute(f"INSERT {DATABASE}.t SELECT seq, REPEAT('x', 90) FROM {DATABASE}.seq_10_to_30")
+    changes, pages = read_until(reader, lambda found: len(found) > 3)
+    half = pages[-1].position or {}
+    assert half["transaction"] == primary.gtid
+    primary.kill()
+    reader.close()
+    replica.promote()
+    put(replica, *range(1000, 1000 + written))
+    again = resume(source, half)
+    assert isinstance(again, BinlogShardReader)
+    changes, pages = read_until(again, lambda found: len(found) == written, passing=True)
+    assert [(page.gap.reason, page.gap.begin, page.gap.end) for page in pages if page.gap] == [
+        ("failover lost transactions", half, {"gtid": f"MariaDB/{shared}"})
+    ]
+    assert short(changes) == [("INSERT", key, "a") for key in range(1000, 1000 + written)]
+    assert again.transactions.is_between
+    again.close()
+
+
 def test_a_replica_that_is_behind_is_waited_for(primary: MariaDB, replica: MariaDB) -> None:
     """It may still get what was read."""
     source = source_of(DATABASE, primary, replica)

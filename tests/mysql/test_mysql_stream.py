@@ -247,6 +247,7 @@ class TestADump:
             (1236, "Cannot replicate because the source purged required binary logs.", Purged),
             (1236, "Could not find first log file name in binary log index file", Purged),
             (1236, "Replica has more GTIDs than the source has, using the source's SERVER_UUID.", Diverged),
+            (1236, "The binlog on the master is missing the GTID 0-1-5 requested by the slave", Diverged),
             (1236, "log event entry exceeded max_allowed_packet; Increase max_allowed_packet on source", Unavailable),
             (1227, "Access denied; you need (at least one of) the REPLICATION SLAVE privilege(s)", Denied),
             (1053, "Server shutdown in progress", Interrupted),

@@ -7,7 +7,7 @@ import pytest
 from relay.avro.rows import Column
 from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
-from relay.mysql.events import COMMIT, Begin, BinlogEvent, Rows
+from relay.mysql.events import COMMIT, Begin, BinlogEvent, Rows, Statement
 from relay.mysql.origins import CheckpointTable, OriginBegin, Parent, ReplicatedEvents, latest
 from relay.sql.tables import lay_out
 
@@ -76,7 +76,9 @@ def replicated(number: int, position: str, before: str, shard: str = "-", size: 
 
 def read(stream: Stream, start: str = f"MySQL56/{TARGET}:1", held: int = 1 << 20) -> list[BinlogEvent]:
     parents = {"-": Parent("shop/orders/-", parse(FINISHED)), "80-": Parent("shop/orders/80-", parse(f"{B}:1-5"))}
-    events = ReplicatedEvents(parents, CHECKPOINTS, parse(start), stream, held=held)
+    events = ReplicatedEvents(
+        parents, CHECKPOINTS, parse(start), stream, empties=lambda event: " t" in event.sql, held=held
+    )
     told: list[BinlogEvent] = []
     for _ in range(2 * len(stream.transactions) + 2):
         told += events.read(0.0)
@@ -143,6 +145,31 @@ def test_one_that_was_replicated_without_a_checkpoint_is_refused() -> None:
     begun = Begin(f"{A}:101", f"MySQL56/{A}:101,{TARGET}:1", 1, None, False)
     with pytest.raises(RelayError, match=rf"{A}:101 was replicated .* _vt.vreplication .*reshard_checkpoint_table"):
         read(Stream([begun, Rows(TABLE, [(None, (1,))], 9), COMMIT]))
+
+
+def stated(gtid: str, sql: str) -> list[BinlogEvent]:
+    return [Begin(gtid, f"MySQL56/{gtid},{TARGET}:1", 1, None, True), Statement(sql, "shop", 1, False), COMMIT]
+
+
+def test_a_table_that_a_parent_has_told_to_be_emptied_is_not_emptied_again() -> None:
+    """I3: its own stream has told it, and rows that came after it would be gone from the copies."""
+    told = read(Stream(stated(f"{A}:100", "TRUNCATE t"), stated(f"{A}:99", "DROP TABLE t")))
+    assert [type(each) for each in told] == [Begin, type(COMMIT)] * 2
+
+
+def test_one_that_was_emptied_before_without_a_checkpoint_is_refused() -> None:
+    """I1, I3: as rows are."""
+    with pytest.raises(RelayError, match=rf"{A}:101 was replicated .* _vt.vreplication .*reshard_checkpoint_table"):
+        read(Stream(stated(f"{A}:101", "TRUNCATE t")))
+
+
+def test_statements_that_empty_nothing_and_those_made_on_the_target_are_told() -> None:
+    for transaction in (
+        stated(f"{A}:99", "ALTER TABLE u ADD COLUMN c INT"),
+        stated(f"{A}:101", "DROP TABLE u"),
+        stated(f"{TARGET}:2", "TRUNCATE t"),
+    ):
+        assert read(Stream(transaction)) == transaction
 
 
 def test_the_forms_of_checkpoint_tables() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 import time
 
 import pytest
 
 from relay.change import Change
-from relay.errors import RelayError
+from relay.errors import RelayError, Unavailable
 from relay.gtid import parse
 from relay.local.mariadb import MariaDB
 from relay.mysql.source import MySQLSource
@@ -238,3 +239,22 @@ def test_the_planned_columns_are_those_of_the_binlog(mariadb: MariaDB, table: st
     reader.close()
     assert [schema for page in pages for schema in page.tables] == list(planned)
     assert [column.name for column in planned[0].key] == ["k2", "k1"]
+
+
+def test_the_grants_that_an_error_names_are_enough(mariadb: MariaDB, table: str, unique: str) -> None:
+    """MariaDB has a right of its own for the state of replication."""
+    mariadb.execute(f"CREATE USER {unique}@'%' IDENTIFIED BY 'p'")
+    try:
+        mariadb.execute(f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {unique}@'%'")
+        with pytest.raises(Unavailable, match="SLAVE MONITOR") as raised:
+            source_of(table, mariadb, user=unique, password="p")
+        (grant,) = re.findall("`(GRANT [^`]*)`", str(raised.value))
+        mariadb.execute(grant)
+        source = source_of(table, mariadb, user=unique, password="p")
+        reader = open_at(source, begin(source)["-"])
+        mariadb.execute(f"INSERT {table}.t VALUES (1, 'a')")
+        changes, _ = read_to_head(reader)
+        assert short(changes) == [("INSERT", 1, "a")]
+        reader.close()
+    finally:
+        mariadb.execute(f"DROP USER {unique}@'%'")

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pymysql
 import pytest
 
 from relay.errors import RelayError, Unavailable
@@ -32,6 +33,7 @@ class Scripted(Server):
         self.gtids = executed
         self.purged = purged
         self.status = [{"Seconds_Behind_Source": lag}] if replica else []
+        self.denies = False
         self.settings = {
             "log_bin": "ON",
             "binlog_format": "ROW",
@@ -56,11 +58,13 @@ class Scripted(Server):
 
     @contextmanager
     def cursor(self, _: object) -> Iterator[Any]:
-        status = self.status
+        status, denies = self.status, self.denies
 
         class Cursor:
             def execute(self, statement: str) -> None:
                 assert statement == "SHOW REPLICA STATUS"
+                if denies:
+                    raise pymysql.err.OperationalError(1227, "Access denied; you need (at least one of) ...")
 
             def fetchall(self) -> Sequence[Mapping[str, object]]:
                 return status
@@ -84,8 +88,8 @@ class Shard:
             raise Interrupted(f"{address} is down")
         return self.known[address]
 
-    def find(self, executed: str, local: str = "") -> str | Loss:
-        found = self.servers.find(parse(executed), parse(local), {})
+    def find(self, executed: str, local: str = "", partly: Sequence[str] = ()) -> str | Loss:
+        found = self.servers.find(parse(executed), parse(local), {}, partly)
         return found.server.account.host if isinstance(found, Found) else found
 
 
@@ -121,6 +125,22 @@ def test_a_primary_that_lacks_what_was_read_is_a_loss_once_that_is_sure() -> Non
     assert shard.find(f"{A}:1-100") == "old"
 
 
+def test_a_primary_that_lacks_a_transaction_that_was_read_in_part_is_a_loss() -> None:
+    """I9: else half of it would stay published, and nothing would say so."""
+    shard = Shard(Scripted("new", f"{A}:1-90,{B}:1-7", uuid=B))
+    assert shard.find(f"{A}:1-90") == "new"
+    with pytest.raises(Unavailable, match="new:3306 lacks some"):
+        shard.find(f"{A}:1-90", partly=[f"{A}:91"])
+    shard.now += 2
+    lost = shard.find(f"{A}:1-90", partly=[f"{A}:91"])
+    assert lost == Loss("failover lost transactions", parse(f"{A}:1-90"))
+    behind = Shard(Scripted("replica", f"{A}:1-90", replica=True))
+    with pytest.raises(Unavailable, match="replica:3306 is behind"):
+        behind.find(f"{A}:1-90", partly=[f"{A}:91"])
+    behind.known["replica:3306"].gtids = f"{A}:1-91"
+    assert behind.find(f"{A}:1-90", partly=[f"{A}:91"]) == "replica"
+
+
 def test_a_replica_that_lacks_what_was_read_is_waited_for() -> None:
     shard = Shard(Scripted("replica", f"{A}:1-90", replica=True))
     for _ in range(5):
@@ -153,6 +173,21 @@ def test_what_a_replica_alone_has_is_not_asked_of_others() -> None:
     assert role.is_local(replica, f"{B}:4")
     assert not role.is_local(replica, f"{A}:101")
     assert not role_of(Scripted("primary", f"{B}:1")).is_local(replica, f"{B}:4")
+
+
+@pytest.mark.parametrize("replica", [True, False])
+def test_one_that_does_not_say_whether_it_is_a_replica_is_neither_read_nor_a_loss(replica: bool) -> None:
+    """I9, I10: taken for a primary it would have lost what it only lacks; taken for a near replica, have it all."""
+    server = Scripted("one", f"{A}:1-100", replica=replica)
+    shard = Shard(server)
+    server.denies = True
+    for executed in (f"{A}:1-50", f"{A}:1-150"):
+        for _ in range(3):
+            shard.now += 10
+            with pytest.raises(
+                Unavailable, match=r"`GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON .* TO relay`"
+            ):
+                shard.find(executed)
 
 
 def test_a_server_that_refuses_as_another_history_is_asked_again_later() -> None:

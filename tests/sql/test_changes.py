@@ -64,6 +64,25 @@ def test_only_the_last_change_of_a_transaction_is_its_last_and_it_is_held_back_u
     assert [c.transaction for c in changes.take()] == [Transaction("0-1-1", 2, True)]
 
 
+def test_the_size_is_that_of_what_is_ready() -> None:
+    """A reader waits while nothing is, and ends a page by it: so the row held back counts once it is let go."""
+    changes = TransactionChanges("s", SHARD)
+    changes.begin("0-1-1", "MariaDB/0-1-1", 100)
+    changes.row(TABLE, None, (1, "a"), 30)
+    assert changes.size == 0
+    changes.row(TABLE, None, (2, "a"), 50)
+    assert changes.size == 30
+    assert len(changes.take()) == 1
+    assert changes.size == 0
+    changes.end()
+    assert changes.size == 50
+    assert len(changes.take()) == 1
+    changes.begin("0-1-2", "MariaDB/0-1-2", 100)
+    changes.truncate(TABLE)
+    changes.end()
+    assert changes.size > 0
+
+
 def test_no_token_goes_below_the_floor_and_the_time_itself_is_kept() -> None:
     changes = TransactionChanges("s", SHARD, floor=150)
     early, late = (play(changes, n, [(TABLE, None, (n, "a"))], at)[0] for n, at in ((1, 100), (2, 200)))

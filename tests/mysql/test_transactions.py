@@ -1,0 +1,148 @@
+"""What a server sends becomes pages, without a server: layouts, what is held back, what a lost server had alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from relay.avro.rows import Column
+from relay.lineage import Stream
+from relay.mysql.events import COMMIT, Begin, BinlogEvent, Rows, Statement
+from relay.mysql.layouts import Layouts
+from relay.mysql.positions import TimestampMap
+from relay.mysql.transactions import ShardTransactions
+from relay.source import STREAMED_PAGE
+from relay.sql.tables import Table
+from tests.mysql.shards import config
+
+Page = tuple[list[tuple[str, list[str]]], dict[str, list[str]]]
+"""Operation and columns of each change; the columns of each table of the page."""
+
+
+class Shard:
+    """The transactions of one shard, as the pages that a reader makes of them."""
+
+    def __init__(self, position: str = "MariaDB/0-1-100", **more: Any) -> None:
+        self.layouts = Layouts(config("d", {"-": ["localhost:3306"]}))
+        self.transactions = ShardTransactions(
+            Stream("shop", "d"), "-", self.layouts, {"gtid": position, **more}, 0, TimestampMap(), lambda _: None
+        )
+
+    def layout(self, *columns: str) -> Table:
+        """The layout of ``t``, learned now: a stream reads ahead of what is taken."""
+        table = self.layouts("d", "t", [Column(name, "int") for name in columns], ["id"])
+        assert table is not None
+        return table
+
+    def pages(self, *events: BinlogEvent) -> list[Page]:
+        self.transactions.feed(events)
+        found = []
+        while True:
+            is_full = self.transactions.consume()
+            changes, _, tables, _ = self.transactions.take()
+            if changes:
+                columns = {table.table: [column.name for column in table.row or ()] for table in tables}
+                found.append(([(each.operation.value, list(each.new or {})) for each in changes], columns))
+            if not is_full:
+                return found
+
+
+def begin(number: int, server: int = 1) -> Begin:
+    return Begin(f"0-{server}-{number}", f"MariaDB/0-{server}-{number}", 1000 + number, None, False)
+
+
+def inserted(number: int, table: Table, size: int = 10) -> list[BinlogEvent]:
+    return [begin(number), Rows(table, [(None, tuple(range(len(table.names))))], size), COMMIT]
+
+
+def stated(number: int, sql: str) -> list[BinlogEvent]:
+    return [begin(number), Statement(sql, "d", 1000 + number, False), COMMIT]
+
+
+@pytest.mark.parametrize("after", [("id", "a", "b"), ("id",)])
+@pytest.mark.parametrize("statement", ["TRUNCATE t", "DROP TABLE t"])
+def test_rows_before_a_table_is_emptied_and_altered_keep_their_layout(statement: str, after: tuple[str, ...]) -> None:
+    """All of it comes at once, so the younger layout is known before the older rows are taken."""
+    shard = Shard()
+    old, new = shard.layout("id", "a"), shard.layout(*after)
+    pages = shard.pages(
+        *inserted(101, old),
+        *stated(102, statement),
+        *stated(103, "ALTER TABLE t ADD COLUMN b INT"),
+        *inserted(104, new),
+        *stated(105, statement),
+        *inserted(106, new),
+    )
+    assert [operations for operations, _ in pages] == [
+        [("INSERT", ["id", "a"]), ("TRUNCATE", [])],
+        [("INSERT", list(after)), ("TRUNCATE", []), ("INSERT", list(after))],
+    ]
+    assert [columns["t"] for _, columns in pages] == [["id", "a"], list(after)]
+
+
+def test_a_table_that_is_emptied_before_rows_of_an_older_layout_ends_its_page() -> None:
+    shard = Shard()
+    old, new = shard.layout("id", "a"), shard.layout("id", "a", "b")
+    pages = shard.pages(*stated(101, "TRUNCATE t"), *inserted(102, old), *inserted(103, new))
+    assert [operations for operations, _ in pages] == [
+        [("TRUNCATE", [])],
+        [("INSERT", ["id", "a"])],
+        [("INSERT", ["id", "a", "b"])],
+    ]
+    for operations, columns in pages:
+        assert all(names in ([], columns["t"]) for _, names in operations)
+
+
+@pytest.mark.parametrize("size", [10, STREAMED_PAGE + 1])
+@pytest.mark.parametrize("first", [1, 2])
+def test_a_row_that_is_held_back_over_a_page_is_not_in_a_page_of_another_layout(size: int, first: int) -> None:
+    shard = Shard()
+    old, new = shard.layout("id", "a"), shard.layout("id", "a", "b")
+    opened: list[BinlogEvent] = [Rows(old, [(None, (number, 0))], size) for number in range(first)]
+    pages = shard.pages(begin(101), *opened)
+    shard.transactions.take()
+    assert not shard.transactions.has_changes  # or its reader would not wait for the next one
+    pages += shard.pages(COMMIT, *inserted(102, new))
+    assert [each for operations, _ in pages for each in operations] == [
+        *[("INSERT", ["id", "a"])] * first,
+        ("INSERT", ["id", "a", "b"]),
+    ]
+    for operations, columns in pages:
+        assert all(names == columns["t"] for _, names in operations)
+
+
+def test_a_row_that_was_held_back_is_ready_once_its_transaction_has_ended() -> None:
+    shard = Shard()
+    shard.pages(begin(101), Rows(shard.layout("id"), [(None, (1,))], STREAMED_PAGE + 1))
+    shard.transactions.feed([COMMIT])
+    shard.transactions.consume()
+    assert shard.transactions.has_changes
+
+
+def test_a_transaction_that_was_published_in_part_is_asked_of_the_next_server() -> None:
+    shard = Shard()
+    table = shard.layout("id")
+    shard.pages(begin(101), Rows(table, [(None, (1,)), (None, (2,))], 10))
+    shard.transactions.abort()
+    assert shard.transactions.partly == ("0-1-101",)
+    assert not shard.transactions.is_between
+    again = Shard(transaction="0-1-101", rows_done=1)
+    assert again.transactions.partly == ("0-1-101",)
+
+
+def test_one_that_only_a_replica_has_is_asked_of_no_other() -> None:
+    """Nor does a reshard wait for its end, which may never come."""
+    shard = Shard()
+    table = shard.layout("id")
+    shard.transactions.is_local = lambda gtid: gtid.startswith("9-")
+    local = Begin("9-7-3", "MariaDB/0-1-100,9-7-3", 1001, None, False)
+    shard.pages(local, Rows(table, [(None, (1,)), (None, (2,))], 10))
+    position = shard.transactions.where()
+    assert (position["transaction"], position["rows_done"]) == ("9-7-3", 1)
+    shard.transactions.is_local = None
+    shard.transactions.abort()
+    del position["gtid"]
+    for each in (shard, Shard(**position)):
+        assert each.transactions.partly == ()
+        assert each.transactions.is_between
