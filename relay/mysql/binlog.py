@@ -7,7 +7,7 @@ exactly ends the stream (I8): the errors name table and position.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from relay.avro.rows import Column
@@ -74,6 +74,9 @@ class BinlogEvents:
         # Of the open transaction: a MySQL GTID whose begin was not told yet, whether it is one statement, a row of
         # a wanted table, and whether it is only prepared.
         self._held: tuple[int, int | None] | None = None
+        # A compressed transaction that was not told to its end (I11), and what came after it.
+        self._unpacking: Iterator[tuple[bytes, list[Event]]] | None = None
+        self._left: tuple[bytes, Iterator[Event]] | None = None
         self._is_statement = False
         self._has_rows = ""
         self._is_prepared = False
@@ -94,9 +97,23 @@ class BinlogEvents:
 
         Raises ``Closed``, ``Interrupted``, ``Denied``, ``Purged``, ``Diverged``, ``Unavailable``, ``NotCarried``.
         """
-        buffer, found = self._dump.read(timeout)
         told: list[BinlogEvent] = []
-        if found:
+        has_asked = False
+        while not told:
+            if self._unpacking is not None:
+                part = next(self._unpacking, None)
+                if part is None:
+                    self._unpacking = None
+                    continue
+                buffer, found = part[0], iter(part[1])
+            elif self._left is not None:
+                buffer, found = self._left
+                self._left = None
+            elif has_asked:
+                break
+            else:
+                buffer, some = self._dump.read(timeout)
+                found, has_asked = iter(some), True
             self._tell(buffer, found, told)
         return told
 
@@ -105,7 +122,8 @@ class BinlogEvents:
         gtid = f", GTID {self._gtid}" if self._gtid else ""
         return f"{self._server.account.address}, {self.file} before {self.position}{gtid}"
 
-    def _tell(self, buffer: bytes, found: list[Event], told: list[BinlogEvent]) -> None:
+    def _tell(self, buffer: bytes, found: Iterator[Event], told: list[BinlogEvent]) -> None:
+        """Take events in, up to a compressed transaction: what is in that, and what follows it, is left for later."""
         for kind, timestamp, server_id, position, flags, start, end in found:
             if kind in ROWS:
                 self.position = position or self.position
@@ -140,6 +158,12 @@ class BinlogEvents:
             elif kind == events.QUERY or kind == events.COMPRESSED_QUERY:
                 self.position = position or self.position
                 self._query(buffer[start:end], timestamp, kind == events.COMPRESSED_QUERY, told)
+            elif kind == events.TRANSACTION_PAYLOAD:
+                self.position = position or self.position
+                if self._unpacking is not None:
+                    raise NotCarried(f"{self._place}: a compressed transaction inside of another")
+                self._unpacking, self._left = self._unpacked(buffer[start:end]), (buffer, found)
+                return
             else:
                 self._other(kind, flags, buffer[start:end], timestamp, position, told)
 
@@ -302,10 +326,6 @@ class BinlogEvents:
             told.append(rotate)
         elif kind in events.SILENT:
             self.position = position or self.position
-        elif kind == events.TRANSACTION_PAYLOAD:
-            self.position = position or self.position
-            for buffer, found in self._unpacked(body):
-                self._tell(buffer, found, told)
         elif kind == events.XA_PREPARE:
             self.position = position or self.position
             # Without rows of wanted tables it may commit or not. A commit in one phase has no second one.
@@ -338,11 +358,11 @@ class BinlogEvents:
                 f"{self._place}: an event of type {kind}, which is not known: is the server newer than this?"
             )
 
-    def _unpacked(self, body: bytes) -> Any:
+    def _unpacked(self, body: bytes) -> Iterator[tuple[bytes, list[Event]]]:
         """Yield the events of a compressed transaction, about a megabyte at a time."""
         compression, _, data = events.payload(body)
         if compression == 255:
-            chunks: Any = iter([data])
+            chunks: Any = (data[at : at + _INFLATED] for at in range(0, len(data), _INFLATED))
         elif compression == 0:
             try:
                 zstandard = importlib.import_module("zstandard")
@@ -357,7 +377,8 @@ class BinlogEvents:
         rest = b""
         for chunk in chunks:
             buffer = rest + chunk
-            at, found = 0, []
+            at = 0
+            found: list[Event] = []
             while at + 19 <= len(buffer):
                 size = int.from_bytes(buffer[at + 9 : at + 13], "little")
                 if at + size > len(buffer):

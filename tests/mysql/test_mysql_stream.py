@@ -357,6 +357,41 @@ class TestACompressedTransaction:
             _, found, _ = told(stream, 1)
         assert found.changes == [(None, (1, b"x")), (None, (2, b"x"))]
 
+    def test_is_given_in_parts_and_what_follows_it_after_it(self) -> None:
+        """I11: a whole one may be of gigabytes."""
+        bodies = [each for number in range(60) for each in inserted(number, payload=bytes(100_000))]
+        raw = b"".join([bare(QUERY, query(b"BEGIN")), *(bare(*each) for each in bodies), bare(XID, bytes(8))])
+        packed_ = [event(GTID, gtid(A, 10)), event(40, self.body(255, raw))]
+        found: list[Any] = []
+        with reading([*packed_, *transaction(11, *inserted(60))]) as (stream, _):
+            while sum(isinstance(each, Commit) for each in found) < 2:
+                some = stream.read(5)
+                assert some
+                assert sum(each.size for each in some if isinstance(each, Rows)) < 1_500_000
+                found += some
+        ids_ = [after[0] for each in found if isinstance(each, Rows) for _, after in each.changes if after]
+        assert ids_ == list(range(61))
+        assert [each.gtid for each in found if isinstance(each, Begin)] == [f"{A}:10", f"{A}:11"]
+
+    def test_of_tables_that_are_not_wanted_is_passed_at_once(self) -> None:
+        bodies = [each for number in range(30) for each in inserted(number, payload=bytes(100_000))]
+        raw = b"".join([bare(QUERY, query(b"BEGIN")), *(bare(*each) for each in bodies), bare(XID, bytes(8))])
+        events = [event(GTID, gtid(A, 10)), event(40, self.body(255, raw))]
+        with reading(events, wanted=lambda _database, _table: False) as (stream, _):
+            while Begin not in (kinds := [type(each) for each in stream.read(5)]):
+                pass
+            if Commit not in kinds:
+                kinds += [type(each) for each in stream.read(0.0)]
+        assert kinds[-2:] == [Begin, Commit]
+
+    def test_that_is_cut_off_is_refused(self) -> None:
+        raw = self.raw()
+        with (
+            reading([event(GTID, gtid(A, 10)), event(40, self.body(255, raw[:-3]))]) as (stream, _),
+            pytest.raises(NotCarried, match="cut off"),
+        ):
+            told(stream, 1)
+
     def test_needs_a_package_that_may_be_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
         with (
