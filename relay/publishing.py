@@ -104,14 +104,16 @@ class Publishing:
 
     def page(self, reads: Reads, reading: Reading, page: Page) -> None:
         """Publish ``page`` and what is to be written down with it."""
-        if page.gap is not None:
-            # What came before the loss is kept, whatever is decided about it.
-            if (before := reads.before_gap(page)) is not None:
-                self.record(reads.stream.checkpoint_key(page.shard.id), before.to_json())
-            self.commit()
-        if not self._unconfirmed:
-            self._unconfirmed_since = time.monotonic()
-        self._unconfirmed.append((reads, reading, page))
+        try:
+            if page.gap is not None:
+                # What came before the loss is kept, whatever is decided about it.
+                if (before := reads.before_gap(page)) is not None:
+                    self.record(reads.stream.checkpoint_key(page.shard.id), before.to_json())
+                self.commit()
+        finally:  # I1: also where that was aborted, or nobody would publish the page again
+            if not self._unconfirmed:
+                self._unconfirmed_since = time.monotonic()
+            self._unconfirmed.append((reads, reading, page))
         self._send(reads, page)
 
     def gap(self, source: Source, gap: Gap) -> None:

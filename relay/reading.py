@@ -311,6 +311,8 @@ class SourceReading:
         before = self._latest[page.shard.id]
         if not self.source.has_journals or page.gap is None or page.gap.begin in (None, before.position):
             return None
+        if "transaction" in (before.position or {}):
+            return None  # a part of it is on the topic, and only that position says so
         after = replace(before, state=ShardState.READING, position=page.gap.begin, updated_at=self.clock())
         self._latest[page.shard.id] = after
         return after

@@ -43,13 +43,13 @@ sources:
 """
         )
 
-    def command(self, *arguments: str) -> Result:
+    def command(self, *arguments: str, code: int = 0) -> Result:
         result = CliRunner().invoke(app, [*arguments])
-        assert result.exit_code == 0, (result.output, result.exception)
+        assert result.exit_code == code, (result.output, result.exception)
         return result
 
-    def run(self) -> None:
-        self.command("run", str(self.path), "--until-caught-up")
+    def run(self, code: int = 0) -> Result:
+        return self.command("run", str(self.path), "--until-caught-up", code=code)
 
     def changes(self, table: str) -> list[dict[str, Any]]:
         config = load(self.path)
@@ -82,6 +82,41 @@ def test_what_is_committed_is_on_the_topic_once_whenever_the_relay_runs(
     assert [row["name"] for row in updates] == ["n"] * 3
     status = json.loads(relayed.command("status", str(relayed.path), "--json").stdout)
     assert f"MariaDB/{mariadb.gtid}" in json.dumps(status)
+
+
+def test_a_purged_binlog_stops_the_relay_with_one_and_the_same_loss_until_it_is_accepted(
+    kafka: Any, unique: str, tmp_path: Path
+) -> None:
+    """I9: transactions of other databases have moved the relay on since it wrote its position down."""
+    with MariaDB() as server:
+        server.execute(f"CREATE DATABASE {unique}")
+        server.execute(f"CREATE TABLE {unique}.item (id INT PRIMARY KEY, v INT)")
+        server.execute("CREATE DATABASE elsewhere")
+        server.execute("CREATE TABLE elsewhere.t (id INT PRIMARY KEY)")
+        relayed = Relayed(tmp_path, unique, kafka.bootstrap_servers, json.dumps({"-": [server.address]}))
+        relayed.run()
+        server.execute(f"INSERT {unique}.item VALUES (1, 1)")
+        relayed.run()
+        server.execute(f"INSERT {unique}.item VALUES (2, 2)")
+        server.execute("INSERT elsewhere.t VALUES (1)")
+        server.purge_binlogs()
+        server.execute(f"INSERT {unique}.item VALUES (3, 3)")
+        path = str(relayed.path)
+
+        def gap() -> dict[str, Any]:
+            (found,) = json.loads(relayed.command("gaps", "list", path, "--json").stdout)
+            assert isinstance(found, dict)
+            return found
+
+        relayed.run(code=1)
+        first = gap()
+        assert (first["state"], first["reason"]) == ("pending", "purged")
+        relayed.run(code=1)
+        assert gap()["id"] == first["id"]
+        relayed.command("gaps", "accept", path, first["id"], "skip")
+        relayed.run()
+        assert (gap()["id"], gap()["state"]) == (first["id"], "published")
+        assert [change["key"]["id"] for change in relayed.changes("item")] in ([1, 3], [3, 1])
 
 
 def test_a_running_relay_follows_a_reshard_when_its_config_is_read_again(
