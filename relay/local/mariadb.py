@@ -295,7 +295,8 @@ def _bootstrap(sql: str, template: Path) -> None:
     data = data_folder(folder)
     script = folder / "bootstrap.sql"
     script.write_text(sql)
-    command = _mariadbd(data, _SMALL, "--bootstrap")
+    # The server's account may not write where this process has its own temporary files.
+    command = _mariadbd(data, {**_SMALL, "tmpdir": str(data)}, "--bootstrap")
     process = ManagedProcess(command, folder / "log", account=unprivileged(), stdin=script)
     try:
         process.start()
