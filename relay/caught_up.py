@@ -2,7 +2,7 @@
 
 A part of the contract of the command: a shard is finished, or has given a change from after the start, or five empty
 pages in a row that were asked for after it; or, where a source can be asked for its head, all that it had then.
-Shards that are discovered later count if their parents do.
+Shards that are discovered later count if their parents do, unless they have a head of their own.
 """
 
 from __future__ import annotations
@@ -50,4 +50,5 @@ class CaughtUp:
             return True
         if checkpoint is not None and max(checkpoint.progress or 0.0, checkpoint.reached or 0.0) > self.started:
             return True  # another worker's shard
-        return bool(shard.parents) and all(parent in self._past_start for parent in shard.parents)
+        # Of a source that has heads the parent may have ended long before the start, and its end say nothing of after it.
+        return not self._has_heads and bool(shard.parents) and all(p in self._past_start for p in shard.parents)
