@@ -50,5 +50,5 @@ class CaughtUp:
             return True
         if checkpoint is not None and max(checkpoint.progress or 0.0, checkpoint.reached or 0.0) > self.started:
             return True  # another worker's shard
-        # Of a source that has heads the parent may have ended long before the start, and its end say nothing of after it.
+        # Where there are heads, the parent may have ended long before the start, and says nothing of what came after.
         return not self._has_heads and bool(shard.parents) and all(p in self._past_start for p in shard.parents)
