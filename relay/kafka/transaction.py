@@ -70,7 +70,8 @@ class Transaction:
     def linger(self) -> float:
         """Seconds that it is still kept open though nothing more waits: none, unless much comes."""
         since = self.clock() - self._committed_at
-        return max(0.0, GATHERED - since) if self.size >= _MUCH * since else 0.0
+        # What waited for the last commit to end has come in the time that it took.
+        return max(0.0, GATHERED - since) if self.size >= _MUCH * (since + self._commit_took) else 0.0
 
     def begin(self) -> None:
         """Begin, unless it is open. Raises ``Aborted`` or ``Fenced``, as all that follows."""

@@ -9,16 +9,26 @@ import pytest
 from relay.kafka.transaction import GATHERED, Transaction
 
 
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 class Sent:
     """Stands where a publisher and its group do."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.open = False
+        self.clock = clock
+        self.takes = 0.0
 
     def begin(self) -> None:
         self.open = True
 
     def commit(self, offsets: Any, metadata: Any) -> None:
+        self.clock.now += self.takes
         self.open = False
 
     def offsets(self, partitions: Any) -> None:
@@ -28,13 +38,6 @@ class Sent:
         raise AssertionError("nothing is sent")
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -42,7 +45,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def transaction(clock: Clock) -> Transaction:
-    sent: Any = Sent()
+    sent: Any = Sent(clock)
     made = Transaction(sent, sent, "checkpoints", clock=clock)
     made.begin()
     made.commit()
@@ -54,6 +57,18 @@ def test_a_few_changes_are_committed_at_once(transaction: Transaction, clock: Cl
     clock.now += pause
     transaction.begin()
     transaction.size += 5_000
+    assert transaction.linger == 0.0
+
+
+def test_what_has_come_while_the_last_commit_took_its_time_is_not_much(transaction: Transaction, clock: Clock) -> None:
+    """At a few hundred changes a second some always wait for a commit to end, which is no reason to keep them."""
+    transaction.begin()
+    sent: Any = transaction.publisher
+    sent.takes = 0.014
+    transaction.commit()
+    clock.now += 0.0001
+    transaction.begin()
+    transaction.size += 1_500
     assert transaction.linger == 0.0
 
 
