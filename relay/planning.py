@@ -107,7 +107,7 @@ class Planning:
         self._check_source(plan)
 
     def _hashed(self) -> dict[str, int]:
-        return {table.table: table.hash_columns for table in self.source.tables()} if self.source.has_journals else {}
+        return _hashed(self.source.tables()) if self.source.has_journals else {}
 
     def _check_source(self, plan: Plan) -> None:
         name = self.source.name
@@ -119,15 +119,14 @@ class Planning:
         self._check_keys(plan)
 
     def _keys(self) -> dict[str, list[list[str]]]:
-        return {table.table: [[c.name, c.type] for c in table.key] for table in self.source.tables()}
+        return _keys(self.source.tables())
 
-    def added(self, plan: Plan) -> Plan | None:
-        """Return ``plan`` with the keys of tables that came later, None if it has them all."""
-        new = {table: columns for table, columns in self._keys().items() if table not in plan.keys}
-        if not new or not self.source.has_journals:
+    def added(self, plan: Plan, tables: Iterable[TableSchema]) -> Plan | None:
+        """Return ``plan`` with the keys of those of ``tables`` that came later, None if it has them all."""
+        new = [table for table in tables if table.table not in plan.keys]
+        if not new:
             return None
-        hashed = {table: count for table, count in self._hashed().items() if table in new}
-        return replace(plan, keys={**plan.keys, **new}, hashed={**plan.hashed, **hashed})
+        return replace(plan, keys={**plan.keys, **_keys(new)}, hashed={**plan.hashed, **_hashed(new)})
 
     def check_tables(self, plan: Plan, tables: Iterable[TableSchema]) -> None:
         """Refuse changes of ``tables`` whose key is not the one that earlier changes had (I2). ``RelayError``."""
@@ -157,6 +156,14 @@ class Planning:
                 "they would move to other partitions. Give the new table a source of another name."
             )
         return None
+
+
+def _keys(tables: Iterable[TableSchema]) -> dict[str, list[list[str]]]:
+    return {table.table: [[column.name, column.type] for column in table.key] for table in tables}
+
+
+def _hashed(tables: Iterable[TableSchema]) -> dict[str, int]:
+    return {table.table: table.hash_columns for table in tables}
 
 
 def _unfinished(checkpoints: Mapping[str, Checkpoint]) -> Iterator[tuple[str, Checkpoint]]:

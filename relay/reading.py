@@ -74,6 +74,8 @@ class SourceReading:
         # The endings of the view that were seen.
         self._endings = 0
         self._plan_checked = False
+        # Tables that the plan may not have.
+        self._met: dict[str, TableSchema] = {}
         # Losses that were told of since the start, which the checkpoints may not show yet.
         self._gaps_told: set[str] = set()
         self._known_at = -1
@@ -163,17 +165,24 @@ class SourceReading:
         if self.plan is not None and not self._plan_checked:
             self._plan_checked = True
             self.planning.check(self.plan)
+            if self.source.has_journals:
+                self._met |= {table.table: table for table in self.source.tables()}
 
     # ------------------------------------------------------------------ shards
 
     def added_tables(self) -> Plan | None:
         """Return the plan with the tables that appeared since, None if it has them all."""
-        return self.planning.added(self.plan) if self.plan is not None else None
+        if self.plan is None or not self._met:
+            return None
+        # Until the plan has them: what was to add them may be aborted.
+        self._met = {name: table for name, table in self._met.items() if name not in self.plan.keys}
+        return self.planning.added(self.plan, self._met.values())
 
     def check_tables(self, tables: Sequence[TableSchema]) -> None:
         """See ``Planning.check_tables``."""
         if self.plan is not None:
             self.planning.check_tables(self.plan, tables)
+            self._met |= {table.table: table for table in tables if table.table not in self.plan.keys}
 
     def discover(self) -> bool:
         """Keep the listing fresh, without waiting for it. Return whether a new one has come."""
