@@ -158,11 +158,19 @@ class Config(Part):
         """The tables that are known, each with the source that has it."""
         return {table: source for source in self.sources for table in source.table_names}
 
-    def with_tables(self, find: Callable[[Source], Iterable[str]]) -> Config:
-        """Return this config with the tables that ``find`` gives for sources that name none. ``ConfigError``."""
+    def with_tables(self, find: Callable[[Source], Iterable[str]], *, only_split: bool = False) -> Config:
+        """Return this config with the tables that ``find`` gives for sources that name none. ``ConfigError``.
+
+        ``only_split``: for those alone of which each table becomes a source.
+        """
         if self.names_tables:
             return self
-        each = [[source] if source.names_tables else source.having(sorted(find(source))) for source in self.sources]
+        each = [
+            [source]
+            if source.names_tables or (only_split and not source.is_split)
+            else source.having(sorted(find(source)))
+            for source in self.sources
+        ]
         found = self.model_copy(update={"sources": [source for sources in each for source in sources]})
         found._entries = list(range(len(found.sources)))
         for _, problem in (*found._source_problems(), *found._topic_problems(), *found._cache_problems()):

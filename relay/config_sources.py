@@ -38,6 +38,7 @@ _STREAM_ARN = re.compile(r"arn:[\w-]+:dynamodb:([\w-]+):\d*:table/([A-Za-z0-9._-
 
 class DynamoDBSource(Part):
     has_snapshots: ClassVar[bool] = True
+    is_split: ClassVar[bool] = True  # each of its tables is a source of its own
 
     name: Name
     """What this source is called in tokens, metrics and commands."""
@@ -197,6 +198,7 @@ class _SQLSource(Part):
     """What Vitess and MySQL have in common."""
 
     has_snapshots: ClassVar[bool] = False
+    is_split: ClassVar[bool] = False
 
     name: Name
     """What this source is called in tokens, metrics and commands."""

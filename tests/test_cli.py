@@ -325,3 +325,18 @@ def test_a_service_of_another_name_exits_2(tmp_path: Path, monkeypatch: pytest.M
     assert errors(result) == [
         "no service is called 'oracle': there are kafka, dynamodb, redis, registry, mariadb, vitess"
     ]
+
+
+@pytest.mark.parametrize("command", [("status",), ("gaps", "list"), ("reset",)])
+def test_what_looks_at_kafka_alone_does_not_ask_a_database_for_its_tables(
+    tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """While it is down, `relay status` is wanted most. Neither it nor the broker is there."""
+    config = tmp_path / "relay.yaml"
+    source = '{name: legacy, type: mysql, database: d, shards: {"-": ["127.0.0.1:1"]}}'
+    config.write_text(f'name: shop\nkafka: {{bootstrap_servers: "127.0.0.1:1"}}\nsources: [{source}]\n')
+    more = ("legacy", "--to", "current") if command == ("reset",) else ()
+    done = CliRunner().invoke(app, [*command, str(config), *more])
+    assert done.exit_code == 3
+    assert "no Kafka broker answers at 127.0.0.1:1" in done.output
+    assert "no server of shard" not in done.output

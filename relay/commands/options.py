@@ -37,8 +37,12 @@ LogAs = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
-def load_config(path: Path) -> Config:
-    """Read the config, and find the tables of sources that do not name them."""
+def load_config(path: Path, *, every_table: bool = True) -> Config:
+    """Read the config, and find the tables of sources that do not name them.
+
+    ``every_table``: False where the topics of all tables are not needed: then a database is not asked for its tables.
+    Tags are looked up all the same, since each table that has them is a source of its own.
+    """
     from relay.config import load
 
     config = load(path)
@@ -46,7 +50,7 @@ def load_config(path: Path) -> Config:
         return config
     from relay.sources import find_tables
 
-    return config.with_tables(find_tables)
+    return config.with_tables(find_tables, only_split=not every_table)
 
 
 @contextmanager

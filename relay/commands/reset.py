@@ -28,7 +28,7 @@ def reset(
     Forgets its checkpoints and reports a gap, so that caches drop what they hold. What lies between the old place
     and the new one is published again, or never. The config stays as it is.
     """
-    loaded = load_config(config)
+    loaded = load_config(config, every_table=False)
     from relay import reset as resets
 
     found = resets.look(loaded, source, to) if dry_run else resets.reset(loaded, source, to)

@@ -28,7 +28,7 @@ def status(
 
     Works while nothing runs, too. What is shown is what is committed.
     """
-    loaded = load_config(config)
+    loaded = load_config(config, every_table=False)
     from relay import status as statuses
 
     if token is not None:
