@@ -22,8 +22,7 @@ from relay.local.mariadb import MariaDB
 from relay.local.redis import RedisServer
 from relay.local.registry import SchemaRegistry
 from relay.local.vitess import Vitess
-from relay.local.vitess_build import obstacle
-from tests import containers
+from tests import containers, needs
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background ignores it, and so would every process they start and interrupt.
@@ -117,8 +116,8 @@ def vitess(in_docker: bool) -> Iterator[Vitess | containers.Vitess]:
 
     Tables: ``ALTER VSCHEMA`` and ``CREATE TABLE`` through it, under names of your own. Skips where there is no Go.
     """
-    if not in_docker and (problem := obstacle()):
-        pytest.skip(problem)
+    if not in_docker:
+        needs.vitess()
     with containers.Vitess() if in_docker else Vitess() as cluster:
         yield cluster
 

@@ -6,6 +6,7 @@ May be changed here: the images.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import closing
 from typing import Any, Self
@@ -23,7 +24,7 @@ from relay.local.vitess import KEYSPACES
 _START_TIMEOUT = 120.0
 
 
-class Container:
+class Container(ABC):
     """One container with one published port."""
 
     def __init__(self, image: str, inner_port: int) -> None:
@@ -35,9 +36,9 @@ class Container:
         self.port = free_port()
         self.container: Any = DockerContainer(image).with_bind_ports(inner_port, self.port)
 
+    @abstractmethod
     def ready(self) -> bool:
         """Tell whether it answers its own protocol."""
-        raise NotImplementedError
 
     def __enter__(self) -> Self:
         self.container.start()

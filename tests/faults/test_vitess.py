@@ -19,9 +19,9 @@ from relay.config import load
 from relay.errors import Unavailable
 from relay.local.truth import read_changes
 from relay.local.vitess import Vitess, database
-from relay.local.vitess_build import obstacle
 from relay.vitess.keyrange import shard_range
 from relay.vitess.vindex import keyspace_id
+from tests import needs
 from tests.faults.audited import ITEMS, TABLE, Connect, Writer, audit, history, opened, problems
 from tests.faults.harness import Relay, wait_until
 
@@ -132,8 +132,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, kafka: Any, unique: str) -> Iterator[World]:
-    if problem := obstacle():
-        pytest.skip(problem)
+    needs.vitess()
     keyspaces = {"commerce": SHARDS, "moved": [*AFTER, "40-"]}
     with Vitess(keyspaces=keyspaces, schemas=dict.fromkeys(keyspaces, (ITEMS, _VSCHEMA))) as cluster:
         seed = int(os.environ.get("RELAY_SEED") or 20)

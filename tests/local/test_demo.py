@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from relay.local.java import find_java
-from relay.local.vitess_build import obstacle
+from tests import needs
 from tests.faults.harness import wait_until
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]
@@ -48,9 +48,9 @@ def test_the_demo_holds_every_check_and_leaves_nothing_behind(tmp_path: Path, un
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("relay-")] == []
 
 
-@pytest.mark.skipif(bool(obstacle()), reason=str(obstacle()))
 def test_the_demo_holds_on_a_vitess_that_is_altered_and_resharded(tmp_path: Path, unique: str) -> None:
     """I1, I2, I3, I6, I7"""
+    needs.vitess()
     demo = start(tmp_path, unique, 6, "--source", "vitess")
     code = demo.wait(300)
     text = (tmp_path / "demo.log").read_text()

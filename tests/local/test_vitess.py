@@ -19,7 +19,8 @@ from relay.local.jars import jars
 from relay.local.process import accepts
 from relay.local.services import down, status, up
 from relay.local.vitess import Vitess, database
-from relay.local.vitess_build import obstacle, vtcombo
+from relay.local.vitess_build import vtcombo
+from tests import needs
 from tests.local.plain_user import needs_root, run_as_plain_user
 from tests.local.processes import gone
 from tests.local.vstream import vstream
@@ -37,8 +38,7 @@ HASHED = {
 @pytest.fixture(scope="module")
 def own() -> Iterator[Vitess]:
     """One that these tests may break: a shard to split and one to merge with others, and their targets."""
-    if problem := obstacle():
-        pytest.skip(problem)
+    needs.vitess()
     keyspaces = {"source": ["-80", "80-"], "target": ["-40", "40-80", "80-c0", "c0-"]}
     with Vitess(keyspaces=keyspaces, schemas=dict.fromkeys(keyspaces, (ITEM, HASHED))) as cluster:
         yield cluster

@@ -11,16 +11,16 @@ from dataclasses import replace
 import pytest
 
 from relay.local.truth import Event, check_versions, final_versions
-from relay.local.vitess_build import obstacle
 from relay.local.vitess_orders import ADDED, AFTER, BEFORE, KEYSPACES, SPLIT, TARGETS, Placement, VitessOrders
 from relay.local.workload import Item, cache_key, version_in
+from tests import needs
 
 CUSTOMERS = [f"customer-{number:03}" for number in range(25)]
 
 
 @pytest.mark.services
-@pytest.mark.skipif(bool(obstacle()), reason=str(obstacle()))
 def test_the_writers_know_what_the_table_holds_after_a_new_column_and_a_split() -> None:
+    needs.vitess()
     with ExitStack() as stack:
         orders = VitessOrders()
         orders.start(stack)

@@ -12,9 +12,9 @@ from relay.avro.rows import TableSchema, change_schema
 from relay.change import Change
 from relay.gtid import parse
 from relay.local.vitess import Vitess, database
-from relay.local.vitess_build import obstacle
 from relay.mysql.events import Begin, Commit, Rows
 from relay.sql.changes import TransactionChanges
+from tests import needs
 from tests.mysql.reading import reading
 from tests.vitess.reading import is_at_head, opened, until
 
@@ -58,8 +58,7 @@ COLUMNS = {
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Vitess]:
-    if problem := obstacle():
-        pytest.skip(problem)
+    needs.vitess()
     columns = ", ".join(f"`{name}` {kind}" for name, (kind, _, _) in COLUMNS.items())
     table = f"create table types (a int, {columns}, b varchar(20), primary key (a, b))"
     unsharded = {"sharded": False, "tables": {"types": {}}}

@@ -14,10 +14,10 @@ import pytest
 from relay.change import Change, Operation
 from relay.errors import RelayError
 from relay.local.vitess import Vitess, database
-from relay.local.vitess_build import obstacle
 from relay.source import Page
 from relay.vitess.client import Vtgate
 from relay.vitess.head import Head
+from tests import needs
 from tests.vitess.reading import is_at_head, opened, summary, until
 
 pytestmark = pytest.mark.services
@@ -87,8 +87,7 @@ _BY_SHARD = {"-80": {1, 2}, "80-": {4}}  # of the ids 1, 2 and 4, by the vindex 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Vitess]:
     """``one`` of one shard; ``split`` of two, and a third that takes their place in reshards."""
-    if problem := obstacle():
-        pytest.skip(problem)
+    needs.vitess()
     names = ("types", "rounded", "customer", "other", "first", "empty", "long_rows", "parts", "last")
     unsharded = {"sharded": False, "tables": {name: {} for name in names}}
     with Vitess(

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from relay.local.vitess import KEYSPACES, Vitess
-from relay.local.vitess_build import obstacle
 from relay.vitess.keyrange import shard_range
 from relay.vitess.vindex import keyspace_id
+from tests import needs
 
 pytestmark = pytest.mark.services
 
@@ -46,8 +46,7 @@ SHARDS = KEYSPACES["commerce"]
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Vitess]:
-    if problem := obstacle():
-        pytest.skip(problem)
+    needs.vitess()
     tables = ";".join(f"create table by_{name} (k {kind} not null primary key)" for name, (kind, _) in _KINDS.items())
     columns = {f"by_{name}": {"column_vindexes": [{"column": "k", "name": name}]} for name in _KINDS}
     vschema = {"sharded": True, "vindexes": {name: {"type": name} for name in _KINDS}, "tables": columns}

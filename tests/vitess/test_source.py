@@ -13,9 +13,9 @@ from relay.change import Operation
 from relay.config import VitessSource as Entry
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.local.vitess import Vitess
-from relay.local.vitess_build import obstacle
 from relay.source import Page
 from relay.vitess.source import VitessSource, tables_of
+from tests import needs
 
 pytestmark = pytest.mark.services
 
@@ -31,8 +31,7 @@ _BARE = "create table bare (a int, b int)"
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Vitess]:
     """One whose tables are these alone."""
-    if problem := obstacle():
-        pytest.skip(problem)
+    needs.vitess()
     keyspaces = {"shop": ["-80", "80-"], "plain": ["0"]}
     with Vitess(keyspaces=keyspaces, schemas={"shop": (f"{_ORDERS}; {_BARE}", _VSCHEMA)}) as own:
         yield own
