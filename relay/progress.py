@@ -6,7 +6,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Self
 
-from relay.lineage import Checkpoint, Lineage
+from relay.lineage import Checkpoint, Lineage, Plan, Shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,19 @@ class Progress:
             max((c.token.timestamp for c in checkpoints.values() if c.token), default=0),
             {c.gap for c in checkpoints.values() if c.gap is not None},
         )
+
+
+def read_until(
+    shard: Shard, plan: Plan, committed: Checkpoint | None, parents: Mapping[str, Checkpoint], now: float
+) -> float:
+    """Seconds up to which nothing of ``shard`` is missing on the topic: its own progress, or where it began."""
+    if committed is not None and committed.progress is not None:
+        return committed.progress
+    if shard.id in plan.shards:
+        return plan.planned_at
+    # It began when its parents ended, which is not before what was last read of them.
+    known = [parent.progress for parent in parents.values() if parent.progress is not None]
+    return min(known, default=committed.updated_at if committed else now)
 
 
 def resume_timestamp(checkpoints: Mapping[str, Checkpoint]) -> int:

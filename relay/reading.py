@@ -22,10 +22,10 @@ from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, Stream
 from relay.listings import Journaled, Listings
 from relay.planning import Planning
-from relay.progress import Progress, low_watermark
+from relay.progress import Progress, low_watermark, read_until
 from relay.pruning import replaced
 from relay.pump import Pump, Reading
-from relay.snapshot import CONTROL, Snapshots, is_snapshot
+from relay.snapshot import Snapshots, is_unread
 from relay.source import Page, Source
 
 log = logging.getLogger(__name__)
@@ -121,7 +121,7 @@ class SourceReading:
         # A listing from after the last end, and not the only one: it may lack a child.
         if self.lineage.listings < 2 or self.listings.listed_at < max(ends, default=0.0):
             return False
-        if not self.snapshots.is_settled(self._repairs(), self._is_unread()):
+        if not self.snapshots.is_settled(self._repairs(), is_unread(self.view, self.source.name)):
             return False  # what it repairs, nobody else would
         try:
             following = self.source.connect(self.listings.successor)
@@ -224,21 +224,10 @@ class SourceReading:
             floor = self.lineage.floor(shard, self.checkpoints, plan.floor)
             log.info("source %s: reading shard %s after %s", self.source.name, shard.id, position or "its start")
             parents = {parent: self.checkpoints[parent] for parent in shard.parents if parent in self.checkpoints}
-            read_until = self._read_until(shard, plan, committed)
-            reader = self.source.open(shard, plan.start_of(shard), committed, floor, read_until, parents)
+            until = read_until(shard, plan, committed, parents, self.clock())
+            reader = self.source.open(shard, plan.start_of(shard), committed, floor, until, parents)
             self.open[shard.id] = self.pump.open(reader, key)
             self._latest[shard.id] = committed or self._checkpoint(shard, ShardState.PLANNED)
-
-    def _read_until(self, shard: Shard, plan: Plan, committed: Checkpoint | None) -> float:
-        """Seconds up to which nothing of ``shard`` is missing on the topic: its own progress, or where it began."""
-        if committed is not None and committed.progress is not None:
-            return committed.progress
-        if shard.id in plan.shards:
-            return plan.planned_at
-        # It began when its parents ended, which is not before what was last read of them.
-        parents = [self.checkpoints[parent] for parent in shard.parents if parent in self.checkpoints]
-        known = [parent.progress for parent in parents if parent.progress is not None]
-        return min(known, default=committed.updated_at if committed else self.clock())
 
     def forget(self, lost: set[int] | None = None) -> None:
         """Close the open shards of ``lost`` partitions, or all."""
@@ -358,17 +347,7 @@ class SourceReading:
         if plan is None:
             return None
         last = max(plan.floor, self._known().last)
-        return self.snapshots.step(self._gaps(), self._repairs(), self._is_unread(), last)
-
-    def _is_unread(self) -> bool:
-        """Whether no snapshot of this source has ever ended, in whatever stream it had."""
-        return not any(
-            stream.source == self.source.name
-            and is_snapshot(stream)
-            and (control := snapshots.get(CONTROL)) is not None
-            and control.state is ShardState.FINISHED
-            for stream, snapshots in self.view.checkpoints.items()
-        )
+        return self.snapshots.step(self._gaps(), self._repairs(), is_unread(self.view, self.source.name), last)
 
     def _gaps(self) -> Set[str]:
         """Return the ids of the losses that are known of this stream, and before it."""
@@ -392,7 +371,7 @@ class SourceReading:
         return self._known().resume
 
     def low_watermark(self) -> float | None:
-        """See ``lineage.low_watermark``."""
+        """See ``progress.low_watermark``."""
         return low_watermark(self.checkpoints, self.lineage) if self.plan is not None else None
 
     def _known(self, *, exact: bool = False) -> Progress:
@@ -408,7 +387,7 @@ class SourceReading:
         """Whether every shard has been read up to the command's start, and that is committed."""
         if self.plan is None or self.listings.listed_at < self.started or self.listings.successor is not None:
             return False
-        if not self.snapshots.is_settled(self._repairs(), self._is_unread()):
+        if not self.snapshots.is_settled(self._repairs(), is_unread(self.view, self.source.name)):
             return False
         if any(not self.lineage.is_gone(s) and not self._has_ended(s) for s in self.lineage.absent):
             return False  # it was listed before, and may be again: one listing may be inconsistent

@@ -51,6 +51,17 @@ def is_snapshot(stream: Stream) -> bool:
     return stream.label.endswith(_SUFFIX)
 
 
+def is_unread(view: CheckpointView, source: str) -> bool:
+    """Whether no snapshot of ``source`` has ever ended, in whatever stream it had."""
+    return not any(
+        stream.source == source
+        and is_snapshot(stream)
+        and (control := snapshots.get(CONTROL)) is not None
+        and control.state is ShardState.FINISHED
+        for stream, snapshots in view.checkpoints.items()
+    )
+
+
 class Snapshots:
     """The snapshots of one source. Used by the worker's thread.
 
