@@ -6,25 +6,21 @@ and checks, and tables that are emptied before a row of them was seen.
 
 from __future__ import annotations
 
-import logging
 import re
-import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from relay.avro.rows import Column, TableSchema
 from relay.errors import RelayError
 from relay.mysql.connection import Server
-from relay.sql.definitions import COLUMNS, KEYS, Definition, definitions
+from relay.sql.definitions import Definition, ask
+from relay.sql.layouts import LeftOut, MadeOnce
 from relay.sql.statements import Classified, Kind
 from relay.sql.tables import Table, lay_out
 
 if TYPE_CHECKING:
     from relay.config import MySQLSource
 
-log = logging.getLogger(__name__)
-
-_LAYOUTS = 10_000
 _REPLACES = re.compile(r"(?:\s|/\*.*?\*/)*CREATE\s+OR\s+REPLACE\b", re.IGNORECASE | re.DOTALL)
 """A table that takes the place of another, which MariaDB drops without saying so."""
 
@@ -37,10 +33,9 @@ class Layouts:
         self.database = config.database
         self._config = config
         self._named = frozenset(config.tables or ())
-        self._lock = threading.Lock()
-        self._made: dict[tuple[str, tuple[Column, ...], tuple[str, ...]], Table | None] = {}
+        self._made = MadeOnce(self._lay_out)
         self._last: dict[str, Table] = {}
-        self._left_out: set[str] = set()
+        self._left_out = LeftOut(config.name, config.database)
 
     def __repr__(self) -> str:
         return f"<Layouts[{self.source}: {len(self._last)} tables]>"
@@ -65,16 +60,10 @@ class Layouts:
         """
         if not self.wanted(database, table):
             return None
-        identity = table, tuple(columns), tuple(primary)
-        with self._lock:
-            if identity not in self._made:
-                if len(self._made) >= _LAYOUTS:  # I11
-                    self._made.clear()
-                self._made[identity] = self._lay_out(*identity)
-            made = self._made[identity]
-            if made is not None:
-                self._last[table] = made
-            return made
+        made = self._made(table, columns, primary)
+        if made is not None:
+            self._last[table] = made
+        return made
 
     def last(self, table: str) -> Table | None:
         """Return the layout that was seen last."""
@@ -109,36 +98,15 @@ class Layouts:
             self._last[name] = before  # a stream knows better what its rows are than the present
         return table
 
-    def _definitions(self, server: Server) -> dict[str, Definition]:
-        columns: Iterable[Sequence[str]] = _texts(server.execute(COLUMNS.format(database=_quoted(self.database))))
-        keys: Iterable[Sequence[str]] = _texts(server.execute(KEYS.format(database=_quoted(self.database))))
+    def _definitions(self, server: Server) -> Mapping[str, Definition]:
         try:
-            return dict(definitions(columns, keys, self._named or None))
+            return ask(server.execute, self.database, self._named or None)
         except ValueError as error:
             raise RelayError(f"source {self.source}: {server.account.address}: {error}") from error
 
     def _lay_out(self, table: str, columns: tuple[Column, ...], primary: tuple[str, ...]) -> Table | None:
         key = self._config.key_columns(table)
         if not primary and not key and table not in self._named:
-            if table not in self._left_out:
-                self._left_out.add(table)
-                # I1: once, and so that nobody can miss it.
-                log.warning(
-                    "source %s: CHANGES OF %s.%s ARE NOT RELAYED: it has no primary key. Name the columns that stand "
-                    "for one, such as `key: {%s: [%s]}`",
-                    self.source,
-                    self.database,
-                    table,
-                    table,
-                    columns[0].name if columns else "id",
-                )
+            self._left_out.say(table, columns)
             return None
         return lay_out(self.source, table, columns, primary, key=key)
-
-
-def _quoted(name: str) -> str:
-    return name.replace("\\", "\\\\").replace("'", "''").replace("%", "%%")
-
-
-def _texts(rows: Iterable[Sequence[object]]) -> list[list[str]]:
-    return [[each.decode() if isinstance(each, bytes) else str(each) for each in row] for row in rows]

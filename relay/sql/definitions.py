@@ -7,7 +7,7 @@ changed here: the statements that ask, and how a column's definition is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from relay.avro.rows import Column
@@ -59,6 +59,18 @@ class Definition:
     primary: list[str] = field(default_factory=list)
 
 
+def ask(
+    execute: Callable[[str], Iterable[Sequence[object]]], database: str, wanted: Iterable[str] | None = None
+) -> Mapping[str, Definition]:
+    """Return the tables of ``database`` by name, those of ``wanted`` or all. ``execute`` gives a statement's rows.
+
+    ValueError, naming table and column, for a type that cannot be carried.
+    """
+    name = database.replace("\\", "\\\\").replace("'", "''")
+    columns, keys = (_texts(execute(statement.format(database=name))) for statement in (COLUMNS, KEYS))
+    return definitions(columns, keys, wanted)
+
+
 def definitions(
     columns: Iterable[Sequence[str]], keys: Iterable[Sequence[str]], wanted: Iterable[str] | None = None
 ) -> Mapping[str, Definition]:
@@ -79,6 +91,10 @@ def definitions(
         if table in found:
             found[table].primary.append(column)
     return found
+
+
+def _texts(rows: Iterable[Sequence[object]]) -> list[list[str]]:
+    return [[each.decode() if isinstance(each, bytes) else str(each) for each in row] for row in rows]
 
 
 def carried_type(definition: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,7 +21,8 @@ from relay.config_fields import StartAtGtids
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.lineage import Checkpoint, Shard, Stream
 from relay.source import Begin, ShardReader
-from relay.sql.definitions import COLUMNS, KEYS, Definition, definitions
+from relay.sql.definitions import Definition, ask
+from relay.sql.layouts import LeftOut, MadeOnce
 from relay.sql.tables import Row, Table, lay_out
 from relay.vitess.client import Tls, Vtgate
 from relay.vitess.head import Head, why_silent
@@ -64,8 +65,8 @@ class VitessSource:
         self._vindexes: dict[str, tuple[list[str], str]] = {}
         # By table, its primary key in the key's own order.
         self._primary: dict[str, list[str]] = {}
-        # Tables of which was said that they are not relayed.
-        self._left_out: set[str] = set()
+        self._left_out = LeftOut(config.name, config.keyspace)
+        self.layout = MadeOnce(self._lay_out)
         # The shards that the key range covers, as the topology has them.
         self._shards: list[str] = []
         self._settings = Settings(
@@ -167,7 +168,7 @@ class VitessSource:
     ) -> ShardReader:
         raise RelayError(f"source {self.name}: rows are copied by `start: copy`, not by a snapshot")
 
-    def layout(self, table: str, columns: Sequence[Column], primary: Sequence[str]) -> Table | None:
+    def _lay_out(self, table: str, columns: tuple[Column, ...], primary: Sequence[str]) -> Table | None:
         """Return how rows of ``table`` are laid out and keyed; None if it is not wanted.
 
         Called by the readers' threads. Raises ``RelayError``; ``Unavailable`` where vtgate has to be asked about a new
@@ -179,7 +180,7 @@ class VitessSource:
             if table.startswith(INTERNAL):
                 return None
             if not key and not primary:
-                self._leave_out(table)
+                self._left_out.say(table, columns)
                 return None
             self._look_up(table)
         elif table not in self.config.tables:
@@ -199,19 +200,6 @@ class VitessSource:
             self._primary = {name: found.primary for name, found in _definitions(self._vtgate, self.config).items()}
         known = self._primary.get(table, ())
         return known if set(known) == set(primary) else primary
-
-    def _leave_out(self, table: str) -> None:
-        """I1: say once that the changes of a table are not relayed."""
-        if table not in self._left_out:
-            self._left_out.add(table)
-            log.warning(
-                "source %s: CHANGES OF %s.%s ARE NOT RELAYED: it has no primary key. Name the columns that stand for "
-                "one, such as `key: {%s: [a, b]}`",
-                self.name,
-                self.config.keyspace,
-                table,
-                table,
-            )
 
     def _head(self, shard: str) -> str:
         """Return where ``shard`` stands now. Raises ``Unavailable``."""
@@ -290,13 +278,10 @@ def _connect(entry: SourceConfig) -> Vtgate:
 
 
 def _definitions(vtgate: Vtgate, entry: SourceConfig) -> Mapping[str, Definition]:
-    target = f"{entry.keyspace}@{entry.tablet_type}"
-
-    def ask(sql: str) -> Iterable[Sequence[str]]:
-        rows = vtgate.execute(sql.format(database=entry.keyspace.replace("'", "''")), target=target)
-        return [[str(value) for value in row.values()] for row in rows]
+    def execute(sql: str) -> list[list[object]]:
+        return [list(row.values()) for row in vtgate.execute(sql, target=f"{entry.keyspace}@{entry.tablet_type}")]
 
     try:
-        return definitions(ask(COLUMNS), ask(KEYS), entry.tables)
+        return ask(execute, entry.keyspace, entry.tables)
     except ValueError as error:
         raise RelayError(f"source {entry.name}: {error}") from error

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
-from relay.avro.rows import Column
 from relay.sql.tables import Table
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import Decoder, Layout, decoder
@@ -27,7 +26,6 @@ class Tables:
         self._layout = layout
         self._find = find
         self._known = dict(now)
-        self._laid_out: dict[tuple[str, tuple[Column, ...], tuple[str, ...]], Table | None] = {}
         self._decoders: dict[tuple[bytes, bool], Decoder | None] = {}
 
     @property
@@ -51,16 +49,8 @@ class Tables:
         if key not in self._decoders:
             if len(self._decoders) > _REMEMBERED:
                 self._decoders.clear()
-            self._decoders[key] = decoder(event, self._lay_out, copied=copied)
+            self._decoders[key] = decoder(event, self._layout, copied=copied)
         found = self._decoders[key]
         if found is not None:
             self._known[event.table_name] = found.table
         return found
-
-    def _lay_out(self, name: str, columns: Sequence[Column], primary: Sequence[str]) -> Table | None:
-        key = (name, tuple(columns), tuple(primary))
-        if key not in self._laid_out:
-            if len(self._laid_out) > _REMEMBERED:
-                self._laid_out.clear()
-            self._laid_out[key] = self._layout(name, columns, primary)
-        return self._laid_out[key]
