@@ -194,7 +194,7 @@ class Publishing:
         """Forget all that is not committed. Under the old name, what was left open is ended at once."""
         self._metrics.fenced()
         self._unconfirmed.clear()
-        self._transaction.publisher.close()
+        self._transaction.close()
         if under_a_new_name:
             self._identity.renew()
         self._transaction = self._new_transaction()
@@ -204,7 +204,7 @@ class Publishing:
         try:
             self._transaction.abort()
         finally:
-            self._transaction.publisher.close()
+            self._transaction.close()
             self._identity.release()
 
     def _send(self, reads: Reads, page: Page) -> None:
@@ -213,20 +213,21 @@ class Publishing:
         if page.changes:
             self._transaction.begin()
             resume = reads.resume_timestamp()
-            before = self._transaction.size
+            publisher, size = self._transaction.publisher, 0
             if page.tables:
                 reads.check_tables(page.tables)
                 self.outboxes.turn_to(page.tables)
             for change in page.changes:
                 outbox = self.outboxes[change.source, change.table]
                 if change.operation is Operation.TRUNCATE:
-                    outbox.send_everywhere(self._transaction.publisher, change, resume)
+                    outbox.send_everywhere(publisher, change, resume)
                     continue
                 kept = outbox.kept
-                self._transaction.size += outbox.send(self._transaction.publisher, change, resume)
+                size += outbox.send(publisher, change, resume)
                 if outbox.kept > kept:
                     self._metrics.dead_letter(change.source)
-            self._metrics.page(reads.source.name, page, self._transaction.size - before)
+            self._transaction.size += size
+            self._metrics.page(reads.source.name, page, size)
         checkpoint = reads.checkpoint(page)
         if checkpoint is not None:
             self.record(reads.stream.checkpoint_key(page.shard.id), checkpoint.to_json())
@@ -237,12 +238,16 @@ class Publishing:
 
     def _new_transaction(self) -> Transaction:
         for _ in range(3):
+            publishers: list[Publisher] = []
             try:
-                publisher = Publisher(
-                    self.settings.producer, self._identity.transactional_id, probe=self._probe, stop_by=self._stop_by
-                )
-                return Transaction(publisher, self._group, self.settings.checkpoints)
+                publishers.extend(map(self._open_publisher, self._identity.transactional_ids))
+                return Transaction(publishers, self._group, self.settings.checkpoints)
             except (Aborted, Fenced) as error:
                 log.info("%s is in use (%s)", self._identity.transactional_id, error)
+                for publisher in publishers:
+                    publisher.close()
                 self._identity.renew()
         raise Unavailable(f"no transactional id can be had from {self.settings.client['bootstrap.servers']}")
+
+    def _open_publisher(self, transactional_id: str) -> Publisher:
+        return Publisher(self.settings.producer, transactional_id, probe=self._probe, stop_by=self._stop_by)

@@ -75,7 +75,7 @@ def reset(config: Config, name: str, to: str) -> Reset:
         stack.callback(identity.release)
         try:
             publisher = Publisher(settings.producer, identity.transactional_id)
-            transaction = Transaction(publisher, group, settings.checkpoints)
+            transaction = Transaction([publisher], group, settings.checkpoints)
             stack.callback(_abort, transaction)
             for key in decided.forgotten:
                 transaction.record(key, None)

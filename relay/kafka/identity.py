@@ -34,6 +34,11 @@ class Identity:
             f"{name}-{instance}-{slot}" if slot is not None else f"{name}-{instance}.{secrets.token_hex(4)}-0"
         )
 
+    @property
+    def transactional_ids(self) -> tuple[str, str]:
+        """The names of the producers that take turns."""
+        return self.transactional_id, f"{self.transactional_id}.2"
+
     def renew(self) -> None:
         """Take a name that nobody else has: another worker fenced this one (the same host name, say)."""
         self.transactional_id = f"{self.name}-{secrets.token_hex(8)}-0"

@@ -18,8 +18,8 @@ _LIBRDKAFKA = logging.getLogger("relay.kafka.librdkafka")
 PRODUCER: dict[str, Any] = {
     # Long enough to gather what a page holds, short enough to be over before the offsets of the group are sent.
     "linger.ms": 1,
-    # The first call of a transaction that follows soon is often refused until the last one's markers are written.
-    "retry.backoff.ms": 5,
+    # What a transaction asks for first is refused while a marker of the last one is not written yet.
+    "retry.backoff.ms": 1,
     "compression.type": "lz4",
     "batch.size": 1 << 20,
     "queue.buffering.max.messages": 200_000,

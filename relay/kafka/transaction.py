@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import partition_of
@@ -26,19 +26,22 @@ _LONGEST_EVER = 1.0
 class Transaction:
     """The transaction being filled; it begins with the first record and is reused after its end.
 
-    ``clock``: seconds that never go back.
+    ``publishers``: take turns, each after the commit of the one before it. The broker refuses the next transaction of
+    a producer until all markers of its last one are written, and librdkafka then waits for 20 ms to ask again; under
+    another name it can begin at once. ``clock``: seconds that never go back.
     """
 
     def __init__(
         self,
-        publisher: Publisher,
+        publishers: Sequence[Publisher],
         group: Assignment,
         checkpoints: str,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.clock = clock
-        self.publisher = publisher
+        self._publishers = publishers
+        self._turn = 0
         self.group = group
         self.checkpoints = checkpoints
         self.size = 0
@@ -50,6 +53,11 @@ class Transaction:
         self._records: dict[bytes, bytes | None] = {}
         # Partitions of checkpoints, of which none was written, that have to be owned all the same.
         self._fenced: set[int] = set()
+
+    @property
+    def publisher(self) -> Publisher:
+        """Whose turn it is: of the open transaction, or of the next."""
+        return self._publishers[self._turn]
 
     @property
     def open(self) -> bool:
@@ -100,6 +108,8 @@ class Transaction:
         self.publisher.commit(self.group.offsets(partitions | self._fenced), self.group.metadata)
         self._committed_at = self.clock()
         self._commit_took = self._committed_at - begun
+        # I2: only now, when it is decided that what was sent is visible before whatever comes next.
+        self._turn = (self._turn + 1) % len(self._publishers)
         self._forget()
         return partitions
 
@@ -107,6 +117,11 @@ class Transaction:
         """Abort, so that nothing of it is ever visible. Raises ``Fenced``."""
         self.publisher.abort()
         self._forget()
+
+    def close(self) -> None:
+        """End the publishers. What is open stays open until the broker or a successor ends it."""
+        for publisher in self._publishers:
+            publisher.close()
 
     def _forget(self) -> None:
         self._records.clear()

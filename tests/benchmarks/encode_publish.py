@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from confluent_kafka import Producer, TopicPartition
@@ -77,17 +77,17 @@ def _run(client: dict[str, Any]) -> list[Benchmark]:
         group.poll(0.1)
         group.fence()
     schemas = TopicSchemas(client, topics["schemas"])
-    contenders = {
-        "ours": (Publisher({**client, **SETTINGS}, name), outbox),
+    contenders: dict[str, tuple[Sequence[Publisher], Outbox]] = {
+        "ours": ([Publisher({**client, **SETTINGS}, f"{name}-{turn}") for turn in range(2)], outbox),
         "untransacted": (
-            Untransacted({**client, **SETTINGS}),
+            [Untransacted({**client, **SETTINGS})],
             Outbox(TABLE, topics["untransacted"], PARTITIONS, "hash", schemas),
         ),
     }
 
     def published(kind: str) -> float:
-        publisher, outbox = contenders[kind]
-        transaction = Transaction(publisher, group, topics["checkpoints"])
+        publishers, outbox = contenders[kind]
+        transaction = Transaction(publishers, group, topics["checkpoints"])
         begun = time.perf_counter()
         for at in range(0, CHANGES, PAGE):
             page = changes[at : at + PAGE]

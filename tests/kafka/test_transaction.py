@@ -46,7 +46,7 @@ def clock() -> Clock:
 @pytest.fixture
 def transaction(clock: Clock) -> Transaction:
     sent: Any = Sent(clock)
-    made = Transaction(sent, sent, "checkpoints", clock=clock)
+    made = Transaction([sent], sent, "checkpoints", clock=clock)
     made.begin()
     made.commit()
     return made
