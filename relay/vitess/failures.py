@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from enum import Enum, auto
 
-from relay.vitess.client import StreamEnded
+from relay.vitess.http2 import CallEnded
 
 
 class Ending(Enum):
@@ -46,7 +46,7 @@ _BY_STATUS = {
 }
 
 
-def ending(ended: StreamEnded) -> Ending:
+def ending(ended: CallEnded) -> Ending:
     """Say what the end of a stream means."""
     if _PARTICIPANTS in ended.text:
         return Ending.PARTICIPANTS
@@ -61,19 +61,19 @@ def ending(ended: StreamEnded) -> Ending:
     return _BY_STATUS.get(ended.code, Ending.TRANSIENT)
 
 
-def participants(ended: StreamEnded, keyspace: str) -> set[str]:
+def participants(ended: CallEnded, keyspace: str) -> set[str]:
     """Return the shards of ``keyspace`` that the journal names which ended a stream with PARTICIPANTS."""
     journal = ended.text.partition(_PARTICIPANTS)[2].partition("stream:")[0]
     return {shard for space, shard in _MEMBER.findall(journal) if space == keyspace}
 
 
-def unknown_shard(ended: StreamEnded) -> str:
+def unknown_shard(ended: CallEnded) -> str:
     """Return the shard that the topology does not have."""
     found = _UNKNOWN_SHARD.search(ended.text)
     return found[1] if found else ""
 
 
-def hint(ended: StreamEnded) -> str:
+def hint(ended: CallEnded) -> str:
     """Return what to do about an end that is final, as far as it is known."""
     if any(text in ended.text for text in _SCHEMA):
         return (

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from relay import gtid
 from relay.errors import RelayError
 from relay.gtid import GtidError, GtidSet
-from relay.vitess.client import CURRENT, LEAST_BUFFER, Budget, StreamEnded, VStream, Vtgate
+from relay.vitess.client import CURRENT, Vtgate
+from relay.vitess.http2 import Call, CallEnded
 from relay.vitess.proto import vtgate_pb2 as pb
 
 
@@ -36,7 +37,7 @@ class Head:
         self._tablet_type = tablet_type
         self._cells = cells
         self._clock = clock
-        self._stream: VStream | None = None
+        self._stream: Call | None = None
         self._asked = 0.0
         # When the question that is open was asked, by the monotonic clock.
         self.asked_at = 0.0
@@ -58,7 +59,6 @@ class Head:
                 tablet_type=self._tablet_type,
                 cells=self._cells,
                 heartbeat=0,
-                budget=Budget(LEAST_BUFFER),
             )
 
     def poll(self, timeout: float = 0.0) -> tuple[float, GtidSet] | None:
@@ -67,7 +67,7 @@ class Head:
             return None
         try:
             answers = self._stream.take(timeout)
-        except StreamEnded as ended:
+        except CallEnded as ended:
             self.failed = str(ended)
             self.close()
             return None

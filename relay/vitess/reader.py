@@ -16,10 +16,11 @@ from relay.change import Snapshot
 from relay.errors import RelayError, Unavailable
 from relay.lineage import Checkpoint, Gap, Shard, Stream
 from relay.source import Page
-from relay.vitess.client import CURRENT, EVERY, StreamEnded, VStream, Vtgate
+from relay.vitess.client import CURRENT, EVERY, Vtgate
 from relay.vitess.events import Broken, ShardEvents
 from relay.vitess.failures import Ending, ending, hint, participants, unknown_shard
 from relay.vitess.head import select_all
+from relay.vitess.http2 import Call, CallEnded
 from relay.vitess.position import Place
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.settings import Settings
@@ -66,7 +67,7 @@ class VitessShardReader:
         self.token = checkpoint.token if checkpoint is not None else None
         named = orjson.dumps([stream.source, stream.label, shard.id, dict(start)], option=orjson.OPT_SORT_KEYS)
         self._snapshot = blake2b(named, digest_size=8).hexdigest()
-        self._call: VStream | None = None
+        self._call: Call | None = None
         self._events = self._interpreter()
         # Answers that were taken and not looked at, and the events of the one that is.
         self._answers: deque[bytes] = deque()
@@ -110,7 +111,7 @@ class VitessShardReader:
             if self._call is None:
                 self._open()
             self._read()
-        except StreamEnded as ended:
+        except CallEnded as ended:
             if not self._has_something():
                 return self._ended(ended, begun)
         except Broken as error:
@@ -325,7 +326,7 @@ class VitessShardReader:
         log.info("%s: copied %s", self.qualified, done[-1])
         return replace(page, position=self.place.to_json())
 
-    def _ended(self, ended: StreamEnded, begun: float) -> Page:
+    def _ended(self, ended: CallEnded, begun: float) -> Page:
         """The stream is over, and everything that it gave is in pages. Raises ``RelayError`` on what is final."""
         self._hang_up()
         kind = ending(ended)
@@ -351,7 +352,7 @@ class VitessShardReader:
             return self._nothing(begun, failed=behind or str(ended))
         return self._nothing(begun, failed=str(ended))
 
-    def _widen(self, ended: StreamEnded, begun: float) -> Page:
+    def _widen(self, ended: CallEnded, begun: float) -> Page:
         """Open the stream again with the other shards that a reshard has joined; their events are dropped.
 
         vtgate tells of a journal only if all of its participants are in the stream, or by luck.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from relay.vitess.client import StreamEnded
 from relay.vitess.failures import Ending, ending, hint, participants, unknown_shard
+from relay.vitess.http2 import CallEnded
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from relay.vitess.failures import Ending, ending, hint, participants, unknown_sh
     ],
 )
 def test_each_end_means_one_thing(code: str, text: str, meaning: Ending) -> None:
-    assert ending(StreamEnded(code, text)) is meaning
+    assert ending(CallEnded(code, text)) is meaning
 
 
 def test_the_shards_of_a_journal_are_read_out_of_the_error_and_those_of_the_stream_are_not() -> None:
@@ -40,15 +40,15 @@ def test_the_shards_of_a_journal_are_read_out_of_the_error_and_those_of_the_stre
         'error: not all journaling participants are in the stream: journal: [keyspace:"ks"  shard:"-80" '
         'keyspace:"ks" shard:"80-" keyspace:"other" shard:"0"], stream: [keyspace:"ks" shard:"x" gtid:"MariaDB/0-1-1"]'
     )
-    assert participants(StreamEnded("INTERNAL", text), "ks") == {"-80", "80-"}
+    assert participants(CallEnded("INTERNAL", text), "ks") == {"-80", "80-"}
 
 
 def test_the_shard_that_is_missing_is_read_out_of_the_error() -> None:
-    ended = StreamEnded("FAILED_PRECONDITION", "shard provided in VGTID, -40, not found in the ks keyspace")
+    ended = CallEnded("FAILED_PRECONDITION", "shard provided in VGTID, -40, not found in the ks keyspace")
     assert unknown_shard(ended) == "-40"
 
 
 def test_a_table_altered_since_is_told_with_what_to_do() -> None:
-    assert "--track-schema-versions" in hint(StreamEnded("UNKNOWN", "cannot determine table columns for t"))
-    assert "binlog_row_image" in hint(StreamEnded("UNKNOWN", "partial row image encountered"))
-    assert hint(StreamEnded("UNKNOWN", "else")) == ""
+    assert "--track-schema-versions" in hint(CallEnded("UNKNOWN", "cannot determine table columns for t"))
+    assert "binlog_row_image" in hint(CallEnded("UNKNOWN", "partial row image encountered"))
+    assert hint(CallEnded("UNKNOWN", "else")) == ""
