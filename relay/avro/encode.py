@@ -20,6 +20,8 @@ from relay.token import EventToken, OriginToken
 
 _REMEMBERED = 4096
 _write_int = columns.writer("int")
+# What is written of a change in a transaction: its order there, and that it is not the last.
+_ORDERS = tuple(_write_int(order) + b"\x00" for order in range(SHORT))
 _FAULTS = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 
 
@@ -64,7 +66,7 @@ class ChangeEncoder:
         self._token: EventToken | None = None
         self._token_bytes = NULL
         self._transaction_id = ""
-        self._transaction_bytes = text("")
+        self._transaction_bytes = PRESENT + text("")
 
     def encode(self, change: Change) -> bytes:
         """Give header and Avro body; raises `Unencodable`, naming the key and the position."""
@@ -167,10 +169,13 @@ class ChangeEncoder:
             written += NULL
         else:
             if transaction.id != self._transaction_id:
-                self._transaction_bytes = text(transaction.id)
+                self._transaction_bytes = PRESENT + text(transaction.id)
                 self._transaction_id = transaction.id
-            last = b"\x01" if transaction.last else b"\x00"
-            written += PRESENT + self._transaction_bytes + _write_int(transaction.order) + last
+            order = transaction.order
+            if transaction.last or not 0 <= order < SHORT:
+                written += self._transaction_bytes + _write_int(order) + (b"\x01" if transaction.last else b"\x00")
+            else:
+                written += self._transaction_bytes + _ORDERS[order]
         return written + (NULL if keyspace_id is None else PRESENT + blob(keyspace_id))
 
     def _origin(self, origin: OriginToken) -> bytes:

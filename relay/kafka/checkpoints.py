@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -23,6 +24,7 @@ from relay.lineage import Checkpoint, Plan, Stream, parse_key
 _PATIENCE = 60.0
 
 
+@lru_cache(maxsize=1 << 16)
 def partition_of(key: bytes) -> int:
     """Return the partition of a checkpoint or plan record."""
     return partition(key, CHECKPOINT_PARTITIONS)

@@ -16,7 +16,7 @@ from relay.avro.rows import TableSchema, change_schema
 from relay.change import REDRIVEN, Change, Images, Operation
 from relay.errors import RelayError
 from relay.kafka.dead_letters import NOT_ENCODABLE, TOO_LARGE, DeadLetters, Place, Sends, change_json
-from relay.kafka.keys import KeyCodec, partition
+from relay.kafka.keys import KeyCodec, Partitioner
 from relay.kafka.limits import Headers, record_size
 from relay.kafka.topics import LARGEST_MESSAGE
 from relay.token import EventToken
@@ -67,6 +67,7 @@ class Outbox:
         # Published and committed before, and outside, the transaction that first uses it.
         self._encoder = ChangeEncoder(schema, schemas.register(topic, schema))
         self._codec = KeyCodec(table, key)
+        self._partition = Partitioner(partitions)
         self._item_codec = KeyCodec(table, "item")
         # All changes of a transaction have one token.
         self._token: EventToken | None = None
@@ -83,7 +84,7 @@ class Outbox:
         if change.key is None:
             raise RelayError(f"{self.topic}: change {change.event_id} has no key")
         hash_bytes, key = self._codec.both(change.key)
-        number = partition(hash_bytes, self.partitions)
+        number = self._partition[hash_bytes]
         headers = self._headers(change, resume_timestamp)
         beside = 0
         try:

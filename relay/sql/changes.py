@@ -18,6 +18,7 @@ from relay.sql.counts import KeyCounts
 from relay.sql.tables import Row, Table
 from relay.token import EventToken, OriginToken
 
+_NO_ATTRIBUTES: dict[str, str] = {}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -57,7 +58,8 @@ class TransactionChanges:
         # The shard that event ids are made under: the origin's where there is one.
         self._id_shard = shard
         self._ready: list[Change] = []
-        self._held: list[Change] = []
+        # How many at the end of these are held back, and the bytes of their row.
+        self._held = 0
         self._held_size = 0
         self._is_open = False
 
@@ -110,27 +112,30 @@ class TransactionChanges:
         maker = self._maker
         if maker is None or maker.table is not table:
             maker = self._turn_to(table)
+        gone: Change | None = None
         if before is None:
             if after is None:
                 raise ValueError(f"{self.shard}: a row of {table.name} that neither was nor is")
-            made = [self._change(Operation.INSERT, maker, after, None, maker.image(after))]
+            made = self._change(Operation.INSERT, maker, after, None, maker.image(after))
         elif after is None:
-            made = [self._change(Operation.DELETE, maker, before, maker.image(before), None)]
+            made = self._change(Operation.DELETE, maker, before, maker.image(before), None)
         elif all(before[at] == after[at] for at in table.key):
-            made = [self._change(Operation.UPDATE, maker, after, maker.image(before), maker.image(after))]
+            made = self._change(Operation.UPDATE, maker, after, maker.image(before), maker.image(after))
         else:
-            made = [
-                self._change(Operation.DELETE, maker, before, maker.image(before), None),
-                self._change(Operation.INSERT, maker, after, None, maker.image(after)),
-            ]
+            gone = self._change(Operation.DELETE, maker, before, maker.image(before), None)
+            made = self._change(Operation.INSERT, maker, after, None, maker.image(after))
         if self._skip:
             self._skip -= 1
             self.rows_done += 1
             return
         if self._held:
             self._release()
-        self._held = made
+        self._held = 1
         self._held_size = size or 1
+        if gone is not None:
+            self._ready.append(gone)
+            self._held = 2
+        self._ready.append(made)
 
     def truncate(self, table: Table) -> None:
         """Take a TRUNCATE of ``table``, a transaction of its own: ``begin`` and ``end`` are around it."""
@@ -152,13 +157,13 @@ class TransactionChanges:
         self._order += 1
         if self._held:
             self._release()
-        self._held = [change]
-        self._held_size = 1
+        self._ready.append(change)
+        self._held = self._held_size = 1
 
     def end(self) -> None:
         """End the transaction: what was held back is its last change."""
         if self._held:
-            self._held[-1].transaction = Transaction(self._gtid, self._order - 1, True)
+            self._ready[-1].transaction = Transaction(self._gtid, self._order - 1, True)
             self._release()
         self._is_open = False
         self._counts.clear()
@@ -166,7 +171,10 @@ class TransactionChanges:
 
     def take(self) -> list[Change]:
         """Return the changes that are ready, and forget them."""
-        ready, self._ready, self.size = self._ready, [], 0
+        ready, self.size = self._ready, 0
+        self._ready = ready[len(ready) - self._held :]
+        if self._held:
+            del ready[-self._held :]
         return ready
 
     def read(self, table: Table, row: Row, snapshot: Snapshot, now: float) -> None:
@@ -192,9 +200,8 @@ class TransactionChanges:
         )
 
     def _release(self) -> None:
-        self._ready += self._held
         self.size += self._held_size
-        self._held = []
+        self._held = 0
         self.rows_done += 1
         self.token = self._token
 
@@ -219,6 +226,7 @@ class TransactionChanges:
             None,
             Transaction(self._gtid, order, False),
             table.keyspace_id(row) if table.keyspace_id else None,
+            _NO_ATTRIBUTES,
         )
 
     def _turn_to(self, table: Table) -> _Maker:

@@ -6,6 +6,7 @@ May be changed here: how many keys are counted in memory before they go to a fil
 from __future__ import annotations
 
 import sqlite3
+from collections import defaultdict
 from contextlib import closing
 
 IN_MEMORY = 200_000
@@ -16,22 +17,29 @@ class KeyCounts:
 
     def __init__(self, in_memory: int = IN_MEMORY) -> None:
         self._in_memory = in_memory
-        self._counts: dict[tuple[str, bytes], int] = {}
+        # By table, how often each of its keys was asked for; and how many keys that is.
+        self._counts: defaultdict[str, dict[bytes, int]] = defaultdict(dict)
+        self._keys = 0
         self._file: sqlite3.Connection | None = None
 
     def next(self, table: str, key: bytes) -> int:
         if self._file is not None:
             return self._next_in_file(table, key)
-        n = self._counts.get((table, key), 0)
-        self._counts[table, key] = n + 1
-        if len(self._counts) > self._in_memory:
+        counts = self._counts[table]
+        if key in counts:
+            counts[key] = n = counts[key] + 1
+            return n - 1
+        counts[key] = 1
+        self._keys += 1
+        if self._keys > self._in_memory:
             self._spill()
-        return n
+        return 0
 
     def clear(self) -> None:
         """Begin a new transaction."""
-        if self._counts:
+        if self._keys:
             self._counts.clear()
+            self._keys = 0
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -43,9 +51,10 @@ class KeyCounts:
             "pragma journal_mode = off; pragma synchronous = off; pragma cache_size = -16384; begin;"
             "create table counts (t text, k blob, n integer not null, primary key (t, k)) without rowid;"
         )
-        rows = ((table, key, n) for (table, key), n in self._counts.items())
+        rows = ((table, key, n) for table, counts in self._counts.items() for key, n in counts.items())
         self._file.executemany("insert into counts values (?, ?, ?)", rows)
         self._counts.clear()
+        self._keys = 0
 
     def _next_in_file(self, table: str, key: bytes) -> int:
         assert self._file is not None

@@ -101,7 +101,7 @@ class ShardEvents:
         self._is_open = False
         # Whether changes were begun for it; its rows before that, and since when they wait.
         self._has_begun = False
-        self._waiting: list[pb.VEvent] = []
+        self._waiting: list[pb.RowEvent] = []
         self._waits_since = 0
         # Copied rows of a batch that is not ended.
         self._copying: list[pb.RowEvent] = []
@@ -177,19 +177,21 @@ class ShardEvents:
         self._waits_since = self.bytes_in
 
     def _row(self, event: pb.VEvent) -> None:
-        if event.row_event.is_internal_table:
+        rows = event.row_event
+        if rows.is_internal_table:
             return
-        if not event.timestamp and not event.event_gtid and self.place.copied is not None:
-            self._copying.append(event.row_event)
+        if self.place.copied is not None and not event.timestamp and not event.event_gtid:
+            self._copying.append(rows)
             return
         if not self._is_open:
             self._open(event)
-        self._timestamp = self._timestamp or event.timestamp
+        if not self._timestamp:
+            self._timestamp = event.timestamp
         if self._has_begun:
-            self._apply(event.row_event)
+            self._apply(rows)
             return
         # The GTID comes at the end, mostly in the same answer: then nothing has to be computed.
-        self._waiting.append(event)
+        self._waiting.append(rows)
         waiting = self.bytes_in - self._waits_since
         if self._gtid and waiting > self._page_bytes:
             self._begin(self._gtid, self._including(self._gtid))
@@ -233,15 +235,15 @@ class ShardEvents:
         self.changes.begin(transaction, position, self._timestamp, skip=skip)
         self._has_begun = True
         waiting, self._waiting = self._waiting, []
-        for event in waiting:
-            self._apply(event.row_event)
+        for rows in waiting:
+            self._apply(rows)
 
     def _commit(self, event: pb.VEvent) -> None:
         if self._waiting:
             transaction = self._gtid or event.event_gtid
             if not transaction:
                 raise RelayError(
-                    f"shard {self.qualified}: rows of {self._waiting[0].row_event.table_name} after "
+                    f"shard {self.qualified}: rows of {self._waiting[0].table_name} after "
                     f"{self.place.executed} came without a GTID: is its engine a transactional one?"
                 )
             self._begin(transaction, self._including(transaction))
