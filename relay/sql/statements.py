@@ -234,7 +234,8 @@ def _alter(reader: _Reader) -> Classified:
     if table is None:
         return Classified(Kind.OTHER)
     renamed: Sequence[tuple[Name, Name]] = ()
-    empties: list[Name] = []
+    # Whose rows come or go without a change of any of them.
+    silently: list[Name] = []
     depth = 0
     while reader.now is not _END:
         token = reader.step()
@@ -246,14 +247,17 @@ def _alter(reader: _Reader) -> Classified:
             renamed = ((table, new),) if new is not None else ()
         elif (
             depth == 0
-            and token.says("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "DISCARD")
+            and token.says("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "DISCARD", "IMPORT")
             and reader.now.says("PARTITION", "TABLESPACE")
         ):
-            empties.append(table)
-        elif depth == 0 and empties and token.says("WITH") and reader.skip("TABLE"):
-            # What a partition is exchanged with.
-            empties += [name] if (name := reader.name()) is not None else []
-    return Classified(Kind.CHANGE if empties else Kind.ALTER, (table,), tuple(renamed), tuple(empties))
+            silently.append(table)
+        elif depth == 0 and (
+            (silently and token.says("WITH") and reader.skip("TABLE"))
+            or (token.says("CONVERT") and reader.skip("TABLE"))
+        ):
+            # What a partition is exchanged with, or what becomes one.
+            silently += [name for name in (table, reader.name()) if name is not None and name not in silently]
+    return Classified(Kind.CHANGE if silently else Kind.ALTER, (table,), tuple(renamed), tuple(silently))
 
 
 def _create(reader: _Reader) -> Classified:

@@ -37,6 +37,9 @@ from relay.sql.statements import Classified, Kind, Name, classify
         ("ALTER TABLE orders TRUNCATE PARTITION p0", Kind.CHANGE, ["shop.orders"]),
         ("ALTER TABLE orders DROP PARTITION p0", Kind.CHANGE, ["shop.orders"]),
         ("ALTER TABLE orders CONVERT PARTITION p0 TO TABLE old", Kind.CHANGE, ["shop.orders"]),
+        ("ALTER TABLE orders IMPORT TABLESPACE", Kind.CHANGE, ["shop.orders"]),
+        ("ALTER TABLE orders IMPORT PARTITION p0, p1 TABLESPACE", Kind.CHANGE, ["shop.orders"]),
+        ("ALTER TABLE orders CONVERT TO CHARACTER SET latin1", Kind.ALTER, ["shop.orders"]),
         ("ALTER DATABASE shop CHARACTER SET utf8mb4", Kind.OTHER, []),
         ("CREATE TABLE IF NOT EXISTS a (id int)", Kind.CREATE, ["shop.a"]),
         ("CREATE OR REPLACE TABLE x.a (id int)", Kind.CREATE, ["x.a"]),
@@ -64,6 +67,12 @@ def test_a_partition_that_is_exchanged_changes_the_rows_of_both_tables() -> None
     said = classify("ALTER TABLE orders EXCHANGE PARTITION p0 WITH TABLE `old`.`swap` WITHOUT VALIDATION", "shop")
     assert said.kind is Kind.CHANGE
     assert said.names == (("shop", "orders"), ("old", "swap"))
+
+
+def test_a_table_that_becomes_a_partition_brings_its_rows_along() -> None:
+    said = classify("ALTER TABLE orders CONVERT TABLE x.old TO PARTITION p0 VALUES LESS THAN (5)", "shop")
+    assert said.kind is Kind.CHANGE
+    assert said.names == (("shop", "orders"), ("x", "old"))
 
 
 @pytest.mark.parametrize(
