@@ -4,69 +4,55 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from relay.avro.registry import open_schemas
-from relay.config import load
-from relay.errors import Unavailable
 from relay.local.mariadb import PASSWORD, USER, MariaDB
-from relay.local.truth import read_changes
-from tests.faults.audited import ITEMS, TABLE, Connect, Writer, audit, history, opened, problems
-from tests.faults.harness import Relay, wait_until
+from tests.faults.audited import ITEMS, TABLE, audit, history, opened, problems
+from tests.faults.harness import wait_until
+from tests.faults.world import World
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
 
 DATABASE = "shop"
 
 
-class World:
-    """A primary with a replica that may take its place, writers, and a relay that knows both servers."""
+class Servers(World):
+    """A primary with a replica that may take its place, and a relay that knows both."""
 
     def __init__(self, folder: Path, servers: str, name: str, primary: MariaDB, replica: MariaDB, seed: int) -> None:
-        self.folder = folder
-        self.seed = seed
         self.primary, self.replica = primary, replica
-        self.connect: Connect = lambda: opened(self.primary.connect(autocommit=False, defer_connect=True))
+        super().__init__(
+            folder,
+            servers,
+            name,
+            seed,
+            connect=lambda: opened(self.primary.connect(autocommit=False, defer_connect=True)),
+            place=lambda _: DATABASE,
+            source={
+                "name": "legacy",
+                "type": "mysql",
+                "database": DATABASE,
+                "user": USER,
+                "password": PASSWORD,
+                "shards": {"-": [primary.address, replica.address]},
+            },
+        )
         with closing(self.connect()) as connection, connection.cursor() as cursor:
             cursor.execute(f"create database {DATABASE}")
             cursor.execute(f"use {DATABASE}")
             cursor.execute(ITEMS)
         audit(self.connect, [DATABASE])
         replica.replicate_from(primary)
-        self.writers = [Writer(self.connect, lambda _: DATABASE, range(n, 60, 3), seed * 10 + n) for n in range(3)]
-        self.path = folder / "relay.yaml"
-        source: dict[str, Any] = {"name": "legacy", "type": "mysql", "database": DATABASE, "tables": [TABLE]}
-        source |= {"user": USER, "password": PASSWORD, "shards": {"-": [primary.address, replica.address]}}
-        kafka = {"bootstrap_servers": servers, "producer": {"transaction.timeout.ms": 2000}}
-        self.path.write_text(yaml.safe_dump({"name": name, "kafka": kafka, "sources": [source]}))
-        self.relays: list[Relay] = []
-
-    def start(self, *arguments: str) -> Relay:
-        command = [sys.executable, "-m", "relay.cli", "run", str(self.path), *arguments]
-        relay = Relay(command, self.folder / f"relay-{len(self.relays)}.log")
-        self.relays.append(relay)
-        return relay
-
-    def going(self, relay: Relay) -> Relay:
-        """Return ``relay``, or one in its place if it was started while there was nothing to connect to."""
-        if relay.is_running:
-            return relay
-        assert relay.wait(0) == Unavailable.exit_code, relay.log()
-        return self.start()
 
     def fail_over(self, *, kill: bool) -> None:
         """Let the replica take over, once it has all that was committed; the old primary follows it."""
-        with ExitStack() as stack:
-            for writer in self.writers:
-                stack.enter_context(writer.gate)
+        with self.paused():
             self.replica.wait_for(self.primary.gtid)
             if kill:
                 self.primary.kill()
@@ -78,34 +64,22 @@ class World:
             for writer in self.writers:
                 writer.reconnect()
 
-    def changes(self) -> list[tuple[int, int, dict[str, Any]]]:
-        config = load(self.path)
-        with closing(open_schemas(config)) as schemas:
-            return read_changes(config.kafka.client(), config.topic(TABLE), schemas)
-
-    def close(self) -> None:
-        for writer in self.writers:
-            writer.end()
-        for relay in self.relays:
-            relay.kill()
-
 
 @pytest.fixture
-def world(tmp_path: Path, kafka: Any, unique: str) -> Iterator[World]:
+def world(tmp_path: Path, kafka: Any, unique: str) -> Iterator[Servers]:
     with MariaDB() as primary, MariaDB() as replica:
         seed = int(os.environ.get("RELAY_SEED") or 20)
-        world = World(tmp_path, kafka.bootstrap_servers, unique, primary, replica, seed)
+        world = Servers(tmp_path, kafka.bootstrap_servers, unique, primary, replica, seed)
         yield world
         world.close()
 
 
-def test_kills_failovers_and_a_change_of_columns_lose_double_and_disorder_nothing(world: World) -> None:
+def test_kills_failovers_and_a_change_of_columns_lose_double_and_disorder_nothing(world: Servers) -> None:
     """Its seed is ``RELAY_SEED``."""
     chance = random.Random(world.seed)
     relay = world.start()
     wait_until(lambda: "is read from" in relay.log() or None, 60)
-    for writer in world.writers:
-        writer.start()
+    world.start_writers()
     steps = ["relay"] * 4 + ["restart", "restart", "replica", "switch", "fail over", "columns"]
     chance.shuffle(steps)
     for step in steps:
@@ -124,8 +98,7 @@ def test_kills_failovers_and_a_change_of_columns_lose_double_and_disorder_nothin
         else:
             world.fail_over(kill=step == "fail over")
     time.sleep(2.0)
-    for writer in world.writers:
-        writer.stop()
+    world.stop_writers()
     relay = world.going(relay)
     wait_until(lambda: "took over" in relay.log() or None, 60)
     assert relay.terminate() == 0, relay.log()

@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from relay.avro.registry import open_schemas
-from relay.config import load
-from relay.errors import Unavailable
-from relay.local.truth import read_changes
 from relay.local.vitess import Vitess, database
 from relay.vitess.keyrange import shard_range
 from relay.vitess.vindex import keyspace_id
 from tests import needs
-from tests.faults.audited import ITEMS, TABLE, Connect, Writer, audit, history, opened, problems
-from tests.faults.harness import Relay, wait_until
+from tests.faults.audited import ITEMS, TABLE, audit, history, opened, problems
+from tests.faults.harness import wait_until
+from tests.faults.world import World
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
 
@@ -36,31 +31,25 @@ _VSCHEMA = {
 }
 
 
-class World:
-    """A keyspace of four shards, another with two that the first of them will be split into, writers, and a relay."""
+class Cluster(World):
+    """A keyspace of four shards, another with two that the first of them will be split into, and a relay."""
 
     def __init__(self, folder: Path, servers: str, name: str, cluster: Vitess, seed: int) -> None:
-        self.folder = folder
         self.cluster = cluster
-        self.seed = seed
-        self.connect: Connect = lambda: opened(cluster.mariadb.connect(autocommit=False, defer_connect=True))
         self.before = [("commerce", shard) for shard in SHARDS]
         self.after = [("moved", shard) for shard in AFTER]
         self.databases = [database(*place) for place in (*self.before, *self.after)]
-        audit(self.connect, self.databases)
         self.is_split = False
-        self.writers = [Writer(self.connect, self.place, range(n, 60, 3), seed * 10 + n) for n in range(3)]
-        self.path = folder / "relay.yaml"
-        source = {
-            "name": "commerce",
-            "type": "vitess",
-            "vtgate": cluster.vtgate,
-            "keyspace": "commerce",
-            "tables": [TABLE],
-        }
-        kafka = {"bootstrap_servers": servers, "producer": {"transaction.timeout.ms": 2000}}
-        self.path.write_text(yaml.safe_dump({"name": name, "kafka": kafka, "sources": [source]}))
-        self.relays: list[Relay] = []
+        super().__init__(
+            folder,
+            servers,
+            name,
+            seed,
+            connect=lambda: opened(cluster.mariadb.connect(autocommit=False, defer_connect=True)),
+            place=self.place,
+            source={"name": "commerce", "type": "vitess", "vtgate": cluster.vtgate, "keyspace": "commerce"},
+        )
+        audit(self.connect, self.databases)
 
     def place(self, customer: int) -> str:
         """The database that a customer is in now."""
@@ -68,30 +57,12 @@ class World:
         places = [*self.before[1:], *self.after] if self.is_split else self.before
         return next(database(*place) for place in places if shard_range(place[1]).contains(of))
 
-    def start(self, *arguments: str) -> Relay:
-        command = [sys.executable, "-m", "relay.cli", "run", str(self.path), *arguments]
-        relay = Relay(command, self.folder / f"relay-{len(self.relays)}.log")
-        self.relays.append(relay)
-        return relay
-
-    def going(self, relay: Relay) -> Relay:
-        """Return ``relay``, or one in its place if it was started while there was nothing to connect to."""
-        if relay.is_running:
-            return relay
-        assert relay.wait(0) == Unavailable.exit_code, relay.log()
-        return self.start()
-
     def revive(self) -> None:
         """Bring vtgate back if it has died by itself."""
         if not self.cluster.alive:
             log = self.cluster.log
             (self.folder / f"crash-{time.time():.0f}.log").write_text(log.read_text(errors="replace")[-200_000:])
             self.cluster.restart()
-
-    def changes(self) -> list[tuple[int, int, dict[str, Any]]]:
-        config = load(self.path)
-        with closing(open_schemas(config)) as schemas:
-            return read_changes(config.kafka.client(), config.topic(TABLE), schemas)
 
     def truth(self) -> dict[tuple[int, int], list[int | None]]:
         return history(self.connect, self.databases)
@@ -104,9 +75,7 @@ class World:
 
     def split(self) -> None:
         """Move what is in the first shard to two others, as a reshard does that switches its writes."""
-        with ExitStack() as stack:
-            for writer in self.writers:
-                stack.enter_context(writer.gate)
+        with self.paused():
             with closing(self.connect()) as connection, connection.cursor() as cursor:
                 source = database(*self.before[0])
                 cursor.execute(f"select distinct customer from `{source}`.items")
@@ -123,31 +92,24 @@ class World:
                 connection.commit()
             self.cluster.journal(self.before[:1], self.after)
 
-    def close(self) -> None:
-        for writer in self.writers:
-            writer.end()
-        for relay in self.relays:
-            relay.kill()
-
 
 @pytest.fixture
-def world(tmp_path: Path, kafka: Any, unique: str) -> Iterator[World]:
+def world(tmp_path: Path, kafka: Any, unique: str) -> Iterator[Cluster]:
     needs.vitess()
     keyspaces = {"commerce": SHARDS, "moved": [*AFTER, "40-"]}
     with Vitess(keyspaces=keyspaces, schemas=dict.fromkeys(keyspaces, (ITEMS, _VSCHEMA))) as cluster:
         seed = int(os.environ.get("RELAY_SEED") or 20)
-        world = World(tmp_path, kafka.bootstrap_servers, unique, cluster, seed)
+        world = Cluster(tmp_path, kafka.bootstrap_servers, unique, cluster, seed)
         yield world
         world.close()
 
 
-def test_kills_a_change_of_columns_and_a_split_lose_double_and_disorder_nothing(world: World) -> None:
+def test_kills_a_change_of_columns_and_a_split_lose_double_and_disorder_nothing(world: Cluster) -> None:
     """Its seed is ``RELAY_SEED``."""
     chance = random.Random(world.seed)
     relay = world.start()
     wait_until(lambda: "reading shard c0-" in relay.log() or None, 60)
-    for writer in world.writers:
-        writer.start()
+    world.start_writers()
     steps = ["relay"] * 5 + ["vtgate"] * 2 + ["database"]
     chance.shuffle(steps)
     steps.insert(chance.randrange(2, len(steps)), "columns")
@@ -170,8 +132,7 @@ def test_kills_a_change_of_columns_and_a_split_lose_double_and_disorder_nothing(
         else:
             world.split()
     time.sleep(2.0)
-    for writer in world.writers:
-        writer.stop()
+    world.stop_writers()
     relay = world.going(relay)
     wait_until(lambda: "took over" in relay.log() or None, 60)
     assert relay.terminate() == 0, relay.log()

@@ -1,0 +1,87 @@
+"""Writers, an audited table, and the relays over it: what the tests of both kinds of SQL sources have in common."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from relay.avro.registry import open_schemas
+from relay.config import load
+from relay.errors import Unavailable
+from relay.local.truth import read_changes
+from tests.faults.audited import TABLE, Connect, Writer
+from tests.faults.harness import Relay
+
+
+class World:
+    """Three writers, begun by ``start_writers``, and the relays that were started, one after the other.
+
+    ``place``: the database that a customer is in now. ``source``: the entry of the config.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        servers: str,
+        name: str,
+        seed: int,
+        *,
+        connect: Connect,
+        place: Callable[[int], str],
+        source: Mapping[str, Any],
+    ) -> None:
+        self.folder = folder
+        self.seed = seed
+        self.connect = connect
+        self.writers = [Writer(connect, place, range(n, 60, 3), seed * 10 + n) for n in range(3)]
+        self.path = folder / "relay.yaml"
+        kafka = {"bootstrap_servers": servers, "producer": {"transaction.timeout.ms": 2000}}
+        entry = {**source, "tables": [TABLE]}
+        self.path.write_text(yaml.safe_dump({"name": name, "kafka": kafka, "sources": [entry]}))
+        self.relays: list[Relay] = []
+
+    def start(self, *arguments: str) -> Relay:
+        command = [sys.executable, "-m", "relay.cli", "run", str(self.path), *arguments]
+        relay = Relay(command, self.folder / f"relay-{len(self.relays)}.log")
+        self.relays.append(relay)
+        return relay
+
+    def going(self, relay: Relay) -> Relay:
+        """Return ``relay``, or one in its place if it was started while there was nothing to connect to."""
+        if relay.is_running:
+            return relay
+        assert relay.wait(0) == Unavailable.exit_code, relay.log()
+        return self.start()
+
+    def start_writers(self) -> None:
+        for writer in self.writers:
+            writer.start()
+
+    def stop_writers(self) -> None:
+        """Raises what made one of them fail."""
+        for writer in self.writers:
+            writer.stop()
+
+    def paused(self) -> ExitStack:
+        """Hold all writers between two transactions, for as long as what is returned is entered."""
+        with ExitStack() as stack:
+            for writer in self.writers:
+                stack.enter_context(writer.gate)
+            return stack.pop_all()
+
+    def changes(self) -> list[tuple[int, int, dict[str, Any]]]:
+        """Return partition, offset and value of every change on the topic."""
+        config = load(self.path)
+        with closing(open_schemas(config)) as schemas:
+            return read_changes(config.kafka.client(), config.topic(TABLE), schemas)
+
+    def close(self) -> None:
+        for writer in self.writers:
+            writer.end()
+        for relay in self.relays:
+            relay.kill()
