@@ -10,15 +10,23 @@ from relay.lineage import Checkpoint, Shard, ShardState, Stream
 from relay.source import Page
 from relay.sql.tables import Table, lay_out
 from relay.vitess.client import Vtgate
+from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.reader import VitessShardReader
+from relay.vitess.rows import decoder
 from relay.vitess.settings import Settings
 from relay.vitess.tables import Tables
+from tests.vitess.scripted import KEYSPACE, Log, ScriptedVtgate, fields
 
 SOURCE = "shop"
+START = {"gtid": "MariaDB/0-1-10"}
+TABLES = ("customer", "other")
 
 
 def layout(name: str, columns: Any, primary: Any) -> Table:
     return lay_out(SOURCE, name, columns, primary)
+
+
+NOW = {name: made.table for name in TABLES if (made := decoder(fields(name), layout)) is not None}
 
 
 @contextmanager
@@ -77,3 +85,24 @@ def summary(pages: list[Page]) -> list[tuple[Any, ...]]:
         for page in pages
         for c in page.changes
     ]
+
+
+def new(*ids: int, text: bytes = b"x") -> list[tuple[None, tuple[bytes, bytes]]]:
+    return [(None, (b"%d" % i, text)) for i in ids]
+
+
+def journal(shards: list[str], targets: list[str]) -> pb.Journal:
+    return pb.Journal(
+        id=77,
+        migration_type=1,
+        participants=[pb.KeyspaceShard(keyspace=KEYSPACE, shard=shard) for shard in shards],
+        shard_gtids=[pb.ShardGtid(keyspace=KEYSPACE, shard=target, gtid="MariaDB/0-2-5") for target in targets],
+    )
+
+
+def read_all(log: Log, after: Page | None = None, **options: Any) -> list[Page]:
+    with (
+        ScriptedVtgate(log.script) as vtgate,
+        opened(vtgate.address, START, after=after, tables=TABLES, now=NOW, **options) as reader,
+    ):
+        return until(reader, is_at_head)

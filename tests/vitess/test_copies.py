@@ -1,0 +1,126 @@
+"""Copies from a vtgate that breaks them off anywhere: every row, and every change of the rows copied."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from relay.change import Operation
+from relay.source import Page
+from relay.vitess.position import Place
+from relay.vitess.proto import vtgate_pb2 as pb
+from tests.vitess.reading import NOW, TABLES, is_at_head, new, opened, until
+from tests.vitess.scripted import Log, ScriptedVtgate, Step, copy_script, fields
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_copy_that_breaks_off_anywhere_gives_every_row_and_every_change_of_the_rows_copied(
+    batch: int, seed: int
+) -> None:
+    log = Log(names=seed % 2 == 0)
+    chance = random.Random(seed)
+    rows: dict[str, list[tuple[bytes | None, ...]]] = {
+        "customer": [(b"%d" % i, b"c") for i in range(1, 9)],
+        "other": [(b"%d" % i, b"o") for i in range(1, 6)],
+    }
+    log.add(*new(1))
+    state: dict[str, dict[int, bytes | None]] = {"customer": {}, "other": {}}
+    page: Page | None = None
+    pages: list[Page] = []
+    with ScriptedVtgate(copy_script(log, rows, batch, seed)) as vtgate:
+        for _ in range(100):
+            with opened(vtgate.address, {"type": "copy"}, after=page, tables=TABLES, page_bytes=1) as reader:
+                for _ in range(chance.randint(1, 6)):
+                    page = reader.read()
+                    pages.append(page)
+                    for change in page.changes:
+                        assert change.key is not None
+                        if change.operation is Operation.READ:
+                            state[change.table].setdefault(change.key["id"], None)
+                            assert change.token is None
+                            assert change.snapshot is not None
+                        else:
+                            assert change.transaction is not None
+                            assert (change.transaction.order, change.transaction.last) == (0, True)
+                        state[change.table][change.key["id"]] = change.new["name"].encode() if change.new else None
+            if page is not None and page.position is not None and "copied" not in page.position:
+                break
+            # A change of a row, while it is copied: to the log, and to what is there to be copied.
+            table = chance.choice(TABLES)
+            key, text = b"%d" % chance.randint(1, 5), b"v%d" % len(log.transactions)
+            rows[table] = [(key, text) if row[0] == key else row for row in rows[table]]
+            log.add((table, (key, b"?"), (key, text)))
+        with opened(vtgate.address, {"type": "copy"}, after=page, tables=TABLES) as reader:
+            for last in until(reader, is_at_head):
+                for change in last.changes:
+                    assert change.key is not None
+                    assert change.new is not None
+                    state[change.table][change.key["id"]] = change.new["name"].encode()
+    for table in TABLES:
+        assert state[table] == {int(row[0] or b""): row[1] for row in rows[table]}
+    assert len({change.snapshot.id for page in pages for change in page.changes if change.snapshot}) == 1
+    assert all(len(request.flags.tables_to_copy) <= 1 for request in vtgate.reads)
+
+
+@pytest.mark.parametrize("in_pieces", [False, True])
+def test_the_position_of_every_page_of_a_copy_covers_its_rows_and_no_others(in_pieces: bool) -> None:
+    log = Log()
+    log.add(*new(1))
+    rows: dict[str, list[tuple[bytes | None, ...]]] = {"customer": [(b"%d" % i, b"x" * 12_000) for i in range(1, 30)]}
+    whole = copy_script(log, rows, batch=9, seed=1)
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        for step in whole(request):
+            if in_pieces and isinstance(step, list):
+                yield from ([event] for event in step)
+            else:
+                yield step
+
+    with ScriptedVtgate(script) as vtgate:
+        with opened(vtgate.address, {"type": "copy"}, page_bytes=20_000, now=NOW) as reader:
+            pages = until(reader, is_at_head)
+        seen: list[int] = []
+        for page in [page for page in pages if page.changes]:
+            seen += [change.key["id"] for change in page.changes if change.key is not None]
+            assert page.position is not None
+            assert [Place.of(page.position, "0").pks[0].lastpk.rows[0].values] == [b"%d" % seen[-1]]
+        assert seen == list(range(1, 30))
+        # Gone while nobody reads: whatever was published of it, its DELETE has to come.
+        first = next(page for page in pages if page.changes)
+        log.add(((b"3", b"x"), None))
+        rows["customer"] = [row for row in rows["customer"] if row[0] != b"3"]
+        with opened(vtgate.address, {"type": "copy"}, page_bytes=20_000, now=NOW, after=first) as reader:
+            later = [change for page in until(reader, is_at_head) for change in page.changes]
+    published = {change.event_id for change in first.changes}
+    assert [change.key for change in later if change.operation is Operation.DELETE] == [{"id": 3}]
+    assert not published & {change.event_id for change in later}
+
+
+@pytest.mark.parametrize("names", [("aaa", "customer", "other"), ("other", "customer"), ("other",)])
+def test_a_table_that_was_begun_is_copied_on_first_whatever_tables_come_before_it_by_now(
+    names: tuple[str, ...],
+) -> None:
+    log = Log()
+    log.add(*new(1))
+    log.layouts["aaa"] = fields("aaa")
+    rows: dict[str, list[tuple[bytes | None, ...]]] = {
+        table: [(b"%d" % i, b"x") for i in range(1, 9)] for table in ("aaa", "customer", "other")
+    }
+    with ScriptedVtgate(copy_script(log, rows, batch=3, seed=1)) as vtgate:
+        with opened(vtgate.address, {"type": "copy"}, tables=TABLES, page_bytes=1) as reader:
+            page = until(reader, lambda page: len(page.changes) == 3)[-1]
+        log.add(((b"2", b"x"), (b"2", b"new")))
+        with opened(vtgate.address, {"type": "copy"}, tables=names, after=page) as reader:
+            changes = [change for page in until(reader, is_at_head) for change in page.changes]
+    read = [(c.table, c.key["id"]) for c in changes if c.key is not None and c.operation is Operation.READ]
+    others = [(name, i) for name in names if name != "customer" for i in range(1, 9)]
+    if "customer" in names:
+        assert read == [*(("customer", i) for i in range(4, 9)), *others]
+        assert [(c.key, c.new) for c in changes if c.operation is Operation.UPDATE] == [
+            ({"id": 2}, {"id": 2, "name": "new"})
+        ]
+    else:
+        assert read == others

@@ -1,0 +1,295 @@
+"""How streams end and what follows: reshards, losses, silence, replicas that are behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import orjson
+import pytest
+
+from relay.errors import RelayError
+from relay.source import Page
+from relay.vitess.client import TABLET_TYPES
+from relay.vitess.proto import vtgate_pb2 as pb
+from tests.vitess.reading import START, is_at_head, journal, new, opened, read_all, until
+from tests.vitess.scripted import HOLDS, KEYSPACE, Fails, Log, ScriptedVtgate, Step
+
+PRIMARY = TABLET_TYPES["PRIMARY"]
+
+
+def test_a_shard_ends_at_its_journal_and_says_what_follows() -> None:
+    log = Log()
+    log.add(*new(1))
+    log.add(journal=journal(["0"], ["-80", "80-"]))
+    log.add(*new(2))
+    with ScriptedVtgate(log.script) as vtgate, opened(vtgate.address, START) as reader:
+        pages = until(reader, lambda page: page.finished)
+        assert reader.read().finished
+    assert [change.key for page in pages for change in page.changes] == [{"id": 1}]
+    assert pages[-1].position == {"gtid": "MariaDB/0-1-12"}
+    told = pages[-1].journal
+    assert told is not None
+    assert (told.id, told.participants) == ("77", ("0",))
+    assert told.targets == {"-80": {"gtid": "MariaDB/0-2-5"}, "80-": {"gtid": "MariaDB/0-2-5"}}
+
+
+@pytest.mark.parametrize("migration", [0, 1])
+def test_journals_of_tables_and_of_other_shards_are_passed_over(migration: int) -> None:
+    log = Log()
+    passed = journal(["0"] if migration == 0 else ["-40", "40-80"], ["-80"])
+    passed.migration_type = migration
+    log.add(journal=passed)
+    log.add(*new(2))
+    pages = read_all(log)
+    assert not any(page.finished for page in pages)
+    assert [change.key for page in pages for change in page.changes] == [{"id": 2}]
+
+
+PARTICIPANTS = (
+    'not all journaling participants are in the stream: journal: [keyspace:"commerce"  shard:"0" '
+    'keyspace:"commerce" shard:"1" keyspace:"commerce" shard:"2"], stream: [keyspace:"commerce" shard:"9"]'
+)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_journal_of_several_shards_is_found_by_a_stream_over_all_of_them(lost: bool) -> None:
+    log = Log()
+    log.add(*new(1))
+    log.add(journal=journal(["0", "1", "2"], ["-"]))
+    theirs = Log(shard="1")
+    theirs.add(*new(100))
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        at = request.vgtid.shard_gtids
+        if at[0].gtid == "current":
+            yield [log.vgtid(log.head)]
+            yield HOLDS
+        answers = list(log.play(log.after(at[0].gtid), set()))
+        others = {one.shard: one.gtid for one in at[1:]}
+        if others == {"1": "current", "2": "current"}:
+            yield from theirs.play(theirs.transactions, set())
+            yield from answers
+            yield HOLDS
+        yield from answers[:-1] if lost else answers
+        yield Fails("INTERNAL", PARTICIPANTS)
+
+    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START) as reader:
+        pages = until(reader, lambda page: page.finished)
+    assert [change.key for page in pages for change in page.changes] == [{"id": 1}]
+    assert pages[-1].journal is not None
+    assert pages[-1].position == {"gtid": "MariaDB/0-1-12"}
+
+
+def test_a_participant_that_is_gone_leaves_the_journal_to_luck_which_is_tried_again() -> None:
+    log = Log()
+    log.add(journal=journal(["0", "1", "2"], ["-"]))
+    tries = []
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        at = request.vgtid.shard_gtids
+        tries.append([one.shard for one in at])
+        if "2" in tries[-1]:
+            yield Fails("FAILED_PRECONDITION", "shard provided in VGTID, 2, not found in the commerce keyspace")
+        if len(tries) > 6:
+            yield from log.play(log.transactions, set())
+        yield Fails("INTERNAL", PARTICIPANTS)
+
+    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START, ask_every=60.0) as reader:
+        pages = until(reader, lambda page: page.finished)
+    assert pages[-1].journal is not None
+
+
+def test_a_reshard_before_all_is_copied_is_refused() -> None:
+    log = Log()
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        yield Fails("INTERNAL", PARTICIPANTS)
+
+    with (
+        ScriptedVtgate(script) as vtgate,
+        opened(vtgate.address, {"type": "copy"}) as reader,
+        pytest.raises(RelayError, match="resharded before all of it was copied"),
+    ):
+        until(reader, lambda page: page.finished)
+    assert log.transactions == []
+
+
+def test_a_shard_that_the_topology_lost_is_gone() -> None:
+    text = "failed: shard provided in VGTID, 0, not found in the commerce keyspace"
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        yield Fails("FAILED_PRECONDITION", text)
+
+    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START) as reader:
+        page = until(reader, lambda page: page.gone)[-1]
+    assert page.position == START
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Could not find first log file (errno 1236) (sqlstate HY000): the master has purged binary logs",
+        "Cannot replicate because the source purged required binary logs (errno 1236) (sqlstate HY000)",
+        "(errno 1789) (sqlstate HY000)",
+    ],
+)
+def test_purged_binlogs_are_a_gap_after_which_reading_goes_on_at_the_head(text: str) -> None:
+    log = Log(before="MariaDB/0-1-10")
+    for _ in range(3):
+        log.add(*new(1))
+    head = log.head
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        if request.vgtid.shard_gtids[0].gtid == START["gtid"]:
+            yield Fails("UNKNOWN", text)
+        yield from log.script(request)
+
+    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START) as reader:
+        pages = until(reader, lambda page: page.gap is not None)
+        gap = pages[-1].gap
+        log.add(*new(9))
+        after = until(reader, lambda page: bool(page.changes))
+    assert gap is not None
+    assert (gap.reason, gap.begin, gap.end) == ("purged", START, {"gtid": head})
+    assert pages[-1].position == {"gtid": head}
+    assert not pages[-1].changes
+    assert [change.key for change in after[-1].changes] == [{"id": 9}]
+
+
+def test_silence_after_a_position_whose_binlogs_are_purged_is_a_gap_too() -> None:
+    log = Log()
+    log.add(*new(1))
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        if request.vgtid.shard_gtids[0].gtid == "current":
+            yield [log.vgtid(log.head)]
+        yield HOLDS
+
+    answers: dict[str, list[dict[str, str | None]] | str] = {
+        "show binary logs": [{"Log_name": "binlog.000007", "File_size": "1"}],
+        "select binlog_gtid_pos('binlog.000007', 4)": [{"pos": "0-1-11"}],
+    }
+    with ScriptedVtgate(script, answers) as vtgate, opened(vtgate.address, START, silence=0.3) as reader:
+        page = until(reader, lambda page: page.gap is not None)[-1]
+    assert page.position == {"gtid": "MariaDB/0-1-11"}
+
+
+def test_silence_of_a_shard_that_has_more_is_a_failure_that_says_why() -> None:
+    log = Log()
+    log.add(*new(1))
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        if request.vgtid.shard_gtids[0].gtid == "current":
+            yield [log.vgtid(log.head)]
+        yield HOLDS
+
+    tablet: dict[str, str | None] = {"Keyspace": KEYSPACE, "Shard": "0", "TabletType": "PRIMARY", "State": "SERVING"}
+    answers: dict[str, list[dict[str, str | None]] | str] = {
+        "show vitess_shards": [{"Shards": "commerce/0"}],
+        "show vitess_tablets": [tablet],
+    }
+    with ScriptedVtgate(script, answers) as vtgate, opened(vtgate.address, START, silence=0.3) as reader:
+        page = until(reader, lambda page: page.failed is not None)[-1]
+    assert page.failed is not None
+    assert "stands at MariaDB/0-1-11: no REPLICA tablet of it serves" in page.failed
+    assert page.position == START
+
+
+def test_a_vtgate_that_sends_nothing_at_all_is_left() -> None:
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        yield HOLDS
+
+    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START, silence=0.3) as reader:
+        vtgate.beats = False
+        page = until(reader, lambda page: page.failed is not None)[-1]
+        assert page.failed is not None
+        assert "vtgate sent nothing" in page.failed
+        seen = len(vtgate.reads)
+        until(reader, lambda page: len(vtgate.reads) > seen)
+
+
+@pytest.mark.parametrize(
+    "start", ["MariaDB/0-1-99", "MySQL56/16b1039f-22b6-11ed-b765-0a43f95f28a3:1-5", "MariaDB/0-1-10,5-1-7"]
+)
+def test_a_position_that_the_shard_never_had_is_refused_with_where_it_stands(start: str) -> None:
+    log = Log()
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        if request.vgtid.shard_gtids[0].gtid == "current":
+            yield [log.vgtid("MariaDB/0-1-12")]
+        yield HOLDS
+
+    with (
+        ScriptedVtgate(script) as vtgate,
+        opened(vtgate.address, {"gtid": start}, silence=0.3) as reader,
+        pytest.raises(RelayError, match=rf"shop/commerce/0: {start} is no position .* stands at MariaDB/0-1-12"),
+    ):
+        until(reader, lambda page: False)
+
+
+MISMATCH = "GTIDSet Mismatch: requested source position:0-1-12, current target vrep position: 0-1-11"
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+@pytest.mark.parametrize("has_primary", [False, True])
+def test_a_replica_that_is_behind_is_waited_for_however_long_it_takes(refuses: bool, has_primary: bool) -> None:
+    log = Log()
+    log.add(*new(1))
+    log.add(*new(2))
+    start, behind = {"gtid": log.head}, ["MariaDB/0-1-11"]
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        if request.vgtid.shard_gtids[0].gtid == "current":
+            if request.tablet_type != PRIMARY:
+                yield [log.vgtid(behind[0] if behind else log.head)]
+            elif has_primary:
+                yield [log.vgtid(log.head)]
+            else:
+                yield Fails("UNAVAILABLE", "no primary")
+        elif behind:
+            if refuses:
+                yield Fails("UNKNOWN", MISMATCH)
+        else:
+            yield from log.script(request)
+        yield HOLDS
+
+    failures: list[str] = []
+
+    def is_behind(page: Page) -> bool:
+        failures.extend([page.failed] if page.failed is not None else [])
+        return len([failure for failure in failures if "behind MariaDB/0-1-12" in failure]) > 3
+
+    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, start, silence=0.2) as reader:
+        pages = until(reader, is_behind)
+        assert {orjson.dumps(page.position) for page in pages} == {orjson.dumps(start)}
+        assert not any(page.reached for page in pages)
+        behind.clear()
+        log.add(*new(3))
+        after = until(reader, lambda page: bool(page.changes))
+    assert [change.key for change in after[-1].changes] == [{"id": 3}]
+
+
+def test_a_position_that_the_primary_lacks_as_well_is_none_of_the_shard() -> None:
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        if request.vgtid.shard_gtids[0].gtid == "current":
+            yield [Log().vgtid("MariaDB/0-1-12" if request.tablet_type == PRIMARY else "MariaDB/0-1-8")]
+        yield HOLDS
+
+    with (
+        ScriptedVtgate(script) as vtgate,
+        opened(vtgate.address, {"gtid": "MariaDB/0-1-13"}, silence=0.2) as reader,
+        pytest.raises(RelayError, match="is no position of it, which stands at MariaDB/0-1-12"),
+    ):
+        until(reader, lambda page: False)
+
+
+def test_an_idle_shard_is_known_to_be_read_to_its_head() -> None:
+    log = Log()
+    log.add(*new(1))
+    with ScriptedVtgate(log.script) as vtgate, opened(vtgate.address, START) as reader:
+        first = until(reader, is_at_head)[-1]
+        assert first.progress is not None
+        assert first.reached is not None
+        assert first.progress == first.reached - 65
+        again = until(reader, lambda page: (page.reached or 0) > (first.reached or 0))[-1]
+    assert again.failed is None
