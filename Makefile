@@ -22,7 +22,7 @@ test: setup      ## Everything, on real services.
 	@$(RUN) pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 quick: setup     ## What needs no service, in under a minute.
-	@$(RUN) pytest -n 2 -m "not services" $(ARGS)
+	@$(RUN) pytest -n 3 -m "not services" $(ARGS)
 
 lint: setup      ## ruff and mypy --strict.
 	@$(RUN) ruff check .
