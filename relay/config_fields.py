@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -251,10 +252,14 @@ def start_of_binlogs(value: Any) -> str | StartAtGtids:
         if set(value) != {"gtid"} or not isinstance(value["gtid"], dict):
             raise ValueError('a start in braces is a GTID set for each shard: {gtid: {"-80": "MariaDB/0-1-5"}}')
         return StartAtGtids.of("gtid", {str(shard): str(text) for shard, text in value["gtid"].items()})
-    if not isinstance(value, str) or value in ("trim_horizon", "latest"):
-        raise ValueError(f"{value!r} is not a start: `current`, an ISO time, a time ago such as -30s, or {{gtid: ...}}")
-    since(value, 0.0)
-    return value
+    if isinstance(value, str) and value not in ("trim_horizon", "latest"):
+        with suppress(ValueError):
+            since(value, 0.0)
+            return value
+    raise ValueError(
+        f"{value!r} is not a start: `current`, an ISO time such as 2026-11-21T06:00:00Z, a time ago such as -30s, or "
+        '{gtid: {"-80": "MariaDB/0-1-5"}}'
+    )
 
 
 def _refusing(read: Callable[[Any], str | StartAtGtids]) -> PlainValidator:

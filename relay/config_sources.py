@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 
 from relay.avro.rows import REST
 from relay.config_errors import refuse
@@ -191,7 +191,20 @@ class DynamoDBSource(Part):
         return to
 
 
-Keys = Literal["hash", "item"] | list[str] | dict[str, list[str]]
+def _keys(value: Any) -> Any:
+    of_tables = list(value.values()) if isinstance(value, dict) else [value]
+    if value in ("hash", "item") or (of_tables and all(map(_are_columns, of_tables))):
+        return value
+    raise refuse(
+        "has to be `hash`, `item`, the columns that stand for a primary key, such as [a, b], or {table: [a, b]}"
+    )
+
+
+def _are_columns(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(column, str) for column in value)
+
+
+Keys = Annotated[Literal["hash", "item"] | list[str] | dict[str, list[str]], BeforeValidator(_keys)]
 
 
 class _SQLSource(Part):
@@ -365,6 +378,14 @@ class MySQLSource(_SQLSource):
                 problems.append(((shard,), "needs a server, such as db1:3306"))
         if problems:
             raise refuse(*problems)
+        return value
+
+    @field_validator("reshard_checkpoint_table")
+    @classmethod
+    def _with_its_database(cls, value: str) -> str:
+        database, _, table = value.rpartition(".")
+        if not database or not table:
+            raise refuse(f"{value!r} is no table with its database, such as _vt.vreplication")
         return value
 
     @staticmethod

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -13,67 +12,12 @@ import pytest
 import yaml
 
 from relay.config import INTERNAL, Cache, Config, DynamoDBSource, load, redacted
-from relay.config_fields import StartAtToken
-from relay.errors import ConfigError
-
-GOOD = """\
-    name: shop
-    kafka: {bootstrap_servers: "127.0.0.1:9092", partitions: 6, producer: {}}
-    schema_registry: {url: "http://127.0.0.1:8080/apis/ccompat/v7"}
-    topics: "{name}.{table}"
-    sources:
-      - name: orders
-        type: dynamodb
-        table: orders
-        region: us-east-1
-        endpoint_url: "http://127.0.0.1:8000"
-        start: trim_horizon
-        snapshot: none
-        key: hash
-        on_gap: fail
-    cache: {url: "redis://127.0.0.1:6379/0", namespace: shop, keys: {orders: ["order:{order_id}"]}, tombstone_ttl: 1h}
-    log: {path: "file:///var/lib/relay/log"}
-    copy: {url: "delta:///var/lib/relay/copy"}
-    http: "127.0.0.1:9400"
-"""
-
-ONE_TABLE = "a source needs either `table` or `stream_arn`, or, for several tables, `tables` or `tags`"
-ARN = "arn:aws:dynamodb:eu-west-1:123456789012:table/orders/stream/2026-11-21T06:00:00.000"
+from tests.configs import ARN, GOOD, ONE_TABLE, change, only, read, refused, two_sources
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "shop.yaml"
-
-
-def read(file: Path, text: str) -> Config:
-    file.write_text(dedent(text), encoding="utf-8")
-    return load(file)
-
-
-def refused(file: Path, text: str) -> list[str]:
-    """Return what is said about a file, without its name."""
-    with pytest.raises(ConfigError) as caught:
-        read(file, text)
-    assert caught.value.exit_code == 2
-    lines = str(caught.value).splitlines()
-    assert all(line.startswith(f"{file}:") for line in lines)
-    return [line.removeprefix(f"{file}:") for line in lines]
-
-
-def change(old: str, new: str) -> str:
-    assert old in GOOD
-    return GOOD.replace(old, new)
-
-
-def two_sources(second: str) -> str:
-    return change("    cache:", f"      - {second}\n    cache:")
-
-
-def only(config: Config) -> DynamoDBSource:
-    (source,) = config.sources
-    assert isinstance(source, DynamoDBSource)
-    return source
 
 
 def test_the_file_of_the_design_is_read(file: Path) -> None:
@@ -195,45 +139,6 @@ def test_what_comes_later_is_refused_and_never_ignored(file: Path, old: str, new
     assert refused(file, change(old, new)) == [said]
 
 
-def test_declared_columns_keep_their_order_and_get_one_spelling(file: Path) -> None:
-    columns = '{order_id: string, on: "decimal( 38, 10)", "": json, "a-b": set, 7: timestamp}'
-    source = only(read(file, change("key: hash", f"columns: {columns}")))
-    assert source.columns is not None
-    assert list(source.columns.items()) == [
-        ("order_id", "string"),
-        ("on", "decimal(38,10)"),
-        ("", "json"),
-        ("a-b", "set"),
-        ("7", "timestamp"),
-    ]
-    assert only(read(file, GOOD)).columns is None
-
-
-_TYPES = "string, bytes, boolean, int, long, double, timestamp, set, json, decimal(p,s) with p up to 38"
-
-
-@pytest.mark.parametrize(
-    ("columns", "said"),
-    [
-        ("{}", "13:14: `sources[0].columns`: Dictionary should have at least 1 item after validation, not 0"),
-        ("[a]", "13:14: `sources[0].columns` has to be a mapping of keys to values, not a list"),
-        ("{a: 1}", "13:18: `sources[0].columns.a` has to be text (in quotes, if it looks like something else), "
-                   "not a number"),
-        ("{a: text}", f"13:18: `sources[0].columns.a`: the type 'text' is none of {_TYPES}"),
-        ("{a: float}", f"13:18: `sources[0].columns.a`: the type 'float' is none of {_TYPES}"),
-        ("{a: rest}", f"13:18: `sources[0].columns.a`: the type 'rest' is none of {_TYPES}"),
-        ('{a: "decimal(4)"}', f"13:18: `sources[0].columns.a`: the type 'decimal(4)' is none of {_TYPES}"),
-        ('{a: "decimal(39,0)"}',
-         "13:18: `sources[0].columns.a`: the type decimal(39,0) has more than 38 digits, and no number of DynamoDB "
-         "has"),
-        ("{rest: string}",
-         "13:21: `sources[0].columns.rest`: cannot be declared: it is where the attributes without a column are"),
-    ],
-)  # fmt: skip
-def test_columns_are_of_types_that_attributes_have(file: Path, columns: str, said: str) -> None:
-    assert refused(file, change("key: hash", f"columns: {columns}")) == [said]
-
-
 def test_everything_wrong_is_said_at_once_in_the_order_of_the_file(file: Path) -> None:
     said = refused(file, change("key: hash", "keyz: hash").replace("name: shop\n", "name: 1\n"))
     assert [line.split(":")[0] for line in said] == ["1", "13"]
@@ -307,93 +212,6 @@ def test_one_topic_without_the_table_is_enough_for_one_table(file: Path) -> None
 )  # fmt: skip
 def test_cache_keys_are_templates_of_tables_that_are_relayed(file: Path, keys: str, said: str) -> None:
     assert refused(file, change('{orders: ["order:{order_id}"]}', keys)) == [said]
-
-
-@pytest.mark.parametrize(
-    ("start", "expected"),
-    [
-        ("trim_horizon", None),
-        ("latest", 1_000_000.0),
-        ("-30s", 999_970.0),
-        ("-5m", 999_700.0),
-        ("-1h", 996_400.0),
-        ("-7d", 395_200.0),
-        ("2026-11-21T06:00:00Z", datetime(2026, 11, 21, 6, tzinfo=UTC).timestamp()),
-        ("2026-11-21T06:00:00+02:00", datetime(2026, 11, 21, 4, tzinfo=UTC).timestamp()),
-        ("2026-11-21 06:00:00", datetime(2026, 11, 21, 6, tzinfo=UTC).timestamp()),
-        ("2026-11-21", datetime(2026, 11, 21, tzinfo=UTC).timestamp()),
-    ],
-)
-def test_a_start_is_a_time_in_seconds_or_everything(file: Path, start: str, expected: float | None) -> None:
-    config = read(file, change("start: trim_horizon", f"start: {start}"))
-    assert config.sources[0].start == start
-    assert only(config).start_since(1_000_000.0) == expected
-
-
-class TestStartAtAToken:
-    def test_the_file_is_read_beside_the_config_and_named_by_what_it_says(self, file: Path) -> None:
-        token = {"stream_arn": ARN, "active": ["s"], "shards": [{"shard_id": "s"}]}
-        (file.parent / "token.json").write_text(json.dumps(token))
-        start = read(file, change("start: trim_horizon", "start: {token: token.json}")).sources[0].start
-        assert isinstance(start, StartAtToken)
-        assert start.content == token
-        (file.parent / "elsewhere.json").write_text(json.dumps(token, indent=4, sort_keys=True))
-        moved = read(file, change("start: trim_horizon", "start: {token: elsewhere.json}")).sources[0].start
-        assert str(moved) == str(start)
-        (file.parent / "elsewhere.json").write_text(json.dumps({**token, "active": []}))
-        assert str(read(file, change("start: trim_horizon", "start: {token: elsewhere.json}")).sources[0].start) != str(
-            start
-        )
-
-    @pytest.mark.parametrize(
-        ("text", "said"),
-        [
-            (None, "token.json: there is no such file"),
-            ('{"active": [],\n oops}', "token.json:2:2: is not JSON: "),
-            ("[]", "token.json:1:1: a stream token is an object, not []"),
-            ('{"stream_arn": "a", "active": "s"}', "token.json:1:1: the token's active is 's'"),
-        ],
-    )
-    def test_what_is_no_token_is_refused_with_the_line_of_both_files(
-        self, file: Path, text: str | None, said: str
-    ) -> None:
-        if text is not None:
-            (file.parent / "token.json").write_text(text)
-        (line,) = refused(file, change("start: trim_horizon", "start: {token: token.json}"))
-        assert line.startswith(f"11:12: `sources[0].start`: {file.parent}/{said}")
-
-    @pytest.mark.parametrize("start", ["{tokn: a}", "{}", "{token: 1}", "{token: a, vgtid: b}", "[a]", "true"])
-    def test_any_other_value_is_refused(self, file: Path, start: str) -> None:
-        (line,) = refused(file, change("start: trim_horizon", f"start: {start}"))
-        assert line.startswith("11:12: `sources[0].start`: a start ")
-
-    def test_a_token_is_of_one_stream(self, file: Path) -> None:
-        (file.parent / "token.json").write_text(json.dumps({"stream_arn": ARN, "active": [], "shards": []}))
-        start = GOOD.replace("start: trim_horizon", "start: {token: token.json}")
-        (line,) = refused(file, start.replace("table: orders", "tables: [orders, lines]"))
-        assert f"the token is of the stream {ARN} alone" in line
-        (line,) = refused(file, start.replace("table: orders", f"stream_arn: {ARN[:-1]}1"))
-        assert f"the token is of the stream {ARN} alone" in line
-
-
-@pytest.mark.parametrize("start", ["yesterday", "-", "30s", "-30", "-1y", "2026-13-01", "current"])
-def test_anything_else_is_not_a_start(file: Path, start: str) -> None:
-    (said,) = refused(file, change("start: trim_horizon", f'start: "{start}"'))
-    assert said.startswith(f"11:12: `sources[0].start`: {start!r} is not a start: ")
-
-
-def test_a_stream_arn_stands_for_its_table_and_region(file: Path) -> None:
-    config = read(
-        file,
-        f"""\
-        name: shop
-        kafka: {{bootstrap_servers: "127.0.0.1:9092"}}
-        sources: [{{name: orders, type: dynamodb, stream_arn: "{ARN}"}}]
-        cache: {{url: "redis://h", namespace: n, keys: {{orders: ["{{id}}"]}}}}
-        """,
-    )
-    source = only(config)
-    assert (source.table_name, source.region_name) == ("orders", "eu-west-1")
 
 
 @pytest.mark.parametrize(
@@ -515,40 +333,3 @@ def test_the_json_schema_names_the_keys_as_the_file_does(file: Path) -> None:
     for part in (schema, *schema["$defs"].values()):
         for key, rules in part["properties"].items():
             assert rules.get("description") or key in undescribed
-
-
-class TestSeveralTables:
-    def test_each_table_of_a_list_becomes_a_source_of_its_own(self, file: Path) -> None:
-        text = GOOD.replace("table: orders", "tables: [orders, order-lines]").replace("on_gap: fail", "on_gap: skip")
-        config = read(file, text)
-        assert [(source.name, source.table_names, source.on_gap) for source in config.sources] == [
-            ("orders.orders", ["orders"], "skip"),
-            ("orders.order-lines", ["order-lines"], "skip"),
-        ]
-
-    def test_problems_of_later_sources_are_still_found_at_their_place(self, file: Path) -> None:
-        text = GOOD.replace("table: orders", "tables: [orders, lines]").replace(
-            "    cache:", "      - {name: b, type: dynamodb, table: lines}\n    cache:"
-        )
-        [line] = refused(file, text)
-        assert line.startswith("15:")
-        assert "has the table 'lines' already" in line
-
-    def test_tables_of_tags_are_checked_once_they_are_known(self, file: Path) -> None:
-        config = read(file, GOOD.replace("table: orders", "tags: {relay: 'yes'}"))
-        found = config.with_tables(lambda source: ["orders", "lines"])
-        assert [source.name for source in found.sources] == ["orders.lines", "orders.orders"]
-        with pytest.raises(ConfigError, match="no source has the table 'orders'"):
-            config.with_tables(lambda source: ["lines"])
-
-    @pytest.mark.parametrize(
-        ("line", "said"),
-        [
-            ("tables: []", "tables"),
-            ("tables: [orders, o]", "'o' is not a table name"),
-            ("table: orders\n        tables: [lines]", ONE_TABLE),
-            ("tables: [orders]\n        columns: {id: string}", "are those of one table"),
-        ],
-    )
-    def test_what_makes_no_sense_is_refused(self, file: Path, line: str, said: str) -> None:
-        assert said in "\n".join(refused(file, GOOD.replace("table: orders", line)))

@@ -17,7 +17,7 @@ def refusal(shard: str, table: str, statement: str, at: str) -> RelayError:
     ``shard``: globally qualified. ``at``: the statement's position.
     """
     return RelayError(
-        f"shard {shard}: at {at} a statement adds, removes or replaces rows of {table}, and which they are is not told: "
+        f"shard {shard}: at {at} a statement adds, removes or replaces rows of {table}, and which is not told: "
         f"{statement[:_SHOWN]!r}. Reset the source, to copy its tables again, or to a position after this one if those "
         "rows are to stay: only a DELETE can be relayed"
     )
