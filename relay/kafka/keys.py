@@ -18,7 +18,7 @@ import orjson
 from relay.avro.rows import TableSchema
 from relay.errors import RelayError
 
-_REMEMBERED = 1 << 13
+_REMEMBERED, _LONGEST = 1 << 13, 64  # keys, and bytes of one
 _words = [Struct(f"<{count}I").unpack_from for count in range(64)]
 
 
@@ -66,9 +66,11 @@ class Partitioner(dict[bytes, int]):
         self._partitions = partitions
 
     def __missing__(self, hash_bytes: bytes) -> int:
-        if len(self) >= _REMEMBERED:  # I11
-            self.clear()
-        self[hash_bytes] = number = partition(hash_bytes, self._partitions)
+        number = partition(hash_bytes, self._partitions)
+        if len(hash_bytes) <= _LONGEST:  # I11, as the other
+            if len(self) >= _REMEMBERED:
+                self.clear()
+            self[hash_bytes] = number
         return number
 
 

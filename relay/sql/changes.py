@@ -178,7 +178,9 @@ class TransactionChanges:
         return ready
 
     def read(self, table: Table, row: Row, snapshot: Snapshot, now: float) -> None:
-        """Take one copied row. ``now``: seconds, when its page was asked for."""
+        """Take one copied row, between transactions. ``now``: seconds, when its page was asked for."""
+        if self._held:
+            raise RelayError(f"{self.shard}: a copied row of {table.name} inside of a transaction")
         maker = self._maker
         if maker is None or maker.table is not table:
             maker = self._turn_to(table)

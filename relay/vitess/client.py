@@ -6,6 +6,7 @@ Nothing here knows what the events mean. May be changed here: what is asked for,
 from __future__ import annotations
 
 import ssl
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -53,13 +54,18 @@ class Vtgate:
         self._tls = _context(tls) if tls is not None else None
         self._name = tls.name if tls is not None else None
         self._calls: WeakSet[Call] = WeakSet()
+        self._lock = threading.Lock()
+        self._closed = False
 
     def __repr__(self) -> str:
         return f"<Vtgate[{self.address}]>"
 
     def close(self) -> None:
-        """End every call."""
-        for call in list(self._calls):
+        """End every call, also those that are made from now on."""
+        with self._lock:
+            self._closed = True
+            calls = list(self._calls)
+        for call in calls:
             call.close()
 
     def vstream(
@@ -124,7 +130,11 @@ class Vtgate:
 
     def _call(self, path: str, request: bytes) -> Call:
         call = Call(self.address, path, request, headers=self._headers, tls=self._tls, name=self._name)
-        self._calls.add(call)
+        with self._lock:
+            self._calls.add(call)
+            is_late = self._closed
+        if is_late:
+            call.close()
         return call
 
 

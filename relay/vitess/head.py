@@ -16,7 +16,8 @@ from relay.vitess.proto import vtgate_pb2 as pb
 class Head:
     """The head of a shard: the position that a stream which begins at `current` starts with.
 
-    ``ask`` opens such a stream, ``poll`` looks for the answer without waiting and ends it.
+    ``ask`` opens such a stream, ``poll`` looks for the answer without waiting and ends it. ``patience``: seconds after
+    which a question without an answer may be asked again.
     """
 
     def __init__(
@@ -28,9 +29,11 @@ class Head:
         *,
         tablet_type: str,
         cells: str,
+        patience: float = 30.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._vtgate = vtgate
+        self._patience = patience
         self._at = pb.ShardGtid(keyspace=keyspace, shard=shard, gtid=CURRENT)
         # One table, so that little comes until the stream is ended.
         self._rules = {table: select_all(table)}
@@ -49,7 +52,9 @@ class Head:
         return self._stream is not None
 
     def ask(self) -> None:
-        """Ask, unless there is a question without an answer."""
+        """Ask, unless there is a question without an answer, which is not an old one."""
+        if self._stream is not None and time.monotonic() - self.asked_at > self._patience:
+            self.close()
         if self._stream is None:
             self._asked = self._clock()
             self.asked_at = time.monotonic()

@@ -29,12 +29,19 @@ CONNECT_TIMEOUT = 5.0
 
 _RECEIVED_AT_ONCE = 256 << 10
 _SEND_TIMEOUT = 10.0
+# Seconds of silence before it is asked for, and between questions, and how many of these. Not all systems have them.
+_KEEPALIVE = [
+    (getattr(socket, option), value)
+    for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+    if hasattr(socket, option)
+]
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 _END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 1, 1, 4, 8, 32
 _SETTING_PUSH, _SETTING_WINDOW, _SETTING_FRAME = 2, 4, 5
 _STREAM = 1  # ours: there is no other on the connection
 _LARGEST_FRAME = 16 << 10  # unless both sides say otherwise
+_LARGEST_HEADERS = 1 << 20
 _FIRST_WINDOW = (1 << 16) - 1
 _HEADER = struct.Struct(">IBI")  # length and type, flags, stream
 _MESSAGE = struct.Struct(">IBIBI")  # the same, and that of a message: compressed or not, length
@@ -66,7 +73,11 @@ class Call:
     """One call. ``take`` is called by one thread at a time, ``close`` by any.
 
     ``address``: host:port. ``headers``: beyond gRPC's own. ``name``: the one that the certificate has to carry, where
-    it is not the host's. The request is sent at once; that it cannot be is told by ``take``, as every other end is.
+    it is not the host's. It connects in a thread of its own, so that nobody waits for what cannot be reached; that it
+    cannot be is told by ``take``, as every other end is. ConfigError for what is no address.
+
+    While nobody takes, the server's pings are not answered: after 20 s vtgate hangs up, and the call has to be made
+    again. That happens where Kafka is away for longer.
     """
 
     def __init__(
@@ -84,6 +95,7 @@ class Call:
         self._closed = False
         self._lock = threading.Lock()  # of the socket: it is not closed while somebody reads
         self._socket: socket.socket | None = None
+        self._connected = threading.Event()  # or it never will be
         # What came of a frame that is not whole, and of a message that is not; the bytes that this one will have.
         self._rest = b""
         self._partial = bytearray()
@@ -91,18 +103,19 @@ class Call:
         self._unread = 0  # bytes that the server's window has lost
         self._block = b""  # headers that go on in the next frame
         self._ends = False  # whether the call ends with these headers
-        self._headers = Decoder(max_header_list_size=1 << 20)
+        self._headers = Decoder(max_header_list_size=_LARGEST_HEADERS)
         self._http_status = ""
         self._goodbye = ""
         # What of the request the server has no room for yet; how much it has on the connection, and for the call.
         self._request = b"\0" + _NUMBER.pack(len(request)) + request
         self._rooms = [_FIRST_WINDOW, _FIRST_WINDOW]
         self._first_room = _FIRST_WINDOW
-        try:
-            self._socket = _connect(address, tls, name)
-            self._open(path, [*headers], "https" if tls else "http")
-        except OSError as error:
-            self._end("UNAVAILABLE", f"failed to connect to {address}: {error}")
+        self._unsent = bytearray()
+        host, _, port = address.rpartition(":")
+        if not port.isdigit():
+            raise ConfigError(f"{address} is no address: host:port is wanted")
+        arguments = (host.strip("[]"), int(port)), tls, name, path, [*headers]
+        threading.Thread(target=self._begin, args=arguments, name="vtgate-call", daemon=True).start()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "ended" if self._ended else "open"
@@ -114,16 +127,21 @@ class Call:
         Raises `CallEnded` once everything that came before the end was taken.
         """
         deadline = time.monotonic() + timeout
+        if not self._connected.wait(timeout):
+            return []
         taken: list[bytes] = []
         size = 0
         with self._lock:
-            while self._ended is None and size < most:
+            if self._socket is None:
+                self._hung_up("")
+            while self._ended is None and (size < most or not taken):
                 received = self._receive(0.0 if taken else max(0.0, deadline - time.monotonic()))
                 if not received:
                     break
                 size += received
                 try:
                     self._parse(taken)
+                    self._send()
                 except (HPACKError, struct.error, IndexError, ValueError) as error:
                     self._end("INTERNAL", f"{self.address} does not speak HTTP/2 as it should: {error}")
                 except OSError as error:
@@ -135,6 +153,7 @@ class Call:
     def close(self) -> None:
         """End the call. Whoever waits in ``take`` is told."""
         self._closed = True
+        self._connected.set()
         if (connection := self._socket) is not None:
             with suppress(OSError):  # the server was first
                 socket.socket.shutdown(connection, socket.SHUT_RDWR)
@@ -142,6 +161,27 @@ class Call:
                 connection.close()
 
     # ------------------------------------------------------------------ the connection
+
+    def _begin(
+        self,
+        place: tuple[str, int],
+        tls: ssl.SSLContext | None,
+        name: str | None,
+        path: str,
+        headers: list[tuple[str, str]],
+    ) -> None:
+        try:
+            connection = _connect(place, tls, name)
+        except (OSError, UnicodeError) as error:  # UnicodeError: no name that there can be
+            self._end("UNAVAILABLE", f"failed to connect to {self.address}: {error}")
+        else:
+            with self._lock:
+                self._socket = connection
+                if self._closed:
+                    connection.close()
+                else:
+                    self._open(path, headers, "https" if tls else "http")
+        self._connected.set()
 
     def _open(self, path: str, headers: list[tuple[str, str]], scheme: str) -> None:
         settings = ((_SETTING_PUSH, 0), (_SETTING_WINDOW, WINDOW), (_SETTING_FRAME, _LARGEST_FRAME))
@@ -157,13 +197,15 @@ class Call:
                 *headers,
             ]
         )
-        self._send(
-            _PREFACE
-            + _frame(_SETTINGS, 0, 0, b"".join(struct.pack(">HI", *setting) for setting in settings))
-            + _frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(WINDOW - _FIRST_WINDOW))
-            + b"".join(_header_frames(block))
-        )
+        self._unsent += _PREFACE
+        self._unsent += _frame(_SETTINGS, 0, 0, b"".join(struct.pack(">HI", *setting) for setting in settings))
+        self._unsent += _frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(WINDOW - _FIRST_WINDOW))
+        self._unsent += b"".join(_header_frames(block))
         self._go_on_sending()
+        try:
+            self._send()
+        except OSError as error:
+            self._end("UNAVAILABLE", f"the connection to {self.address} broke: {error}")
 
     def _go_on_sending(self) -> None:
         """Send as much of the request as the server has room for."""
@@ -171,12 +213,14 @@ class Call:
             part = self._request[: min(room, _LARGEST_FRAME)]
             self._request = self._request[len(part) :]
             self._rooms = [room - len(part) for room in self._rooms]
-            self._send(_frame(_DATA, 0 if self._request else _END_STREAM, _STREAM, part))
+            self._unsent += _frame(_DATA, 0 if self._request else _END_STREAM, _STREAM, part)
 
-    def _send(self, data: bytes) -> None:
-        assert self._socket is not None
-        self._socket.settimeout(_SEND_TIMEOUT)
-        self._socket.sendall(data)
+    def _send(self) -> None:
+        if self._unsent:
+            assert self._socket is not None
+            self._socket.settimeout(_SEND_TIMEOUT)
+            self._socket.sendall(self._unsent)
+            self._unsent.clear()
 
     def _receive(self, timeout: float) -> int:
         """Take in what the socket has, waiting for ``timeout`` seconds at most; return how many bytes that was."""
@@ -241,9 +285,9 @@ class Call:
             self._frame(length & 0xFF, flags, stream, data[at + 9 : end], taken)
             at = end
         self._rest = data[at:]
-        if self._unread >= WINDOW // 2 and self._ended is None:
+        if self._unread >= WINDOW // 2:
             room = _NUMBER.pack(self._unread)
-            self._send(_frame(_WINDOW_UPDATE, 0, 0, room) + _frame(_WINDOW_UPDATE, 0, _STREAM, room))
+            self._unsent += _frame(_WINDOW_UPDATE, 0, 0, room) + _frame(_WINDOW_UPDATE, 0, _STREAM, room)
             self._unread = 0
 
     def _frame(self, kind: int, flags: int, stream: int, payload: bytes, taken: list[bytes]) -> None:
@@ -260,19 +304,22 @@ class Call:
                 self._take_headers()
         elif kind == _CONTINUATION:
             self._block += payload
+            if len(self._block) > _LARGEST_HEADERS:
+                raise ValueError(f"headers of more than {_LARGEST_HEADERS} bytes")
             if flags & _END_HEADERS:
                 self._take_headers()
         elif kind == _SETTINGS:
             if not flags & _ACK:
                 self._set(payload)
-                self._send(_frame(_SETTINGS, _ACK, 0, b""))
+                self._unsent += _frame(_SETTINGS, _ACK, 0, b"")
                 self._go_on_sending()
         elif kind == _PING:
             if not flags & _ACK:
-                self._send(_frame(_PING, _ACK, 0, payload))
+                self._unsent += _frame(_PING, _ACK, 0, payload)
         elif kind == _WINDOW_UPDATE:
-            self._rooms[stream] += _NUMBER.unpack(payload)[0]
-            self._go_on_sending()
+            if stream in (0, _STREAM):
+                self._rooms[stream] += _NUMBER.unpack(payload)[0] & 0x7FFFFFFF
+                self._go_on_sending()
         elif kind == _RESET:
             (code,) = _NUMBER.unpack(payload)
             self._end(_BY_RESET.get(code, "INTERNAL"), f"{self.address} broke the call off (HTTP/2 error {code})")
@@ -301,10 +348,13 @@ class Call:
             self._wanted = 0
 
     def _take_headers(self) -> None:
-        found = {str(name): str(value) for name, value in self._headers.decode(self._block)}
+        raw = self._headers.decode(self._block, raw=True)
+        found = {bytes(each[0]).decode(errors="replace"): bytes(each[1]).decode(errors="replace") for each in raw}
         self._block = b""
         self._http_status = found.get(":status", self._http_status)
-        if not self._ends:
+        # What follows another HTTP status is a page for people.
+        is_grpc = "grpc-status" in found or self._http_status in ("", "200") or self._http_status.startswith("1")
+        if is_grpc and not self._ends:
             return
         if "grpc-status" in found:
             number = int(found["grpc-status"])
@@ -324,17 +374,17 @@ class Call:
                 self._first_room = value
 
 
-def _connect(address: str, tls: ssl.SSLContext | None, name: str | None) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    if not port.isdigit():
-        raise ConfigError(f"{address} is no address: host:port is wanted")
-    connection = socket.create_connection((host, int(port)), CONNECT_TIMEOUT)
+def _connect(place: tuple[str, int], tls: ssl.SSLContext | None, name: str | None) -> socket.socket:
+    connection = socket.create_connection(place, CONNECT_TIMEOUT)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # One whose other end has vanished is found out.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
         if tls is None:
             return connection
-        return tls.wrap_socket(connection, server_hostname=name or host)
+        return tls.wrap_socket(connection, server_hostname=name or place[0])
     except BaseException:
         connection.close()
         raise

@@ -53,7 +53,16 @@ class Watch:
         # By the monotonic clock: when anything came last, and when it was last certain that nothing is missing.
         self._heard = self._certain = time.monotonic()
         self._head, self._primary = (
-            Head(vtgate, keyspace, shard, table, tablet_type=tablet_type, cells=settings.cells, clock=clock)
+            Head(
+                vtgate,
+                keyspace,
+                shard,
+                table,
+                tablet_type=tablet_type,
+                cells=settings.cells,
+                patience=settings.silence,
+                clock=clock,
+            )
             for tablet_type in (settings.tablet_type, _PRIMARY)
         )
         # A head that has not been reached, and when it was asked for; when one was last asked for.
@@ -204,7 +213,8 @@ class Watch:
         return missing is not None and not gtid.parse(place.executed).contains(missing)
 
     def _ask(self) -> None:
-        if not self._head.is_asking:
+        # One that got no answer while the stream went on is asked again; of a silent stream it is the verdict.
+        if not self._head.is_asking or self._certain > self._head.asked_at:
             self._asked = time.monotonic()
             self._head.ask()
 

@@ -6,13 +6,14 @@ import socket
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from hpack import Encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relay.errors import ConfigError
 from relay.vitess.http2 import WINDOW, Call, CallEnded
 
 DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
@@ -145,6 +146,9 @@ def test_what_was_read_makes_room_for_more() -> None:
         (headers(("grpc-status", "99"), flags=5), "UNKNOWN", ""),
         (headers((":status", "404"), flags=5), "UNIMPLEMENTED", "HTTP status 404"),
         (headers((":status", "503"), flags=5), "UNAVAILABLE", "HTTP status 503"),
+        (headers((":status", "502")) + frame(DATA, 1, 1, b"<html>"), "UNAVAILABLE", "HTTP status 502"),
+        (frame(HEADERS, 5, 1, b"\0\x0bgrpc-status\x015\0\x0cgrpc-message\x04\xe4%20"), "NOT_FOUND", "\ufffd "),
+        (frame(WINDOW_UPDATE, 0, 3, b"\0\0\0\1") + ENDED, "OK", ""),
         (frame(RESET, 0, 1, struct.pack(">I", 8)), "CANCELLED", "HTTP/2 error 8"),
         (frame(GOAWAY, 0, 0, struct.pack(">II", 0, 11) + b"calm"), "UNAVAILABLE", "HTTP/2 error 11, calm"),
         (frame(GOAWAY, 0, 0, struct.pack(">II", 1, 0) + b"bye"), "UNAVAILABLE", "bye"),
@@ -176,5 +180,37 @@ def test_where_nobody_listens_the_call_ends_at_once() -> None:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
     call = Call(address, "/a/B", b"")
     with pytest.raises(CallEnded, match=f"UNAVAILABLE: failed to connect to {address}"):
-        call.take(0.0)
+        call.take(5.0)
     call.close()
+
+
+def test_nobody_waits_for_a_connection_longer_than_for_an_answer() -> None:
+    """A server whose queue of connections is full answers none."""
+    with socket.socket() as listener, ExitStack() as stack:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        address = listener.getsockname()
+        for _ in range(8):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        call = Call(f"{address[0]}:{address[1]}", "/a/B", b"")
+        assert call.take(0.0) == []
+        assert call.take(0.05) == []
+        call.close()
+        with pytest.raises(CallEnded, match="CANCELLED"):
+            call.take(0.05)
+
+
+def test_a_name_that_cannot_be_one_and_an_address_without_a_port_are_said() -> None:
+    call = Call("vtgate..svc:1", "/a/B", b"")
+    with pytest.raises(CallEnded, match=r"UNAVAILABLE: failed to connect to vtgate..svc:1: "):
+        call.take(5.0)
+    with pytest.raises(ConfigError, match="host:port is wanted"):
+        Call("vtgate", "/a/B", b"")
+
+
+def test_a_large_message_is_waited_for_until_it_is_whole() -> None:
+    large = b"x" * (2 << 20)
+    with peer(BEGUN, *(frame(DATA, 0, 1, part) for part in _cut(message(large), [])), ENDED) as (call, _):
+        assert call.take(5.0) == [large]
