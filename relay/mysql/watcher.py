@@ -166,9 +166,7 @@ class _Events(BinlogEvents):
     """A binlog without its rows, that says where in it each transaction ends."""
 
     def __init__(self, server: Server, start: GtidSet) -> None:
-        super().__init__(
-            server, start, lambda _database, _table, _columns, _primary: None, lambda _database, _table: False
-        )
+        super().__init__(server, start, None)
         self._ends: list[tuple[str, int]] = []
 
     def placed(self, timeout: float) -> list[tuple[BinlogEvent, tuple[str, int]]]:

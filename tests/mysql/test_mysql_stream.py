@@ -36,7 +36,7 @@ from tests.mysql.encoder import (
 from tests.mysql.scripted import SETTINGS, Scripted, packets, running
 
 A, B = "24da167a-0c0c-11e8-8442-00059a3c7b00", "34da167a-0c0c-11e8-8442-00059a3c7b01"
-GTID, QUERY, XID, TABLE_MAP, WRITE, UPDATE, DELETE = 33, 2, 16, 19, 30, 31, 32
+GTID, QUERY, XID, TABLE_MAP, WRITE, UPDATE, DELETE, XA_PREPARE = 33, 2, 16, 19, 30, 31, 32, 38
 INT = ColumnType(3, b"", struct.Struct("<i").pack)
 BLOB = ColumnType(252, b"\x04", lambda value: struct.pack("<I", len(value)) + value, collation=63)
 COLUMNS = [("id", INT), ("payload", BLOB)]
@@ -269,6 +269,25 @@ class TestADump:
                 told(stream, 1)
 
 
+def test_an_xa_transaction_is_told_once_it_commits_in_one_phase() -> None:
+    """I1: MySQL says only after its rows whether it commits."""
+    xa = [
+        event(GTID, gtid(A, 10)),
+        event(QUERY, query(b"XA START X'61',X'',1")),
+        *(event(*each) for each in inserted(1, 2)),
+        event(QUERY, query(b"XA END X'61',X'',1")),
+    ]
+    end = event(XA_PREPARE, b"\1" + bytes(12))
+    with reading([*xa, end, *transaction(11, *inserted(3))]) as (stream, _):
+        found = told(stream, 2)
+        assert [type(each) for each in found] == [Begin, Rows, Commit] * 2
+        assert [after[0] for each in found if isinstance(each, Rows) for _, after in each.changes] == [1, 2, 3]
+        assert stream.executed == parse(f"{A}:1-11")
+    with reading(xa) as (stream, _):
+        found = [each for _ in range(3) for each in stream.read(0.1)]
+        assert not any(isinstance(each, Rows) for each in found)
+
+
 ALONE = [event(GTID, gtid(A, 10)), event(QUERY, query(b"BEGIN"))]
 
 
@@ -287,8 +306,18 @@ class TestItRefuses:
                     event(GTID, gtid(A, 10)),
                     event(QUERY, query(b"XA START X'61',X'',1")),
                     *(event(*each) for each in inserted(1)),
+                    event(QUERY, query(b"XA END X'61',X'',1")),
+                    event(XA_PREPARE, bytes(13)),
                 ],
                 r"XA transaction changes shop\.orders",
+            ),
+            (
+                [
+                    event(GTID, gtid(A, 10)),
+                    event(QUERY, query(b"XA START X'61',X'',1")),
+                    *(event(*each) for each in inserted(1, 2, 3, payload=bytes(6 << 20))),
+                ],
+                r"XA transaction changes shop\.orders.*at most 16 MB",
             ),
             ([*ALONE, event(TABLE_MAP, inserted(1)[0][1]), event(39, inserted(1)[1][1])], "value_options"),
             ([*ALONE, event(WRITE, inserted(1)[1][1])], "without a TABLE_MAP"),
@@ -328,7 +357,7 @@ class TestItRefuses:
             event(GTID, gtid(A, 12)),
             event(QUERY, query(b"XA START X'61',X'',1")),
             *(event(*each) for each in inserted(1, table="old")),
-            event(38, bytes(13)),
+            event(XA_PREPARE, bytes(13)),
             *transaction(13, *inserted(1, table="old"), end=event(QUERY, query(b"ROLLBACK"))),
             *transaction(14, (99, b"")),
         ]
@@ -393,7 +422,15 @@ class TestACompressedTransaction:
             told(stream, 1)
 
     def test_needs_a_package_that_may_be_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """But not where nobody looks at rows."""
         monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
+        with (
+            running(Scripted([*HEAD, event(GTID, gtid(A, 10)), event(40, self.body(0, self.raw()))])) as scripted,
+            closing(connection.connect("127.0.0.1", scripted.port, "relay", "secret")) as server,
+            closing(binlog.BinlogEvents(server, parse(f"{A}:1-9"), None)) as timed,
+        ):
+            assert [type(each) for each in told(timed, 1)] == [Begin, Commit]
+            assert timed.executed == parse(f"{A}:1-10")
         with (
             reading([event(GTID, gtid(A, 10)), event(40, self.body(0, self.raw()))]) as (stream, _),
             pytest.raises(NotCarried, match="pip install zstandard"),
@@ -430,6 +467,17 @@ class TestAServer:
             assert files.purged(server) == server.executed()
             (name,) = server.binlogs()
             assert files.look_into(server, name) == files.Binlog(name, parse(f"{A}:1-9"), 1_600_000_000)
+
+    @pytest.mark.parametrize("tag", ["tag", "_a1"])
+    def test_whose_gtids_have_tags_is_refused(self, tag: str) -> None:
+        """I8: no position could stand for them."""
+        head = [*HEAD[:2], event(35, bytes([1, 1, 0, 0, 0, 0, 0, 1]) + uuid.UUID(A).bytes + bytes(30), 0)]
+        with there(Scripted(head, executed=f"{A}:1-57:{tag}:1-3,\n{B}:5")) as server:
+            for ask in (server.verify, server.executed, lambda: files.purged(server)):
+                with pytest.raises(NotCarried, match=rf"127.*tags \({tag}\)"):
+                    ask()
+            with pytest.raises(NotCarried, match=r"127.*binlog\.000001.*tags"):
+                files.look_into(server, "binlog.000001")
 
     def test_that_is_not_there_may_come_back(self) -> None:
         with running(Scripted()) as scripted:
