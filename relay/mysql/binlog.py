@@ -7,7 +7,6 @@ exactly ends the stream (I8): the errors name table and position.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from relay.avro.rows import Column
 from relay.gtid import GtidSet
@@ -21,7 +20,7 @@ from relay.mysql.events import COMMIT, ROWS, Begin, BinlogEvent, Heartbeat, Rows
 from relay.mysql.executed import Executed
 from relay.mysql.rows import RowDecoder, columns_of
 from relay.mysql.table_map import BadTableMap, name_in, packed, parse
-from relay.sql.statements import Kind, classify
+from relay.sql.statements import Classified, Kind, classify
 from relay.sql.tables import Table
 
 Layout = Callable[[str, str, Sequence[Column], Sequence[str]], Table | None]
@@ -58,7 +57,7 @@ class BinlogEvents:
     """
 
     def __init__(self, server: Server, start: GtidSet, layout: Layout | None, wanted: Wanted | None = None) -> None:
-        """Without a ``layout``, no rows. Raises ``Unavailable``, ``RelayError`` for a ``start`` of the other flavour."""
+        """Gives no rows without ``layout``. Raises ``Unavailable``, ``RelayError`` for a ``start`` of the other flavour."""
         self._setup(server, layout, wanted, Executed(start, server.flavour))
         self._dump = Dump.from_gtid(server, start)
 
@@ -313,7 +312,7 @@ class BinlogEvents:
                 self._commit(told)
             return
         if said.kind is Kind.CHANGE:
-            self._refuse(sql, database, said.names)
+            self._refuse(sql, database, said)
         # MySQL has no BEGIN before a statement that is a transaction of its own.
         is_alone = self._is_statement or (self._held is not None and not sql.rstrip().endswith("START TRANSACTION"))
         self._begin_held(told, True)
@@ -321,10 +320,15 @@ class BinlogEvents:
         if is_alone:
             self._commit(told)
 
-    def _refuse(self, sql: str, database: str, names: Sequence[tuple[str, str]]) -> None:
-        touched = [f"{schema}.{table}" for schema, table in names if self._wanted(schema or database, table)]
+    def _refuse(self, sql: str, database: str, said: Classified) -> None:
+        touched = [f"{schema}.{table}" for schema, table in said.names if self._wanted(schema or database, table)]
         if touched:
             shown = sql if len(sql) <= 200 else f"{sql[:200]}..."
+            if said.tables:  # an ALTER TABLE, of partitions
+                raise NotCarried(
+                    f"{self._place}: a statement removes or replaces rows of {touched[0]}, and which they are is not "
+                    f"logged: {shown!r}. Begin after this position if those rows are to stay: only a DELETE can be told"
+                )
             raise NotCarried(
                 f"{self._place}: a change is logged as a statement, not as rows, and may be one of {touched[0]}: "
                 f"{shown!r}. Set `SET GLOBAL binlog_format = 'ROW'` (sessions may have set their own) and begin after"

@@ -153,7 +153,11 @@ class Server:
             tagged = _TAGGED.search(text)
             raise NotCarried(
                 f"{self.account.address}: its binlog cannot be read: "
-                + (f"transactions have GTIDs with tags ({tagged[0]}), which are not supported" if tagged else str(fault))
+                + (
+                    f"transactions have GTIDs with tags ({tagged[0]}), which are not supported"
+                    if tagged
+                    else str(fault)
+                )
             ) from None
 
     def binlogs(self) -> list[str]:

@@ -20,7 +20,7 @@ TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB, VAR_STRING, STRING, GEOMETRY = range(24
 
 _NUMERIC = frozenset({TINY, SHORT, INT24, LONG, LONGLONG, NEWDECIMAL, FLOAT, DOUBLE})
 _TEXT = frozenset({STRING, VAR_STRING, VARCHAR, BLOB, VARCHAR_COMPRESSED, BLOB_COMPRESSED})
-# What has a bit for its sign in the metadata: YEAR too, which has no sign. And what a character set: the flavours differ.
+# What has a bit for its sign in the metadata, YEAR too, which has none; and what a character set: the flavours differ.
 _SIGNED = _NUMERIC | {YEAR}
 _CHARACTER = {False: _TEXT | {VECTOR}, True: _TEXT | {GEOMETRY}}
 _SET_METADATA = "`SET GLOBAL binlog_row_metadata = 'FULL'`"

@@ -218,9 +218,7 @@ def _template(program: str) -> Path:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     data, script = folder / "data", folder / "account.sql"
     script.write_text("".join(f"{each};\n" for each in ACCOUNT))
-    command = _mysqld(
-        program, {**_SMALL, "datadir": str(data), "init-file": str(script)}, "--initialize-insecure"
-    )
+    command = _mysqld(program, {**_SMALL, "datadir": str(data), "init-file": str(script)}, "--initialize-insecure")
     process = ManagedProcess(command, folder / "log")
     try:
         process.start()

@@ -296,6 +296,10 @@ class TestItRefuses:
         ("events", "says"),
         [
             ([*ALONE, event(QUERY, query(b"INSERT INTO orders SELECT * FROM old"))], r"statement.*shop\.orders.*ROW"),
+            (
+                [event(GTID, gtid(A, 10)), event(QUERY, query(b"ALTER TABLE orders DROP PARTITION p"))],
+                r"removes or replaces rows of shop\.orders.*DROP PARTITION p.*Begin after",
+            ),
             ([*ALONE, event(18, bytes(40))], r"LOAD DATA.*binlog_format"),
             ([event(34, gtid(A, 10))], r"without a GTID.*gtid_mode"),
             ([event(42, bytes(40))], "tag"),

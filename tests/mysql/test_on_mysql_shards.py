@@ -24,7 +24,7 @@ from relay.token import EventToken, Order, compare
 from tests.mysql.reading import connected
 from tests.mysql.server import MySQL
 from tests.mysql.shards import begin, config, ids, open_at, read_to_head, read_until, resume, short, source_of
-from tests.mysql.test_failover import opened
+from tests.mysql.test_failover import opened, put
 
 pytestmark = pytest.mark.services
 
@@ -47,11 +47,6 @@ def replica(primary: MySQL) -> Iterator[MySQL]:
         server.replicate_from(primary)
         server.wait_for(primary.gtid)
         yield server
-
-
-def put(server: MySQL, *keys: int, v: str = "a") -> None:
-    for key in keys:
-        server.execute(f"REPLACE {DATABASE}.t VALUES (%s, %s)", (key, v))
 
 
 def load(server: MySQL, stop: threading.Event, seed: int) -> threading.Thread:
@@ -219,7 +214,8 @@ def test_a_replica_that_lags_or_is_promoted_is_left_for_a_better_server(
     reader = opened(source)
     with connected(replica) as server:
         role = role_of(server)
-        assert (role.is_replica, role.is_read_only, role.lag) == (True, True, 0.0)
+        assert (role.is_replica, role.is_read_only) == (True, True)
+        assert role.lag < 30
         replica.execute("STOP REPLICA SQL_THREAD")
         assert role_of(server).lag == float("inf")
         replica.execute("START REPLICA SQL_THREAD")
@@ -262,7 +258,7 @@ def test_what_only_a_replica_has_breaks_no_position(primary: MySQL, replica: MyS
 
 
 def test_tables_that_are_emptied_or_gone_are_told(primary: MySQL) -> None:
-    """I1: also a partition's rows, which no event tells of, are said to be lost; and a table made by a query."""
+    """I1, and those that are filled by the statement that makes them."""
     source = source_of(DATABASE, primary)
     reader = opened(source)
     put(primary, 1)
