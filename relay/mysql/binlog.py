@@ -57,7 +57,7 @@ class BinlogEvents:
     """
 
     def __init__(self, server: Server, start: GtidSet, layout: Layout | None, wanted: Wanted | None = None) -> None:
-        """Gives no rows without ``layout``. Raises ``Unavailable``, ``RelayError`` for a ``start`` of the other flavour."""
+        """No ``layout``: no rows. Raises ``Unavailable``, ``RelayError`` for a ``start`` of the other flavour."""
         self._setup(server, layout, wanted, Executed(start, server.flavour))
         self._dump = Dump.from_gtid(server, start)
 

@@ -47,6 +47,7 @@ _VARIABLES = (
     "gtid_mode",
     "gtid_domain_id",
     "gtid_strict_mode",
+    "group_replication_group_name",
     "read_only",
     "super_read_only",
     "server_id",
@@ -139,11 +140,16 @@ class Server:
         """As of the last ``refresh``: a replica, commonly."""
         return _on(self.settings.get("read_only")) or _on(self.settings.get("super_read_only"))
 
+    @property
+    def in_group(self) -> bool:
+        """Whether it is of a group of MySQL's group replication. No SHOW REPLICA STATUS tells of that."""
+        return bool(self.settings.get("group_replication_group_name"))
+
     def executed(self) -> GtidSet:
         """Return what is in its binlog. Raises ``Unavailable``, ``NotCarried`` for GTIDs with tags."""
-        return self.gtids("@@global.gtid_binlog_pos" if self.is_mariadb else "@@global.gtid_executed")
+        return self.gtid_set("@@global.gtid_binlog_pos" if self.is_mariadb else "@@global.gtid_executed")
 
-    def gtids(self, variable: str) -> GtidSet:
+    def gtid_set(self, variable: str) -> GtidSet:
         """Return the set that a variable holds. Raises ``Unavailable``, ``NotCarried``."""
         ((text,),) = self.execute(f"SELECT {variable}")
         text = str(text).replace("\n", "")
@@ -197,7 +203,8 @@ class Server:
                 "`SET GLOBAL gtid_mode = ...` by OFF_PERMISSIVE and ON_PERMISSIVE to ON"
             )
         if self.read_only and not _on(settings.get("log_replica_updates", settings.get("log_slave_updates", "ON"))):
-            found.append("it does not log what it replicates: start it with `log_slave_updates`")
+            name = "log_slave_updates" if self.is_mariadb else "log_replica_updates"
+            found.append(f"it does not log what it replicates: start it with `{name}`")
         return found
 
 

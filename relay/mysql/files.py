@@ -49,7 +49,7 @@ def purged(server: Server) -> GtidSet:
     """Return what was executed before the oldest binlog that the server still has. Raises ``Unavailable``."""
     if server.is_mariadb:
         return look_into(server, server.binlogs()[0]).before
-    return server.gtids("@@global.gtid_purged")
+    return server.gtid_set("@@global.gtid_purged")
 
 
 def previous_gtids(body: bytes, place: str) -> GtidSet:

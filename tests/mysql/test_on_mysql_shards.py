@@ -10,12 +10,14 @@ from contextlib import closing
 from functools import partial
 from itertools import pairwise
 
+import pymysql
 import pytest
 
 from relay.change import Change
 from relay.errors import RelayError
 from relay.gtid import parse
 from relay.local.mariadb import PASSWORD, USER
+from relay.local.process import free_port
 from relay.mysql.connection import connect
 from relay.mysql.queries import TokenQueries
 from relay.mysql.servers import role_of
@@ -29,6 +31,7 @@ from tests.mysql.test_failover import opened, put
 pytestmark = pytest.mark.services
 
 DATABASE = "orders"
+GROUP = "aaaaaaaa-aaaa-4aaa-8aaa-aaaaaaaaaaaa"
 SHARD = f"shop/{DATABASE}/-"
 SELECT = f"SELECT v FROM {DATABASE}.t WHERE id = %s"
 
@@ -289,7 +292,7 @@ def test_tagged_gtids_end_reading_with_what_to_do(primary: MySQL) -> None:
     with closing(primary.connect()) as connection, connection.cursor() as cursor:
         try:
             cursor.execute("SET gtid_next = 'AUTOMATIC:mine'")
-        except Exception:
+        except pymysql.err.MySQLError:
             pytest.skip("tags are of MySQL 8.4 and later")
         cursor.execute(f"INSERT {DATABASE}.t VALUES (2, 'b')")
     with pytest.raises(RelayError, match="tag"):
@@ -297,6 +300,35 @@ def test_tagged_gtids_end_reading_with_what_to_do(primary: MySQL) -> None:
     reader.close()
     with pytest.raises(RelayError, match=r"tags \(mine\)"):
         source_of(DATABASE, primary)
+
+
+def test_a_group_of_group_replication_is_read() -> None:
+    """I9: what it lacks of what was read it may still have in its queue, so that is no loss."""
+    here = f"127.0.0.1:{free_port()}"
+    options: dict[str, str | int] = {"plugin-load-add": "group_replication.so", "performance-schema": 1}
+    options |= {"loose-group-replication-group-name": GROUP, "loose-group-replication-start-on-boot": 0}
+    options |= {"loose-group-replication-local-address": here, "loose-group-replication-group-seeds": here}
+    with MySQL(options=options) as server:
+        if not server.execute("SELECT 1 FROM information_schema.PLUGINS WHERE PLUGIN_NAME = 'group_replication'"):
+            pytest.skip("this MySQL has no group replication")
+        server.execute("SET GLOBAL group_replication_bootstrap_group = ON")
+        server.execute("START GROUP_REPLICATION")
+        server.execute(f"CREATE DATABASE {DATABASE}")
+        server.execute(f"CREATE TABLE {DATABASE}.t (id INT PRIMARY KEY, v VARCHAR(100))")
+        source = source_of(DATABASE, server)
+        reader = opened(source)
+        put(server, 1)
+        changes, _ = read_until(reader, lambda found: len(found) == 1)
+        assert changes[0].token
+        assert parse(changes[0].token.position).contains(parse(f"{GROUP}:2-4"))
+        reader.close()
+        ahead = resume(source, {"gtid": f"MySQL56/{server.gtid},{server.uuid}:999"})
+        for _ in range(4):
+            page = ahead.read()
+            assert page.gap is None
+            assert "is behind" in (page.failed or "")
+            time.sleep(0.5)
+        ahead.close()
 
 
 def watch(server: MySQL) -> ReplicationWatcher:
