@@ -23,6 +23,7 @@ from relay.local.redis import RedisServer
 from relay.local.registry import SchemaRegistry
 from relay.local.vitess import Vitess
 from tests import containers, needs
+from tests.mysql.server import MySQL
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background ignores it, and so would every process they start and interrupt.
@@ -107,6 +108,13 @@ def schema_registry(in_docker: bool) -> Iterator[SchemaRegistry | containers.Reg
 def mariadb(in_docker: bool) -> Iterator[MariaDB | containers.MariaDB]:
     """A MariaDB primary: ``.host``, ``.port``, ``.connect``, ``.execute``, ``.gtid``. Make a database of your own."""
     with containers.MariaDB() if in_docker else MariaDB() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mysql(in_docker: bool) -> Iterator[MySQL | containers.MySQL]:
+    """A MySQL with what ``mariadb`` has. Skips where there is neither a Docker engine nor ``RELAY_TEST_MYSQLD``."""
+    with containers.MySQL() if in_docker and not needs.has_mysqld() else MySQL() as server:
         yield server
 
 

@@ -20,6 +20,7 @@ from relay.local import dynamodb, mariadb, redis, registry
 from relay.local.kafka import SETTINGS, coordinates
 from relay.local.process import free_port
 from relay.local.vitess import KEYSPACES
+from tests.mysql import server
 
 _START_TIMEOUT = 120.0
 
@@ -112,14 +113,11 @@ class Registry(Container):
         return registry.serves(self.url)
 
 
-class MariaDB(Container):
-    """Has ``connect``, ``execute``, ``gtid`` as the embedded one; no replicas."""
+class _SQLServer(Container):
+    """Has ``connect``, ``execute``, ``gtid`` as the embedded one; no replicas. ``account``: what makes the user."""
 
-    def __init__(self) -> None:
-        super().__init__("mariadb:11.4", 3306)
-        self.container.with_env("MARIADB_ROOT_PASSWORD", mariadb.PASSWORD)
-        settings = mariadb.BINLOG | {"server-id": self.port, "gtid-domain-id": 0}
-        self.container.with_command([f"--{name}={value}" for name, value in settings.items()])
+    account: tuple[str, ...]
+    position: str
 
     @property
     def address(self) -> str:
@@ -137,16 +135,38 @@ class MariaDB(Container):
 
     @property
     def gtid(self) -> str:
-        return str(self.execute("SELECT @@gtid_binlog_pos")[0][0])
+        return str(self.execute(f"SELECT {self.position}")[0][0]).replace("\n", "")
 
     def ready(self) -> bool:
         # While it prepares its data it listens on no port.
         try:
-            for statement in mariadb.ACCOUNT:
+            for statement in self.account:
                 self.execute(statement)
         except pymysql.err.OperationalError:
             return False
         return True
+
+
+class MariaDB(_SQLServer):
+    account = mariadb.ACCOUNT
+    position = "@@gtid_binlog_pos"
+
+    def __init__(self) -> None:
+        super().__init__("mariadb:11.4", 3306)
+        self.container.with_env("MARIADB_ROOT_PASSWORD", mariadb.PASSWORD)
+        settings = mariadb.BINLOG | {"server-id": self.port, "gtid-domain-id": 0}
+        self.container.with_command([f"--{name}={value}" for name, value in settings.items()])
+
+
+class MySQL(_SQLServer):
+    account = server.ACCOUNT
+    position = "@@gtid_executed"
+
+    def __init__(self) -> None:
+        super().__init__("mysql:8.4", 3306)
+        self.container.with_env("MYSQL_ROOT_PASSWORD", mariadb.PASSWORD)
+        settings = server.BINLOG | {"server-id": self.port}
+        self.container.with_command([f"--{name}={value}" for name, value in settings.items()])
 
 
 class Vitess(Container):

@@ -15,3 +15,16 @@ def vitess() -> None:
         if os.environ.get("RELAY_TEST_VITESS") == "required":
             pytest.fail(problem)
         pytest.skip(problem)
+
+
+def mysqld() -> str:
+    """Return the mysqld to run servers of; skip where none is named."""
+    program = os.environ.get("RELAY_TEST_MYSQLD")
+    if not program:
+        pytest.skip("no MySQL to test on: RELAY_TEST_MYSQLD=/usr/sbin/mysqld (or a script that takes its options)")
+    return program
+
+
+def has_mysqld() -> bool:
+    """Whether one is named: it comes before a container, which has one server alone."""
+    return bool(os.environ.get("RELAY_TEST_MYSQLD"))

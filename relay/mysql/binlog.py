@@ -6,14 +6,13 @@ exactly ends the stream (I8): the errors name table and position.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 from relay.avro.rows import Column
 from relay.gtid import GtidSet
 from relay.gtid import parse as parse_set
 from relay.mysql import events
+from relay.mysql.compressed import unpacked
 from relay.mysql.connection import Server
 from relay.mysql.dump import Dump, Event
 from relay.mysql.errors import Incident, NotCarried
@@ -21,7 +20,7 @@ from relay.mysql.events import COMMIT, ROWS, Begin, BinlogEvent, Heartbeat, Rows
 from relay.mysql.executed import Executed
 from relay.mysql.rows import RowDecoder, columns_of
 from relay.mysql.table_map import BadTableMap, name_in, packed, parse
-from relay.sql.statements import Kind, classify
+from relay.sql.statements import Classified, Kind, classify
 from relay.sql.tables import Table
 
 Layout = Callable[[str, str, Sequence[Column], Sequence[str]], Table | None]
@@ -31,7 +30,8 @@ Wanted = Callable[[str, str], bool]
 """``wanted(database, table)``. Of what is not wanted neither rows nor columns are looked at."""
 
 _LAYOUTS = 10_000
-_INFLATED = 1 << 20
+_UNSURE = 16 << 20
+"""Bytes of rows that are held until an XA transaction says whether it commits."""
 _ON_ITS_WAY = 1.0
 """Seconds, at most, that a heartbeat is between the server and here."""
 _DUMMY = b"\xff\xff\xff\0\0\0"
@@ -41,11 +41,12 @@ _DUMMY = b"\xff\xff\xff\0\0\0"
 class _Entry:
     """A layout, as one TABLE_MAP gave it: how its rows are read, and what they are for the caller."""
 
-    __slots__ = ("decoder", "table")
+    __slots__ = ("decoder", "name", "table")
 
     def __init__(self, decoder: RowDecoder, table: Table) -> None:
         self.decoder = decoder
         self.table = table
+        self.name = f"{decoder.table.database}.{decoder.table.table}"
 
 
 class BinlogEvents:
@@ -55,24 +56,24 @@ class BinlogEvents:
     where the last event is in the server's binlog.
     """
 
-    def __init__(self, server: Server, start: GtidSet, layout: Layout, wanted: Wanted | None = None) -> None:
-        """Raises ``Unavailable``, ``RelayError`` for a ``start`` of the other flavour."""
+    def __init__(self, server: Server, start: GtidSet, layout: Layout | None, wanted: Wanted | None = None) -> None:
+        """No ``layout``: no rows. Raises ``Unavailable``, ``RelayError`` for a ``start`` of the other flavour."""
         self._setup(server, layout, wanted, Executed(start, server.flavour))
         self._dump = Dump.from_gtid(server, start)
 
-    def _setup(self, server: Server, layout: Layout, wanted: Wanted | None, executed: Executed) -> None:
+    def _setup(self, server: Server, layout: Layout | None, wanted: Wanted | None, executed: Executed) -> None:
         self.file = ""
         self.position = 0
         self._server = server
         self._layout = layout
-        self._wanted = wanted or (lambda _database, _table: True)
+        self._wanted = wanted or (lambda _database, _table: layout is not None)
         self._executed = executed
         self._maps: dict[bytes, _Entry | None] = {}
         self._open: dict[bytes, _Entry | None] = {}
         self._gtid = ""
         self._committed = executed.position
         # Of the open transaction: a MySQL GTID whose begin was not told yet, whether it is one statement, a row of
-        # a wanted table, and whether it is only prepared.
+        # a wanted table, whether it is only prepared, and rows of which that is not known yet.
         self._held: tuple[int, int | None] | None = None
         # A compressed transaction that was not told to its end (I11), and what came after it.
         self._unpacking: Iterator[tuple[bytes, list[Event]]] | None = None
@@ -80,6 +81,8 @@ class BinlogEvents:
         self._is_statement = False
         self._has_rows = ""
         self._is_prepared = False
+        self._unsure: list[Rows] | None = None
+        self._unsure_size = 0
 
     def __repr__(self) -> str:
         return f"<BinlogEvents[{self._server.account.address} at {self.file}:{self.position}]>"
@@ -160,9 +163,13 @@ class BinlogEvents:
                 self._query(buffer[start:end], timestamp, kind == events.COMPRESSED_QUERY, told)
             elif kind == events.TRANSACTION_PAYLOAD:
                 self.position = position or self.position
+                if self._layout is None:
+                    self._commit(told)  # all of it is in there
+                    continue
                 if self._unpacking is not None:
                     raise NotCarried(f"{self._place}: a compressed transaction inside of another")
-                self._unpacking, self._left = self._unpacked(buffer[start:end]), (buffer, found)
+                self._unpacking = unpacked(buffer[start:end], self.position, self._place)
+                self._left = buffer, found
                 return
             else:
                 self._other(kind, flags, buffer[start:end], timestamp, position, told)
@@ -177,7 +184,7 @@ class BinlogEvents:
             self._executed.restore(self._committed)
         self._has_rows = ""
         self._is_statement = self._is_prepared = False
-        self._held = None
+        self._held = self._unsure = None
         if len(self._open) > _LAYOUTS:
             self._open.clear()
 
@@ -211,7 +218,7 @@ class BinlogEvents:
                     f"{self._place}: rows of {database}.{name} cannot be read: {fault}. Begin after this position, or "
                     "leave the table out"
                 ) from None
-            layout = self._layout(database, name, columns, table.primary)
+            layout = self._layout(database, name, columns, table.primary) if self._layout is not None else None
             entry = None if layout is None else _Entry(RowDecoder(table), layout)
         self._maps[raw] = entry
         return entry
@@ -236,22 +243,19 @@ class BinlogEvents:
         else:
             at += 1
         if width != decoder.width:
-            raise NotCarried(f"{self._place}: rows of {self._name(decoder)} with {width} columns, not {decoder.width}")
+            raise NotCarried(f"{self._place}: rows of {entry.name} with {width} columns, not {decoder.width}")
         for _ in range(2 if operation == "updates" else 1):
             bitmap = buffer[at : at + decoder.bitmap]
             if bitmap not in decoder.full and not decoder.is_full(bitmap):
                 raise NotCarried(
-                    f"{self._place}: a row of {self._name(decoder)} without all its columns: it was written without "
+                    f"{self._place}: a row of {entry.name} without all its columns: it was written without "
                     "`binlog_row_image = FULL`. Set it (`SET GLOBAL binlog_row_image = 'FULL'`; sessions may have set "
                     "their own) and begin after this position, or leave the table out"
                 )
             at += decoder.bitmap
         if self._is_prepared:
-            raise NotCarried(
-                f"{self._place}: an XA transaction changes {self._name(decoder)}: its rows are logged before it is "
-                "known whether it commits, so they cannot be told in order. Begin after it, or leave the table out"
-            )
-        self._has_rows = entry.table.name
+            raise self._uncertain(entry.name)
+        self._has_rows = entry.name
         if is_compressed:
             buffer, at = events.inflated(buffer[at:end]), 0
             end = len(buffer)
@@ -261,14 +265,24 @@ class BinlogEvents:
         except Exception:
             # Whatever bad bytes have led to: now the slow way, to say where.
             reason = decoder.explain(buffer, at, end)
-            raise NotCarried(f"{self._place}: rows of {self._name(decoder)} cannot be read: {reason}") from None
+            raise NotCarried(f"{self._place}: rows of {entry.name} cannot be read: {reason}") from None
         if self._held is not None:
             self._begin_held(told, False)
-        told.append(Rows(entry.table, changes, end - at))
+        found = Rows(entry.table, changes, end - at)
+        if self._unsure is None:
+            told.append(found)
+            return
+        self._unsure.append(found)
+        self._unsure_size += found.size
+        if self._unsure_size > _UNSURE:
+            raise self._uncertain(entry.name)
 
-    @staticmethod
-    def _name(decoder: RowDecoder) -> str:
-        return f"{decoder.table.database}.{decoder.table.table}"
+    def _uncertain(self, name: str) -> NotCarried:
+        return NotCarried(
+            f"{self._place}: an XA transaction changes {name}: its rows are logged before it is known whether it "
+            f"commits, so they cannot be told in order; only those that end with COMMIT ONE PHASE after at most "
+            f"{_UNSURE >> 20} MB can. Begin after it, or leave the table out"
+        )
 
     # ------------------------------------------------------------------ statements and the rest
 
@@ -283,7 +297,7 @@ class BinlogEvents:
         sql = events.statement_text(raw, encoding)
         said = classify(sql, database, ansi_quotes)
         if said.kind is Kind.XA_START:
-            self._is_prepared = True
+            self._unsure, self._unsure_size = [], 0
             self._begin_held(told, False)
             return
         if said.kind in (Kind.SAVEPOINT, Kind.XA_END):
@@ -298,7 +312,7 @@ class BinlogEvents:
                 self._commit(told)
             return
         if said.kind is Kind.CHANGE:
-            self._refuse(sql, database, said.names)
+            self._refuse(sql, database, said)
         # MySQL has no BEGIN before a statement that is a transaction of its own.
         is_alone = self._is_statement or (self._held is not None and not sql.rstrip().endswith("START TRANSACTION"))
         self._begin_held(told, True)
@@ -306,10 +320,15 @@ class BinlogEvents:
         if is_alone:
             self._commit(told)
 
-    def _refuse(self, sql: str, database: str, names: Sequence[tuple[str, str]]) -> None:
-        touched = [f"{schema}.{table}" for schema, table in names if self._wanted(schema or database, table)]
+    def _refuse(self, sql: str, database: str, said: Classified) -> None:
+        touched = [f"{schema}.{table}" for schema, table in said.names if self._wanted(schema or database, table)]
         if touched:
             shown = sql if len(sql) <= 200 else f"{sql[:200]}..."
+            if said.tables:  # an ALTER TABLE, of partitions
+                raise NotCarried(
+                    f"{self._place}: a statement removes or replaces rows of {touched[0]}, and which they are is not "
+                    f"logged: {shown!r}. Begin after this position if those rows are to stay: only a DELETE can be told"
+                )
             raise NotCarried(
                 f"{self._place}: a change is logged as a statement, not as rows, and may be one of {touched[0]}: "
                 f"{shown!r}. Set `SET GLOBAL binlog_format = 'ROW'` (sessions may have set their own) and begin after"
@@ -328,7 +347,11 @@ class BinlogEvents:
             self.position = position or self.position
         elif kind == events.XA_PREPARE:
             self.position = position or self.position
-            # Without rows of wanted tables it may commit or not. A commit in one phase has no second one.
+            # Its first byte: whether it commits at once. Without rows of wanted tables it may commit or not.
+            if self._unsure and not body[0]:
+                raise self._uncertain(self._has_rows)
+            told += self._unsure or ()
+            self._unsure = None
             self._commit(told)
         elif kind == events.INCIDENT:
             text = body[3:].decode("utf-8", "replace") if len(body) > 3 else "no reason is given"
@@ -341,7 +364,7 @@ class BinlogEvents:
             entry = self._open.get(body[:6])
             if entry is not None:
                 raise NotCarried(
-                    f"{self._place}: JSON of {self._name(entry.decoder)} is logged in parts: "
+                    f"{self._place}: JSON of {entry.name} is logged in parts: "
                     "`SET GLOBAL binlog_row_value_options = ''` and begin after this position"
                 )
         elif kind == events.ANONYMOUS_GTID:
@@ -357,40 +380,6 @@ class BinlogEvents:
             raise NotCarried(
                 f"{self._place}: an event of type {kind}, which is not known: is the server newer than this?"
             )
-
-    def _unpacked(self, body: bytes) -> Iterator[tuple[bytes, list[Event]]]:
-        """Yield the events of a compressed transaction, about a megabyte at a time."""
-        compression, _, data = events.payload(body)
-        if compression == 255:
-            chunks: Any = (data[at : at + _INFLATED] for at in range(0, len(data), _INFLATED))
-        elif compression == 0:
-            try:
-                zstandard = importlib.import_module("zstandard")
-            except ImportError:
-                raise NotCarried(
-                    f"{self._place}: a compressed transaction, which needs a package: `pip install zstandard`, or "
-                    "`SET GLOBAL binlog_transaction_compression = OFF` and begin after this position"
-                ) from None
-            chunks = zstandard.ZstdDecompressor().read_to_iter(data, write_size=_INFLATED)
-        else:
-            raise NotCarried(f"{self._place}: a transaction compressed in way {compression}, which is not known")
-        rest = b""
-        for chunk in chunks:
-            buffer = rest + chunk
-            at = 0
-            found: list[Event] = []
-            while at + 19 <= len(buffer):
-                size = int.from_bytes(buffer[at + 9 : at + 13], "little")
-                if at + size > len(buffer):
-                    break
-                timestamp, kind = int.from_bytes(buffer[at : at + 4], "little"), buffer[at + 4]
-                server_id = int.from_bytes(buffer[at + 5 : at + 9], "little")
-                found.append((kind, timestamp, server_id, self.position, 0, at + 19, at + size))
-                at += size
-            rest = buffer[at:]
-            yield buffer, found
-        if rest:
-            raise NotCarried(f"{self._place}: a compressed transaction that is cut off")
 
     def _quiet(self) -> int:
         """Return seconds, by the server's clock, up to which all has come if a heartbeat has come; 0 if unknown.

@@ -5,6 +5,7 @@ May be changed here: the settings that are asked for. They are what the decoding
 
 from __future__ import annotations
 
+import re
 import ssl as tls
 import struct
 import time
@@ -17,8 +18,8 @@ from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
 from relay.errors import RelayError, Unavailable
-from relay.gtid import GtidSet, parse
-from relay.mysql.errors import Denied, Diverged, Interrupted, Purged
+from relay.gtid import GtidError, GtidSet, parse
+from relay.mysql.errors import Denied, Diverged, Interrupted, NotCarried, Purged
 
 CONNECT_TIMEOUT = 10.0
 READ_TIMEOUT = 30.0
@@ -32,6 +33,8 @@ _NOT_LOGGING = 1381
 # What servers say of a position that is not of their history; the second of a hole in it.
 _ELSEWHERE = ("not in the master's binlog", "is missing the gtid", "more gtids than", "gtid_strict_mode")
 
+_TAGGED = re.compile(r"(?<=:)[a-z_]\w*(?=:)", re.IGNORECASE)
+
 _VARIABLES = (
     "log_bin",
     "binlog_format",
@@ -44,6 +47,7 @@ _VARIABLES = (
     "gtid_mode",
     "gtid_domain_id",
     "gtid_strict_mode",
+    "group_replication_group_name",
     "read_only",
     "super_read_only",
     "server_id",
@@ -136,11 +140,31 @@ class Server:
         """As of the last ``refresh``: a replica, commonly."""
         return _on(self.settings.get("read_only")) or _on(self.settings.get("super_read_only"))
 
+    @property
+    def in_group(self) -> bool:
+        """Whether it is of a group of MySQL's group replication. No SHOW REPLICA STATUS tells of that."""
+        return bool(self.settings.get("group_replication_group_name"))
+
     def executed(self) -> GtidSet:
-        """Return what is in its binlog. Raises ``Unavailable``."""
-        variable = "@@global.gtid_binlog_pos" if self.is_mariadb else "@@global.gtid_executed"
+        """Return what is in its binlog. Raises ``Unavailable``, ``NotCarried`` for GTIDs with tags."""
+        return self.gtid_set("@@global.gtid_binlog_pos" if self.is_mariadb else "@@global.gtid_executed")
+
+    def gtid_set(self, variable: str) -> GtidSet:
+        """Return the set that a variable holds. Raises ``Unavailable``, ``NotCarried``."""
         ((text,),) = self.execute(f"SELECT {variable}")
-        return parse(f"{self.flavour}/{str(text).replace(chr(10), '')}")
+        text = str(text).replace("\n", "")
+        try:
+            return parse(f"{self.flavour}/{text}")
+        except GtidError as fault:
+            tagged = _TAGGED.search(text)
+            raise NotCarried(
+                f"{self.account.address}: its binlog cannot be read: "
+                + (
+                    f"transactions have GTIDs with tags ({tagged[0]}), which are not supported"
+                    if tagged
+                    else str(fault)
+                )
+            ) from None
 
     def binlogs(self) -> list[str]:
         """Return the names of its binlog files, oldest first. Raises ``Unavailable``."""
@@ -153,10 +177,11 @@ class Server:
         return f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT{more} ON *.* TO {self.account.user}"
 
     def verify(self) -> None:
-        """Raises ``Denied``: it names every setting that does not fit, and the SQL that mends it."""
+        """Raises ``Denied``: it names every setting that does not fit, and the SQL that mends it; ``NotCarried``."""
         problems = self._problems()
         if problems:
             raise Denied(f"{self.account.address}: its binlog cannot be read: " + "; ".join(problems))
+        self.executed()  # whether it can be
 
     def _problems(self) -> list[str]:
         settings = self.settings
@@ -178,7 +203,8 @@ class Server:
                 "`SET GLOBAL gtid_mode = ...` by OFF_PERMISSIVE and ON_PERMISSIVE to ON"
             )
         if self.read_only and not _on(settings.get("log_replica_updates", settings.get("log_slave_updates", "ON"))):
-            found.append("it does not log what it replicates: start it with `log_slave_updates`")
+            name = "log_slave_updates" if self.is_mariadb else "log_replica_updates"
+            found.append(f"it does not log what it replicates: start it with `{name}`")
         return found
 
 

@@ -37,7 +37,7 @@ def look_into(server: Server, name: str) -> Binlog:
                 if kind == FORMAT_DESCRIPTION:
                     begun = timestamp
                 elif kind == PREVIOUS_GTIDS:
-                    return Binlog(name, previous_gtids(buffer[start:end]), begun)
+                    return Binlog(name, previous_gtids(buffer[start:end], f"{dump.address}, {name}"), begun)
                 elif kind == GTID_LIST:
                     return Binlog(name, gtid_list(buffer[start:end]), begun)
                 elif begun:
@@ -49,15 +49,14 @@ def purged(server: Server) -> GtidSet:
     """Return what was executed before the oldest binlog that the server still has. Raises ``Unavailable``."""
     if server.is_mariadb:
         return look_into(server, server.binlogs()[0]).before
-    ((text,),) = server.execute("SELECT @@global.gtid_purged")
-    return parse(f"MySQL56/{text!s}".replace("\n", ""))
+    return server.gtid_set("@@global.gtid_purged")
 
 
-def previous_gtids(body: bytes) -> GtidSet:
-    """Read MySQL's PREVIOUS_GTIDS: as ``executed.sid_block`` writes them."""
+def previous_gtids(body: bytes, place: str) -> GtidSet:
+    """Read MySQL's PREVIOUS_GTIDS: as ``executed.sid_block`` writes them. Raises ``NotCarried`` for tags."""
     (count,) = struct.unpack_from("<Q", body)
     if count >> 56:
-        raise NotCarried("this MySQL writes GTIDs with tags, which are not supported")
+        raise NotCarried(f"{place}: transactions before it have GTIDs with tags, which are not supported")
     at, members = 8, []
     for _ in range(count):
         server, (runs,) = uuid.UUID(bytes=body[at : at + 16]), struct.unpack_from("<Q", body, at + 16)

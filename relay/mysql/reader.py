@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from relay.errors import RelayError, Unavailable
-from relay.gtid import GtidSet
+from relay.gtid import GtidSet, parse
 from relay.lineage import Checkpoint, Gap, Journal, Shard, Stream
 from relay.mysql.binlog import BinlogEvents
 from relay.mysql.connection import Server
@@ -94,6 +94,7 @@ class BinlogShardReader:
         self._events: Events | None = None
         self._found: Found | None = None
         self._primary: Server | None = None
+        self._of_primary: GtidSet = parse("")
         # What the shard had executed, and when it was asked for.
         self._head: tuple[GtidSet, float] | None = None
         self._look_at = self._role_at = 0.0
@@ -238,7 +239,7 @@ class BinlogShardReader:
             self._let_go()
             raise
         log.info("source %s: shard %s is read from %s", self.stream.source, self.shard.id, self.address)
-        self.transactions.is_local = lambda gtid: found.role.is_local(found.server, gtid)
+        self.transactions.is_local = self._is_local
         self._head = (found.executed, asked)
         if found.role.is_replica:
             self._head = (self._ask_head(found), asked)
@@ -260,6 +261,9 @@ class BinlogShardReader:
         for each in (self._events, self._found.server if self._found else None, self._primary):
             if each is not None:
                 each.close()
+        if self._primary is not None:
+            self._primary_at = -math.inf  # it answered
+        self._of_primary = parse("")
         self._events = self._found = self._primary = None
         self._head = None
         self.transactions.is_local = None
@@ -307,17 +311,35 @@ class BinlogShardReader:
 
     def _ask_head(self, found: Found) -> GtidSet:
         """Return what the shard has executed: its primary, if one answers, else the server that is read."""
-        if found.role.is_replica:
-            if self._primary is None and time.monotonic() >= self._primary_at:
-                self._primary_at = time.monotonic() + _PRIMARY_EVERY
-                self._primary = self.servers.primary()
-            if self._primary is not None:
-                try:
-                    return self._primary.executed()
-                except Unavailable:
-                    self._primary.close()
-                    self._primary = None
-        return found.server.executed()
+        head = self._ask_primary() if found.role.is_replica else None
+        return found.server.executed() if head is None else head
+
+    def _ask_primary(self) -> GtidSet | None:
+        if self._primary is None and time.monotonic() >= self._primary_at:
+            self._primary_at = time.monotonic() + _PRIMARY_EVERY
+            self._primary = self.servers.primary()
+        if self._primary is not None:
+            try:
+                return self._primary.executed()
+            except Unavailable:
+                self._primary.close()
+                self._primary = None
+        return None
+
+    def _is_local(self, gtid: str) -> bool:
+        """Whether only the replica that is read has a transaction.
+
+        MySQL names those of a former primary as it would those that were made on it since: the primary has the former.
+        """
+        found = self._found
+        if found is None or not found.role.is_local(found.server, gtid):
+            return False
+        if found.server.is_mariadb:
+            return True
+        asked = parse(gtid)
+        if not self._of_primary.contains(asked):
+            self._of_primary = self._ask_primary() or self._of_primary
+        return not self._of_primary.contains(asked)
 
 
 def _gtids(text: str) -> list[tuple[str, str, int]]:

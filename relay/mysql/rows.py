@@ -77,8 +77,9 @@ def _reading(column: ColumnLayout) -> _Reading:
         return _Reading("set", f"{column.size}s", "list(F[{}])", uses=values.Memo(values.set_reader(_decoded(column))))
     if kind == table_map.BIT:
         return _Reading("bit", f"{column.size}s")
-    if kind == table_map.GEOMETRY:
-        return _Reading("geometry", _LENGTHS[column.size], of_length=True)
+    if kind in (table_map.GEOMETRY, table_map.VECTOR):
+        base = "geometry" if kind == table_map.GEOMETRY else "vector"
+        return _Reading(base, _LENGTHS[column.size], of_length=True)
     if kind == table_map.JSON:
         return _Reading("json", _LENGTHS[column.size], "F({})", True, binary_json.text)
     return _time(column)

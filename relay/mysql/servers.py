@@ -31,13 +31,18 @@ _SURE = 1.0  # seconds for which a primary has to lack what was read before it c
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What a server is. ``lag``: seconds that a replica is behind, infinite while it does not replicate."""
+    """What a server is. ``lag``: seconds that a replica is behind, infinite while it does not replicate.
+
+    ``in_group``: of group replication, where the others still send what one lacks, be it the primary. How far a
+    secondary is behind is not known.
+    """
 
     is_replica: bool
     is_read_only: bool
     lag: float = 0.0
     # MariaDB: the domains that it replicates.
     domains: frozenset[str] = frozenset()
+    in_group: bool = False
 
     def is_local(self, server: Server, gtid: str) -> bool:
         """Whether a transaction was made on a replica itself, where no other server of the shard gets it from."""
@@ -62,7 +67,8 @@ def role_of(server: Server) -> Role:
         ((text,),) = server.execute("SELECT @@global.gtid_slave_pos")
         domains = frozenset(gtid.partition("-")[0] for gtid in str(text).split(",") if gtid)
     lag = max((_lag(status) for status in statuses), default=0.0)
-    return Role(bool(statuses), server.read_only, lag, domains)
+    is_replica = bool(statuses) or (server.in_group and server.read_only)
+    return Role(is_replica, server.read_only, lag, domains, server.in_group)
 
 
 def _replication(server: Server) -> Sequence[Mapping[str, object]]:
@@ -268,7 +274,7 @@ class ShardServers:
             looked.purged.append(found)
         elif not is_behind and not has_diverged and refusal is None:
             looked.found.append(found)
-        elif role.is_replica and not has_diverged and refusal is None:
+        elif (role.is_replica or role.in_group) and not has_diverged and refusal is None:
             server.close()
             looked.waits.append(f"{address} is behind: it has {executed.position}")
         elif role.is_replica:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import closing, suppress
 
-from relay.avro.rows import Column
 from relay.gtid import GtidSet, parse
 from relay.mysql.binlog import BinlogEvents
 from relay.mysql.connection import Server
@@ -38,7 +36,7 @@ def executed_before(server: Server, since: float, known: GtidSet | None = None) 
 
 def _search(server: Server, start: GtidSet, wanted: int) -> GtidSet:
     head, position = server.executed(), start.position
-    with closing(BinlogEvents(server, start, _no_layout, _nothing)) as events:
+    with closing(BinlogEvents(server, start, None)) as events:
         begun: Begin | None = None
         while not parse(position).contains(head):
             for event in events.read(1.0):
@@ -69,11 +67,3 @@ def _file_before(server: Server, wanted: int) -> Binlog:
     if not oldest.before:
         return oldest  # nothing was ever before it
     raise TooOld(server.account.address, oldest.begun)
-
-
-def _no_layout(_database: str, _table: str, _columns: Sequence[Column], _primary: Sequence[str]) -> None:
-    """Lay nothing out: only the times of the transactions matter."""
-
-
-def _nothing(_database: str, _table: str) -> bool:
-    return False

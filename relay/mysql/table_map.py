@@ -20,8 +20,8 @@ TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB, VAR_STRING, STRING, GEOMETRY = range(24
 
 _NUMERIC = frozenset({TINY, SHORT, INT24, LONG, LONGLONG, NEWDECIMAL, FLOAT, DOUBLE})
 _TEXT = frozenset({STRING, VAR_STRING, VARCHAR, BLOB, VARCHAR_COMPRESSED, BLOB_COMPRESSED})
-# What has a bit for its sign in the metadata, and what a character set: the flavours differ.
-_SIGNED = {False: _NUMERIC, True: _NUMERIC | {YEAR}}
+# What has a bit for its sign in the metadata, YEAR too, which has none; and what a character set: the flavours differ.
+_SIGNED = _NUMERIC | {YEAR}
 _CHARACTER = {False: _TEXT | {VECTOR}, True: _TEXT | {GEOMETRY}}
 _SET_METADATA = "`SET GLOBAL binlog_row_metadata = 'FULL'`"
 _ONE_BYTE = frozenset({FLOAT, DOUBLE, BLOB, GEOMETRY, JSON, TIME2, DATETIME2, TIMESTAMP2, BLOB_COMPRESSED, VECTOR})
@@ -104,7 +104,7 @@ def _parse(raw: bytes, is_mariadb: bool) -> TableMap:
     if len(names) != count:
         raise BadTableMap(f"its column names are not in the binlog: {_SET_METADATA}")
     kinds = [shape.kind for shape in shapes]
-    unsigned = _unsigned(kinds, _SIGNED[is_mariadb], options.get(1))
+    unsigned = _unsigned(kinds, _SIGNED, options.get(1))
     charsets = _charsets(kinds, _CHARACTER[is_mariadb], options.get(2), options.get(3))
     charsets |= _charsets(kinds, frozenset({ENUM, SET}), options.get(10), options.get(11))
     members = _members(kinds, SET, options.get(5)) | _members(kinds, ENUM, options.get(6))

@@ -84,7 +84,7 @@ class ReplicationWatcher:
         except BaseException:
             server.close()
             raise
-        token = EventToken(timestamp, self.shard, _shared(server, role, executed).position)
+        token = EventToken(timestamp, self.shard, _shared(server, role, executed, executed).position)
         self._token = token
         self._thread = threading.Thread(
             target=self._run, args=(server, role, events, executed, timestamp), name=f"watch-{self.shard}", daemon=True
@@ -124,7 +124,7 @@ class ReplicationWatcher:
                 log.warning("%s is not watched any more: %s", self.shard, self.error)
 
     def _watch(self, server: Server, role: Role, events: _Events, executed: GtidSet, timestamp: int) -> None:
-        role_at = time.monotonic() + _ROLE_EVERY
+        role_at, start = time.monotonic() + _ROLE_EVERY, executed
         begun: Begin | None = None
         noted, before = 0, executed.position
         while not self._stopping.is_set():
@@ -140,7 +140,7 @@ class ReplicationWatcher:
                     before = begun.position
                     done, begun = (begun, place), None
             if done is not None and self._wait_for(server, done[0], done[1]):
-                shared = _shared(server, role, parse(done[0].position))
+                shared = _shared(server, role, parse(done[0].position), start)
                 self._token = EventToken(timestamp, self.shard, shared.position)
             if time.monotonic() >= role_at:
                 role_at = time.monotonic() + _ROLE_EVERY
@@ -166,9 +166,7 @@ class _Events(BinlogEvents):
     """A binlog without its rows, that says where in it each transaction ends."""
 
     def __init__(self, server: Server, start: GtidSet) -> None:
-        super().__init__(
-            server, start, lambda _database, _table, _columns, _primary: None, lambda _database, _table: False
-        )
+        super().__init__(server, start, None)
         self._ends: list[tuple[str, int]] = []
 
     def placed(self, timeout: float) -> list[tuple[BinlogEvent, tuple[str, int]]]:
@@ -208,16 +206,17 @@ def _visible(server: Server) -> GtidSet:
     return parse(f"MariaDB/{text or ''}")
 
 
-def _shared(server: Server, role: Role, executed: GtidSet) -> GtidSet:
+def _shared(server: Server, role: Role, executed: GtidSet, start: GtidSet) -> GtidSet:
     """Return what the other servers of the shard have of ``executed``, or come to have.
 
-    A set with a replica's own transactions compares with none of theirs by what it holds (I5).
+    A set with a replica's own transactions compares with none of theirs by what it holds (I5). MySQL names those of a
+    former primary, which all have, no differently: what was there when the watch began, ``start``, is taken for such.
+    Were it not, comparisons would be unknown, never wrong.
     """
     if not (role.is_replica and role.is_read_only):
         return executed
     members = str(executed).split(",") if executed else []
     if server.is_mariadb:
-        kept = [gtid for gtid in members if gtid.partition("-")[0] in role.domains]
-    else:
-        kept = [member for member in members if member.partition(":")[0] != server.uuid.lower()]
-    return parse(f"{server.flavour}/{','.join(kept)}")
+        return parse("MariaDB/" + ",".join(gtid for gtid in members if gtid.partition("-")[0] in role.domains))
+    own = [member for member in members if member.partition(":")[0] == server.uuid.lower()]
+    return executed - (parse("MySQL56/" + ",".join(own)) - start)

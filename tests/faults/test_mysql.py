@@ -1,4 +1,4 @@
-"""Exactly once from a MariaDB and its replica, whatever is killed, over failovers and new columns: I1, I2, I3."""
+"""Exactly once from a MariaDB or MySQL and its replica, over kills, failovers and new columns: I1, I2, I3."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from relay.local.mariadb import PASSWORD, USER, MariaDB
 from tests.faults.audited import ITEMS, TABLE, audit, history, opened, problems
 from tests.faults.harness import wait_until
 from tests.faults.world import World
+from tests.mysql.server import MySQL
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
 
@@ -25,7 +26,7 @@ DATABASE = "shop"
 class Servers(World):
     """A primary with a replica that may take its place, and a relay that knows both."""
 
-    def __init__(self, folder: Path, servers: str, name: str, primary: MariaDB, replica: MariaDB, seed: int) -> None:
+    def __init__(self, folder: Path, servers: str, name: str, primary: Any, replica: Any, seed: int) -> None:
         self.primary, self.replica = primary, replica
         super().__init__(
             folder,
@@ -65,9 +66,9 @@ class Servers(World):
                 writer.reconnect()
 
 
-@pytest.fixture
-def world(tmp_path: Path, kafka: Any, unique: str) -> Iterator[Servers]:
-    with MariaDB() as primary, MariaDB() as replica:
+@pytest.fixture(params=[MariaDB, MySQL])
+def world(tmp_path: Path, kafka: Any, unique: str, request: pytest.FixtureRequest) -> Iterator[Servers]:
+    with request.param() as primary, request.param() as replica:
         seed = int(os.environ.get("RELAY_SEED") or 20)
         world = Servers(tmp_path, kafka.bootstrap_servers, unique, primary, replica, seed)
         yield world

@@ -39,7 +39,7 @@ class ColumnType:
 
 
 _WIDE = Context(prec=80)
-NUMERIC = {1, 2, 9, 3, 8, 246, 4, 5}
+NUMERIC = {1, 2, 9, 3, 8, 246, 4, 5, 13}
 
 
 def table_map(

@@ -46,7 +46,7 @@ class Reader:
 
     def each(self) -> Iterator[BinlogEvent]:
         """Yield what comes until all that is committed now has come."""
-        goal = parse(f"MariaDB/{self.server.gtid}")
+        goal = parse(self.server.gtid)
         while not self.stream.executed.contains(goal):
             yield from self.stream.read(10)
 

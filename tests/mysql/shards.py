@@ -9,7 +9,8 @@ from typing import Any
 from relay.change import Change
 from relay.config import MySQLSource as SourceConfig
 from relay.lineage import Checkpoint, Shard, ShardState
-from relay.local.mariadb import PASSWORD, USER, MariaDB
+from relay.local.mariadb import PASSWORD, USER
+from relay.local.server import Server
 from relay.mysql.source import MySQLSource
 from relay.source import Page, ShardReader
 
@@ -30,7 +31,7 @@ def config(database: str, shards: Mapping[str, Sequence[str]], **settings: Any) 
     )
 
 
-def source_of(database: str, *servers: MariaDB, **settings: Any) -> MySQLSource:
+def source_of(database: str, *servers: Server, **settings: Any) -> MySQLSource:
     """A connected source of one unsharded database."""
     source = MySQLSource(config(database, {"-": [server.address for server in servers]}, **settings))
     source.connect()

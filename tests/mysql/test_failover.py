@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ def replica(primary: MariaDB) -> Iterator[MariaDB]:
         yield server
 
 
-def put(server: MariaDB, *keys: int, v: str = "a") -> None:
+def put(server: Any, *keys: int, v: str = "a") -> None:
     for key in keys:
         server.execute(f"REPLACE {DATABASE}.t VALUES (%s, %s)", (key, v))
 

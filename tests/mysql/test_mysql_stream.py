@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import parse
-from relay.mysql import binlog, connection, files
+from relay.mysql import binlog, connection
 from relay.mysql.errors import Closed, Denied, Diverged, Incident, Interrupted, NotCarried, Purged
 from relay.mysql.events import Begin, Commit, Heartbeat, Rows, Statement
 from relay.sql.tables import Table, lay_out
@@ -33,10 +33,10 @@ from tests.mysql.encoder import (
     rows,
     table_map,
 )
-from tests.mysql.scripted import SETTINGS, Scripted, packets, running
+from tests.mysql.scripted import Scripted, packets, running
 
 A, B = "24da167a-0c0c-11e8-8442-00059a3c7b00", "34da167a-0c0c-11e8-8442-00059a3c7b01"
-GTID, QUERY, XID, TABLE_MAP, WRITE, UPDATE, DELETE = 33, 2, 16, 19, 30, 31, 32
+GTID, QUERY, XID, TABLE_MAP, WRITE, UPDATE, DELETE, XA_PREPARE = 33, 2, 16, 19, 30, 31, 32, 38
 INT = ColumnType(3, b"", struct.Struct("<i").pack)
 BLOB = ColumnType(252, b"\x04", lambda value: struct.pack("<I", len(value)) + value, collation=63)
 COLUMNS = [("id", INT), ("payload", BLOB)]
@@ -269,6 +269,25 @@ class TestADump:
                 told(stream, 1)
 
 
+def test_an_xa_transaction_is_told_once_it_commits_in_one_phase() -> None:
+    """I1: MySQL says only after its rows whether it commits."""
+    xa = [
+        event(GTID, gtid(A, 10)),
+        event(QUERY, query(b"XA START X'61',X'',1")),
+        *(event(*each) for each in inserted(1, 2)),
+        event(QUERY, query(b"XA END X'61',X'',1")),
+    ]
+    end = event(XA_PREPARE, b"\1" + bytes(12))
+    with reading([*xa, end, *transaction(11, *inserted(3))]) as (stream, _):
+        found = told(stream, 2)
+        assert [type(each) for each in found] == [Begin, Rows, Commit] * 2
+        assert [after[0] for each in found if isinstance(each, Rows) for _, after in each.changes if after] == [1, 2, 3]
+        assert stream.executed == parse(f"{A}:1-11")
+    with reading(xa) as (stream, _):
+        found = [each for _ in range(3) for each in stream.read(0.1)]
+        assert not any(isinstance(each, Rows) for each in found)
+
+
 ALONE = [event(GTID, gtid(A, 10)), event(QUERY, query(b"BEGIN"))]
 
 
@@ -277,6 +296,10 @@ class TestItRefuses:
         ("events", "says"),
         [
             ([*ALONE, event(QUERY, query(b"INSERT INTO orders SELECT * FROM old"))], r"statement.*shop\.orders.*ROW"),
+            (
+                [event(GTID, gtid(A, 10)), event(QUERY, query(b"ALTER TABLE orders DROP PARTITION p"))],
+                r"removes or replaces rows of shop\.orders.*DROP PARTITION p.*Begin after",
+            ),
             ([*ALONE, event(18, bytes(40))], r"LOAD DATA.*binlog_format"),
             ([event(34, gtid(A, 10))], r"without a GTID.*gtid_mode"),
             ([event(42, bytes(40))], "tag"),
@@ -287,8 +310,18 @@ class TestItRefuses:
                     event(GTID, gtid(A, 10)),
                     event(QUERY, query(b"XA START X'61',X'',1")),
                     *(event(*each) for each in inserted(1)),
+                    event(QUERY, query(b"XA END X'61',X'',1")),
+                    event(XA_PREPARE, bytes(13)),
                 ],
                 r"XA transaction changes shop\.orders",
+            ),
+            (
+                [
+                    event(GTID, gtid(A, 10)),
+                    event(QUERY, query(b"XA START X'61',X'',1")),
+                    *(event(*each) for each in inserted(1, 2, 3, payload=bytes(6 << 20))),
+                ],
+                r"XA transaction changes shop\.orders.*at most 16 MB",
             ),
             ([*ALONE, event(TABLE_MAP, inserted(1)[0][1]), event(39, inserted(1)[1][1])], "value_options"),
             ([*ALONE, event(WRITE, inserted(1)[1][1])], "without a TABLE_MAP"),
@@ -328,7 +361,7 @@ class TestItRefuses:
             event(GTID, gtid(A, 12)),
             event(QUERY, query(b"XA START X'61',X'',1")),
             *(event(*each) for each in inserted(1, table="old")),
-            event(38, bytes(13)),
+            event(XA_PREPARE, bytes(13)),
             *transaction(13, *inserted(1, table="old"), end=event(QUERY, query(b"ROLLBACK"))),
             *transaction(14, (99, b"")),
         ]
@@ -393,50 +426,17 @@ class TestACompressedTransaction:
             told(stream, 1)
 
     def test_needs_a_package_that_may_be_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """But not where nobody looks at rows."""
         monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
+        with (
+            running(Scripted([*HEAD, event(GTID, gtid(A, 10)), event(40, self.body(0, self.raw()))])) as scripted,
+            closing(connection.connect("127.0.0.1", scripted.port, "relay", "secret")) as server,
+            closing(binlog.BinlogEvents(server, parse(f"{A}:1-9"), None)) as timed,
+        ):
+            assert [type(each) for each in told(timed, 1)] == [Begin, Commit]
+            assert timed.executed == parse(f"{A}:1-10")
         with (
             reading([event(GTID, gtid(A, 10)), event(40, self.body(0, self.raw()))]) as (stream, _),
             pytest.raises(NotCarried, match="pip install zstandard"),
         ):
             told(stream, 1)
-
-
-class TestAServer:
-    def test_that_does_not_fit_is_told_each_setting_and_how_to_mend_it(self) -> None:
-        wrong = SETTINGS | {
-            "log_bin": "OFF",
-            "binlog_format": "MIXED",
-            "binlog_row_image": "MINIMAL",
-            "binlog_row_metadata": "MINIMAL",
-            "binlog_row_value_options": "PARTIAL_JSON",
-            "gtid_mode": "OFF",
-        }
-        with there(Scripted(settings=wrong)) as server, pytest.raises(Denied) as raised:
-            server.verify()
-        for each in ("log_bin", "binlog_format = 'ROW'", "row_image = 'FULL'", "row_metadata = 'FULL'", "gtid_mode"):
-            assert each in str(raised.value)
-
-    def test_that_is_too_old_for_the_metadata_is_told_so(self) -> None:
-        old = {name: value for name, value in SETTINGS.items() if name != "binlog_row_metadata"} | {"version": "5.7.44"}
-        with there(Scripted(settings=old)) as server, pytest.raises(Denied, match=r"MySQL 8\.0\.1 .*5\.7\.44"):
-            server.verify()
-
-    def test_says_what_it_is_and_has_executed(self) -> None:
-        script = Scripted(HEAD, executed=f"{A}:1-57,\n{B}:5")
-        with running(script), closing(connection.connect("127.0.0.1", script.port, "relay", "secret")) as server:
-            server.verify()
-            assert (server.flavour, server.version, server.server_id, server.uuid) == ("MySQL56", "8.0.36", 5, A)
-            assert server.executed() == parse(f"{A}:1-57,{B}:5")
-            assert files.purged(server) == server.executed()
-            (name,) = server.binlogs()
-            assert files.look_into(server, name) == files.Binlog(name, parse(f"{A}:1-9"), 1_600_000_000)
-
-    def test_that_is_not_there_may_come_back(self) -> None:
-        with running(Scripted()) as scripted:
-            port = scripted.port
-        with pytest.raises(Interrupted, match=str(port)):
-            connection.connect("127.0.0.1", port, "relay", "secret")
-
-    def test_takes_no_position_of_the_other_flavour(self) -> None:
-        with there(Scripted(HEAD)) as server, pytest.raises(RelayError, match="MySQL56 server"):
-            binlog.BinlogEvents(server, parse("0-1-5"), layout)

@@ -16,10 +16,12 @@ from typer.testing import CliRunner, Result
 from relay.avro.registry import open_schemas
 from relay.cli import app
 from relay.config import load
+from relay.gtid import parse
 from relay.local.mariadb import PASSWORD, USER, MariaDB
 from relay.local.truth import read_changes
 from tests.faults.harness import Relay, wait_until
 from tests.mysql.resharding import VITESS, Load, Replication
+from tests.mysql.server import MySQL
 from tests.mysql.test_reshard import whole
 
 pytestmark = pytest.mark.services
@@ -58,21 +60,23 @@ sources:
         return [change for _, _, change in sorted(found, key=lambda change: change[:2])]
 
 
+@pytest.mark.parametrize("server", ["mariadb", "mysql"])
 def test_what_is_committed_is_on_the_topic_once_whenever_the_relay_runs(
-    kafka: Any, mariadb: MariaDB, unique: str, tmp_path: Path
+    kafka: Any, server: str, unique: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """I1, I3."""
-    mariadb.execute(f"CREATE DATABASE {unique}")
-    mariadb.execute(f"CREATE TABLE {unique}.item (id INT PRIMARY KEY, price DECIMAL(10,2))")
-    relayed = Relayed(tmp_path, unique, kafka.bootstrap_servers, json.dumps({"-": [mariadb.address]}))
+    database = request.getfixturevalue(server)
+    database.execute(f"CREATE DATABASE {unique}")
+    database.execute(f"CREATE TABLE {unique}.item (id INT PRIMARY KEY, price DECIMAL(10,2))")
+    relayed = Relayed(tmp_path, unique, kafka.bootstrap_servers, json.dumps({"-": [database.address]}))
     relayed.command("check", str(relayed.path))
     relayed.run()  # plans, and begins at the head
     for number in range(20):
-        mariadb.execute(f"INSERT {unique}.item VALUES ({number}, {number}.5)")
+        database.execute(f"INSERT {unique}.item VALUES ({number}, {number}.5)")
         if number == 10:
             relayed.run()
-    mariadb.execute(f"ALTER TABLE {unique}.item ADD COLUMN name VARCHAR(20)")
-    mariadb.execute(f"UPDATE {unique}.item SET name = 'n' WHERE id < 3")
+    database.execute(f"ALTER TABLE {unique}.item ADD COLUMN name VARCHAR(20)")
+    database.execute(f"UPDATE {unique}.item SET name = 'n' WHERE id < 3")
     relayed.run()
     relayed.run()
     changes = relayed.changes("item")
@@ -81,14 +85,15 @@ def test_what_is_committed_is_on_the_topic_once_whenever_the_relay_runs(
     updates = [change["new"] for change in changes if change["operation"] == "UPDATE"]
     assert [row["name"] for row in updates] == ["n"] * 3
     status = json.loads(relayed.command("status", str(relayed.path), "--json").stdout)
-    assert f"MariaDB/{mariadb.gtid}" in json.dumps(status)
+    assert parse(database.gtid).position in json.dumps(status)
 
 
+@pytest.mark.parametrize("kind", [MariaDB, MySQL])
 def test_a_purged_binlog_stops_the_relay_with_one_and_the_same_loss_until_it_is_accepted(
-    kafka: Any, unique: str, tmp_path: Path
+    kafka: Any, unique: str, tmp_path: Path, kind: type[MariaDB | MySQL]
 ) -> None:
     """I9: transactions of other databases have moved the relay on since it wrote its position down."""
-    with MariaDB() as server:
+    with kind() as server:
         server.execute(f"CREATE DATABASE {unique}")
         server.execute(f"CREATE TABLE {unique}.item (id INT PRIMARY KEY, v INT)")
         server.execute("CREATE DATABASE elsewhere")

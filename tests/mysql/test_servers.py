@@ -1,4 +1,4 @@
-"""Which server of a shard is read, where servers of MySQL say what they have: there is no real one to test on."""
+"""Which server of a shard is read, where servers of MySQL say what they have."""
 
 from __future__ import annotations
 
@@ -147,6 +147,21 @@ def test_a_replica_that_lacks_what_was_read_is_waited_for() -> None:
         shard.now += 10
         with pytest.raises(Unavailable, match="replica:3306 is behind"):
             shard.find(f"{A}:1-100")
+
+
+@pytest.mark.parametrize("read_only", ["ON", "OFF"])
+def test_a_member_of_a_group_that_lacks_what_was_read_is_waited_for(read_only: str) -> None:
+    """I9: it has it in its queue, also one that has just become the primary; and no SHOW REPLICA STATUS says so."""
+    member = Scripted("member", f"{A}:1-90")
+    member.settings = {**member.settings, "group_replication_group_name": B, "read_only": read_only}
+    shard = Shard(member)
+    for _ in range(5):
+        shard.now += 10
+        with pytest.raises(Unavailable, match="member:3306 is behind"):
+            shard.find(f"{A}:1-100")
+    member.gtids = f"{A}:1-100"
+    assert shard.find(f"{A}:1-100") == "member"
+    assert role_of(member).is_replica == (read_only == "ON")
 
 
 def test_what_is_purged_everywhere_is_a_loss_only_when_every_server_says_so() -> None:

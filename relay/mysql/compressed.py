@@ -1,0 +1,51 @@
+"""Compressed transactions of MySQL, a part at a time, so that one of any size takes little memory (I11)."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+from relay.mysql import events
+from relay.mysql.dump import Event
+from relay.mysql.errors import NotCarried
+
+_INFLATED = 1 << 20
+
+
+def unpacked(body: bytes, position: int, place: str) -> Iterator[tuple[bytes, list[Event]]]:
+    """Yield the events of a TRANSACTION_PAYLOAD, about a megabyte at a time: each buffer with what is in it.
+
+    ``position``: what they get for their place in the file. ``place``: of the errors. Raises ``NotCarried``.
+    """
+    compression, _, data = events.payload(body)
+    if compression == 255:
+        chunks: Any = (data[at : at + _INFLATED] for at in range(0, len(data), _INFLATED))
+    elif compression == 0:
+        try:
+            zstandard = importlib.import_module("zstandard")
+        except ImportError:
+            raise NotCarried(
+                f"{place}: a compressed transaction, which needs a package: `pip install zstandard`, or "
+                "`SET GLOBAL binlog_transaction_compression = OFF` and begin after this position"
+            ) from None
+        chunks = zstandard.ZstdDecompressor().read_to_iter(data, write_size=_INFLATED)
+    else:
+        raise NotCarried(f"{place}: a transaction compressed in way {compression}, which is not known")
+    rest = b""
+    for chunk in chunks:
+        buffer = rest + chunk
+        at = 0
+        found: list[Event] = []
+        while at + 19 <= len(buffer):
+            size = int.from_bytes(buffer[at + 9 : at + 13], "little")
+            if at + size > len(buffer):
+                break
+            timestamp, kind = int.from_bytes(buffer[at : at + 4], "little"), buffer[at + 4]
+            server_id = int.from_bytes(buffer[at + 5 : at + 9], "little")
+            found.append((kind, timestamp, server_id, position, 0, at + 19, at + size))
+            at += size
+        rest = buffer[at:]
+        yield buffer, found
+    if rest:
+        raise NotCarried(f"{place}: a compressed transaction that is cut off")
