@@ -48,6 +48,7 @@ _VARIABLES = (
     "gtid_domain_id",
     "gtid_strict_mode",
     "group_replication_group_name",
+    "innodb_native_foreign_keys",
     "read_only",
     "super_read_only",
     "server_id",
@@ -139,6 +140,11 @@ class Server:
     def read_only(self) -> bool:
         """As of the last ``refresh``: a replica, commonly."""
         return _on(self.settings.get("read_only")) or _on(self.settings.get("super_read_only"))
+
+    @property
+    def logs_cascades(self) -> bool:
+        """Whether what foreign keys change is in the binlog: MySQL's own since 9.6, unless it is told otherwise."""
+        return not _on(self.settings.get("innodb_native_foreign_keys", "ON"))
 
     @property
     def in_group(self) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from relay.avro.rows import Column, TableSchema
 from relay.errors import RelayError
+from relay.mysql.cascades import warn_of_cascades
 from relay.mysql.connection import Server
 from relay.sql.definitions import Definition, ask
 from relay.sql.layouts import LeftOut, MadeOnce
@@ -83,6 +84,7 @@ class Layouts:
         Raises ``Unavailable``, ``RelayError`` for tables of the config that are not there or cannot be carried.
         """
         found = self._definitions(server)
+        warn_of_cascades(self.source, server, self.database, found)
         for table in sorted(self._named - found.keys()):
             raise RelayError(
                 f"source {self.source}: {server.account.address} has no table {self.database}.{table}: create it, or "

@@ -1,0 +1,52 @@
+"""Foreign keys that change rows without a trace in the log are told of, loudly (I1)."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from relay.local.mariadb import MariaDB
+from relay.mysql.events import Rows
+from tests.mysql.reading import reading, session
+from tests.mysql.shards import source_of
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def database(mariadb: MariaDB, unique: str) -> str:
+    with session(mariadb, unique) as execute:
+        execute("CREATE TABLE parent (id INT PRIMARY KEY)")
+        execute("CREATE TABLE kept (id INT PRIMARY KEY, parent INT, FOREIGN KEY (parent) REFERENCES parent (id))")
+        execute(
+            "CREATE TABLE child (id INT PRIMARY KEY, parent INT, CONSTRAINT of_parent FOREIGN KEY (parent)"
+            " REFERENCES parent (id) ON DELETE CASCADE ON UPDATE SET NULL)"
+        )
+    return unique
+
+
+def test_a_server_that_logs_nothing_of_them_is_warned_of_key_by_key(
+    mariadb: MariaDB, database: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        source_of(database, mariadb).close()
+        said = [record.getMessage() for record in caplog.records]
+        caplog.clear()
+        source_of(database, mariadb, tables=["parent", "kept"]).close()
+        assert caplog.records == []
+    (warning,) = said
+    assert f"WHAT THE FOREIGN KEY of_parent CHANGES IN {database}.child IS NOT RELAYED" in warning
+    assert "when rows of parent change, ON DELETE CASCADE and ON UPDATE SET NULL is" in warning
+
+
+def test_the_rows_that_they_delete_are_indeed_in_no_log(mariadb: MariaDB, database: str) -> None:
+    """Should a later server log them, the warning has to go."""
+    with session(mariadb, database) as execute:
+        execute("INSERT parent VALUES (1)")
+        execute("INSERT child VALUES (10, 1)")
+        with reading(mariadb, database) as stream:
+            execute("DELETE FROM parent")
+            told = [event for event in stream.told() if isinstance(event, Rows)]
+        assert execute("SELECT * FROM child") == ()
+    assert [(rows.table.name, rows.changes) for rows in told] == [("parent", [((1,), None)])]
