@@ -80,7 +80,7 @@ json.dump([[[*item, version] for item, version in copied.items()], logged], sys.
 
 def test_consumers_killed_in_mid_stream_lose_and_double_nothing(scene: Scene, redis_server: Any, unique: str) -> None:
     """I7: kill -9 each consumer while changes come, then let it finish; compare with the writers' record."""
-    workload = scene.workload(pause=0.05)
+    workload = scene.workload(pause=0.1)
     workload.start()
     relay = scene.relay()
     scene.wait_for_more(0)
