@@ -16,8 +16,8 @@ _LIBRDKAFKA = logging.getLogger("relay.kafka.librdkafka")
 
 
 PRODUCER: dict[str, Any] = {
-    # Long enough to gather what a page holds, short enough to be over before the offsets of the group are sent.
-    "linger.ms": 1,
+    # A commit waits for none of it: it sends what there is. While much comes, larger batches cost less of everything.
+    "linger.ms": 5,
     # What a transaction asks for first is refused while a marker of the last one is not written yet.
     "retry.backoff.ms": 1,
     "compression.type": "lz4",
