@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -349,3 +349,20 @@ def _has_host(value: str) -> bool:
         return bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
+
+
+def _keys(value: Any) -> Any:
+    of_tables = list(value.values()) if isinstance(value, dict) else [value]
+    if value in ("hash", "item") or (of_tables and all(map(_are_columns, of_tables))):
+        return value
+    raise refuse(
+        "has to be `hash`, `item`, the columns that stand for a primary key, such as [a, b], or {table: [a, b]}"
+    )
+
+
+def _are_columns(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(column, str) for column in value)
+
+
+Keys = Annotated[Literal["hash", "item"] | list[str] | dict[str, list[str]], BeforeValidator(_keys)]
+"""What a table is keyed by."""

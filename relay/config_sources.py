@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from relay.avro.rows import REST
 from relay.config_errors import refuse
 from relay.config_fields import (
+    Keys,
     Name,
     Part,
     RemoteAddress,
@@ -189,22 +190,6 @@ class DynamoDBSource(Part):
             return StartAtToken.read(to.removeprefix("token:"), Path())
         since(to, 0.0)
         return to
-
-
-def _keys(value: Any) -> Any:
-    of_tables = list(value.values()) if isinstance(value, dict) else [value]
-    if value in ("hash", "item") or (of_tables and all(map(_are_columns, of_tables))):
-        return value
-    raise refuse(
-        "has to be `hash`, `item`, the columns that stand for a primary key, such as [a, b], or {table: [a, b]}"
-    )
-
-
-def _are_columns(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(column, str) for column in value)
-
-
-Keys = Annotated[Literal["hash", "item"] | list[str] | dict[str, list[str]], BeforeValidator(_keys)]
 
 
 class _SQLSource(Part):

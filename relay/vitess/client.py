@@ -14,7 +14,8 @@ from pathlib import Path
 from weakref import WeakSet
 
 from relay.errors import ConfigError, RelayError, Unavailable
-from relay.vitess.http2 import Call, CallEnded
+from relay.vitess.call import Call
+from relay.vitess.http2 import CallEnded
 from relay.vitess.proto import vtgate_pb2 as pb
 
 CURRENT = "current"

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from relay import gtid
 from relay.errors import RelayError
 from relay.gtid import GtidError, GtidSet
+from relay.vitess.call import Call
 from relay.vitess.client import CURRENT, Vtgate
-from relay.vitess.http2 import Call, CallEnded
+from relay.vitess.http2 import CallEnded
 from relay.vitess.proto import vtgate_pb2 as pb
 
 

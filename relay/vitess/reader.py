@@ -16,11 +16,12 @@ from relay.change import Snapshot
 from relay.errors import RelayError, Unavailable
 from relay.lineage import Checkpoint, Gap, Shard, Stream
 from relay.source import Page
+from relay.vitess.call import Call
 from relay.vitess.client import CURRENT, EVERY, Vtgate
 from relay.vitess.events import Broken, ShardEvents
 from relay.vitess.failures import Ending, ending, hint, participants, unknown_shard
 from relay.vitess.head import select_all
-from relay.vitess.http2 import Call, CallEnded
+from relay.vitess.http2 import CallEnded
 from relay.vitess.position import Place
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.settings import Settings

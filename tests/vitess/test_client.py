@@ -18,8 +18,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from relay.errors import ConfigError, RelayError, Unavailable
+from relay.vitess.call import Call
 from relay.vitess.client import Tls, Vtgate
-from relay.vitess.http2 import WINDOW, Call, CallEnded
+from relay.vitess.http2 import WINDOW, CallEnded
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests.vitess.scripted import HOLDS, Fails, Log, ScriptedVtgate, Step
 

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.errors import ConfigError
-from relay.vitess.http2 import WINDOW, Call, CallEnded
+from relay.vitess.call import Call
+from relay.vitess.http2 import WINDOW, CallEnded
 
 DATA, HEADERS, RESET, SETTINGS, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 Script = Callable[[socket.socket], None]
