@@ -19,6 +19,7 @@ from relay.errors import Unavailable
 from relay.local import dynamodb, mariadb, redis, registry
 from relay.local.kafka import SETTINGS, coordinates
 from relay.local.process import free_port
+from relay.local.sql_server import PASSWORD
 from relay.local.vitess import KEYSPACES
 from tests.mysql import server
 
@@ -124,7 +125,7 @@ class _SQLServer(Container):
         return f"{self.host}:{self.port}"
 
     def connect(self, user: str = "root", **settings: Any) -> Connection[Cursor]:
-        defaults: dict[str, Any] = {"host": self.host, "port": self.port, "password": mariadb.PASSWORD}
+        defaults: dict[str, Any] = {"host": self.host, "port": self.port, "password": PASSWORD}
         defaults |= {"autocommit": True, "charset": "utf8mb4", "ssl_disabled": True}
         return pymysql.connect(user=user, **(defaults | settings))
 
@@ -153,7 +154,7 @@ class MariaDB(_SQLServer):
 
     def __init__(self) -> None:
         super().__init__("mariadb:11.4", 3306)
-        self.container.with_env("MARIADB_ROOT_PASSWORD", mariadb.PASSWORD)
+        self.container.with_env("MARIADB_ROOT_PASSWORD", PASSWORD)
         settings = mariadb.BINLOG | {"server-id": self.port, "gtid-domain-id": 0}
         self.container.with_command([f"--{name}={value}" for name, value in settings.items()])
 
@@ -164,7 +165,7 @@ class MySQL(_SQLServer):
 
     def __init__(self) -> None:
         super().__init__("mysql:8.4", 3306)
-        self.container.with_env("MYSQL_ROOT_PASSWORD", mariadb.PASSWORD)
+        self.container.with_env("MYSQL_ROOT_PASSWORD", PASSWORD)
         settings = server.BINLOG | {"server-id": self.port}
         self.container.with_command([f"--{name}={value}" for name, value in settings.items()])
 

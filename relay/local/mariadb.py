@@ -10,25 +10,16 @@ import fcntl
 import hashlib
 import shutil
 import tempfile
-import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, ClassVar
 
-import pymysql
-from pymysql.connections import Connection
-from pymysql.cursors import Cursor
-
 from relay.errors import Unavailable
 from relay.local.account import Account, data_folder, give, programs, remove, unprivileged
 from relay.local.jars import SETS, cache_folder, jars
 from relay.local.process import HOST, ManagedProcess
-from relay.local.server import Server
-
-USER = "relay"
-PASSWORD = "relay"
-"""Of the account that the relay and the replicas use: it may read all tables and the binlog, from anywhere."""
+from relay.local.sql_server import PASSWORD, USER, SQLServer
 
 BINLOG: dict[str, str | int] = {
     "log-bin": "binlog",
@@ -82,11 +73,10 @@ ACCOUNT = (
 """The statements that make that account."""
 
 _BOOTSTRAP_SECONDS = 120.0
-_PURGE_SECONDS = 10.0
 _BOOTSTRAP = ("mariadb_system_tables.sql", "mariadb_performance_tables.sql", "mariadb_system_tables_data.sql")
 
 
-class MariaDB(Server):
+class MariaDB(SQLServer):
     """MariaDB 11.4 on the loopback address. Works as root too, as another user then.
 
     ``server_id``: its port if not given. ``domain``: of the GTIDs it makes. ``options``: of the server
@@ -108,15 +98,6 @@ class MariaDB(Server):
         self._server_id = server_id
         self._domain = domain
         self._options = dict(options or {})
-        self._read_only = False
-
-    @property
-    def host(self) -> str:
-        return HOST
-
-    @property
-    def address(self) -> str:
-        return f"{HOST}:{self.port}"
 
     @property
     def server_id(self) -> int:
@@ -133,34 +114,10 @@ class MariaDB(Server):
 
     # ------------------------------------------------------------------ SQL
 
-    def connect(self, user: str = "root", **settings: Any) -> Connection[Cursor]:
-        """Return a connection that commits by itself: root's, who may all, or that of a user with a password.
-
-        ``settings``: pymysql's. Raises ``pymysql.err.OperationalError``.
-        """
-        if user == "root":
-            settings = {"unix_socket": str(self.socket)} | settings
-        else:
-            settings = {"host": HOST, "port": self.port, "password": PASSWORD} | settings
-        return pymysql.connect(
-            user=user, **({"autocommit": True, "charset": "utf8mb4", "ssl_disabled": True} | settings)
-        )
-
-    def execute(self, statement: str, arguments: object = None) -> tuple[tuple[Any, ...], ...]:
-        """Run one statement as root and return its rows."""
-        with closing(self.connect()) as connection, connection.cursor() as cursor:
-            cursor.execute(statement, arguments)
-            return tuple(cursor.fetchall())
-
     @property
     def gtid(self) -> str:
         """The GTID position of its binlog: what it has executed, a replica's as well as a primary's."""
         return str(self.execute("SELECT @@gtid_binlog_pos")[0][0])
-
-    @property
-    def binlogs(self) -> list[str]:
-        """The names of the binlog files it still has, oldest first."""
-        return [row[0] for row in self.execute("SHOW BINARY LOGS")]
 
     # ------------------------------------------------------------------ replication
 
@@ -211,25 +168,6 @@ class MariaDB(Server):
             row = cursor.fetchone()
             return dict(zip((each[0] for each in cursor.description), row, strict=True)) if row else {}
 
-    def purge_binlogs(self) -> None:
-        """Begin a new binlog and remove all that came before. Raises ``Unavailable`` if a reader holds them."""
-        self.execute("FLUSH BINARY LOGS")
-        newest = self.binlogs[-1]
-        deadline = time.monotonic() + _PURGE_SECONDS
-        while True:
-            # The one before is kept until InnoDB, which writes once a second, has no more need of it.
-            self.execute("PURGE BINARY LOGS TO %s", (newest,))
-            left = [each for each in self.binlogs if each < newest]
-            if not left:
-                return
-            if time.monotonic() > deadline:
-                raise Unavailable(f"{self.address} still has {', '.join(left)}: something reads there")
-            time.sleep(0.05)
-
-    def _set_read_only(self, value: bool) -> None:
-        self.execute("SET GLOBAL read_only = %s", (int(value),))
-        self._read_only = value
-
     # ------------------------------------------------------------------ the process
 
     def _prepare(self) -> None:
@@ -250,14 +188,6 @@ class MariaDB(Server):
 
     def _account(self) -> Account | None:
         return unprivileged()
-
-    def _ready(self) -> bool:
-        try:
-            with closing(self.connect(USER, connect_timeout=5)) as connection:
-                connection.ping()
-        except (pymysql.err.OperationalError, pymysql.err.InternalError):
-            return False
-        return True
 
 
 def _mariadbd(data: Path, settings: Mapping[str, str | int], *flags: str) -> list[str]:

@@ -13,7 +13,8 @@ import tempfile
 from pathlib import Path
 
 from relay.local.kafka import KafkaBroker
-from relay.local.mariadb import PASSWORD, USER, MariaDB
+from relay.local.mariadb import MariaDB
+from relay.local.sql_server import PASSWORD, USER
 from tests.benchmarks.backlog import SCHEMA, Run, benchmark, counted, fill, relayed
 from tests.benchmarks.harness import Benchmark
 

@@ -17,9 +17,10 @@ import pytest
 from relay.errors import Unavailable
 from relay.local.account import reaches, remove, unprivileged
 from relay.local.jars import jars
-from relay.local.mariadb import PASSWORD, USER, MariaDB
+from relay.local.mariadb import MariaDB
 from relay.local.process import accepts
 from relay.local.services import down, up
+from relay.local.sql_server import PASSWORD, USER
 from tests.local.plain_user import needs_root, run_as_plain_user
 from tests.local.processes import gone
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from relay.avro.rows import Column
 from relay.gtid import GtidSet, parse
-from relay.local.mariadb import PASSWORD, USER
+from relay.local.sql_server import PASSWORD, USER
 from relay.mysql.binlog import BinlogEvents
 from relay.mysql.connection import Server, connect
 from relay.mysql.events import Begin, BinlogEvent, Commit, Heartbeat, Rotate, Rows, Statement

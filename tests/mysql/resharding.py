@@ -17,7 +17,8 @@ from relay.change import Change
 from relay.gtid import parse
 from relay.journals import record_of, shards_of
 from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState
-from relay.local.mariadb import PASSWORD, USER, MariaDB
+from relay.local.mariadb import MariaDB
+from relay.local.sql_server import PASSWORD, USER
 from relay.mysql.binlog import BinlogEvents
 from relay.mysql.connection import connect
 from relay.mysql.events import Begin, Commit, Rows

@@ -10,21 +10,14 @@ import atexit
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Mapping
-from contextlib import closing
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar
-
-import pymysql
-from pymysql.connections import Connection
-from pymysql.cursors import Cursor
+from typing import ClassVar
 
 from relay.errors import Unavailable
-from relay.local.mariadb import PASSWORD, USER
 from relay.local.process import HOST, ManagedProcess
-from relay.local.server import Server
+from relay.local.sql_server import PASSWORD, USER, SQLServer
 from tests import needs
 
 BINLOG: dict[str, str | int] = {
@@ -71,10 +64,9 @@ ACCOUNT = (
 """The statements that make the account of the relay and the replicas, with the server's own way to check passwords."""
 
 _INITIALIZE_SECONDS = 240.0
-_PURGE_SECONDS = 10.0
 
 
-class MySQL(Server):
+class MySQL(SQLServer):
     """A MySQL on the loopback address, of the mysqld that ``RELAY_TEST_MYSQLD`` names; skips the test without it.
 
     ``options``: of the server, beyond those here or in their place.
@@ -87,15 +79,6 @@ class MySQL(Server):
         super().__init__()
         self._program = needs.mysqld()
         self._options = dict(options or {})
-        self._read_only = False
-
-    @property
-    def host(self) -> str:
-        return HOST
-
-    @property
-    def address(self) -> str:
-        return f"{HOST}:{self.port}"
 
     @property
     def data(self) -> Path:
@@ -108,22 +91,6 @@ class MySQL(Server):
 
     # ------------------------------------------------------------------ SQL
 
-    def connect(self, user: str = "root", **settings: Any) -> Connection[Cursor]:
-        """Return a connection that commits by itself. ``settings``: pymysql's."""
-        if user == "root":
-            settings = {"unix_socket": str(self.socket)} | settings
-        else:
-            settings = {"host": HOST, "port": self.port, "password": PASSWORD} | settings
-        return pymysql.connect(
-            user=user, **({"autocommit": True, "charset": "utf8mb4", "ssl_disabled": True} | settings)
-        )
-
-    def execute(self, statement: str, arguments: object = None) -> tuple[tuple[Any, ...], ...]:
-        """Run one statement as root and return its rows."""
-        with closing(self.connect()) as connection, connection.cursor() as cursor:
-            cursor.execute(statement, arguments)
-            return tuple(cursor.fetchall())
-
     @property
     def gtid(self) -> str:
         """What it has executed."""
@@ -132,11 +99,6 @@ class MySQL(Server):
     @property
     def uuid(self) -> str:
         return str(self.execute("SELECT @@server_uuid")[0][0])
-
-    @property
-    def binlogs(self) -> list[str]:
-        """The names of the binlog files it still has, oldest first."""
-        return [row[0] for row in self.execute("SHOW BINARY LOGS")]
 
     # ------------------------------------------------------------------ replication
 
@@ -171,20 +133,6 @@ class MySQL(Server):
         if late:
             raise Unavailable(f"{self.address} has executed {self.gtid}, not {gtid}, after {timeout:.0f} s")
 
-    def purge_binlogs(self) -> None:
-        """Begin a new binlog and remove all that came before. Raises ``Unavailable`` if a reader holds them."""
-        self.execute("FLUSH BINARY LOGS")
-        newest = self.binlogs[-1]
-        deadline = time.monotonic() + _PURGE_SECONDS
-        while self.binlogs[0] != newest:
-            self.execute("PURGE BINARY LOGS TO %s", (newest,))
-            if time.monotonic() > deadline:
-                raise Unavailable(f"{self.address} still has {self.binlogs[0]}: something reads there")
-
-    def _set_read_only(self, value: bool) -> None:
-        self.execute("SET GLOBAL read_only = %s", (int(value),))
-        self._read_only = value
-
     # ------------------------------------------------------------------ the process
 
     def _prepare(self) -> None:
@@ -195,14 +143,6 @@ class MySQL(Server):
         settings = SETTINGS | {"port": self.port, "server-id": self.port, "socket": str(self.socket)}
         settings |= {"pid-file": str(self.folder / "pid"), "tmpdir": str(self.folder), "datadir": str(self.data)}
         return _mysqld(self._program, settings | {"read-only": int(self._read_only)} | self._options)
-
-    def _ready(self) -> bool:
-        try:
-            with closing(self.connect(USER, connect_timeout=5)) as connection:
-                connection.ping()
-        except (pymysql.err.OperationalError, pymysql.err.InternalError):
-            return False
-        return True
 
 
 def _mysqld(program: str, settings: Mapping[str, str | int], *flags: str) -> list[str]:

@@ -9,8 +9,8 @@ from typing import Any
 from relay.change import Change
 from relay.config import MySQLSource as SourceConfig
 from relay.lineage import Checkpoint, Shard, ShardState
-from relay.local.mariadb import PASSWORD, USER
 from relay.local.server import Server
+from relay.local.sql_server import PASSWORD, USER
 from relay.mysql.source import MySQLSource
 from relay.source import Page, ShardReader
 

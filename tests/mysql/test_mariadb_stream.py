@@ -15,7 +15,8 @@ import pytest
 
 from relay.errors import RelayError
 from relay.gtid import parse
-from relay.local.mariadb import PASSWORD, USER, MariaDB
+from relay.local.mariadb import MariaDB
+from relay.local.sql_server import PASSWORD, USER
 from relay.mysql import files
 from relay.mysql.connection import connect
 from relay.mysql.dump import Dump

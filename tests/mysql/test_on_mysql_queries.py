@@ -12,7 +12,7 @@ import pytest
 
 from relay.errors import RelayError
 from relay.gtid import parse
-from relay.local.mariadb import PASSWORD, USER
+from relay.local.sql_server import PASSWORD, USER
 from relay.mysql.connection import connect
 from relay.mysql.queries import TokenQueries
 from relay.mysql.watcher import ReplicationWatcher

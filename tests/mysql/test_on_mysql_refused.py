@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from relay.gtid import parse
-from relay.local.mariadb import PASSWORD, USER
+from relay.local.sql_server import PASSWORD, USER
 from relay.mysql.connection import connect
 from relay.mysql.dump import Dump
 from relay.mysql.errors import Denied, Interrupted, NotCarried

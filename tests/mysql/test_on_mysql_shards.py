@@ -14,8 +14,8 @@ import pytest
 
 from relay.change import Change
 from relay.errors import RelayError
-from relay.local.mariadb import USER
 from relay.local.process import free_port
+from relay.local.sql_server import USER
 from relay.mysql.queries import TokenQueries
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.servers import role_of

@@ -13,7 +13,8 @@ import pytest
 from relay.cache import Invalidator, MemoryStore, Outcome, QueriesLoader, TokenCache
 from relay.errors import RelayError
 from relay.gtid import parse
-from relay.local.mariadb import PASSWORD, USER, MariaDB
+from relay.local.mariadb import MariaDB
+from relay.local.sql_server import PASSWORD, USER
 from relay.mysql.connection import connect
 from relay.mysql.queries import TokenQueries, reflects
 from relay.mysql.watcher import ReplicationWatcher

@@ -17,7 +17,8 @@ from relay.avro.registry import open_schemas
 from relay.cli import app
 from relay.config import load
 from relay.gtid import parse
-from relay.local.mariadb import PASSWORD, USER, MariaDB
+from relay.local.mariadb import MariaDB
+from relay.local.sql_server import PASSWORD, USER
 from relay.local.truth import read_changes
 from tests.faults.harness import Relay, wait_until
 from tests.mysql.resharding import VITESS, Load, Replication

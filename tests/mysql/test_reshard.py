@@ -15,7 +15,8 @@ from relay.change import Change
 from relay.errors import RelayError, Unavailable
 from relay.gtid import parse
 from relay.lineage import Checkpoint, ShardState
-from relay.local.mariadb import PASSWORD, USER, MariaDB
+from relay.local.mariadb import MariaDB
+from relay.local.sql_server import PASSWORD, USER
 from relay.mysql.connection import Server, connect
 from relay.mysql.origins import CheckpointTable
 from relay.mysql.reshard import HandingOver, Hop, begin_of_target, first_shards, hop_of, unfinished

@@ -1,0 +1,97 @@
+"""What embedded servers of MariaDB have in common with the real MySQL servers that tests run: statements and binlogs.
+
+May be changed here: how one connects. What a replica is told is each one's own.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pymysql
+from pymysql.connections import Connection
+from pymysql.cursors import Cursor
+
+from relay.errors import Unavailable
+from relay.local.process import HOST
+from relay.local.server import Server
+
+USER = "relay"
+PASSWORD = "relay"
+"""Of the account that the relay and the replicas use: it may read all tables and the binlog, from anywhere."""
+
+_PURGE_SECONDS = 10.0
+
+
+class SQLServer(Server):
+    """A server on the loopback address, whose root needs no password on its local socket."""
+
+    # Whether it was told to be, which has to outlive a restart.
+    _read_only = False
+
+    @property
+    @abstractmethod
+    def socket(self) -> Path:
+        """Its local socket."""
+
+    @property
+    def host(self) -> str:
+        return HOST
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    def connect(self, user: str = "root", **settings: Any) -> Connection[Cursor]:
+        """Return a connection that commits by itself: root's, who may all, or that of a user with a password.
+
+        ``settings``: pymysql's. Raises ``pymysql.err.OperationalError``.
+        """
+        if user == "root":
+            settings = {"unix_socket": str(self.socket)} | settings
+        else:
+            settings = {"host": HOST, "port": self.port, "password": PASSWORD} | settings
+        return pymysql.connect(
+            user=user, **({"autocommit": True, "charset": "utf8mb4", "ssl_disabled": True} | settings)
+        )
+
+    def execute(self, statement: str, arguments: object = None) -> tuple[tuple[Any, ...], ...]:
+        """Run one statement as root and return its rows."""
+        with closing(self.connect()) as connection, connection.cursor() as cursor:
+            cursor.execute(statement, arguments)
+            return tuple(cursor.fetchall())
+
+    @property
+    def binlogs(self) -> list[str]:
+        """The names of the binlog files it still has, oldest first."""
+        return [row[0] for row in self.execute("SHOW BINARY LOGS")]
+
+    def purge_binlogs(self) -> None:
+        """Begin a new binlog and remove all that came before. Raises ``Unavailable`` if a reader holds them."""
+        self.execute("FLUSH BINARY LOGS")
+        newest = self.binlogs[-1]
+        deadline = time.monotonic() + _PURGE_SECONDS
+        while True:
+            # The one before is kept until InnoDB, which writes once a second, has no more need of it.
+            self.execute("PURGE BINARY LOGS TO %s", (newest,))
+            left = [each for each in self.binlogs if each < newest]
+            if not left:
+                return
+            if time.monotonic() > deadline:
+                raise Unavailable(f"{self.address} still has {', '.join(left)}: something reads there")
+            time.sleep(0.05)
+
+    def _set_read_only(self, value: bool) -> None:
+        self.execute("SET GLOBAL read_only = %s", (int(value),))
+        self._read_only = value
+
+    def _ready(self) -> bool:
+        try:
+            with closing(self.connect(USER, connect_timeout=5)) as connection:
+                connection.ping()
+        except (pymysql.err.OperationalError, pymysql.err.InternalError):
+            return False
+        return True
