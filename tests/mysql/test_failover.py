@@ -1,11 +1,10 @@
-"""Shards of several servers that die, fall behind, lose transactions and purge their binlogs."""
+"""Shards of several servers, of MariaDB and of MySQL, that die, fall behind, lose transactions and purge binlogs."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -14,72 +13,16 @@ import pytest
 from relay.change import Change
 from relay.local.mariadb import MariaDB
 from relay.mysql.reader import BinlogShardReader
-from relay.mysql.source import MySQLSource
 from relay.token import Order, compare
+from tests.mysql.orders import DATABASE, at, load, opened, put
 from tests.mysql.shards import begin, config, ids, open_at, read_to_head, read_until, resume, short, source_of
 
 pytestmark = pytest.mark.services
 
-DATABASE = "orders"
-
-
-@pytest.fixture
-def primary() -> Iterator[MariaDB]:
-    with MariaDB() as server:
-        server.execute(f"CREATE DATABASE {DATABASE}")
-        server.execute(f"CREATE TABLE {DATABASE}.t (id INT PRIMARY KEY, v VARCHAR(100))")
-        yield server
-
-
-@pytest.fixture
-def replica(primary: MariaDB) -> Iterator[MariaDB]:
-    with MariaDB() as server:
-        server.replicate_from(primary)
-        server.wait_for(primary.gtid)
-        yield server
-
-
-def put(server: Any, *keys: int, v: str = "a") -> None:
-    for key in keys:
-        server.execute(f"REPLACE {DATABASE}.t VALUES (%s, %s)", (key, v))
-
-
-def opened(source: MySQLSource) -> BinlogShardReader:
-    reader = open_at(source, begin(source)["-"])
-    assert isinstance(reader, BinlogShardReader)
-    return reader
-
-
-def load(server: MariaDB, stop: threading.Event, seed: int) -> threading.Thread:
-    """Write until told to stop, or the server is gone."""
-
-    def write() -> None:
-        random_ = random.Random(seed)
-        connection = server.connect(autocommit=False)
-        with connection.cursor() as cursor:
-            while not stop.is_set():
-                for _ in range(random_.choice([1, 3, 20])):
-                    key = random_.randrange(50)
-                    statements = [
-                        f"REPLACE {DATABASE}.t (id, v) VALUES ({key}, '{random_.random()}')",
-                        f"DELETE FROM {DATABASE}.t WHERE id = {key}",
-                        f"UPDATE IGNORE {DATABASE}.t SET id = {key + 1} WHERE id = {key}",
-                        f"UPDATE {DATABASE}.t SET v = CONCAT(id, 'x') WHERE id BETWEEN {key} AND {key + 5}",
-                    ]
-                    cursor.execute(random_.choice(statements))
-                connection.commit()
-                if random_.random() < 0.02:
-                    cursor.execute(f"ALTER TABLE {DATABASE}.t ADD COLUMN IF NOT EXISTS c{random_.randrange(9)} INT")
-        connection.close()
-
-    thread = threading.Thread(target=write, daemon=True)
-    thread.start()
-    return thread
-
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_failover_under_load_neither_loses_nor_doubles(
-    primary: MariaDB, replica: MariaDB, seed: int, monkeypatch: pytest.MonkeyPatch
+    primary: Any, replica: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I1, I3: the primary is killed, its replica takes its place, and readers die at random as well."""
     random_ = random.Random(seed)
@@ -117,7 +60,7 @@ def test_a_failover_under_load_neither_loses_nor_doubles(
     stop.set()
     writer.join()
     deadline = time.monotonic() + 30
-    while state["reader"].transactions.position != f"MariaDB/{replica.gtid}":  # type: ignore[attr-defined]
+    while state["reader"].transactions.position != at(replica):  # type: ignore[attr-defined]
         step()
         assert time.monotonic() < deadline
     state["reader"].close()
@@ -134,7 +77,7 @@ def test_a_failover_under_load_neither_loses_nor_doubles(
 
 
 @pytest.mark.parametrize("written", [1, 3])
-def test_what_a_failover_has_lost_is_a_gap(primary: MariaDB, replica: MariaDB, written: int) -> None:
+def test_what_a_failover_has_lost_is_a_gap(primary: Any, replica: Any, written: int) -> None:
     """I9: never silence, also once the new primary has as many transactions as were read."""
     source = source_of(DATABASE, primary, replica)
     reader = opened(source)
@@ -151,15 +94,16 @@ def test_what_a_failover_has_lost_is_a_gap(primary: MariaDB, replica: MariaDB, w
     changes, pages = read_until(reader, lambda found: len(found) == written, passing=True)
     gaps = [page.gap for page in pages if page.gap]
     assert [(gap.reason, gap.begin, gap.end) for gap in gaps] == [
-        ("failover lost transactions", {"gtid": f"MariaDB/{lost}"}, {"gtid": f"MariaDB/{shared}"})
+        ("failover lost transactions", {"gtid": at(primary, lost)}, {"gtid": at(primary, shared)})
     ]
     assert short(changes) == [("INSERT", key, "a") for key in range(5, 5 + written)]
     assert not pages[[bool(page.gap) for page in pages].index(True)].changes
     reader.close()
 
 
+@pytest.mark.parametrize("kind", [MariaDB], indirect=True)
 @pytest.mark.parametrize("rotated", [False, True])
-def test_a_hole_in_the_binlog_where_reading_stands_is_a_gap(primary: MariaDB, rotated: bool) -> None:
+def test_a_hole_in_the_binlog_where_reading_stands_is_a_gap(primary: Any, rotated: bool) -> None:
     """I9: the server has what its own name was given before and after the last that was read, and not that one."""
     put(primary, 1)
     domain, server, sequence = primary.gtid.split("-")
@@ -167,7 +111,7 @@ def test_a_hole_in_the_binlog_where_reading_stands_is_a_gap(primary: MariaDB, ro
         cursor.execute(f"SET gtid_seq_no = {int(sequence) + 9}")
         cursor.execute(f"INSERT {DATABASE}.t VALUES (2, 'a')")
     begin_ = {"gtid": f"MariaDB/{domain}-{server}-{int(sequence) + 5}"}
-    end = {"gtid": f"MariaDB/{primary.gtid}"}
+    end = {"gtid": at(primary)}
     if rotated:
         primary.execute("FLUSH BINARY LOGS")
         put(primary, 3)
@@ -187,9 +131,10 @@ def test_a_hole_in_the_binlog_where_reading_stands_is_a_gap(primary: MariaDB, ro
     reader.close()
 
 
+@pytest.mark.parametrize("kind", [MariaDB], indirect=True)
 @pytest.mark.parametrize("written", [1, 3])
 def test_half_of_a_transaction_that_a_failover_has_lost_is_a_gap(
-    primary: MariaDB, replica: MariaDB, written: int, monkeypatch: pytest.MonkeyPatch
+    primary: Any, replica: Any, written: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I9: its rows were published, the rest never comes; and nothing waits for its end any more."""
     source = source_of(DATABASE, primary, replica)
@@ -211,14 +156,14 @@ def test_half_of_a_transaction_that_a_failover_has_lost_is_a_gap(
     assert isinstance(again, BinlogShardReader)
     changes, pages = read_until(again, lambda found: len(found) == written, passing=True)
     assert [(page.gap.reason, page.gap.begin, page.gap.end) for page in pages if page.gap] == [
-        ("failover lost transactions", half, {"gtid": f"MariaDB/{shared}"})
+        ("failover lost transactions", half, {"gtid": at(primary, shared)})
     ]
     assert short(changes) == [("INSERT", key, "a") for key in range(1000, 1000 + written)]
     assert again.transactions.is_between
     again.close()
 
 
-def test_a_replica_that_is_behind_is_waited_for(primary: MariaDB, replica: MariaDB) -> None:
+def test_a_replica_that_is_behind_is_waited_for(primary: Any, replica: Any) -> None:
     """It may still get what was read."""
     source = source_of(DATABASE, primary, replica)
     reader = opened(source)
@@ -243,7 +188,7 @@ def test_a_replica_that_is_behind_is_waited_for(primary: MariaDB, replica: Maria
     reader.close()
 
 
-def test_purged_binlogs_are_read_from_a_server_that_has_them(primary: MariaDB, replica: MariaDB) -> None:
+def test_purged_binlogs_are_read_from_a_server_that_has_them(primary: Any, replica: Any) -> None:
     source = source_of(DATABASE, primary, replica)
     position = begin(source)["-"]
     put(primary, 1, 2)
@@ -257,7 +202,7 @@ def test_purged_binlogs_are_read_from_a_server_that_has_them(primary: MariaDB, r
     reader.close()
 
 
-def test_what_all_servers_have_purged_is_a_gap(primary: MariaDB) -> None:
+def test_what_all_servers_have_purged_is_a_gap(primary: Any) -> None:
     """I9, and what comes after the gap is read."""
     source = source_of(DATABASE, primary)
     position = begin(source)["-"]
@@ -268,7 +213,7 @@ def test_what_all_servers_have_purged_is_a_gap(primary: MariaDB) -> None:
     reader = open_at(source, position)
     changes, pages = read_until(reader, lambda found: len(found) == 1, passing=True)
     assert [(page.gap.reason, page.gap.begin, page.gap.end) for page in pages if page.gap] == [
-        ("purged", position, {"gtid": f"MariaDB/{purged}"})
+        ("purged", position, {"gtid": at(primary, purged)})
     ]
     assert short(changes) == [("INSERT", 3, "a")]
     reader.close()
@@ -279,7 +224,7 @@ def test_what_all_servers_have_purged_is_a_gap(primary: MariaDB) -> None:
 
 
 def test_a_replica_that_lags_or_is_promoted_is_left_for_a_better_server(
-    primary: MariaDB, replica: MariaDB, monkeypatch: pytest.MonkeyPatch
+    primary: Any, replica: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relay.mysql.reader._ROLE_EVERY", 0.2)
     source = source_of(DATABASE, replica, primary, max_lag=2.0)
@@ -299,7 +244,8 @@ def test_a_replica_that_lags_or_is_promoted_is_left_for_a_better_server(
     reader.close()
 
 
-def test_what_only_a_replica_has_breaks_no_position(primary: MariaDB, replica: MariaDB) -> None:
+@pytest.mark.parametrize("kind", [MariaDB], indirect=True)
+def test_what_only_a_replica_has_breaks_no_position(primary: Any, replica: Any) -> None:
     """Its own transactions are of another domain: other servers have none of them, now or later."""
     source = source_of(DATABASE, replica, primary)
     reader = opened(source)
@@ -313,7 +259,7 @@ def test_what_only_a_replica_has_breaks_no_position(primary: MariaDB, replica: M
     position = pages[-1].position or {}
     assert f"9-{replica.server_id}-1" in position["gtid"]
     assert changes[0].token
-    assert changes[0].token.position == f"MariaDB/{primary.gtid}"
+    assert changes[0].token.position == at(primary)
     reader.close()
     replica.kill()
     again = resume(source, position)
@@ -322,5 +268,5 @@ def test_what_only_a_replica_has_breaks_no_position(primary: MariaDB, replica: M
     assert short(changes) == [("INSERT", 3, "a")]
     assert not any(page.gap for page in pages)
     assert changes[0].token
-    assert changes[0].token.position == f"MariaDB/{primary.gtid}"
+    assert changes[0].token.position == at(primary)
     again.close()

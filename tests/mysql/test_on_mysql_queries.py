@@ -4,59 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 
 import pytest
 
 from relay.errors import RelayError
-from relay.gtid import parse
-from relay.local.sql_server import PASSWORD, USER
-from relay.mysql.connection import connect
+from relay.local.sql_server import USER
 from relay.mysql.queries import TokenQueries
-from relay.mysql.watcher import ReplicationWatcher
-from relay.token import EventToken
+from tests.mysql.orders import DATABASE, SELECT, put, wait_for, watch
 from tests.mysql.server import MySQL
 from tests.mysql.shards import begin, open_at, read_until, source_of
-from tests.mysql.test_failover import put
 
-pytestmark = pytest.mark.services
-
-DATABASE = "orders"
-SHARD = f"shop/{DATABASE}/-"
-SELECT = f"SELECT v FROM {DATABASE}.t WHERE id = %s"
-
-
-@pytest.fixture
-def primary() -> Iterator[MySQL]:
-    with MySQL() as server:
-        server.execute(f"CREATE DATABASE {DATABASE}")
-        server.execute(f"CREATE TABLE {DATABASE}.t (id INT PRIMARY KEY, v VARCHAR(100))")
-        yield server
-
-
-@pytest.fixture
-def replica(primary: MySQL) -> Iterator[MySQL]:
-    with MySQL() as server:
-        server.replicate_from(primary)
-        server.wait_for(primary.gtid)
-        yield server
-
-
-def watch(server: MySQL) -> ReplicationWatcher:
-    return ReplicationWatcher(partial(connect, server.host, server.port, USER, PASSWORD), SHARD)
-
-
-def wait_for(watcher: ReplicationWatcher, gtid: str) -> EventToken:
-    deadline = time.monotonic() + 20
-    while True:
-        token = watcher.token
-        assert token is not None, watcher.error
-        if parse(token.position).contains(parse(gtid)):
-            return token
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+pytestmark = [pytest.mark.services, pytest.mark.parametrize("kind", [MySQL], indirect=True)]
 
 
 def test_a_replica_that_stands_still_is_not_fresher(primary: MySQL, replica: MySQL) -> None:

@@ -12,18 +12,13 @@ import pytest
 
 from relay.cache import Invalidator, MemoryStore, Outcome, QueriesLoader, TokenCache
 from relay.errors import RelayError
-from relay.gtid import parse
 from relay.local.mariadb import MariaDB
-from relay.local.sql_server import PASSWORD, USER
-from relay.mysql.connection import connect
+from relay.local.sql_server import USER
 from relay.mysql.queries import TokenQueries, reflects
 from relay.mysql.watcher import ReplicationWatcher
 from relay.token import EventToken, OriginToken
+from tests.mysql.orders import DATABASE, SELECT, SHARD, wait_for, watch
 from tests.mysql.shards import begin, open_at, read_until, source_of
-
-DATABASE = "orders"
-SHARD = f"shop/{DATABASE}/-"
-SELECT = f"SELECT v FROM {DATABASE}.t WHERE id = %s"
 
 
 @pytest.fixture(scope="module")
@@ -46,21 +41,6 @@ def replica(servers: tuple[MariaDB, MariaDB]) -> MariaDB:
     servers[1].start_replication()
     servers[1].wait_for(servers[0].gtid)
     return servers[1]
-
-
-def watch(server: MariaDB) -> ReplicationWatcher:
-    return ReplicationWatcher(partial(connect, server.host, server.port, USER, PASSWORD), SHARD)
-
-
-def wait_for(watcher: ReplicationWatcher, gtid: str) -> EventToken:
-    deadline = time.monotonic() + 20
-    while True:
-        token = watcher.token
-        assert token is not None, watcher.error
-        if parse(token.position).contains(parse(gtid)):
-            return token
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 @pytest.mark.services

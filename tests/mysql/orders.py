@@ -1,0 +1,82 @@
+"""The table `orders.t` of a primary and its replica, of either kind of server: written to, read, watched."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+from relay.gtid import parse
+from relay.local.sql_server import PASSWORD, USER
+from relay.mysql.connection import connect
+from relay.mysql.reader import BinlogShardReader
+from relay.mysql.source import MySQLSource
+from relay.mysql.watcher import ReplicationWatcher
+from relay.token import EventToken
+from tests.mysql.server import MySQL
+from tests.mysql.shards import begin, open_at
+
+DATABASE = "orders"
+SHARD = f"shop/{DATABASE}/-"
+SELECT = f"SELECT v FROM {DATABASE}.t WHERE id = %s"
+
+
+def at(server: Any, gtid: str | None = None) -> str:
+    """Return where ``server`` stands, or the set ``gtid`` of it, as positions say it."""
+    return f"{'MySQL56' if isinstance(server, MySQL) else 'MariaDB'}/{server.gtid if gtid is None else gtid}"
+
+
+def put(server: Any, *keys: int, v: str = "a") -> None:
+    for key in keys:
+        server.execute(f"REPLACE {DATABASE}.t VALUES (%s, %s)", (key, v))
+
+
+def opened(source: MySQLSource) -> BinlogShardReader:
+    reader = open_at(source, begin(source)["-"])
+    assert isinstance(reader, BinlogShardReader)
+    return reader
+
+
+def load(server: Any, stop: threading.Event, seed: int) -> threading.Thread:
+    """Write until told to stop."""
+
+    def write() -> None:
+        random_ = random.Random(seed)
+        with closing(server.connect(autocommit=False)) as connection, connection.cursor() as cursor:
+            for at in range(10**9):
+                if stop.is_set():
+                    return
+                for _ in range(random_.choice([1, 3, 20])):
+                    key = random_.randrange(50)
+                    statements = [
+                        f"REPLACE {DATABASE}.t (id, v) VALUES ({key}, '{random_.random()}')",
+                        f"DELETE FROM {DATABASE}.t WHERE id = {key}",
+                        f"UPDATE IGNORE {DATABASE}.t SET id = {key + 1} WHERE id = {key}",
+                        f"UPDATE {DATABASE}.t SET v = CONCAT(id, 'x') WHERE id BETWEEN {key} AND {key + 5}",
+                    ]
+                    cursor.execute(random_.choice(statements))
+                connection.commit()
+                if random_.random() < 0.02:
+                    cursor.execute(f"ALTER TABLE {DATABASE}.t ADD COLUMN c{seed}_{at} INT")
+
+    thread = threading.Thread(target=write, daemon=True)
+    thread.start()
+    return thread
+
+
+def watch(server: Any) -> ReplicationWatcher:
+    return ReplicationWatcher(partial(connect, server.host, server.port, USER, PASSWORD), SHARD)
+
+
+def wait_for(watcher: ReplicationWatcher, gtid: str) -> EventToken:
+    deadline = time.monotonic() + 20
+    while True:
+        token = watcher.token
+        assert token is not None, watcher.error
+        if parse(token.position).contains(parse(gtid)):
+            return token
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
