@@ -56,9 +56,13 @@ _DEFINITION = f"""
 _Execute = Callable[[Cursor, str, Planned], None]
 """Runs a statement on a table for some items."""
 
+# Writers of several shards may wait for each other behind an ALTER, which vtgate runs in all shards at once.
+_FLAGS = {"queryserver-config-transaction-timeout": "10s"}
 _ATTEMPTS = 10
 _VTGATE_LEARNS_WITHIN = 30.0
-_AGAIN = {ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT}
+_TRANSACTION_TIMEOUT = 3024
+"""What a statement gets that vttablet interrupts, as its transaction has lasted too long (MySQL's ER_QUERY_TIMEOUT)."""
+_AGAIN = {ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, _TRANSACTION_TIMEOUT}
 
 
 class VitessOrders(Orders):
@@ -78,7 +82,7 @@ class VitessOrders(Orders):
 
     def start(self, stack: ExitStack) -> None:
         schemas = dict.fromkeys(KEYSPACES, (_DEFINITION, _VSCHEMA))
-        self.vitess = stack.enter_context(Vitess(keyspaces=KEYSPACES, schemas=schemas))
+        self.vitess = stack.enter_context(Vitess(keyspaces=KEYSPACES, schemas=schemas, flags=_FLAGS))
         self._stack = stack
         self._begin = self.vitess.position
 
@@ -324,7 +328,7 @@ class VitessWriter(Writer):
         self._write([(item, None), (other, self.version(other))], rekey)
 
     def _write(self, planned: Planned, execute: _Execute, *, in_transaction: bool = False) -> None:
-        """Run statements for each keyspace that has some of the items, again if they were the victim of a deadlock."""
+        """Run statements for each keyspace that has some of the items, again if a deadlock ended them."""
         begun = time.time()
         placement = self.table.placement
         with placement.writing({customer for (customer, _), _ in planned}):

@@ -7,12 +7,16 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pymysql
 import pytest
+from pymysql.constants import ER
 
 from relay.local.account import remove
 from relay.local.jars import jars
@@ -59,6 +63,35 @@ def test_rows_go_to_the_shard_of_their_keyspace_id(own: Vitess) -> None:
     with closing(below), below.cursor() as cursor:
         cursor.execute("SELECT id FROM item")
         assert cursor.fetchall() == ((6,),)
+
+
+def test_transactions_that_wait_for_each_other_in_different_shards_do_not_wait_long(own: Vitess) -> None:
+    """No server sees such a deadlock."""
+    for each in (1001, 1002):
+        own.execute("INSERT INTO item (id, name) VALUES (%s, 'x')", "source", (each,))
+    of_shard = "SELECT id FROM item WHERE id IN (1001, 1002)"
+    assert [len(own.execute(of_shard, f"source:{shard}")) for shard in ("-80", "80-")] == [1, 1]
+    update, meet = "UPDATE item SET name = concat(name, 'y') WHERE id = %s", threading.Barrier(2)
+
+    def both(first: int, second: int) -> str:
+        with closing(own.connect("source")) as connection, connection.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute(update, (first,))
+            meet.wait(30)
+            try:
+                cursor.execute(update, (second,))
+                cursor.execute("COMMIT")
+            except pymysql.err.OperationalError as error:
+                if error.args[0] != ER.LOCK_WAIT_TIMEOUT:
+                    raise
+                cursor.execute("ROLLBACK")
+                return ""
+            return "y"
+
+    with ThreadPoolExecutor() as pool:
+        written = "".join(pool.map(both, (1001, 1002), (1002, 1001)))
+    names = own.execute("SELECT name FROM item WHERE id IN (1001, 1002)", "source")
+    assert names == ((f"x{written}",),) * 2
 
 
 def test_tables_can_be_added_through_vtgate(vitess: Any, unique: str) -> None:
