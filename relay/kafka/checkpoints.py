@@ -65,6 +65,7 @@ class CheckpointView:
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": 100,
+                "fetch.min.bytes": 1 << 20,
             }
         )
         self._consumer.assign([TopicPartition(topic, p, 0) for p in self._positions])
