@@ -53,8 +53,10 @@ _DEFINITION = f"""
         PRIMARY KEY ({HASH_KEY}, {RANGE_KEY})
     )
 """
-_Execute = Callable[[Cursor, str, Planned], None]
-"""Runs a statement on a table for some items."""
+_Statement = tuple[str, Sequence[Any]]
+"""SQL and its arguments."""
+_Statements = Callable[[str, Planned], Iterable[_Statement]]
+"""Gives what is run on a table for some items."""
 
 # Writers of several shards may wait for each other behind an ALTER, which vtgate runs in all shards at once.
 _FLAGS = {"queryserver-config-transaction-timeout": "10s"}
@@ -258,9 +260,9 @@ class VitessWriter(Writer):
         kind = self.random.choices(kinds, (52, 12, 10, 8, 8, 10))[0]
         item = self.random.choice(self.items)
         if kind == "delete" and self.is_there(item):
-            self._store([(item, None)])
+            self.store([(item, None)])
         elif kind in ("many", "transaction"):
-            self._store(self.plan(self.some(10)), in_transaction=kind == "transaction")
+            self.store(self.plan(self.some(10)), in_transaction=kind == "transaction")
         elif kind == "raise":
             self._raise(self.some(10))
         elif kind == "rekey":
@@ -273,33 +275,33 @@ class VitessWriter(Writer):
     def _insert_or_update(self, item: Item) -> None:
         done = [(item, self.version(item))]
         if not self.is_there(item):
-            self._store(done)
+            self.store(done)
             return
 
-        def update(cursor: Cursor, table: str, part: Planned) -> None:
+        def update(table: str, part: Planned) -> Iterable[_Statement]:
             values = self._values(*part[0])
             changes = ", ".join(f"{name} = %s" for name in values)
-            cursor.execute(f"UPDATE {table} SET {changes} WHERE {_IS_ITEM}", (*values.values(), *item))
+            yield f"UPDATE {table} SET {changes} WHERE {_IS_ITEM}", (*values.values(), *item)
 
         self._write(done, update)
 
-    def _store(self, planned: Planned, *, in_transaction: bool = False) -> None:
+    def store(self, planned: Planned, *, in_transaction: bool = False) -> None:
         """One INSERT ... ON DUPLICATE KEY UPDATE for all that have a version, one DELETE for the others."""
 
-        def store(cursor: Cursor, table: str, part: Planned) -> None:
+        def statements(table: str, part: Planned) -> Iterable[_Statement]:
             rows = [{**_key(item), **self._values(item, version)} for item, version in part if version is not None]
             if rows:
                 names = ", ".join(rows[0])
                 values = ", ".join([f"({', '.join(['%s'] * len(rows[0]))})"] * len(rows))
                 changes = ", ".join(f"{name} = VALUES({name})" for name in rows[0] if name not in (HASH_KEY, RANGE_KEY))
-                cursor.execute(
+                yield (
                     f"INSERT INTO {table} ({names}) VALUES {values} ON DUPLICATE KEY UPDATE {changes}",
                     [value for row in rows for value in row.values()],
                 )
             if gone := [item for item, version in part if version is None]:
-                cursor.execute(f"DELETE FROM {table} WHERE {_ARE_ITEMS}", _among(gone))
+                yield f"DELETE FROM {table} WHERE {_ARE_ITEMS}", _among(gone)
 
-        self._write(planned, store, in_transaction=in_transaction)
+        self._write(planned, statements, in_transaction=in_transaction)
 
     def _raise(self, items: Sequence[Item]) -> None:
         """One UPDATE that counts the versions of several rows up."""
@@ -307,9 +309,9 @@ class VitessWriter(Writer):
         if not done:
             return
 
-        def count_up(cursor: Cursor, table: str, part: Planned) -> None:
+        def count_up(table: str, part: Planned) -> Iterable[_Statement]:
             where = _among([item for item, _ in part])
-            cursor.execute(f"UPDATE {table} SET version = version + 1 WHERE {_ARE_ITEMS}", where)
+            yield f"UPDATE {table} SET version = version + 1 WHERE {_ARE_ITEMS}", where
 
         self._write(done, count_up)
 
@@ -321,13 +323,12 @@ class VitessWriter(Writer):
             return
         other = self.random.choice(free)
 
-        def rekey(cursor: Cursor, table: str, part: Planned) -> None:
-            changes = f"{RANGE_KEY} = %s, version = %s"
-            cursor.execute(f"UPDATE {table} SET {changes} WHERE {_IS_ITEM}", (other[1], part[1][1], *item))
+        def rekey(table: str, part: Planned) -> Iterable[_Statement]:
+            yield f"UPDATE {table} SET {RANGE_KEY} = %s, version = %s WHERE {_IS_ITEM}", (other[1], part[1][1], *item)
 
         self._write([(item, None), (other, self.version(other))], rekey)
 
-    def _write(self, planned: Planned, execute: _Execute, *, in_transaction: bool = False) -> None:
+    def _write(self, planned: Planned, statements: _Statements, *, in_transaction: bool = False) -> None:
         """Run statements for each keyspace that has some of the items, again if a deadlock ended them."""
         begun = time.time()
         placement = self.table.placement
@@ -335,20 +336,20 @@ class VitessWriter(Writer):
             parts: defaultdict[str, list[tuple[Item, int | None]]] = defaultdict(list)
             for item, version in planned:
                 parts[placement.keyspace(item[0])].append((item, version))
-            for together in [list(parts.items())] if in_transaction else [[part] for part in parts.items()]:
-                self._attempt(together, execute, in_transaction)
+            run = [each for keyspace, part in parts.items() for each in statements(f"{keyspace}.{TABLE}", part)]
+            if in_transaction:
+                self._attempt([("BEGIN", ()), *run, ("COMMIT", ())])
+            else:
+                for statement in run:  # each is committed by itself, and must not be run again for the next
+                    self._attempt([statement])
             self.wrote(begun, *planned)
 
-    def _attempt(self, parts: Sequence[tuple[str, Planned]], execute: _Execute, is_transaction: bool) -> None:
+    def _attempt(self, statements: Sequence[_Statement]) -> None:
         for left in reversed(range(_ATTEMPTS)):
             with self._connection.cursor() as cursor:
                 try:
-                    if is_transaction:
-                        cursor.execute("BEGIN")
-                    for keyspace, part in parts:
-                        execute(cursor, f"{keyspace}.{TABLE}", part)
-                    if is_transaction:
-                        cursor.execute("COMMIT")
+                    for sql, arguments in statements:
+                        cursor.execute(sql, arguments)
                     return
                 except pymysql.err.OperationalError as error:
                     if error.args[0] not in _AGAIN or not left:

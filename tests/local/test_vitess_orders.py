@@ -5,17 +5,55 @@ from __future__ import annotations
 import random
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 
 import pytest
 
 from relay.local.truth import Event, check_versions, final_versions
-from relay.local.vitess_orders import ADDED, AFTER, BEFORE, KEYSPACES, SPLIT, TARGETS, Placement, VitessOrders
+from relay.local.vitess_orders import (
+    ADDED,
+    AFTER,
+    BEFORE,
+    KEYSPACES,
+    SPLIT,
+    TARGETS,
+    Placement,
+    VitessOrders,
+    VitessWriter,
+)
 from relay.local.workload import Item, cache_key, version_in
 from tests import needs
 
 CUSTOMERS = [f"customer-{number:03}" for number in range(25)]
+
+
+@pytest.mark.services
+def test_a_writer_that_waits_too_long_for_a_row_writes_again_only_what_it_had_not_written() -> None:
+    """Or the topic would rightly have more changes than the writer knows of."""
+    needs.vitess()
+    with ExitStack() as stack:
+        orders = VitessOrders()
+        orders.start(stack)
+        writer = orders.workload(pause=0).writers[0]
+        assert isinstance(writer, VitessWriter)
+        stack.callback(writer.close)
+        kept, gone = writer.items[:2]
+        assert kept[0] == gone[0], "two shards"
+        writer.store([(kept, 1), (gone, 1)])
+        other = stack.enter_context(closing(orders.vitess.connect(BEFORE))).cursor()
+        other.execute("BEGIN")
+        other.execute("UPDATE orders SET version = 7 WHERE customer = %s AND order_id = %s", gone)
+        before = orders.vitess.mariadb.gtid
+        release = threading.Timer(2.5, other.execute, ("ROLLBACK",))
+        release.start()
+        begun = time.monotonic()
+        writer.store([(kept, 2), (gone, None)])
+        assert time.monotonic() - begun > 2.0, "nothing was waited for"
+        release.join()
+        # One transaction for each of the two statements.
+        assert int(orders.vitess.mariadb.gtid.rpartition("-")[2]) == int(before.rpartition("-")[2]) + 2
+        assert orders.versions() == {kept: 2}
 
 
 @pytest.mark.services
