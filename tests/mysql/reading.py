@@ -16,6 +16,9 @@ from relay.mysql.events import Begin, BinlogEvent, Commit, Heartbeat, Rotate, Ro
 from relay.mysql.rows import Change
 from relay.sql.tables import Row, Table, lay_out
 
+NUMBERS = "(WITH RECURSIVE s AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM s WHERE n < {}) SELECT n{} FROM s)"
+"""A query for the numbers up to one, and what else is selected with each."""
+
 Told = Begin | Rows | Statement | Commit
 
 
