@@ -125,7 +125,7 @@ class Worker:
                 self._look()
             # While a transaction is open its records are waited for: wait for no more, unless much comes.
             if not self._inbox:  # I11: what is taken no longer counts against the pump's budget
-                self._inbox.extend(self._pump.take(self._publishing.linger if self._publishing.open else _TURN))
+                self._inbox.extend(self._take(self._publishing.linger if self._publishing.open else _TURN))
             idle = not self._inbox
             while self._inbox and not self._publishing.is_long:
                 self._publish(*self._inbox.popleft())
@@ -141,6 +141,17 @@ class Worker:
             for source in self._sources:
                 source.list_soon()
             self._start_over(error)
+
+    def _take(self, timeout: float) -> list[tuple[Reading, Page]]:
+        """Take what was read. Raises what a reader raised, once what it gave before is committed.
+
+        A statement that is refused is passed by a reset to what follows it: what came before it must be out by then.
+        """
+        try:
+            return self._pump.take(timeout)
+        except RelayError:
+            self._publishing.commit()
+            raise
 
     def _look(self) -> None:
         self._serve_group()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from relay.avro.rows import Column
+from relay.errors import RelayError
 from relay.gtid import GtidSet
 from relay.gtid import parse as parse_set
 from relay.mysql import events
@@ -78,6 +79,8 @@ class BinlogEvents:
         # A compressed transaction that was not told to its end (I11), and what came after it.
         self._unpacking: Iterator[tuple[bytes, list[Event]]] | None = None
         self._left: tuple[bytes, Iterator[Event]] | None = None
+        # What ended the stream, while what came before it was given.
+        self._fault: RelayError | None = None
         self._is_statement = False
         self._has_rows = ""
         self._is_prepared = False
@@ -100,6 +103,8 @@ class BinlogEvents:
 
         Raises ``Closed``, ``Interrupted``, ``Denied``, ``Purged``, ``Diverged``, ``Unavailable``, ``NotCarried``.
         """
+        if self._fault is not None:
+            raise self._fault
         told: list[BinlogEvent] = []
         has_asked = False
         while not told:
@@ -117,7 +122,12 @@ class BinlogEvents:
             else:
                 buffer, some = self._dump.read(timeout)
                 found, has_asked = iter(some), True
-            self._tell(buffer, found, told)
+            try:
+                self._tell(buffer, found, told)
+            except RelayError as error:
+                if not told:
+                    raise
+                self._fault = error  # after what came before it
         return told
 
     @property

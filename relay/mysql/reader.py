@@ -147,7 +147,11 @@ class BinlogShardReader:
                     is_idle = not has_some
                     break
                 self.transactions.feed(batch)
-            is_full = self.transactions.consume()
+            try:
+                is_full = self.transactions.consume()
+            except RelayError as error:
+                self._fault = error  # as above
+                break
             if time.monotonic() >= deadline:
                 break
         page = self._ending(self._page(begun, full=is_full))

@@ -90,6 +90,7 @@ class VitessShardReader:
         self._races = 0
         # Why the position cannot be read from any more, until the head is known.
         self._lost: str | None = None
+        self._fault: RelayError | None = None
         self._end: Page | None = None
 
     def __repr__(self) -> str:
@@ -108,6 +109,8 @@ class VitessShardReader:
             return replace(self._end, changes=(), begun=begun, records=0, size=0, gap=None, tables=())
         if self._lost is not None:
             return self._lose(begun)
+        if self._fault is not None:
+            raise self._fault
         try:
             if self._call is None:
                 self._open()
@@ -121,6 +124,10 @@ class VitessShardReader:
         except Unavailable as error:
             self._hang_up()
             return self._nothing(begun, failed=f"a new table cannot be looked up: {error}")
+        except RelayError as error:
+            if self.place.copied is not None or not self._has_something():
+                raise
+            self._fault = error  # after what came before it
         if self._events.copy_completed:
             return self._copied(begun)
         page = self._page(begun)

@@ -72,6 +72,24 @@ def test_a_change_of_the_key_is_a_delete_and_an_insert(mariadb: MariaDB, table: 
     reader.close()
 
 
+def test_what_came_before_a_transaction_that_is_refused_is_given_first(
+    mariadb: MariaDB, table: str, source: MySQLSource
+) -> None:
+    """I1: so that one can begin after it, though all was waiting."""
+    position = begin(source)["-"]
+    mariadb.execute(f"INSERT {table}.t VALUES (1,'a')")
+    before = mariadb.gtid
+    mariadb.execute(f"CREATE OR REPLACE TABLE {table}.t (id INT PRIMARY KEY, v VARCHAR(200)) SELECT 2 AS id, 'b' AS v")
+    reader = open_at(source, position)
+    changes, pages = read_until(reader, bool)
+    assert short(changes) == [("INSERT", 1, "a")]
+    assert pages[-1].position == {"gtid": f"MariaDB/{before}"}
+    for _ in range(2):
+        with pytest.raises(RelayError, match="replaces the table t and fills it at once"):
+            reader.read()
+    reader.close()
+
+
 def test_a_restart_anywhere_gives_what_one_pass_gives(
     mariadb: MariaDB, table: str, source: MySQLSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -89,6 +89,26 @@ def test_what_is_committed_is_on_the_topic_once_whenever_the_relay_runs(
     assert parse(database.gtid).position in json.dumps(status)
 
 
+def test_what_came_before_a_statement_that_is_refused_is_on_the_topic_and_comes_once(
+    kafka: Any, mariadb: MariaDB, unique: str, tmp_path: Path
+) -> None:
+    """I1, I8: though both were waiting when the relay began, and however often it is started."""
+    mariadb.execute(f"CREATE DATABASE {unique}")
+    mariadb.execute(
+        f"CREATE TABLE {unique}.item (id INT PRIMARY KEY, v INT) PARTITION BY RANGE (id) "
+        "(PARTITION low VALUES LESS THAN (100), PARTITION high VALUES LESS THAN MAXVALUE)"
+    )
+    relayed = Relayed(tmp_path, unique, kafka.bootstrap_servers, json.dumps({"-": [mariadb.address]}))
+    relayed.run()
+    for number in range(10):
+        mariadb.execute(f"INSERT {unique}.item VALUES ({number}, 0)")
+    mariadb.execute(f"ALTER TABLE {unique}.item DROP PARTITION low")
+    for _ in range(2):
+        refused = relayed.run(code=1)
+        assert "DROP PARTITION" in refused.stderr
+        assert sorted(change["key"]["id"] for change in relayed.changes("item")) == list(range(10))
+
+
 @pytest.mark.parametrize("kind", [MariaDB, MySQL])
 def test_a_purged_binlog_stops_the_relay_with_one_and_the_same_loss_until_it_is_accepted(
     kafka: Any, unique: str, tmp_path: Path, kind: type[MariaDB | MySQL]

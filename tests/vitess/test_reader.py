@@ -279,6 +279,25 @@ def test_a_value_that_cannot_be_carried_is_named_with_its_place() -> None:
         until(reader, is_at_head)
 
 
+def test_what_came_before_a_row_that_cannot_be_carried_is_given_first() -> None:
+    """I1: so that one can begin after it, though all came in one answer."""
+    log = Log()
+    log.add(*new(1))
+    log.add((None, (b"2", b"\xff\xfe")))
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        yield [event for answer in log.play(log.transactions, set()) for event in answer]
+        yield HOLDS
+
+    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START) as reader:
+        (page,) = until(reader, lambda page: bool(page.changes))
+        assert [change.key for change in page.changes] == [{"id": 1}]
+        assert page.position == {"gtid": "MariaDB/0-1-11"}
+        for _ in range(2):
+            with pytest.raises(RelayError, match=r"a row of customer in 0-1-12"):
+                reader.read()
+
+
 def test_changes_written_as_statements_are_refused() -> None:
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
         yield [pb.VEvent(type=2, timestamp=5), pb.VEvent(type=8, timestamp=5)]
