@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -128,6 +129,12 @@ def test_a_session_timeout_that_the_broker_does_not_allow_is_said_at_once(client
     view.close()
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether all threads are: it takes a while until the first of them hears of it."""
+    threads = [each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return all(stat.rpartition(")")[2].split()[0] == "T" for stat in threads)
+
+
 def test_a_broker_that_does_not_answer_is_not_taken_for_an_empty_topic() -> None:
     """I3: a timed-out request for the end of a partition carries no error, only an offset of -1001."""
     with KafkaBroker() as broker:
@@ -137,6 +144,7 @@ def test_a_broker_that_does_not_answer_is_not_taken_for_an_empty_topic() -> None
         view = CheckpointView(client, "c")
         assert view.read_to_end([0], 20.0)
         os.kill(broker.process.pid, signal.SIGSTOP)
+        wait_until(lambda: is_stopped(broker.process.pid) or None, 10)
         assert not view.read_to_end([0], 1.0)
         os.kill(broker.process.pid, signal.SIGCONT)
         view.close()
