@@ -150,7 +150,8 @@ class Worker:
         try:
             return self._pump.take(timeout)
         except RelayError:
-            self._publishing.commit()
+            with suppress(Aborted, Fenced, NotAMember):
+                self._publishing.commit()
             raise
 
     def _look(self) -> None:
@@ -308,6 +309,8 @@ class Worker:
         self._observer.metrics.read(source.source.name, page)
         if page.gone:
             if source.source.has_journals:
+                with suppress(Aborted, Fenced, NotAMember):
+                    self._publishing.commit()  # as in _take
                 raise RelayError(
                     f"source {source.source.name}: shard {page.shard.id} is no longer there, and no journal told what "
                     "follows it: it was resharded and removed before it was read to its end. `relay reset CONFIG "
