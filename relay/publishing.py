@@ -227,6 +227,7 @@ class Publishing:
                 if outbox.kept > kept:
                     self._metrics.dead_letter(change.source)
             self._transaction.size += size
+            self._transaction.lag = time.time() - page.changes[-1].committed_at / 1_000_000
             self._metrics.page(reads.source.name, page, size)
         checkpoint = reads.checkpoint(page)
         if checkpoint is not None:

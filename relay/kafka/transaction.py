@@ -18,6 +18,9 @@ LARGEST = 32 << 20
 GATHERED = 0.03
 """Seconds after the last commit for which a transaction is kept open for more to come, while much comes."""
 
+LATE = 2.0
+"""Seconds after which a change is late: it may as well wait for others until the transaction is a long one."""
+
 _MUCH = 2 << 20  # bytes of values a second: with as many, commits would cost more than what they commit
 _COMMITS = 0.05  # the share of the time that commits may take while work keeps coming
 _LONGEST_EVER = 1.0
@@ -45,6 +48,8 @@ class Transaction:
         self.group = group
         self.checkpoints = checkpoints
         self.size = 0
+        # Seconds since the last change in it was committed at its source.
+        self.lag = 0.0
         self._begun = 0.0
         # What the last commit took, in seconds.
         self._commit_took = 0.0
@@ -71,15 +76,20 @@ class Transaction:
     @property
     def is_long(self) -> bool:
         """Whether it is to be committed though more work waits."""
-        longest = min(_LONGEST_EVER, max(LONGEST, self._commit_took / _COMMITS))
-        return self.age >= longest or self.size >= LARGEST
+        return self.age >= self._longest or self.size >= LARGEST
+
+    @property
+    def _longest(self) -> float:
+        return min(_LONGEST_EVER, max(LONGEST, self._commit_took / _COMMITS))
 
     @property
     def linger(self) -> float:
         """Seconds that it is still kept open though nothing more waits: none, unless much comes."""
         since = self.clock() - self._committed_at
         # What waited for the last commit to end has come in the time that it took.
-        return max(0.0, GATHERED - since) if self.size >= _MUCH * (since + self._commit_took) else 0.0
+        if self.size < _MUCH * (since + self._commit_took):
+            return 0.0
+        return max(0.0, self._longest - self.age if self.lag > LATE else GATHERED - since)
 
     def begin(self) -> None:
         """Begin, unless it is open. Raises ``Aborted`` or ``Fenced``, as all that follows."""
@@ -127,3 +137,4 @@ class Transaction:
         self._records.clear()
         self._fenced.clear()
         self.size = 0
+        self.lag = 0.0

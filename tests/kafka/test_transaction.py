@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from relay.kafka.transaction import GATHERED, Transaction
+from relay.kafka.transaction import GATHERED, LATE, LONGEST, Transaction
 
 
 class Clock:
@@ -88,3 +88,24 @@ def test_while_much_comes_a_transaction_gathers_some_and_no_longer_than_that(
     assert transaction.linger == pytest.approx(GATHERED - 0.005)
     clock.now += GATHERED
     assert transaction.linger == 0.0
+
+
+def test_what_is_late_already_is_gathered_until_the_transaction_is_long(transaction: Transaction, clock: Clock) -> None:
+    """A relay that catches up spends its time on changes, not on commits; one that has caught up does not wait."""
+    clock.now += 0.005
+    transaction.begin()
+    transaction.size += 8 << 20
+    transaction.lag = LATE + 1.0
+    assert transaction.linger == pytest.approx(LONGEST)
+    clock.now += GATHERED
+    assert transaction.linger == pytest.approx(LONGEST - GATHERED)
+    clock.now += LONGEST
+    assert transaction.is_long
+    assert transaction.linger == 0.0
+    transaction.commit()
+    assert transaction.lag == 0.0
+    clock.now += 0.005
+    transaction.begin()
+    transaction.size += 5_000
+    transaction.lag = 3600.0
+    assert transaction.linger == 0.0, "a few late changes are not waited with"
