@@ -34,7 +34,7 @@ from tests.dynamodb.endpoint import LABEL
 from tests.dynamodb.scenario import Loss, Scenario, Seen, problems
 from tests.faults.harness import Relay, wait_until
 
-SEEDS = int(os.environ.get("RELAY_SEEDS", "140"))
+SEEDS = int(os.environ.get("RELAY_SEEDS", "100"))
 ALONE = os.environ.get("RELAY_SEED")
 AT_ONCE = 2
 KILLS = 4
