@@ -12,7 +12,7 @@ from relay.avro.rows import Column
 from relay.errors import RelayError
 from relay.gtid import GtidSet
 from relay.gtid import parse as parse_set
-from relay.mysql import events
+from relay.mysql import events, refusals
 from relay.mysql.compressed import unpacked
 from relay.mysql.connection import Server
 from relay.mysql.dump import Dump, Event
@@ -264,7 +264,7 @@ class BinlogEvents:
                 )
             at += decoder.bitmap
         if self._is_prepared:
-            raise self._uncertain(entry.name)
+            raise refusals.unsure(self._place, entry.name, _UNSURE)
         self._has_rows = entry.name
         if is_compressed:
             buffer, at = events.inflated(buffer[at:end]), 0
@@ -285,14 +285,7 @@ class BinlogEvents:
         self._unsure.append(found)
         self._unsure_size += found.size
         if self._unsure_size > _UNSURE:
-            raise self._uncertain(entry.name)
-
-    def _uncertain(self, name: str) -> NotCarried:
-        return NotCarried(
-            f"{self._place}: an XA transaction changes {name}: its rows are logged before it is known whether it "
-            f"commits, so they cannot be told in order; only those that end with COMMIT ONE PHASE after at most "
-            f"{_UNSURE >> 20} MB can. Begin after it, or leave the table out"
-        )
+            raise refusals.unsure(self._place, entry.name, _UNSURE)
 
     # ------------------------------------------------------------------ statements and the rest
 
@@ -314,10 +307,7 @@ class BinlogEvents:
             return
         if said.kind in (Kind.ROLLBACK, Kind.ROLLBACK_TO):
             if self._has_rows:
-                raise NotCarried(
-                    f"{self._place}: rows of {self._has_rows} are logged and then rolled back, except those of tables "
-                    "without transactions: which they are the binlog does not say. Begin after this position"
-                )
+                raise refusals.rolled_back(self._place, self._has_rows)
             if said.kind is Kind.ROLLBACK:
                 self._commit(told)
             return
@@ -333,16 +323,7 @@ class BinlogEvents:
     def _refuse(self, sql: str, database: str, said: Classified) -> None:
         touched = [f"{schema}.{table}" for schema, table in said.names if self._wanted(schema or database, table)]
         if touched:
-            shown = sql if len(sql) <= 200 else f"{sql[:200]}..."
-            if said.tables:  # an ALTER TABLE, of partitions
-                raise NotCarried(
-                    f"{self._place}: a statement removes or replaces rows of {touched[0]}, and which they are is not "
-                    f"logged: {shown!r}. Begin after this position if those rows are to stay: only a DELETE can be told"
-                )
-            raise NotCarried(
-                f"{self._place}: a change is logged as a statement, not as rows, and may be one of {touched[0]}: "
-                f"{shown!r}. Set `SET GLOBAL binlog_format = 'ROW'` (sessions may have set their own) and begin after"
-            )
+            raise refusals.statement(self._place, sql, said, touched[0])
 
     def _other(
         self, kind: int, flags: int, body: bytes, timestamp: int, position: int, told: list[BinlogEvent]
@@ -359,7 +340,7 @@ class BinlogEvents:
             self.position = position or self.position
             # Its first byte: whether it commits at once. Without rows of wanted tables it may commit or not.
             if self._unsure and not body[0]:
-                raise self._uncertain(self._has_rows)
+                raise refusals.unsure(self._place, self._has_rows, _UNSURE)
             told += self._unsure or ()
             self._unsure = None
             self._commit(told)
@@ -367,29 +348,9 @@ class BinlogEvents:
             text = body[3:].decode("utf-8", "replace") if len(body) > 3 else "no reason is given"
             raise Incident(f"{self._place}: the server says that changes may be missing from its binlog here: {text}")
         else:
-            self._cannot(kind, flags, body)
-
-    def _cannot(self, kind: int, flags: int, body: bytes) -> None:
-        if kind == events.PARTIAL_UPDATE_ROWS:
-            entry = self._open.get(body[:6])
-            if entry is not None:
-                raise NotCarried(
-                    f"{self._place}: JSON of {entry.name} is logged in parts: "
-                    "`SET GLOBAL binlog_row_value_options = ''` and begin after this position"
-                )
-        elif kind == events.ANONYMOUS_GTID:
-            raise NotCarried(f"{self._place}: a transaction without a GTID: gtid_mode has to be ON")
-        elif kind == events.GTID_TAGGED:
-            raise NotCarried(f"{self._place}: a GTID with a tag, which is not supported: leave GTID_NEXT at AUTOMATIC")
-        elif kind in events.LOADS:
-            raise NotCarried(
-                f"{self._place}: LOAD DATA is logged as a statement, not as rows: "
-                "`SET GLOBAL binlog_format = 'ROW'` and begin after this position"
-            )
-        elif not flags & events.IGNORABLE_FLAG:
-            raise NotCarried(
-                f"{self._place}: an event of type {kind}, which is not known: is the server newer than this?"
-            )
+            entry = self._open.get(body[:6]) if kind == events.PARTIAL_UPDATE_ROWS else None
+            if (refusal := refusals.event(self._place, kind, flags, entry.name if entry else None)) is not None:
+                raise refusal
 
     def _quiet(self) -> int:
         """Return seconds, by the server's clock, up to which all has come if a heartbeat has come; 0 if unknown.
