@@ -112,8 +112,7 @@ class Worker:
                 self._turn()
                 if self._is_done and not self._publishing.open:
                     break
-            with suppress(Aborted, Fenced, NotAMember):
-                self._publishing.commit()
+            self._commit_what_is_whole()
         finally:
             self._close()
 
@@ -150,9 +149,13 @@ class Worker:
         try:
             return self._pump.take(timeout)
         except RelayError:
-            with suppress(Aborted, Fenced, NotAMember):
-                self._publishing.commit()
+            self._commit_what_is_whole()
             raise
+
+    def _commit_what_is_whole(self) -> None:
+        """Commit before the end, if that can be done: what is aborted is read again by whoever starts next."""
+        with suppress(Aborted, Fenced, NotAMember):
+            self._publishing.commit()
 
     def _look(self) -> None:
         self._serve_group()
@@ -309,8 +312,7 @@ class Worker:
         self._observer.metrics.read(source.source.name, page)
         if page.gone:
             if source.source.has_journals:
-                with suppress(Aborted, Fenced, NotAMember):
-                    self._publishing.commit()  # as in _take
+                self._commit_what_is_whole()
                 raise RelayError(
                     f"source {source.source.name}: shard {page.shard.id} is no longer there, and no journal told what "
                     "follows it: it was resharded and removed before it was read to its end. `relay reset CONFIG "
