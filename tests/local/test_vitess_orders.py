@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 
@@ -28,13 +29,19 @@ from tests import needs
 CUSTOMERS = [f"customer-{number:03}" for number in range(25)]
 
 
-@pytest.mark.services
-def test_a_writer_that_waits_too_long_for_a_row_writes_again_only_what_it_had_not_written() -> None:
-    """Or the topic would rightly have more changes than the writer knows of."""
+@pytest.fixture
+def orders() -> Iterator[VitessOrders]:
     needs.vitess()
     with ExitStack() as stack:
         orders = VitessOrders()
         orders.start(stack)
+        yield orders
+
+
+@pytest.mark.services
+def test_a_writer_that_waits_too_long_for_a_row_writes_again_only_what_it_had_not_written(orders: VitessOrders) -> None:
+    """Or the topic would rightly have more changes than the writer knows of."""
+    with ExitStack() as stack:
         writer = orders.workload(pause=0).writers[0]
         assert isinstance(writer, VitessWriter)
         stack.callback(writer.close)
@@ -57,33 +64,29 @@ def test_a_writer_that_waits_too_long_for_a_row_writes_again_only_what_it_had_no
 
 
 @pytest.mark.services
-def test_the_writers_know_what_the_table_holds_after_a_new_column_and_a_split() -> None:
-    needs.vitess()
-    with ExitStack() as stack:
-        orders = VitessOrders()
-        orders.start(stack)
-        workload = orders.workload(pause=0.002)
-        workload.warm_up()
-        workload.start()
-        told = []
-        for incident in orders.incidents():
-            time.sleep(0.7)
-            told.append(incident.do())
+def test_the_writers_know_what_the_table_holds_after_a_new_column_and_a_split(orders: VitessOrders) -> None:
+    workload = orders.workload(pause=0.002)
+    workload.warm_up()
+    workload.start()
+    told = []
+    for incident in orders.incidents():
         time.sleep(0.7)
-        history = workload.stop()
-        found = orders.versions()
-        assert check_versions("table", final_versions(history), found) == []
-        assert [text for text in told if SPLIT in text or ADDED in text] == told
-        old, new = orders.vitess.execute(f"SELECT count(*) FROM orders WHERE {ADDED} IS NULL"), set(KEYSPACES[AFTER])
-        assert old[0][0] < len(found)
-        for shard in new - set(TARGETS):
-            assert orders.vitess.execute("SELECT count(*) FROM orders", f"{AFTER}:{shard}") == ((0,),)
-        assert orders.vitess.execute("SELECT count(*) FROM orders", f"{BEFORE}:{SPLIT}") == ((0,),)
-        assert all(orders.vitess.execute("SELECT count(*) > 0 FROM orders", f"{AFTER}:{s}") == ((1,),) for s in TARGETS)
-        load = orders.load()
-        for item in random.sample(workload.items, 100):
-            value = load(cache_key(item), None).value
-            assert (version_in(value) if value is not None else None) == found.get(item)
+        told.append(incident.do())
+    time.sleep(0.7)
+    history = workload.stop()
+    found = orders.versions()
+    assert check_versions("table", final_versions(history), found) == []
+    assert [text for text in told if SPLIT in text or ADDED in text] == told
+    old, new = orders.vitess.execute(f"SELECT count(*) FROM orders WHERE {ADDED} IS NULL"), set(KEYSPACES[AFTER])
+    assert old[0][0] < len(found)
+    for shard in new - set(TARGETS):
+        assert orders.vitess.execute("SELECT count(*) FROM orders", f"{AFTER}:{shard}") == ((0,),)
+    assert orders.vitess.execute("SELECT count(*) FROM orders", f"{BEFORE}:{SPLIT}") == ((0,),)
+    assert all(orders.vitess.execute("SELECT count(*) > 0 FROM orders", f"{AFTER}:{s}") == ((1,),) for s in TARGETS)
+    load = orders.load()
+    for item in random.sample(workload.items, 100):
+        value = load(cache_key(item), None).value
+        assert (version_in(value) if value is not None else None) == found.get(item)
 
 
 def splitting() -> list[str]:
