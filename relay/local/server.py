@@ -175,8 +175,10 @@ class Server(ABC):
 def java_command(heap: str, *arguments: str) -> list[str]:
     """Return the start of a Java command line with a heap of at most ``heap`` (``512m``)."""
     # Short-lived processes that share few cores: the optimising compiler takes more CPU than it saves (measured:
-    # half the start, and half the broker's CPU over its first 500,000 records).
-    thrifty = ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
+    # half the start, and half the broker's CPU over its first 500,000 records). One thread of the parallel collector
+    # stops a broker for half as long as the serial one (13 against 27 ms), and leaves the other cores alone.
+    collector = ["-XX:+UseParallelGC", "-XX:ParallelGCThreads=1"]
+    thrifty = [*collector, "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
     return [str(find_java()), f"-Xmx{heap}", *thrifty, *arguments]
 
 

@@ -42,8 +42,8 @@ VSCHEMA = {
     "tables": {TABLE: {"column_vindexes": [{"column": "id", "name": "hash"}]}},
 }
 RATE = 200.0
-SECONDS = 30
-WARM_UP = 10  # seconds that are not counted, until the broker has compiled what it needs
+SECONDS = 60
+WARM_UP = 30  # seconds that are not counted, until the broker has compiled what it needs
 EXPLAINED = 15  # seconds of rows whose way is followed
 _ROW = 12
 
