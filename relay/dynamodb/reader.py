@@ -17,6 +17,7 @@ from relay.dynamodb.session import (
     Transient,
     TrimmedData,
 )
+from relay.errors import RelayError
 from relay.lineage import Checkpoint, Gap, Shard, Stream
 from relay.source import Page
 
@@ -90,6 +91,8 @@ class DynamoDBShardReader:
         self._empty = 0
         # A loss that no page has told of yet.
         self._gap: Gap | None = None
+        # What a record is refused for, to be raised after the page of those before it.
+        self._fault: RelayError | None = None
 
     def __repr__(self) -> str:
         return f"<DynamoDBShardReader[{self.shard.id} after {self.sequence or 'the horizon'}]>"
@@ -99,6 +102,8 @@ class DynamoDBShardReader:
 
     def read(self) -> Page:
         """Return the next page. Raises ``RelayError`` on what is final."""
+        if self._fault is not None:
+            raise self._fault
         begun = self.clock()
         for _ in range(_ITERATORS):
             try:
@@ -159,8 +164,15 @@ class DynamoDBShardReader:
     def _page(self, records: list[Any], begun: float, *, finished: bool) -> Page:
         changes, size, behind = [], 0, 0
         progress = self._idle_since(begun) if not records and not finished else None
-        for record in records:
-            change = self.format.change(record, self.floor)
+        for index, record in enumerate(records):
+            try:
+                change = self.format.change(record, self.floor)
+            except RelayError as error:
+                if not index:
+                    raise
+                # A reset past it would also pass by what came before it, were that not given.
+                self._fault, records, finished = error, records[:index], False
+                break
             created = change.committed_at // 1_000_000
             progress = float(created)
             behind += created < self.floor

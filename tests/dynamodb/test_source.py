@@ -373,6 +373,26 @@ def test_a_record_that_cannot_be_carried_is_refused_with_its_place(
         reader(source).read()
 
 
+def test_what_came_before_a_record_that_cannot_be_carried_is_given_first(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    """I1: a reset past the record passes by what is not on the topic by then."""
+    stream.page = 10
+    stream.shard("s")
+    for version in (1, 2, 3):
+        stream.put("s", "k", version)
+    del stream.shards[full("s")].records[2]["dynamodb"]["Keys"]
+    stream.close("s")
+    reading = reader(source)
+    page = reading.read()
+    assert (versions(page), page.records, page.finished) == ([1, 2], 2, False)
+    for _ in range(2):
+        with pytest.raises(RelayError, match="cannot be carried"):
+            reading.read()
+    with pytest.raises(RelayError, match="cannot be carried"):
+        reader(source, position=page.position).read()
+
+
 @pytest.mark.parametrize("columns", [None, {"id": "string", "version": "int", "text": "string"}])
 def test_a_snapshot_row_that_is_no_text_travels_as_it_is(
     stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch, columns: dict[str, str] | None

@@ -16,16 +16,21 @@ from typer.testing import CliRunner, Result
 from relay.avro.registry import open_schemas
 from relay.cli import app
 from relay.config import load
+from relay.errors import RelayError
 from relay.gtid import parse
+from relay.kafka.publisher import Aborted
 from relay.local.mariadb import MariaDB
 from relay.local.sql_server import PASSWORD, USER
 from relay.local.truth import read_changes
+from relay.worker import run
 from tests.faults.harness import Relay, wait_until
 from tests.mysql.resharding import VITESS, Load, Replication
 from tests.mysql.server import MySQL
 from tests.mysql.test_reshard import whole
 
 pytestmark = pytest.mark.services
+
+PARTED = "PARTITION BY RANGE (id) (PARTITION low VALUES LESS THAN (100), PARTITION high VALUES LESS THAN MAXVALUE)"
 
 
 class Relayed:
@@ -94,10 +99,7 @@ def test_what_came_before_a_statement_that_is_refused_is_on_the_topic_and_comes_
 ) -> None:
     """I1, I8: though both were waiting when the relay began, and however often it is started."""
     mariadb.execute(f"CREATE DATABASE {unique}")
-    mariadb.execute(
-        f"CREATE TABLE {unique}.item (id INT PRIMARY KEY, v INT) PARTITION BY RANGE (id) "
-        "(PARTITION low VALUES LESS THAN (100), PARTITION high VALUES LESS THAN MAXVALUE)"
-    )
+    mariadb.execute(f"CREATE TABLE {unique}.item (id INT PRIMARY KEY, v INT) {PARTED}")
     relayed = Relayed(tmp_path, unique, kafka.bootstrap_servers, json.dumps({"-": [mariadb.address]}))
     relayed.run()
     for number in range(10):
@@ -107,6 +109,31 @@ def test_what_came_before_a_statement_that_is_refused_is_on_the_topic_and_comes_
         refused = relayed.run(code=1)
         assert "DROP PARTITION" in refused.stderr
         assert sorted(change["key"]["id"] for change in relayed.changes("item")) == list(range(10))
+
+
+def test_a_refusal_ends_the_relay_though_what_came_before_it_cannot_be_committed(
+    kafka: Any, mariadb: MariaDB, unique: str, tmp_path: Path
+) -> None:
+    """I8, I10: and what was aborted comes once, when it can."""
+    mariadb.execute(f"CREATE DATABASE {unique}")
+    mariadb.execute(f"CREATE TABLE {unique}.item (id INT PRIMARY KEY) {PARTED}")
+    relayed = Relayed(tmp_path, unique, kafka.bootstrap_servers, json.dumps({"-": [mariadb.address]}))
+    relayed.run()
+    mariadb.execute(f"INSERT {unique}.item VALUES (1)")
+    mariadb.execute(f"ALTER TABLE {unique}.item DROP PARTITION low")
+    aborted = []
+
+    def probe(step: str) -> None:
+        if step == "before_commit":
+            aborted.append(step)
+            raise Aborted("by the test")
+
+    with pytest.raises(RelayError, match="DROP PARTITION"):
+        run(load(relayed.path), until_caught_up=True, probe=probe)
+    assert aborted
+    assert relayed.changes("item") == []
+    relayed.run(code=1)
+    assert [change["key"]["id"] for change in relayed.changes("item")] == [1]
 
 
 @pytest.mark.parametrize("kind", [MariaDB, MySQL])
