@@ -20,7 +20,7 @@ from pathlib import Path
 
 import orjson
 import yaml
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from relay.errors import RelayError
@@ -148,7 +148,12 @@ class Watch(threading.Thread):
         return next(at for at, readable in self._samples if readable == last)
 
     def _sample(self) -> None:
-        ends = [self._consumer.get_watermark_offsets(partition, timeout=10)[1] for partition in self._partitions]
+        try:
+            ends = [self._consumer.get_watermark_offsets(partition, timeout=10)[1] for partition in self._partitions]
+        except KafkaException as error:
+            if not error.args[0].retriable():  # a topic that was just made has no leaders yet
+                raise
+            return
         self._samples.append((time.monotonic(), sum(ends)))
 
 
