@@ -149,8 +149,6 @@ def _opaque(kind: int, raw: bytes) -> str:
         return f"{values.decimal_reader(precision, scale)(raw[2:]):f}"
     if kind in (table_map.DATE, table_map.DATETIME, table_map.TIMESTAMP, table_map.TIME):
         return _quoted(_temporal(kind, int.from_bytes(raw[:8], "little", signed=True)))
-    if kind == table_map.VAR_STRING:
-        return _quoted(raw.decode())
     encoded = b64encode(raw).decode()
     lines = [encoded[at : at + _BASE64_LINE] for at in range(0, len(encoded), _BASE64_LINE)]
     return _quoted(f"base64:type{kind}:" + "\n".join(lines))

@@ -139,7 +139,8 @@ def test_it_is_printed_as_mysql_does(document: Any, printed: str) -> None:
         ),
         (opaque(15, b"\x01"), '"base64:type15:AQ=="'),
         (opaque(252, b"x" * 60), '"base64:type252:' + "eHh4" * 19 + '\\neHh4"'),
-        (opaque(253, b'a"b'), '"a\\"b"'),
+        (opaque(253, b"MySQL"), '"base64:type253:TXlTUUw="'),
+        (opaque(253, b"\x00\xff"), '"base64:type253:AP8="'),
         (b"", "null"),
     ],
 )
