@@ -12,6 +12,7 @@ from relay.gtid import GtidSet, parse
 from relay.mysql.connection import Server
 from relay.mysql.dump import FORMAT_DESCRIPTION, Dump
 from relay.mysql.errors import Interrupted, NotCarried
+from relay.mysql.events import SILENT
 
 PREVIOUS_GTIDS, GTID_LIST = 35, 163
 _PATIENCE = 30.0
@@ -40,7 +41,7 @@ def look_into(server: Server, name: str) -> Binlog:
                     return Binlog(name, previous_gtids(buffer[start:end], f"{dump.address}, {name}"), begun)
                 elif kind == GTID_LIST:
                     return Binlog(name, gtid_list(buffer[start:end]), begun)
-                elif begun:
+                elif begun and kind not in SILENT:  # an encrypted file says first how
                     raise NotCarried(f"{dump.address}: {name} does not say what was executed before it: no GTIDs")
     raise Interrupted(f"{server.account.address}: the head of {name} did not come within {_PATIENCE:.0f} s")
 
