@@ -148,6 +148,8 @@ class ReplicatedEvents:
         self._has_emptied = False
         # What the checkpoint table says in this transaction, and said before it.
         self._row: tuple[CheckpointRow, GtidSet | None] | None = None
+        # What it said where its row is deleted, to be written anew.
+        self._deleted: dict[str, GtidSet] = {}
         # A transaction that was read to its end because it was too big to hold, and what was found there.
         self._known: tuple[str, bool, Origin | None] | None = None
         self._passes: bool | None = None
@@ -178,6 +180,7 @@ class ReplicatedEvents:
     def _begin(self, event: Begin, told: list[BinlogEvent]) -> None:
         self._begun, self._held, self._size, self._row, self._passes = event, [], 0, None, None
         self._has_emptied = False
+        self._deleted.clear()
         if self._known is not None and self._known[0] == event.gtid:
             _, self._passes, origin = self._known
             self._known = None
@@ -187,9 +190,12 @@ class ReplicatedEvents:
         if event.table.schema.source == str(self._checkpoints):
             for before, after in event.changes:
                 row = self._checkpoints.read(event.table.names, after) if after is not None else None
-                if row is not None and row.shard in self._parents:
-                    was = self._checkpoints.read(event.table.names, before) if before is not None else None
-                    self._row = row, was.position if was is not None else None
+                was = self._checkpoints.read(event.table.names, before) if before is not None else None
+                if row is None:
+                    if was is not None:
+                        self._deleted[was.shard] = was.position
+                elif row.shard in self._parents:
+                    self._row = row, was.position if was is not None else self._deleted.get(row.shard)
         elif self._passes is None:
             self._size += event.size
             if self._size <= self._limit:
@@ -240,9 +246,9 @@ class ReplicatedEvents:
         if parent.finished.contains(row.position):
             return False, None  # I3: its own stream has told it
         timestamp = row.timestamp or begun.timestamp
-        return True, Origin(
-            OriginToken(timestamp, parent.qualified, row.position.position), latest(row.position, before)
-        )
+        # Which of several servers made it a row does not say that was not there before; here it has one name, too.
+        name = begun.gtid if before is None and len(_servers(row.position)) > 1 else latest(row.position, before)
+        return True, Origin(OriginToken(timestamp, parent.qualified, row.position.position), name)
 
     def _is_finished(self, gtid: str) -> bool:
         """Whether a transaction that came here under its own name was read where it was made."""

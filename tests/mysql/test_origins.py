@@ -93,6 +93,23 @@ def origins(told: list[BinlogEvent]) -> list[tuple[str, str] | None]:
     ]
 
 
+def rewritten(number: int, last: int, deletes: bool) -> list[BinlogEvent]:
+    """As ``replicated``, its row not updated but written anew; transactions of an old server come before."""
+    row, was = (["1", source("-"), f"MySQL56/{A}:1-{at},{B}:1-1000", "1700000000"] for at in (last, last - 1))
+    begin, rows, _, commit = replicated(number, f"MySQL56/{A}:1-{last}", f"MySQL56/{A}:1-{last - 1}")
+    gone: list[BinlogEvent] = [Rows(VREPLICATION, [(was, None)], 100)] if deletes else []
+    return [begin, rows, *gone, Rows(VREPLICATION, [(None, row)], 100), commit]
+
+
+@pytest.mark.parametrize(
+    ("deletes", "names"), [(True, [f"{A}:102", f"{A}:103"]), (False, [f"{TARGET}:2", f"{TARGET}:3"])]
+)
+def test_transactions_whose_row_is_written_anew_have_each_a_name_of_their_own(deletes: bool, names: list[str]) -> None:
+    """I1: by one name, the later changes of a key would be taken for the first one come again."""
+    told = read(Stream(*(rewritten(number, 100 + number, deletes) for number in (2, 3))))
+    assert [each[0] for each in origins(told) if each] == names
+
+
 @pytest.mark.parametrize("held", [1 << 20, 5])
 def test_what_the_parent_has_told_is_dropped_and_the_rest_is_named_as_there(held: int) -> None:
     """I3, also of a transaction that is too big to hold."""
