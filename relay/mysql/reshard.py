@@ -29,6 +29,9 @@ _AGAIN = 1.0  # seconds between two questions to targets that are not ready
 _UNREADY = frozenset({"init", "copying", "error"})
 """States of Vitess' workflows in which rows are copied, or nothing is."""
 
+_GROUPS = "running"
+"""The state in which Vitess' replication may commit several transactions as one: not all of one may have been read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hop:
@@ -128,8 +131,9 @@ class HandingOver:
         self._connect = connect
         self._checkpoints = checkpoints
         self._clock = clock
-        # Where each target stood when it was asked, and how far its replication was by then, at most.
-        self._asked: tuple[Hop, Mapping[str, str], list[GtidSet]] | None = None
+        # Where each target stood when it was asked, how far its replication was by then, at most, and where those
+        # stood that may commit several transactions as one.
+        self._asked: tuple[Hop, Mapping[str, str], list[GtidSet], list[GtidSet]] | None = None
         self._again_at = 0.0
 
     def __call__(self, executed: GtidSet) -> tuple[Journal, Mapping[str, Any]] | None:
@@ -146,21 +150,35 @@ class HandingOver:
                 return None
             self._again_at = self._clock() + _AGAIN
             self._asked = self._ask(hop)
-        _, begins, reached = self._asked
-        if not all(executed.contains(each) for each in reached):
+        _, begins, reached, running = self._asked
+        if not all(executed.contains(each) for each in (*reached, *running)):
             return None  # this shard is read on until it has come so far
+        if not all(each.contains(executed) for each in running):
+            # I3: of what is committed as one after this, some may have been read here.
+            self._asked = None
+            raise Unavailable(
+                f"the replication from shard {self.shard} runs, and is not just where this shard has been read to: it "
+                "ends when both are at one place, as soon as writes pause or are switched over"
+            )
         return hop.journal(), {"targets": dict(begins)}
 
-    def _ask(self, hop: Hop) -> tuple[Hop, Mapping[str, str], list[GtidSet]]:
-        begins, reached = {}, []
+    def _ask(self, hop: Hop) -> tuple[Hop, Mapping[str, str], list[GtidSet], list[GtidSet]]:
+        begins: dict[str, str] = {}
+        reached: list[GtidSet] = []
+        running: list[GtidSet] = []
         for target in overlapping(self.shard, hop.targets):
             with closing(self._connect(target)) as server:
                 # First where it stands, then how far its replication is: what it applies after this is after that.
                 begins[target] = server.executed().position
-                reached.append(self._reached(server, target))
-        return hop, begins, reached
+                rows = self._rows(server, target)
+                least = rows[0].position
+                for row in rows[1:]:
+                    least = common(least, row.position)
+                reached.append(least)
+                running += [row.position for row in rows if row.state.lower() == _GROUPS]
+        return hop, begins, reached, running
 
-    def _reached(self, server: Server, target: str) -> GtidSet:
+    def _rows(self, server: Server, target: str) -> list[CheckpointRow]:
         found = [row for row in rows_of(server, self._checkpoints) if row.shard == self.shard]
         where = f"{self._checkpoints} of shard {target} ({server.account.address})"
         if not found:
@@ -170,10 +188,7 @@ class HandingOver:
         for row in found:
             if row.state.lower() in _UNREADY:
                 raise Unavailable(f"{where} says that the replication from shard {self.shard} is {row.state}")
-        least = found[0].position
-        for row in found[1:]:
-            least = common(least, row.position)
-        return least
+        return found
 
 
 def rows_of(server: Server, checkpoints: CheckpointTable) -> list[CheckpointRow]:

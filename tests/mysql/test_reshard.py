@@ -289,5 +289,54 @@ def test_a_shard_hands_over_only_from_within_what_was_read(servers: list[MariaDB
     assert more == {"targets": at}
 
 
+def test_a_shard_hands_over_between_two_commits_of_a_replication_that_commits_several_transactions_as_one(
+    servers: list[MariaDB], unique: str
+) -> None:
+    """I3: of one such commit it would have told a part, which the target tells again by another name."""
+    meta = prepare(servers, unique)
+    origin, low, high = servers
+    targets = {"-80": low, "80-": high}
+    at = int(origin.gtid.rpartition("-")[2])
+
+    def position(ahead: int) -> str:
+        return f"MariaDB/{origin.gtid.rpartition('-')[0]}-{at + ahead}"
+
+    for shard, target in targets.items():
+        values = ('shard:"0"', position(5 if shard == "-80" else 7), "Running")
+        target.execute(f"INSERT {meta} (source, pos, state) VALUES (%s, %s, %s)", values)
+    now = 0.0
+    end = HandingOver(
+        "0",
+        lambda: ["0", *targets],
+        lambda shard: reached(targets[shard]),
+        CheckpointTable.named(meta),
+        clock=lambda: now,
+    )
+    assert end(parse(position(6))) is None
+    with pytest.raises(Unavailable, match="as soon as"):
+        end(parse(position(7)))
+    low.execute(f"UPDATE {meta} SET pos = %s", (position(9),))
+    now += 10
+    assert end(parse(position(8))) is None
+    with pytest.raises(Unavailable, match="as soon as"):
+        end(parse(position(9)))
+    high.execute(f"UPDATE {meta} SET pos = %s", (position(9),))
+    now += 10
+    assert end(parse(position(9))) is not None
+
+
+def test_a_shard_hands_over_once_the_replication_has_been_stopped(servers: list[MariaDB], unique: str) -> None:
+    """What is logged after that at the origin, as by the replication back, no target gets."""
+    meta = prepare(servers, unique)
+    origin, low, high = servers
+    targets = {"-80": low, "80-": high}
+    for target in targets.values():
+        values = ('shard:"0"', f"MariaDB/{origin.gtid}", "Stopped")
+        target.execute(f"INSERT {meta} (source, pos, state) VALUES (%s, %s, %s)", values)
+    origin.execute(f"INSERT {unique}.t VALUES (1, 1)")
+    end = HandingOver("0", lambda: ["0", *targets], lambda shard: reached(targets[shard]), CheckpointTable.named(meta))
+    assert end(parse(f"MariaDB/{origin.gtid}")) is not None
+
+
 def reached(server: MariaDB) -> Server:
     return connect(server.host, server.port, USER, PASSWORD)
