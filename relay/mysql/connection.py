@@ -208,10 +208,24 @@ class Server:
                 f"gtid_mode is {settings.get('gtid_mode', 'OFF')}: `SET GLOBAL enforce_gtid_consistency = ON`, then "
                 "`SET GLOBAL gtid_mode = ...` by OFF_PERMISSIVE and ON_PERMISSIVE to ON"
             )
-        if self.read_only and not _on(settings.get("log_replica_updates", settings.get("log_slave_updates", "ON"))):
-            name = "log_slave_updates" if self.is_mariadb else "log_replica_updates"
-            found.append(f"it does not log what it replicates: start it with `{name}`")
+        if self.read_only and not self.logs_replicated:
+            found.append(self._replicated_problem)
         return found
+
+    @property
+    def logs_replicated(self) -> bool:
+        """Whether what it replicates comes into its own binlog, as by default MariaDB's replicas do not do."""
+        return _on(self.settings.get("log_replica_updates", self.settings.get("log_slave_updates", "ON")))
+
+    def verify_replica(self) -> None:
+        """Raises ``Denied`` if a server that replicates does not log it, be it writable or not."""
+        if not self.logs_replicated:
+            raise Denied(f"{self.account.address}: its binlog cannot be read: {self._replicated_problem}")
+
+    @property
+    def _replicated_problem(self) -> str:
+        name = "log_slave_updates" if self.is_mariadb else "log_replica_updates"
+        return f"it does not log what it replicates: start it with `{name}`"
 
 
 def _on(value: str | None) -> bool:

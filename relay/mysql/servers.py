@@ -158,6 +158,8 @@ class ShardServers:
         self._avoid: dict[str, float] = {}
         self._refusals: dict[str, tuple[RelayError, float]] = {}
         self._lacking_since: float | None = None
+        # Whether a server that may be the primary did not answer when one was last looked for.
+        self.has_unasked = False
 
     def __repr__(self) -> str:
         return f"<ShardServers[{self.shard}: {', '.join(self.addresses())}]>"
@@ -215,15 +217,18 @@ class ShardServers:
 
     def primary(self) -> Server | None:
         """Connect to the first server that is no replica; None if none answers."""
+        self.has_unasked = False
         for address in self._ordered():
             try:
                 server = self._connect(address)
             except RelayError:
+                self.has_unasked = True
                 continue
             try:
                 if not role_of(server).is_replica:
                     return server
             except RelayError as error:
+                self.has_unasked = True
                 log.info("shard %s: %s", self.shard, error)
             server.close()
         return None
@@ -254,7 +259,9 @@ class ShardServers:
         server = self._connect(address)
         try:
             server.verify()
-            executed, role = server.executed(), role_of(server)
+            executed, role = _held(server, needed), role_of(server)
+            if role.is_replica:
+                server.verify_replica()
             is_behind = not executed.contains(needed)
             has_diverged = needed.diverges(executed) or (not is_behind and not _has_all(server, partly))
         except BaseException:
@@ -328,9 +335,11 @@ def _common(executed: GtidSet, new: Found, seen: Mapping[str, Mapping[str, int]]
     shared = []
     for gtid in str(executed).split(","):
         domain, server, sequence = gtid.split("-")
-        has = theirs.get(domain, {})
-        if not has or has.get(server, 0) >= int(sequence):
-            shared.append(gtid)  # another server's domain, or all of it
+        has = theirs.get(domain)
+        if has is None:
+            continue  # kept, it would be missing again
+        if has.get(server, 0) >= int(sequence):
+            shared.append(gtid)
             continue
         mine = {**seen.get(domain, {}), server: int(sequence)}
         both = [(min(mine[each], has[each]), each) for each in mine.keys() & has.keys()]
@@ -365,6 +374,23 @@ def _has_all(server: Server, gtids: Sequence[str]) -> bool:
         if written.get(domain, {}).get(origin, 0) < int(sequence):
             return False
     return True
+
+
+def _held(server: Server, needed: GtidSet) -> GtidSet:
+    """Return what a server has: also, of MariaDB, of a domain of which nothing is in its binlog, what it was made with.
+
+    Such a domain was idle since the server was copied from another, and MariaDB lets a reader go on after it.
+    """
+    executed = server.executed()
+    if not server.is_mariadb or not isinstance(needed, MariaDBSet) or executed.contains(needed):
+        return executed
+    known = {gtid.partition("-")[0] for gtid in str(executed).split(",")}
+    more = [
+        gtid
+        for gtid in str(server.gtid_set("@@global.gtid_slave_pos")).split(",")
+        if gtid and gtid.partition("-")[0] not in known
+    ]
+    return executed | parse("MariaDB/" + ",".join(more)) if more else executed
 
 
 def _written(server: Server) -> dict[str, dict[str, int]]:
