@@ -6,7 +6,6 @@ and checks, and tables that are emptied before a row of them was seen.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,9 +20,6 @@ from relay.sql.tables import Table, lay_out
 
 if TYPE_CHECKING:
     from relay.config import MySQLSource
-
-_REPLACES = re.compile(r"(?:\s|/\*.*?\*/)*CREATE\s+OR\s+REPLACE\b", re.IGNORECASE | re.DOTALL)
-"""A table that takes the place of another, which MariaDB drops without saying so."""
 
 
 class Layouts:
@@ -44,13 +40,13 @@ class Layouts:
     def wanted(self, database: str, table: str) -> bool:
         return database == self.database and (not self._named or table in self._named)
 
-    def emptied(self, sql: str, said: Classified) -> list[str]:
-        """Return the wanted tables that hold no row any more after the statement ``sql``, which says ``said``."""
+    def emptied(self, said: Classified) -> list[str]:
+        """Return the wanted tables that hold no row any more after a statement, or hold none but its own."""
         if said.temporary:
             return []
         if said.kind is Kind.DROP_DATABASE:
             return self.known() if said.tables and said.tables[0][0] == self.database else []
-        if said.kind in (Kind.TRUNCATE, Kind.DROP) or (said.kind is Kind.CREATE and _REPLACES.match(sql)):
+        if said.kind in (Kind.TRUNCATE, Kind.DROP) or said.replaces:
             return [table for database, table in said.tables if self.wanted(database, table)]
         return []
 

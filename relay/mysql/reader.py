@@ -169,7 +169,7 @@ class BinlogShardReader:
         if transactions.position != self._read_before:
             self._read_before = transactions.position
             self.servers.goes_on()
-            self._remember(transactions.position)
+            self._remember()
         changes, size, tables, behind = transactions.take()
         return Page(
             self.shard,
@@ -208,6 +208,8 @@ class BinlogShardReader:
         """Take in a heartbeat: what was logged before it has come."""
         if self._found is None:
             return
+        if self._head is not None and not self.transactions.executed.contains(self._head[0]):
+            return  # MySQL sends them, too, while it passes over what was read before
         lag = self._found.role.lag if self._found.role.is_replica else 0.0
         reached = min(float(timestamp), self.clock()) - _SLACK - lag
         if reached > (self.transactions.progress or 0.0):
@@ -281,11 +283,10 @@ class BinlogShardReader:
             if sequence <= read.get(domain, 0):
                 self._seen.setdefault(domain, {})[origin] = sequence
 
-    def _remember(self, position: str) -> None:
-        flavour, _, text = position.partition("/")
-        if flavour == "MariaDB":
-            for domain, origin, sequence in _gtids(text):
-                self._seen.setdefault(domain, {})[origin] = sequence
+    def _remember(self) -> None:
+        for domain, origin, sequence in _gtids(",".join(self.transactions.last.values())):
+            self._seen.setdefault(domain, {})[origin] = sequence
+        self.transactions.last.clear()
 
     def _look(self, is_idle: bool) -> None:
         """Ask now and then where the head is, and whether this is still the server to read."""
@@ -343,6 +344,8 @@ class BinlogShardReader:
         asked = parse(gtid)
         if not self._of_primary.contains(asked):
             self._of_primary = self._ask_primary() or self._of_primary
+            if self._primary is None and self.servers.has_unasked:
+                return False  # a primary that does not answer may have it; one that never had it has lost it (I9)
         return not self._of_primary.contains(asked)
 
 

@@ -238,7 +238,8 @@ class MySQLSource:
 
     def _verify(self, server: Server) -> None:
         server.verify()
-        role_of(server)  # whether it can be asked
+        if role_of(server).is_replica:
+            server.verify_replica()
         wanted = "SELECT 1 FROM information_schema.SCHEMATA WHERE SCHEMA_NAME = %s"
         if not server.execute(wanted, (self.config.database,)):
             raise Unavailable(
@@ -263,7 +264,7 @@ class MySQLSource:
             return self._checkpoints.is_it(database, table) or self.layouts.wanted(database, table)
 
         def empties(event: Statement) -> bool:
-            return bool(self.layouts.emptied(event.sql, classify(event.sql, event.database, event.ansi_quotes)))
+            return bool(self.layouts.emptied(classify(event.sql, event.database, event.ansi_quotes)))
 
         def opened(server: Server, executed: GtidSet) -> Events:
             at: Callable[[GtidSet], Events] = partial(_binlog, server, layout, wanted)

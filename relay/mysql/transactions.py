@@ -22,6 +22,7 @@ from relay.mysql.origins import OriginBegin
 from relay.mysql.positions import TimestampMap
 from relay.source import STREAMED_PAGE
 from relay.sql.changes import TransactionChanges
+from relay.sql.done import Done, further, of_position, to_position
 from relay.sql.statements import classify
 from relay.sql.tables import Table
 
@@ -55,9 +56,9 @@ class ShardTransactions:
         self._on_beat = on_beat
         self._executed: tuple[str, GtidSet] = ("", parse(""))
         # Of transactions that were published in part: how many rows.
-        self._partly: dict[str, int] = dict(position.get("others", {}))
-        if "transaction" in position:
-            self._partly = {position["transaction"]: position["rows_done"], **self._partly}
+        self._partly: dict[str, Done] = of_position(position)
+        # MariaDB: the last GTID of each server in each domain, since they were last taken.
+        self.last: dict[str, str] = {}
         self._times = times
         self._noted = 0
         self._changes = TransactionChanges(stream.source, stream.qualified(shard), floor)
@@ -108,14 +109,10 @@ class ShardTransactions:
         position: dict[str, Any] = {"gtid": self.position}
         partly = dict(self._partly)
         if self._is_open and self._begun is not None:
-            done = max(self._changes.rows_done, partly.pop(self._begun.gtid, 0))
+            done = further(self._changes.rows_of, partly.pop(self._begun.gtid, {}))
             if done:
                 partly = {self._begun.gtid: done, **partly}
-        if partly:
-            first = next(iter(partly))
-            position["transaction"], position["rows_done"] = first, partly.pop(first)
-        if partly:
-            position["others"] = partly  # servers may have committed in another order
+        position |= to_position(partly)  # several: servers may have committed in another order
         if self.local:
             position["local"] = self.local.position
         return position
@@ -142,7 +139,7 @@ class ShardTransactions:
         self._waiting.clear()
         self._row = 0
         if self._is_open and self._begun is not None:
-            if done := max(self._changes.rows_done, self._partly.get(self._begun.gtid, 0)):
+            if done := further(self._changes.rows_of, self._partly.get(self._begun.gtid, {})):
                 self._partly[self._begun.gtid] = done
             self._saved, self._saved_size = self._taken()
             # The row that is held back is read again, too.
@@ -236,7 +233,7 @@ class ShardTransactions:
             committed_at=begun.committed_at,
             origin=origin.token if origin else None,
             origin_gtid=origin.gtid if origin else None,
-            skip=self._partly.get(begun.gtid, 0),
+            skip=self._partly.get(begun.gtid),
         )
         self._is_open = True
 
@@ -271,6 +268,8 @@ class ShardTransactions:
             self.local = self.local | parse(begun.gtid)
         if self._partly:
             self._partly.pop(begun.gtid, None)
+        if ":" not in begun.gtid:
+            self.last[begun.gtid.rpartition("-")[0]] = begun.gtid
         self.position = begun.position
         self.progress = float(begun.timestamp)
         self._begun = None
@@ -279,7 +278,7 @@ class ShardTransactions:
         said = classify(event.sql, event.database, event.ansi_quotes)
         if said.temporary:
             return
-        self._empty(self.layouts.emptied(event.sql, said))
+        self._empty(self.layouts.emptied(said))
         for (database, old), (_, new) in said.renamed:
             if self.layouts.wanted(database, old):
                 log.warning(

@@ -15,6 +15,7 @@ from typing import Any
 from relay.change import Change, Images, Operation, Snapshot, Transaction, event_id, event_ids
 from relay.errors import RelayError
 from relay.sql.counts import KeyCounts
+from relay.sql.done import ANY, Done
 from relay.sql.tables import Row, Table
 from relay.token import EventToken, OriginToken
 
@@ -45,7 +46,7 @@ class TransactionChanges:
         self.shard = shard
         self.floor = floor
         # Of the open transaction: rows whose changes were taken or skipped, the one held back not among them.
-        self.rows_done = 0
+        self.rows_of: dict[str, int] = {}
         # Changes whose own time is before the floor, since they were last asked for.
         self.behind = 0
         # The last token made.
@@ -61,6 +62,9 @@ class TransactionChanges:
         # How many at the end of these are held back, and the bytes of their row.
         self._held = 0
         self._held_size = 0
+        self._held_of = ""
+        # Rows, by table, that were published before.
+        self._skips: dict[str, int] = {}
         self._is_open = False
 
     def __repr__(self) -> str:
@@ -75,12 +79,12 @@ class TransactionChanges:
         committed_at: int | None = None,
         origin: OriginToken | None = None,
         origin_gtid: str | None = None,
-        skip: int = 0,
+        skip: Done | None = None,
     ) -> None:
         """Begin the transaction ``gtid``.
 
         ``position``: the executed set up to and including it, flavour in front. ``timestamp``: seconds, of its GTID
-        or BEGIN event. ``committed_at``: microseconds, where known better than that. ``skip``: rows of it that were
+        or BEGIN event. ``committed_at``: microseconds, where known better than that. ``skip``: what of it was
         published before. ``origin`` and ``origin_gtid``: where, and as what, it was first made; the event ids are
         then those that it had there.
         """
@@ -88,11 +92,11 @@ class TransactionChanges:
             raise ValueError("an origin needs the GTID that the transaction had there")
         self._counts.clear()
         self._is_open = True
-        self.rows_done = 0
+        self.rows_of = {}
         self._gtid = gtid
         self._committed_at = timestamp * 1_000_000 if committed_at is None else committed_at
         self._is_behind = timestamp < self.floor
-        self._skip = skip
+        self._skips = dict(skip or {})
         self._order = 0
         self._origin = origin
         shard, self._id_position = (self.shard, gtid) if origin is None else (origin.shard, origin_gtid or "")
@@ -124,14 +128,13 @@ class TransactionChanges:
         else:
             gone = self._change(Operation.DELETE, maker, before, maker.image(before), None)
             made = self._change(Operation.INSERT, maker, after, None, maker.image(after))
-        if self._skip:
-            self._skip -= 1
-            self.rows_done += 1
+        if self._skips and self._is_skipped(table.name):
             return
         if self._held:
             self._release()
         self._held = 1
         self._held_size = size or 1
+        self._held_of = table.name
         if gone is not None:
             self._ready.append(gone)
             self._held = 2
@@ -159,6 +162,7 @@ class TransactionChanges:
             self._release()
         self._ready.append(change)
         self._held = self._held_size = 1
+        self._held_of = table.name
 
     def end(self) -> None:
         """End the transaction: what was held back is its last change."""
@@ -176,6 +180,11 @@ class TransactionChanges:
         if self._held:
             del ready[-self._held :]
         return ready
+
+    @property
+    def rows_done(self) -> int:
+        """How many rows of the open transaction were taken or skipped."""
+        return sum(self.rows_of.values())
 
     def read(self, table: Table, row: Row, snapshot: Snapshot, now: float) -> None:
         """Take one copied row, between transactions. ``now``: seconds, when its page was asked for."""
@@ -204,8 +213,23 @@ class TransactionChanges:
     def _release(self) -> None:
         self.size += self._held_size
         self._held = 0
-        self.rows_done += 1
+        self._count(self._held_of)
         self.token = self._token
+
+    def _count(self, table: str) -> None:
+        self.rows_of[table] = self.rows_of.get(table, 0) + 1
+
+    def _is_skipped(self, table: str) -> bool:
+        name = ANY if ANY in self._skips else table
+        left = self._skips.get(name, 0)
+        if not left:
+            return False
+        if left > 1:
+            self._skips[name] = left - 1
+        else:
+            del self._skips[name]
+        self._count(table)
+        return True
 
     def _change(self, operation: Operation, maker: _Maker, row: Row, old: Any, new: Any) -> Change:
         table, identity, order = maker.table, maker.identity(row), self._order

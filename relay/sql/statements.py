@@ -36,6 +36,7 @@ class Classified:
     """``tables``: that it empties, drops, alters, creates, or renames from. ``renamed``: from and to, of each.
 
     ``names``: of CHANGE, every name in it that may be a table's. ``temporary``: nothing but temporary tables.
+    ``replaces``: a CREATE OR REPLACE, which begins with an empty table.
     """
 
     kind: Kind
@@ -43,6 +44,7 @@ class Classified:
     renamed: tuple[tuple[Name, Name], ...] = ()
     names: tuple[Name, ...] = ()
     temporary: bool = False
+    replaces: bool = False
 
 
 _TOKEN = re.compile(
@@ -225,8 +227,9 @@ def _rename(reader: _Reader) -> Classified:
 
 
 def _alter(reader: _Reader) -> Classified:
-    while reader.skip("ONLINE", "IGNORE"):
-        pass
+    ignores = False
+    while reader.now.says("ONLINE", "IGNORE"):
+        ignores = reader.step().says("IGNORE") or ignores
     if not reader.skip("TABLE"):
         return Classified(Kind.OTHER)
     reader.if_exists()
@@ -251,6 +254,8 @@ def _alter(reader: _Reader) -> Classified:
             and reader.now.says("PARTITION", "TABLESPACE")
         ):
             silently.append(table)
+        elif depth == 0 and ignores and token.says("UNIQUE", "PRIMARY") and not silently:
+            silently.append(table)  # of rows with one key, all but one go
         elif depth == 0 and (
             (silently and token.says("WITH") and reader.skip("TABLE"))
             or (token.says("CONVERT") and reader.skip("TABLE"))
@@ -261,11 +266,10 @@ def _alter(reader: _Reader) -> Classified:
 
 
 def _create(reader: _Reader) -> Classified:
-    if reader.skip("OR"):
-        reader.skip("REPLACE")
+    replaces = reader.skip("OR") and reader.skip("REPLACE")
     temporary = reader.skip("TEMPORARY")
     if not reader.skip("TABLE"):
         return Classified(Kind.OTHER)
     reader.if_exists()
     table = reader.name()
-    return Classified(Kind.CREATE, (table,) if table else (), temporary=temporary)
+    return Classified(Kind.CREATE, (table,) if table else (), temporary=temporary, replaces=replaces)

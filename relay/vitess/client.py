@@ -77,18 +77,23 @@ class Vtgate:
         tablet_type: str = "REPLICA",
         cells: str = "",
         copy: Sequence[str] = (),
+        best_effort: bool = False,
         heartbeat: int = 1,
     ) -> Call:
         """Open one stream over ``shards``, each at its position; an empty one copies the tables first.
 
-        ``rules``: by table, the select that filters it. ``copy``: the tables that are copied. ``heartbeat``: seconds
-        of silence after which vtgate sends one. Its answers are `VStreamResponse` bytes. What is wrong with the
+        ``rules``: by table, the select that filters it. ``copy``: the tables that are copied. ``best_effort``: rows of
+        tables that are not there any more come, without their columns' names. ``heartbeat``: seconds of silence after
+        which vtgate sends one. Its answers are `VStreamResponse` bytes. What is wrong with the
         request is told by ``take``.
         """
         request = pb.VStreamRequest(
             tablet_type=TABLET_TYPES[tablet_type],
             vgtid=pb.VGtid(shard_gtids=shards),
-            filter=pb.Filter(rules=[pb.Rule(match=table, filter=select) for table, select in rules.items()]),
+            filter=pb.Filter(
+                rules=[pb.Rule(match=table, filter=select) for table, select in rules.items()],
+                field_event_mode=int(best_effort),
+            ),
             flags=pb.VStreamFlags(
                 heartbeat_interval=heartbeat,
                 cells=cells,

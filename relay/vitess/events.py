@@ -6,7 +6,7 @@ vstreamer.go, uvstreamer.go and vstream_manager.go (v0.23): strict while replica
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
 from relay.avro.rows import TableSchema
@@ -16,18 +16,19 @@ from relay.gtid import GtidError
 from relay.lineage import Journal
 from relay.source import STREAMED_PAGE
 from relay.sql.changes import TransactionChanges
+from relay.sql.done import Done, further
 from relay.sql.statements import Classified, Kind, Name, classify
 from relay.sql.tables import Row, Table
-from relay.vitess.losses import refusal, warn_of_gone
+from relay.vitess.journals import early, ends, told
+from relay.vitess.losses import emptied, refill, refusal, warn_of_gone, warn_of_left_out, warn_of_rename
 from relay.vitess.position import Place, added, canonical, including
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.rows import Decoder
-from relay.vitess.tables import Tables
+from relay.vitess.rows import Decoder, Partial
+from relay.vitess.tables import INTERNAL, Tables
 
 BEGIN, COMMIT, ROLLBACK, DDL, OTHER, ROW, FIELD, VGTID, JOURNAL, COPY_COMPLETED = 2, 3, 4, 5, 11, 12, 13, 15, 16, 20
 _STATEMENTS = (6, 7, 8, 9)  # INSERT, REPLACE, UPDATE, DELETE as statements
 _OTHER = Classified(Kind.OTHER)
-_SHARDS = 1  # the migration type of a reshard
 
 LARGEST_UNNAMED = 64 << 20
 """Bytes of one transaction, as sent, that wait for its GTID where vtgate sends that only at the end (before v23)."""
@@ -40,7 +41,8 @@ class Broken(Exception):
 class ShardEvents:
     """Used by one thread. ``place``: where the stream was opened. ``snapshot``: of the rows that are copied.
 
-    ``wanted``: whether a table is relayed, by its name, also if it is not there any more.
+    ``wanted``: whether a table is relayed, by its name, also if it is not there any more. ``gone``: tables whose DROP
+    comes in this stream.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class ShardEvents:
         largest_unnamed: int = LARGEST_UNNAMED,
         page_bytes: int = STREAMED_PAGE,
         wanted: Callable[[str], bool],
+        gone: Container[str] = (),
     ) -> None:
         self.qualified = qualified
         self.keyspace = keyspace
@@ -81,6 +84,7 @@ class ShardEvents:
         self.largest_unnamed = largest_unnamed
         self._page_bytes = page_bytes
         self._wanted = wanted
+        self._gone = gone
         self._snapshot = snapshot
         self._copy_begun = copy_begun
         self._decoders: dict[str, Decoder | None] = {}
@@ -103,6 +107,8 @@ class ShardEvents:
         self._has_begun = False
         self._waiting: list[pb.RowEvent] = []
         self._waits_since = 0
+        # Tables that a statement of it empties.
+        self._emptied: list[Table] = []
         # Copied rows of a batch that is not ended.
         self._copying: list[pb.RowEvent] = []
         # Its position, once that came, with its canonical text.
@@ -122,9 +128,13 @@ class ShardEvents:
 
     def place_now(self) -> Place:
         """Where to go on once the changes that were ready are published."""
-        if self._has_begun and self.changes.rows_done:
-            return replace(self.place, transaction=self._gtid, rows_done=self.changes.rows_done)
+        if self._has_begun and (done := further(self.changes.rows_of, self._done_before())):
+            return replace(self.place, transaction=self._gtid, done=done)
         return self.place
+
+    def _done_before(self) -> Done:
+        """Return what was published of the open transaction when it was read before."""
+        return self.place.done if self.place.transaction == self._gtid else {}
 
     # ------------------------------------------------------------------ events
 
@@ -187,6 +197,8 @@ class ShardEvents:
             self._open(event)
         if not self._timestamp:
             self._timestamp = event.timestamp
+        if self._emptied:
+            raise refill(self.qualified, self._gtid or f"what follows {self.place.executed}", self._emptied[0].name)
         if self._has_begun:
             self._apply(rows)
             return
@@ -229,10 +241,8 @@ class ShardEvents:
     def _begin(self, transaction: str, position: str) -> None:
         if not transaction:
             raise Broken(f"rows after {self.place.executed} whose position {position} adds nothing to it")
-        place = self.place
-        skip = place.rows_done if place.transaction == transaction else 0
         self._gtid = transaction
-        self.changes.begin(transaction, position, self._timestamp, skip=skip)
+        self.changes.begin(transaction, position, self._timestamp, skip=self._done_before())
         self._has_begun = True
         waiting, self._waiting = self._waiting, []
         for rows in waiting:
@@ -247,6 +257,8 @@ class ShardEvents:
                     f"{self.place.executed} came without a GTID: is its engine a transactional one?"
                 )
             self._begin(transaction, self._including(transaction))
+        if self._emptied:
+            self._empty()
         if self._has_begun:
             self.changes.end()
         if self._copying:
@@ -262,19 +274,22 @@ class ShardEvents:
         executed = place.executed
         if vgtid is not None:
             executed = self._position
-            if place.copied is not None:
+            # Without a key the table has no row so far, or all: what that means is for COPY_COMPLETED to say.
+            if place.copied is not None and vgtid.table_p_ks:
                 place = replace(place, pks=tuple(vgtid.table_p_ks))
         elif self._gtid:
             executed = self._including(self._gtid)
-        if place.transaction and (not place.rows_done or self._gtid == place.transaction):
-            place = replace(place, transaction="", rows_done=0)
+        if place.transaction and (not place.done or self._gtid == place.transaction):
+            place = replace(place, transaction="", done={})
         self.place = place.past(executed)
         seconds = self._timestamp or event.timestamp
         if seconds:
             self.progress = float(seconds)
 
     def _statement(self, event: pb.VEvent) -> bool:
-        if self._has_begun:
+        # CREATE TABLE ... SELECT: its rows, and the COMMIT, are still to come.
+        is_inside = self._is_open and event.event_gtid == self._gtid
+        if not is_inside and (self._has_begun or self._waiting):
             raise Broken("a statement inside of a transaction with rows")
         said = classify(event.statement, "") if event.type == DDL else _OTHER
         statement, at = event.statement, self._position or event.event_gtid or f"what follows {self.place.executed}"
@@ -283,24 +298,27 @@ class ShardEvents:
                 if self.changes.size:
                     return False  # so that whoever begins after it has what came before
                 raise refusal(self.qualified, name, statement, at)
-        is_emptied = said.kind in (Kind.TRUNCATE, Kind.DROP) and not said.temporary
-        emptied = said.tables if is_emptied else ()
-        known = [table for _, name in emptied if (table := self.tables.known(name)) is not None]
-        for name in self._given(emptied):
-            if self.tables.known(name) is None and self._wanted(name):
+        for (_, old), (_, new) in said.renamed:
+            if self._wanted(old) and not new.startswith(INTERNAL):
+                warn_of_rename(self.qualified, old, new)
+        for name in self._given(emptied(said)):
+            if (table := self.tables.known(name)) is not None:
+                self._emptied.append(table)
+            elif self._wanted(name) and not said.replaces:
                 warn_of_gone(self.qualified, name, statement, at)
-        if known:
-            position = self._position or self._including(event.event_gtid)
-            transaction = event.event_gtid or added(self.place.executed, position)
-            self.changes.begin(transaction, position, event.timestamp)
-            for table in known:
-                self._touched.setdefault(table.name, table)
-                self.changes.truncate(table)
-            self.changes.end()
-        self._gtid, self._timestamp = event.event_gtid, event.timestamp
-        self._advance(event)
-        self._reset()
+        if not is_inside:
+            self._gtid, self._timestamp = event.event_gtid, event.timestamp
+            self._commit(event)
         return True
+
+    def _empty(self) -> None:
+        """Tell of the tables that are emptied, at the end: so no page ends between two of them."""
+        if not self._has_begun:
+            position = self._position or self._including(self._gtid)
+            self._begin(self._gtid or added(self.place.executed, position), position)
+        for table in self._emptied:
+            self._touched.setdefault(table.name, table)
+            self.changes.truncate(table)
 
     def _given(self, names: Sequence[Name]) -> list[str]:
         """Return those of the tables that rows may have been given of."""
@@ -314,7 +332,13 @@ class ShardEvents:
         if field.is_internal_table:
             return True
         copied = self.place.copied is not None and not event.timestamp and not event.event_gtid
-        decoder = self.tables.decoder(field, copied=copied)
+        try:
+            decoder = self.tables.decoder(field, copied=copied)
+        except RelayError as error:
+            if field.table_name not in self._gone:
+                raise
+            warn_of_left_out(self.qualified, field.table_name, error)
+            decoder = None
         if copied and self._copying and self._copied.get(field.table_name) is not decoder:
             raise Broken(f"the columns of {field.table_name} changed inside of a batch that is copied")
         if decoder is not None and self._touched.get(decoder.table.name, decoder.table) is not decoder.table:
@@ -328,7 +352,7 @@ class ShardEvents:
         decoder = self._decoder(event.table_name, self._decoders)
         if decoder is None:
             return
-        table, decode, row = decoder.table, decoder.decode, self.changes.row
+        table, decode, decode_before, row = decoder.table, decoder.decode, decoder.before, self.changes.row
         self._touched[table.name] = self._last = table
         for change in event.row_changes:
             before: Row | None = None
@@ -336,16 +360,18 @@ class ShardEvents:
             size = 0
             try:
                 if change.HasField("before"):
-                    before = decode(change.before)
+                    before = decode_before(change.before)
                     size = len(change.before.values)
                 if change.HasField("after"):
                     if change.HasField("data_columns") or change.HasField("json_partial_values"):
-                        raise RelayError(
-                            f"shard {self.qualified}: a row of {table.name} in {self._gtid} has not all of its "
-                            "columns: set binlog_row_image to FULL, and binlog_row_value_options to nothing"
-                        )
+                        raise Partial
                     after = decode(change.after)
                     size += len(change.after.values)
+            except Partial:
+                raise RelayError(
+                    f"shard {self.qualified}: a row of {table.name} in {self._gtid} has not all of its columns: set "
+                    "binlog_row_image to FULL, and binlog_row_value_options to nothing"
+                ) from None
             except (ValueError, ArithmeticError, KeyError):
                 raise self._undecodable(decoder, change) from None
             row(table, before, after, size or 1)
@@ -383,33 +409,17 @@ class ShardEvents:
             raise Broken(f"rows of {table} before its fields") from None
 
     def _undecodable(self, decoder: Decoder, change: pb.RowChange) -> RelayError:
-        row = change.before if change.HasField("before") else change.after
-        why = decoder.explain(row)
-        if change.HasField("before") and change.HasField("after") and why.startswith("its values"):
-            why = decoder.explain(change.after)
         where = f"in {self._gtid}" if self._gtid else f"after {self.place.executed}"
-        return RelayError(f"shard {self.qualified}: a row of {decoder.table.name} {where}: {why}")
+        return RelayError(f"shard {self.qualified}: a row of {decoder.table.name} {where}: {decoder.refused(change)}")
 
     # ------------------------------------------------------------------ reshards
 
     def _journal(self, journal: pb.Journal) -> None:
-        mine = pb.KeyspaceShard(keyspace=self.keyspace, shard=self.shard)
-        if journal.migration_type != _SHARDS or mine not in journal.participants:
+        if not ends(journal, self.keyspace, self.shard):
             return
         if self.place.copied is not None:
-            raise RelayError(
-                f"shard {self.qualified}: it was resharded (journal {journal.id}) before all of it was copied: the "
-                "rest would be lost. Reset the source, to copy the shards that there are now"
-            )
-        self._told = Journal(
-            str(journal.id),
-            tuple(self._name(one.keyspace, one.shard) for one in journal.participants),
-            {
-                self._name(target.keyspace, target.shard): {"gtid": self._canonical(target.gtid)}
-                for target in journal.shard_gtids
-            },
-        )
-
-    def _name(self, keyspace: str, shard: str) -> str:
-        # Another keyspace is no reshard of Vitess' own; still nothing is lost by it.
-        return shard if keyspace == self.keyspace else f"{keyspace}/{shard}"
+            raise early(self.qualified, f" (journal {journal.id})")
+        try:
+            self._told = told(journal, self.keyspace)
+        except GtidError as error:
+            raise Broken(f"a position that is none: {error}") from None  # I4

@@ -22,14 +22,16 @@ class Ending(Enum):
     MISMATCH = auto()  # the tablet has not executed the position
     PARTICIPANTS = auto()  # a reshard's other shards are not in the stream
     UNKNOWN_SHARD = auto()  # the topology has no such shard (any more)
+    NO_TABLE = auto()  # the tablet does not know a table that is asked for (yet, or any more)
 
 
 _PARTICIPANTS = "not all journaling participants are in the stream"
 _UNKNOWN_SHARD = re.compile(r"shard provided in VGTID, (\S+), not found in the (\S+) keyspace")
 _MEMBER = re.compile(r'keyspace:\s*"([^"]*)"\s+shard:\s*"([^"]*)"')
 _PURGED = re.compile(r"errno (?:1236|1789)\b|purged required binary logs|has purged binary logs")
-# Texts of a tablet that has refused for good; they come as UNKNOWN. "is not present in the database" is none of them: a
-# tablet hears of a new table only when it reads its schema again.
+# A tablet hears of a new table only when it reads its schema again.
+_NO_TABLE = "is not present in the database"
+# Texts of a tablet that has refused for good; they come as UNKNOWN.
 _FOR_GOOD = (
     "unknown table",
     "cannot determine table columns",
@@ -52,6 +54,8 @@ def ending(ended: CallEnded) -> Ending:
         return Ending.PARTICIPANTS
     if _UNKNOWN_SHARD.search(ended.text):
         return Ending.UNKNOWN_SHARD
+    if _NO_TABLE in ended.text:
+        return Ending.NO_TABLE
     if "GTIDSet Mismatch" in ended.text:
         return Ending.MISMATCH
     if _PURGED.search(ended.text):

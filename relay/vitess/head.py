@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from relay import gtid
 from relay.errors import RelayError
@@ -105,6 +106,11 @@ def select_all(table: str) -> str:
     return f"select * from `{quoted}`"
 
 
+def rule(table: str, gone: Container[str]) -> tuple[str, str]:
+    """Return what takes ``table`` and how. Of one that is gone by a pattern: at its name vtgate copies none at all."""
+    return (f"/^{re.escape(table)}$", "") if table in gone else (table, select_all(table))
+
+
 def why_silent(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str) -> str:
     """Ask what is wrong with a shard of which nothing comes. Takes up to some seconds."""
     try:
@@ -142,6 +148,27 @@ def missing_before(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str, 
         return None
 
 
+def row_images(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str) -> set[str]:
+    """Return which columns the databases of a shard log of a row: `FULL`. What cannot be asked is left out.
+
+    The primary writes what its replicas write again, each by its own setting.
+    """
+    found = set()
+    for kind in {"primary", tablet_type.lower()}:
+        try:
+            rows = vtgate.execute("select @@global.binlog_row_image", f"{keyspace}:{shard}@{kind}", timeout=3)
+        except RelayError:
+            continue
+        value = _value(rows)
+        if value is not None and value.isidentifier():
+            found.add(value.upper())
+    return found
+
+
+def _value(rows: list[dict[str, str | None]]) -> str | None:
+    return next(iter(rows[0].values()), None) if rows else None
+
+
 def _first(rows: list[dict[str, str | None]], flavour: str) -> GtidSet | None:
-    value = next(iter(rows[0].values()), None) if rows else None
+    value = _value(rows)
     return gtid.parse(f"{flavour}/{value}") if value is not None else None

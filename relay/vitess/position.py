@@ -1,9 +1,9 @@
 """Where the reading of a shard stands, and the JSON of it that checkpoints hold.
 
-``{"gtid": ...}`` is everything up to an executed set. In the middle of a transaction ``transaction`` names it and
-``rows_done`` says how many of its rows are done: reading begins before it, and skips them. While tables are copied
-``copied`` has those that are done, and ``table_pks`` vtgate's own place in the one under way. Change it only so that
-older positions are still understood.
+``{"gtid": ...}`` is everything up to an executed set. In the middle of a transaction ``transaction`` names it,
+``rows_done`` says how many of its rows are done, ``rows_of`` of which tables: reading begins before it, and skips them.
+While tables are copied ``copied`` has those that are done, and ``table_pks`` vtgate's own place in the one under way.
+Change it only so that older positions are still understood.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf.message import DecodeError
@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 from relay import gtid
 from relay.errors import RelayError
 from relay.gtid import GtidError, GtidSet
+from relay.sql.done import Done, of_position, to_position
 from relay.vitess.proto import vtgate_pb2 as pb
 
 
@@ -27,14 +28,14 @@ class Place:
     """``executed``: the set, flavour in front, canonical; "" before the first of a copy is known.
 
     ``copied``: the tables that were copied, None if none are to be. ``pks``: of the table being copied.
-    ``transaction``, ``rows_done``: of the next transaction, so many rows are done.
+    ``transaction``, ``done``: of the next transaction, so many rows are done.
     """
 
     executed: str
     copied: tuple[str, ...] | None = None
     pks: tuple[pb.TableLastPK, ...] = ()
     transaction: str = ""
-    rows_done: int = 0
+    done: Done = field(default_factory=dict)
 
     @classmethod
     def of(cls, position: Mapping[str, Any], shard: str) -> Place:
@@ -53,7 +54,8 @@ class Place:
                 'expected {"gtid": "MySQL56/..."} or {"gtid": "MariaDB/..."}'
             ) from None
         copied = tuple(position["copied"]) if "copied" in position else None
-        return cls(executed, copied, pks, position.get("transaction", ""), position.get("rows_done", 0))
+        transaction = position.get("transaction", "")
+        return cls(executed, copied, pks, transaction, of_position(position).get(transaction, {}))
 
     def to_json(self) -> dict[str, Any] | None:
         """Return the position; None before there is one that could be resumed at (I4)."""
@@ -66,14 +68,13 @@ class Place:
                 {"table": pk.table_name, "lastpk": base64.b64encode(pk.lastpk.SerializeToString()).decode()}
                 for pk in self.pks
             ]
-        if self.rows_done:
-            found["transaction"] = self.transaction
-            found["rows_done"] = self.rows_done
+        if self.done:
+            found |= to_position({self.transaction: self.done})
         return found
 
     def past(self, executed: str) -> Place:
         """Return the place after the transaction that ends at ``executed``."""
-        return Place(executed, self.copied, self.pks, self.transaction, self.rows_done)  # for each: not by `replace`
+        return Place(executed, self.copied, self.pks, self.transaction, self.done)  # for each: not by `replace`
 
 
 def canonical(text: str) -> str:

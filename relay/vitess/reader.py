@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
@@ -20,8 +20,9 @@ from relay.vitess.call import Call
 from relay.vitess.client import CURRENT, EVERY, Vtgate
 from relay.vitess.events import Broken, ShardEvents
 from relay.vitess.failures import Ending, ending, hint, participants, unknown_shard
-from relay.vitess.head import select_all
+from relay.vitess.head import rule
 from relay.vitess.http2 import CallEnded
+from relay.vitess.journals import early
 from relay.vitess.position import Place
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.settings import Settings
@@ -68,6 +69,8 @@ class VitessShardReader:
         self.token = checkpoint.token if checkpoint is not None else None
         named = orjson.dumps([stream.source, stream.label, shard.id, dict(start)], option=orjson.OPT_SORT_KEYS)
         self._snapshot = blake2b(named, digest_size=8).hexdigest()
+        # Tables that were copied, at least in part, and are not there any more.
+        self._gone: set[str] = set()
         self._call: Call | None = None
         self._events = self._interpreter()
         # Answers that were taken and not looked at, and the events of the one that is.
@@ -81,6 +84,8 @@ class VitessShardReader:
         self._names = list(tables.names if settings.tables is None else settings.tables)
         if not self._names:
             raise RelayError(f"shard {self.qualified}: there is no table to be read")
+        if self.place.copied is not None and settings.tables is None:
+            self._let_go(self._names)
         self.watch = Watch(
             vtgate, stream.source, self.qualified, self.keyspace, self.name, self._names[0], settings, clock=clock
         )
@@ -267,6 +272,7 @@ class VitessShardReader:
             largest_unnamed=self.settings.largest_unnamed,
             page_bytes=self.settings.page_bytes,
             wanted=self._wants,
+            gone=self._gone,
         )
 
     def _wants(self, table: str) -> bool:
@@ -290,7 +296,7 @@ class VitessShardReader:
             if not copy:
                 self.place = place = replace(place, copied=None, pks=())
             else:
-                tables = [*(table for table in tables if table in before), *copy]
+                tables = [*(table for table in before if self._wants(table)), *copy]
         self._events = self._interpreter()
         own = pb.ShardGtid(keyspace=self.keyspace, shard=self.name, gtid=place.executed, table_p_ks=place.pks)
         others = sorted(self._others - self._not_there)
@@ -298,14 +304,32 @@ class VitessShardReader:
         self._call = self.vtgate.vstream(
             [own, *(pb.ShardGtid(keyspace=self.keyspace, shard=other, gtid=CURRENT) for other in others)],
             # Those that appear later as well: of one that is not wanted, the events are passed over.
-            {EVERY: ""} if settings.tables is None and not copy else {table: select_all(table) for table in tables},
+            {EVERY: ""} if settings.tables is None and not copy else dict(rule(table, self._gone) for table in tables),
             tablet_type=settings.tablet_type,
             cells=settings.cells,
             copy=copy,
+            best_effort=bool(copy and self._gone),
             heartbeat=settings.heartbeat,
         )
         self._fresh = True
         self.watch.opened()
+
+    def _let_go(self, there: Collection[str]) -> bool:
+        """Leave out of the copy what is not ``there`` any more. Return whether there is such a table."""
+        begun = [pk.table_name for pk in self.place.pks]
+        names = dict.fromkeys((*self._names, *(self.place.copied or ()), *begun))
+        gone = [name for name in names if self._wants(name) and name not in there and name not in self._gone]
+        for table in gone:
+            if table in begun:
+                self.place = replace(self.place, copied=(*(self.place.copied or ()), table), pks=())
+            if table in (self.place.copied or ()):
+                self._gone.add(table)  # its DROP is still to come, and is what tells of its rows
+            elif self.settings.tables is None and len(self._names) > 1:
+                self._names.remove(table)
+            else:
+                return False  # one that the config names has to be made, or left out there
+            log.warning("%s: %s is gone, and is copied no further", self.qualified, table)
+        return bool(gone)
 
     def _hang_up(self) -> None:
         if self._call is not None:
@@ -346,6 +370,12 @@ class VitessShardReader:
                 return self._nothing(begun, gone=True)
             self._not_there.add(missing)
             return self._nothing(begun)
+        if kind in (Ending.NO_TABLE, Ending.FINAL) and self.place.copied is not None:
+            try:
+                if self._let_go(self.tables.found()):
+                    return self._nothing(begun)
+            except Unavailable as error:
+                return self._nothing(begun, failed=f"{ended}; which tables there are is not known: {error}")
         if kind is Ending.DENIED:
             raise Unavailable(f"vtgate {self.vtgate.address} refuses us: {ended}: check `user` and `password`")
         if kind is Ending.FINAL:
@@ -366,10 +396,7 @@ class VitessShardReader:
         vtgate tells of a journal only if all of its participants are in the stream, or by luck.
         """
         if self.place.copied is not None:
-            raise RelayError(
-                f"shard {self.qualified}: it was resharded before all of it was copied: the rest would be lost. "
-                "Reset the source, to copy the shards that there are now"
-            )
+            raise early(self.qualified, "")
         others = participants(ended, self.keyspace) - {self.name} - self._not_there
         self._races += others <= self._others
         self._others |= others
@@ -387,7 +414,7 @@ class VitessShardReader:
                 begun, failed=f"{self._lost}; nor is it known where it stands: {self.watch.head_failed}"
             )
         lost_from = self.place.to_json()
-        self.place = replace(self.place, executed=head.position, transaction="", rows_done=0)
+        self.place = replace(self.place, executed=head.position, transaction="", done={})
         gap = Gap(
             self.stream.source,
             self.stream.label,

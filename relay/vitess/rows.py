@@ -7,7 +7,7 @@ comes out must equal, in every byte, what the binlog of the same row gives, and 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -24,6 +24,7 @@ from relay.vitess.proto import vtgate_pb2 as pb
 Layout = Callable[[str, Sequence[Column], Sequence[str]], Table | None]
 """Given a table's name, its columns and the names of its primary key: its layout, None if it is not wanted."""
 
+_NOT_NULL = 1
 _PRIMARY = 2  # the flag of a field that is part of the primary key
 _VALUE = "v[s:e]"
 _BASES = {
@@ -45,16 +46,33 @@ _BASES = {
     ),
 }
 _COLUMN_TYPE = re.compile(r"([a-z0-9_]+)\s*(?:\((.*)\))?([^)]*)", re.DOTALL | re.IGNORECASE)
+_NAME = re.compile(r"\w*")
+_BLOBS = ("blob", "text", "json", "geometry")
 _FIXED = {"uuid": 16, "inet6": 16, "inet4": 4}
+
+
+class Partial(Exception):
+    """Not all columns of a row were logged."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoder:
-    """How the rows after one FIELD event are read. ``decode`` raises ValueError on what cannot be carried."""
+    """How the rows after one FIELD event are read. ``decode`` raises ValueError on what cannot be carried.
+
+    ``before``: the same of a row as it was. `Partial`: some columns were not logged, which come as NULL, unmarked.
+    """
 
     table: Table
     decode: Callable[[pb.Row], tuple[Any, ...]]
+    before: Callable[[pb.Row], tuple[Any, ...]]
     columns: tuple[tuple[str, Callable[[bytes], Any]], ...]
+
+    def refused(self, change: pb.RowChange) -> str:
+        """Say which column of a change cannot be decoded, and why."""
+        why = self.explain(change.before if change.HasField("before") else change.after)
+        if change.HasField("before") and change.HasField("after") and why.startswith("its values"):
+            return self.explain(change.after)
+        return why
 
     def explain(self, row: pb.Row) -> str:
         """Say which column of ``row`` cannot be decoded, and why."""
@@ -94,18 +112,44 @@ def decoder(event: pb.FieldEvent, layout: Layout, *, copied: bool = False) -> De
         return None
     if table.names != tuple(column.name for column in columns):
         raise RelayError(f"table {name}: laid out with other columns than it has")
-    exec(compile(_source(values), f"<rows of {name}>", "exec"), environment)
+    exec(compile(_source("decode", values), f"<rows of {name}>", "exec"), environment)
+    before = decode = environment["decode"]
+    required = {at for at, field in enumerate(event.fields) if field.flags & _NOT_NULL and not field.flags & _PRIMARY}
+    if required and not copied:
+        environment["doubted"] = _doubted(event.fields, required, decode)
+        exec(compile(_source("before", values, required), f"<old rows of {name}>", "exec"), environment)
+        before = environment["before"]
     single = (eval(f"lambda x: {value.replace(_VALUE, 'x')}", environment) for value in values)
-    return Decoder(table, environment["decode"], tuple(zip(table.names, single, strict=True)))
+    return Decoder(table, decode, before, tuple(zip(table.names, single, strict=True)))
 
 
-def _source(values: Sequence[str]) -> str:
+def _doubted(
+    fields: Sequence[pb.Field], required: set[int], decode: Callable[[pb.Row], tuple[Any, ...]]
+) -> Callable[[pb.Row], tuple[Any, ...]]:
+    """Return what decodes a row with NULL in a column that is NOT NULL, or raises `Partial`.
+
+    The column may have been made NOT NULL since, after its NULLs were replaced. But if it was not logged, neither was
+    any outside of the primary key (MINIMAL), or any that is a BLOB in any of its forms (NOBLOB).
+    """
+    others = {at for at, field in enumerate(fields) if not field.flags & _PRIMARY}
+    blobs = {at for at in others if _base(fields[at].column_type) in _BLOBS}
+
+    def doubted(row: pb.Row) -> tuple[Any, ...]:
+        absent = {at for at, length in enumerate(row.lengths) if length < 0}
+        if others <= absent or (blobs <= absent and blobs & required):
+            raise Partial
+        return decode(row)
+
+    return doubted
+
+
+def _source(name: str, values: Sequence[str], required: Collection[int] = ()) -> str:
     """Return the function that decodes a row: each value is cut out at where the one before it ended."""
     lengths = ", ".join(f"n{at}" for at in range(len(values)))
-    lines = ["def decode(row):", " v = row.values", f" {lengths}, = row.lengths", " e = 0"]
+    lines = [f"def {name}(row):", " v = row.values", f" {lengths}, = row.lengths", " e = 0"]
     for at, value in enumerate(values):
         lines += [
-            f" if n{at} < 0: c{at} = None",
+            f" if n{at} < 0: " + ("return doubted(row)" if at in required else f"c{at} = None"),
             " else:",
             f"  s = e; e += n{at}",
             f"  c{at} = {value}",
@@ -129,8 +173,7 @@ def _column(field: pb.Field, at: int, environment: dict[str, Any], *, copied: bo
     matched = _COLUMN_TYPE.fullmatch(field.column_type.strip())
     if matched is None:
         raise ValueError("unknown type")
-    base = matched[1].lower()
-    base = _BASES.get(base, base)
+    base = _base(matched[1])
     inside = matched[2] or ""
     rest = matched[3].lower()
     if "compressed" in rest:
@@ -154,6 +197,12 @@ def _column(field: pb.Field, at: int, environment: dict[str, Any], *, copied: bo
             environment[f"t{at}"] = charsets.decoder(charset)
             return kind, f"t{at}({_VALUE})"
     return kind, _expression(base, kind, inside)
+
+
+def _base(column_type: str) -> str:
+    base = _NAME.match(column_type.strip())
+    name = base[0].lower() if base else ""
+    return _BASES.get(name, name)
 
 
 def _expression(base: str, kind: str, inside: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,7 +26,7 @@ from relay.sql.definitions import Definition, ask
 from relay.sql.layouts import LeftOut, MadeOnce
 from relay.sql.tables import Row, Table, lay_out
 from relay.vitess.client import Tls, Vtgate
-from relay.vitess.head import Head, why_silent
+from relay.vitess.head import Head, row_images, why_silent
 from relay.vitess.keyrange import KeyRange, shards_covering
 from relay.vitess.reader import VitessShardReader
 from relay.vitess.settings import Settings
@@ -106,8 +107,29 @@ class VitessSource:
             self._shards = shards_covering(KeyRange.parse(self.config.keyrange), shards)
         except ValueError as error:
             raise ConfigError(f"source {self.name}: keyspace {self.config.keyspace}: {error}") from error
+        self._check()
         self._read_tables()
         return Stream(self.name, self.config.keyspace)
+
+    def _check(self) -> None:
+        """Raises ``Unavailable`` where rows are not logged whole: what is missing comes as NULL, unmarked."""
+        settings = self._settings
+
+        def ask(shard: str) -> set[str]:
+            return row_images(self._vtgate, settings.keyspace, shard, settings.tablet_type)
+
+        with ThreadPoolExecutor(16) as pool:
+            images = dict(zip(self._shards, pool.map(ask, self._shards), strict=True))
+        problems = [
+            f"binlog_row_image of shard {shard} is {image}"
+            for shard, found in images.items()
+            for image in sorted(found - {"FULL"})
+        ]
+        if problems:
+            raise Unavailable(
+                f"source {self.name}: {'; '.join(problems)}: `SET GLOBAL binlog_row_image = 'FULL'` on its databases, "
+                "and restart its tablets, whose connections keep the old value"
+            )
 
     def newest(self) -> str:
         return self.config.keyspace

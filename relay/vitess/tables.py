@@ -35,9 +35,11 @@ class Tables:
 
     def found(self) -> list[str]:
         """Ask which tables there are, and return their names. Raises ``Unavailable``."""
-        if self._find is not None:
-            self._known |= {name: table for name, table in self._find().items() if name not in self._known}
-        return self.names
+        if self._find is None:
+            return self.names
+        found = self._find()
+        self._known |= {name: table for name, table in found.items() if name not in self._known}
+        return sorted(found)
 
     def known(self, name: str) -> Table | None:
         """Return the last layout that is known of a table, None if it is not one that is wanted."""

@@ -146,3 +146,24 @@ def test_one_that_only_a_replica_has_is_asked_of_no_other() -> None:
     for each in (shard, Shard(**position)):
         assert each.transactions.partly == ()
         assert each.transactions.is_between
+
+
+def test_rows_that_were_published_are_counted_by_table_since_other_tables_may_be_relayed_by_then() -> None:
+    """I1, I3."""
+    shard = Shard()
+    t, u = shard.layout("id"), shard.layouts("d", "u", [Column("id", "int")], ["id"])
+    assert u is not None
+    rows: list[BinlogEvent] = [Rows(u, [(None, (1,))], 10), Rows(t, [(None, (1,)), (None, (2,)), (None, (3,))], 10)]
+    shard.pages(begin(101), *rows)
+    position = shard.transactions.where()
+    assert position == {
+        "gtid": "MariaDB/0-1-100",
+        "transaction": "0-1-101",
+        "rows_done": 3,
+        "rows_of": {"0-1-101": {"u": 1, "t": 2}},
+    }
+    del position["gtid"]
+    again = Shard(**position)
+    again.transactions.feed([begin(101), Rows(again.layout("id"), [(None, (n,)) for n in (1, 2, 3)], 10), COMMIT])
+    again.transactions.consume()
+    assert [each.key for each in again.transactions.take()[0]] == [{"id": 3}]

@@ -13,6 +13,7 @@ from relay.avro.rows import Column
 from relay.change import Change, Operation, Snapshot, Transaction
 from relay.errors import RelayError
 from relay.sql.changes import TransactionChanges
+from relay.sql.done import ANY, further, of_position, to_position
 from relay.sql.tables import Row, Table, lay_out
 from relay.token import EventToken, OriginToken
 
@@ -161,5 +162,55 @@ def test_a_transaction_that_is_read_again_from_any_row_goes_on_with_the_same_cha
         for table, before, after in rows[:stop]:
             first.row(table, before, after)
         published = first.take()
-        rest = play(TransactionChanges("s", SHARD), number, rows, skip=first.rows_done)
+        rest = play(TransactionChanges("s", SHARD), number, rows, skip=first.rows_of)
         assert published + rest == expected
+
+
+_TABLES = st.sets(st.sampled_from(["t", "u"]), min_size=1)
+
+
+@given(st.lists(_changed(TABLE, _row_of_t) | _changed(OTHER, _row_of_u), max_size=8), _TABLES, _TABLES, st.data())
+def test_rows_that_are_left_of_a_transaction_are_told_once_though_other_tables_are_relayed_by_then(
+    rows: list[tuple[Table, Any, Any]], before: set[str], now: set[str], data: st.DataObject
+) -> None:
+    """I1, I3."""
+
+    def of(tables: set[str]) -> list[tuple[Table, Any, Any]]:
+        return [each for each in rows if each[0].name in tables]
+
+    first = TransactionChanges("s", SHARD)
+    first.begin("0-1-1", "MariaDB/0-1-1", 100)
+    for table, was, became in of(before)[: data.draw(st.integers(0, len(rows)))]:
+        first.row(table, was, became)
+    published = first.take()
+    position = to_position({"0-1-1": first.rows_of}) if first.rows_of else {}
+    assert position.get("rows_done", 0) == first.rows_done
+    rest = play(TransactionChanges("s", SHARD), 1, of(now), skip=of_position(position).get("0-1-1"))
+    expected = play(TransactionChanges("s", SHARD), 1, rows)
+    for name in now:
+        told = [each.event_id for each in (*published, *rest) if each.table == name]
+        assert told == [each.event_id for each in expected if each.table == name]
+
+
+@given(st.lists(_changed(TABLE, _row_of_t) | _changed(OTHER, _row_of_u), max_size=8), st.data())
+def test_a_position_that_counts_rows_of_whatever_tables_is_still_understood(
+    rows: list[tuple[Table, Any, Any]], data: st.DataObject
+) -> None:
+    done = data.draw(st.integers(0, len(rows)))
+    skip = of_position({"transaction": "0-1-1", "rows_done": done}).get("0-1-1")
+    again = TransactionChanges("s", SHARD)
+    expected = play(TransactionChanges("s", SHARD), 1, rows)
+    assert play(again, 1, rows, skip=skip) == expected[len(play(TransactionChanges("s", SHARD), 1, rows[:done])) :]
+
+
+@given(
+    st.dictionaries(st.sampled_from("tuv"), st.integers(1, 9)),
+    st.dictionaries(st.sampled_from("tuv"), st.integers(1, 9)),
+)
+def test_what_is_done_never_becomes_less(one: dict[str, int], other: dict[str, int]) -> None:
+    both = further(one, other)
+    assert both == further(other, one)
+    assert all(both[table] >= rows for each in (one, other) for table, rows in each.items())
+    old = {ANY: sum(one.values())} if one else {}
+    later = further(other, old)
+    assert sum(later.values()) >= max(sum(old.values()), 0)

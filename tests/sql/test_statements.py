@@ -118,6 +118,31 @@ def test_text_in_quotes_names_no_table_unless_double_quotes_are_around_names() -
     assert classify('DROP TABLE "a""b"', "shop", ansi_quotes=True).tables == (("shop", 'a"b'),)
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE OR REPLACE TABLE orders (id INT PRIMARY KEY)",
+        "-- migration 7\ncreate or replace table orders (id INT PRIMARY KEY)",
+        "# x\nCREATE OR REPLACE TABLE orders LIKE other",
+        "/*!100100 CREATE OR REPLACE TABLE orders (id INT PRIMARY KEY) */",
+        "SET STATEMENT lock_wait_timeout=5 FOR CREATE OR REPLACE TABLE orders (id INT PRIMARY KEY)",
+    ],
+)
+def test_a_table_that_takes_the_place_of_another_is_told_from_a_new_one(sql: str) -> None:
+    """I1: MariaDB drops the one before without saying so."""
+    assert classify(sql, "shop") == Classified(Kind.CREATE, (("shop", "orders"),), replaces=True)
+    assert not classify(sql.lower().replace("or replace ", ""), "shop").replaces
+
+
+@pytest.mark.parametrize("key", ["UNIQUE (v)", "UNIQUE KEY x (v)", "PRIMARY KEY (v)", "CONSTRAINT c UNIQUE (v)"])
+def test_a_key_that_is_added_whatever_rows_go_changes_rows_that_are_not_logged(key: str) -> None:
+    """I8."""
+    said = classify(f"ALTER IGNORE TABLE orders ADD COLUMN w INT DEFAULT (1), ADD {key}", "shop")
+    assert (said.kind, said.names) == (Kind.CHANGE, (("shop", "orders"),))
+    assert classify(f"ALTER TABLE orders ADD {key}", "shop").kind is Kind.ALTER
+    assert classify("ALTER IGNORE TABLE orders ADD COLUMN w INT", "shop").kind is Kind.ALTER
+
+
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)
 SPACES = st.sampled_from((" ", "\n", "\t ", " /* x */ ", " -- y\n", "/**/", " # `\n", " /*!40000 */ "))
 

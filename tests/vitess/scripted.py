@@ -50,6 +50,8 @@ class ScriptedVtgate:
         self.script = script
         self.answers = answers or {}
         self.requests: list[pb.VStreamRequest] = []
+        # Statements, by what they were sent to.
+        self.statements: list[tuple[str, str]] = []
         self.metadata: list[dict[str, Any]] = []
         # Whether streams without anything to send send heartbeats.
         self.beats = True
@@ -111,6 +113,7 @@ class ScriptedVtgate:
 
     def _execute(self, request: pb.ExecuteRequest, context: Any) -> pb.ExecuteResponse:
         self.metadata.append({item.key: item.value for item in context.invocation_metadata()})
+        self.statements.append((request.session.target_string, request.query.sql))
         answer = self.answers.get(request.query.sql, "no such table")
         if isinstance(answer, str):
             return pb.ExecuteResponse(error=pb.RPCError(message=answer, code=3))
@@ -239,14 +242,15 @@ def copy_script(log: Log, rows: dict[str, list[tuple[bytes | None, ...]]], batch
             return
         here: dict[str, Any] = {"keyspace": KEYSPACE, "shard": log.shard}
         (table,) = request.flags.tables_to_copy
-        wanted = {rule.match for rule in request.filter.rules}
+        wanted = {rule.match.strip("/^$") for rule in request.filter.rules}
         place = {pk.table_name: pk for pk in own.table_p_ks}
         last = bytes(place[table].lastpk.rows[0].values) if table in place else b""
         if own.gtid:
             # Catching up: of a table that was not begun nothing is sent.
             shown = wanted - ({table} if table not in place else set())
             missed = [
-                Transaction(t.gtid, t.timestamp, [c for c in t.changes if c[0] in shown]) for t in log.after(own.gtid)
+                Transaction(t.gtid, t.timestamp, [c for c in t.changes if c[0] in shown], t.statement)
+                for t in log.after(own.gtid)
             ]
             pks = [place[table]] if table in place else []
             for answer in log.play(missed, set()):

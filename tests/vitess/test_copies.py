@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 
 import pytest
 
 from relay.change import Operation
 from relay.source import Page
+from relay.vitess.events import COPY_COMPLETED
 from relay.vitess.position import Place
 from relay.vitess.proto import vtgate_pb2 as pb
-from tests.vitess.reading import NOW, TABLES, is_at_head, new, opened, until
-from tests.vitess.scripted import Log, ScriptedVtgate, Step, copy_script, fields
+from relay.vitess.rows import decoder
+from tests.vitess.reading import NOW, TABLES, is_at_head, layout, new, opened, until
+from tests.vitess.scripted import Fails, Log, ScriptedVtgate, Step, copy_script, fields
 
 
 @pytest.mark.parametrize("batch", [1, 3])
@@ -124,3 +127,91 @@ def test_a_table_that_was_begun_is_copied_on_first_whatever_tables_come_before_i
         ]
     else:
         assert read == others
+
+
+def test_a_copy_that_stops_between_its_last_row_and_the_word_that_it_is_done_is_not_begun_again() -> None:
+    """I1, I3: or what was deleted meanwhile would never be told."""
+    log = Log()
+    log.add(*new(1))
+    rows: dict[str, list[tuple[bytes | None, ...]]] = {"customer": [(b"%d" % i, b"x") for i in range(1, 6)]}
+    whole = copy_script(log, rows, batch=9, seed=1)
+    is_late = True
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        held: list[pb.VEvent] = []
+        for step in whole(request):
+            if not is_late or not isinstance(step, list) or request.vgtid.shard_gtids[0].gtid == "current":
+                yield step
+            elif step[0].type == COPY_COMPLETED:
+                yield held
+                time.sleep(0.5)
+                yield step
+            else:
+                held += step
+
+    with ScriptedVtgate(script) as vtgate:
+        with opened(vtgate.address, {"type": "copy"}, now=NOW) as reader:
+            page = until(reader, lambda page: bool(page.changes))[-1]
+        assert page.position is not None
+        assert [pk.table_name for pk in Place.of(page.position, "0").pks] == ["customer"]
+        is_late = False
+        log.add(((b"3", b"x"), None))
+        rows["customer"] = [row for row in rows["customer"] if row[0] != b"3"]
+        with opened(vtgate.address, {"type": "copy"}, now=NOW, after=page) as reader:
+            pages = until(reader, is_at_head)
+    later = [(change.operation, change.key) for page in pages for change in page.changes]
+    assert later == [(Operation.DELETE, {"id": 3})]
+    assert pages[-1].position == {"gtid": log.head}
+
+
+@pytest.mark.parametrize("is_restarted", [True, False])
+@pytest.mark.parametrize("is_begun", [True, False])
+@pytest.mark.parametrize("dropped", ["customer", "other"])
+def test_a_table_that_is_dropped_while_others_are_copied_does_not_stop_the_copy_and_its_drop_is_told(
+    dropped: str, is_begun: bool, is_restarted: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I1: to a relay that began after it only loudly, since it has no layout of the table."""
+    log = Log()
+    log.add(*new(1))
+    names = (*TABLES, "zebra")
+    log.layouts["zebra"] = fields("zebra")
+    now = {name: made.table for name in names if (made := decoder(fields(name), layout)) is not None}
+    rows: dict[str, list[tuple[bytes | None, ...]]] = {
+        name: [(b"%d" % i, b"x" * 10) for i in range(1, 4)] for name in names
+    }
+    play = copy_script(log, rows, batch=1, seed=1)
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        for rule in request.filter.rules if request.flags.tables_to_copy else ():
+            if not rule.match.startswith("/") and rule.match not in now:
+                yield Fails("UNKNOWN", f"table {rule.match} is not present in the database")
+        yield from play(request)
+
+    def stops(page: Page) -> bool:
+        """Once `customer` is copied, or in the midst of `other`."""
+        at = page.position or {}
+        return at.get("copied") == ["customer"] and bool(at["table_pks"]) == is_begun
+
+    with ScriptedVtgate(script) as vtgate:
+        with opened(vtgate.address, {"type": "copy"}, tables=None, now=now, page_bytes=1) as reader:
+            pages = until(reader, stops)
+        # Nobody knows its columns any more.
+        log.add((dropped, (b"1", b"x"), (b"1", b"y")))
+        log.layouts[dropped] = pb.FieldEvent(table_name=dropped, fields=[pb.Field(name="@1"), pb.Field(name="@2")])
+        log.add(statement=f"drop table {dropped}")
+        begun_with = dict(now)
+        del now[dropped]
+        if is_restarted:
+            del begun_with[dropped]
+        with opened(vtgate.address, {"type": "copy"}, tables=None, now=begun_with, after=pages[-1]) as reader:
+            reader.tables._find = lambda: now
+            later = until(reader, is_at_head)
+    pages += later
+    told = [(c.operation.value, c.table, c.key and c.key["id"]) for page in pages for c in page.changes]
+    was_given = dropped == "customer" or is_begun
+    truncated = [each for each in told if each[0] == "TRUNCATE"]
+    assert truncated == ([("TRUNCATE", dropped, None)] if was_given and not is_restarted else [])
+    assert (f"ROWS OF {dropped} MAY STAY" in caplog.text) == (was_given and is_restarted)
+    for name in now:
+        assert [each for each in told if each[1] == name] == [("READ", name, number) for number in range(1, 4)]
+    assert pages[-1].position == {"gtid": log.head}

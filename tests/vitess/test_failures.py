@@ -20,7 +20,7 @@ from relay.vitess.http2 import CallEnded
         ("UNKNOWN", "purged (errno 1789) (sqlstate HY000)", Ending.PURGED),
         ("UNKNOWN", "stream (at source tablet) error: partial row image encountered: ensure", Ending.FINAL),
         ("UNKNOWN", "stream (at source tablet) error: unknown table t in schema", Ending.FINAL),
-        ("UNKNOWN", "table t is not present in the database", Ending.TRANSIENT),
+        ("UNKNOWN", "table t is not present in the database", Ending.NO_TABLE),
         ("INTERNAL", "not all journaling participants are in the stream: journal: [], stream: []", Ending.PARTICIPANTS),
         ("INTERNAL", "something else", Ending.TRANSIENT),
         ("FAILED_PRECONDITION", "shard provided in VGTID, 80-, not found in the ks keyspace", Ending.UNKNOWN_SHARD),

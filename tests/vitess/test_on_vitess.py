@@ -219,6 +219,41 @@ def test_rows_that_go_with_their_partition_are_refused(cluster: Vitess, below: C
             until(reader, is_at_head)
 
 
+def test_a_table_that_is_made_with_its_rows_or_dropped_by_another_name_is_followed(
+    cluster: Vitess, below: Callable[..., None], unique: str
+) -> None:
+    start = head(cluster)
+    held = "_vt_hld_6ace8bcef73211ea87e9f875a4d24e90_20200915120410_"
+    below("insert into customer values (1, 1), (2, 2), (3, 3)")
+    below(f"create table {unique} (id bigint primary key, v int) select id, v from customer")
+    try:
+        with opened(cluster.vtgate, start, keyspace="one", tables=("customer", unique), page_bytes=1) as reader:
+            pages = until(reader, is_at_head)
+            below(f"rename table {unique} to {held}")
+            pages += until(reader, lambda page: bool(page.changes))
+    finally:
+        below(f"drop table if exists {unique}, {held}")
+    assert [(c.operation.value, c.table, c.key and c.key["id"]) for c in changes(pages)] == [
+        *(("INSERT", "customer", number) for number in (1, 2, 3)),
+        *(("INSERT", unique, number) for number in (1, 2, 3)),
+        ("TRUNCATE", unique, None),
+    ]
+
+
+def test_old_rows_of_which_not_all_was_logged_are_refused(cluster: Vitess, below: Callable[..., None]) -> None:
+    below("insert into long_rows values (99, 'x')", "alter table long_rows modify v longtext not null")
+    try:
+        start = head(cluster)
+        below("set session binlog_row_image = 'NOBLOB'", "delete from long_rows where id = 99")
+        with (
+            opened(cluster.vtgate, start, keyspace="one", tables=("long_rows",)) as reader,
+            pytest.raises(RelayError, match=r"a row of long_rows in .* has not all of its columns"),
+        ):
+            until(reader, is_at_head)
+    finally:
+        below("set session binlog_row_image = 'FULL'", "alter table long_rows modify v longtext")
+
+
 def test_other_databases_move_the_position_and_give_nothing(cluster: Vitess, below: Callable[..., None]) -> None:
     start = head(cluster)
     for number in range(30):

@@ -268,6 +268,20 @@ def test_partial_rows_are_refused_with_what_to_set() -> None:
         reader.read()
 
 
+@pytest.mark.parametrize("after", [None, (b"2", b"new")])
+def test_old_rows_of_which_not_all_was_logged_are_refused_as_well(after: tuple[bytes, bytes] | None) -> None:
+    """I1: nothing marks what is left out of them, it comes as NULL."""
+    log = Log()
+    log.layouts["customer"].fields[1].flags = 1
+    log.add(*new(1))
+    log.add(((b"2", None), after))
+    with ScriptedVtgate(log.script) as vtgate, opened(vtgate.address, START) as reader:
+        pages = until(reader, lambda page: bool(page.changes))
+        with pytest.raises(RelayError, match="customer in 0-1-12 has not all of its columns: set binlog_row_image to"):
+            until(reader, is_at_head)
+    assert pages[-1].position == {"gtid": "MariaDB/0-1-11"}
+
+
 def test_a_value_that_cannot_be_carried_is_named_with_its_place() -> None:
     log = Log()
     log.add(*new(1), (None, (b"2", b"\xff\xfe")))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from relay.errors import RelayError
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.rows import decoder
+from relay.vitess.rows import Partial, decoder
 from tests.vitess.reading import layout
 from tests.vitess.scripted import made
 
@@ -181,3 +181,31 @@ def test_the_flag_of_a_field_says_what_the_key_is() -> None:
 
 def test_a_table_that_is_not_wanted_has_no_decoder() -> None:
     assert decoder(pb.FieldEvent(table_name="t", fields=[_ID]), lambda *_: None) is None
+
+
+def _old(*values: bytes | None, kind: str = "varchar(20)") -> Any:
+    """An old row of id, ``name`` NOT NULL, ``text`` NOT NULL, ``free``: of ``kind`` the last."""
+    columns = [
+        pb.Field(name="id", flags=3, column_type="bigint(20)"),
+        pb.Field(name="name", flags=1, charset=45, column_type="varchar(20)"),
+        pb.Field(name="prose", flags=1, charset=45, column_type="mediumtext"),
+        pb.Field(name="free", charset=45, column_type=kind),
+    ]
+    found = decoder(pb.FieldEvent(table_name="t", fields=columns), layout)
+    assert found is not None
+    return found.before(made(values))
+
+
+@pytest.mark.parametrize("values", [(b"1", None, None, None), (b"1", b"a", None, b"b"), (b"1", b"a", None, None)])
+def test_an_old_row_of_which_not_all_was_logged_is_told_from_one_with_null(values: tuple[bytes | None, ...]) -> None:
+    """I1: MINIMAL and NOBLOB leave columns out, and what is left out comes as NULL."""
+    with pytest.raises(Partial):
+        _old(*values)
+
+
+def test_nulls_of_an_old_row_are_carried_also_in_a_column_that_was_made_not_null_since() -> None:
+    assert _old(b"1", b"a", b"b", None) == (1, "a", "b", None)
+    assert _old(b"1", b"a", b"b", b"c") == (1, "a", "b", "c")
+    assert _old(b"1", None, b"b", None) == (1, None, "b", None)
+    # Under NOBLOB the other text would be missing too.
+    assert _old(b"1", b"a", None, b"c", kind="text") == (1, "a", None, "c")

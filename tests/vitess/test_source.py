@@ -14,8 +14,10 @@ from relay.config import VitessSource as Entry
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.local.vitess import Vitess
 from relay.source import Page
+from relay.vitess.reader import VitessShardReader
 from relay.vitess.source import VitessSource, tables_of
 from tests import needs
+from tests.vitess.reading import is_at_head, until
 
 pytestmark = pytest.mark.services
 
@@ -140,6 +142,22 @@ def test_checkpoints_of_another_keyspace_are_refused(make: Callable[..., VitessS
         make().connect("other")
 
 
+def test_shards_whose_database_does_not_log_whole_rows_are_refused(
+    cluster: Vitess, make: Callable[..., VitessSource]
+) -> None:
+    """I1"""
+    with closing(cluster.mariadb.connect(autocommit=True)) as connection, connection.cursor() as cursor:
+        cursor.execute("set global binlog_row_image = 'NOBLOB'")
+        try:
+            with pytest.raises(
+                Unavailable, match=r"binlog_row_image of shard -80 is NOBLOB; .* of shard 80- is NOBLOB"
+            ):
+                make().connect()
+        finally:
+            cursor.execute("set global binlog_row_image = 'FULL'")
+    make().connect()
+
+
 def test_a_start_has_to_name_every_shard(make: Callable[..., VitessSource]) -> None:
     source = make(start={"vgtid": [{"shard": "-80", "gtid": "MariaDB/0-1-5"}]})
     source.connect()
@@ -202,3 +220,31 @@ def test_a_table_that_appears_while_all_are_copied_is_copied_as_well(
     assert {change.table for page in pages for change in page.changes} == {"orders", unique}
     assert all(change.operation is Operation.READ for page in pages for change in page.changes)
     cluster.execute(f"drop table {unique}", "shop")
+
+
+def test_a_table_that_is_dropped_while_all_are_copied_does_not_stop_the_copy(
+    cluster: Vitess, make: Callable[..., VitessSource], unique: str
+) -> None:
+    """I1"""
+    names = [f"{unique}_{number}" for number in range(3)]
+    for name in names:
+        cluster.execute(f"create table {name} (id bigint not null primary key)", "plain")
+        cluster.execute(f"insert into {name} (id) values (1)", "plain")
+    source = make(keyspace="plain", start="copy")
+    source.connect()
+    (shard,) = source.shards()
+    start = source.begin([shard], time.time()).shards[shard.id]
+    with closing(source.open(shard, start, None, 0, time.time(), {})) as reader:
+        assert isinstance(reader, VitessShardReader)
+        pages = until(reader, lambda page: names[0] in (page.position or {}).get("copied", ()))
+        cluster.execute(f"insert into {names[0]} (id) values (2)", "plain")
+        cluster.execute(f"drop table {names[0]}", "plain")
+        time.sleep(6)  # until the tablet has read its schema again, and knows no column of it
+        pages += until(reader, is_at_head)
+    cluster.execute(f"drop table {names[1]}, {names[2]}", "plain")
+    assert [(change.operation.value, change.table) for page in pages for change in page.changes] == [
+        ("READ", names[0]),
+        ("TRUNCATE", names[0]),
+        ("READ", names[1]),
+        ("READ", names[2]),
+    ]

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1frelay/vitess/proto/vtgate.proto\x12\x0crelay.vitess\"&\n\x03Row\x12\x0f\n\x07lengths\x18\x01 \x03(\x12\x12\x0e\n\x06values\x18\x02 \x01(\x0c\"\x81\x01\n\x05\x46ield\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\x05\x12\x15\n\rcolumn_length\x18\x07 \x01(\r\x12\x0f\n\x07\x63harset\x18\x08 \x01(\r\x12\x10\n\x08\x64\x65\x63imals\x18\t \x01(\r\x12\r\n\x05\x66lags\x18\n \x01(\r\x12\x13\n\x0b\x63olumn_type\x18\x0b \x01(\t\"S\n\x0bQueryResult\x12#\n\x06\x66ields\x18\x01 \x03(\x0b\x32\x13.relay.vitess.Field\x12\x1f\n\x04rows\x18\x04 \x03(\x0b\x32\x11.relay.vitess.Row\"\x19\n\nBoundQuery\x12\x0b\n\x03sql\x18\x01 \x01(\t\"L\n\x0bTableLastPK\x12\x12\n\ntable_name\x18\x01 \x01(\t\x12)\n\x06lastpk\x18\x03 \x01(\x0b\x32\x19.relay.vitess.QueryResult\"i\n\tShardGtid\x12\x10\n\x08keyspace\x18\x01 \x01(\t\x12\r\n\x05shard\x18\x02 \x01(\t\x12\x0c\n\x04gtid\x18\x03 \x01(\t\x12-\n\ntable_p_ks\x18\x04 \x03(\x0b\x32\x19.relay.vitess.TableLastPK\"5\n\x05VGtid\x12,\n\x0bshard_gtids\x18\x01 \x03(\x0b\x32\x17.relay.vitess.ShardGtid\"%\n\x04Rule\x12\r\n\x05match\x18\x01 \x01(\t\x12\x0e\n\x06\x66ilter\x18\x02 \x01(\t\"+\n\x06\x46ilter\x12!\n\x05rules\x18\x01 \x03(\x0b\x32\x12.relay.vitess.Rule\"%\n\x06\x42itmap\x12\r\n\x05\x63ount\x18\x01 \x01(\x03\x12\x0c\n\x04\x63ols\x18\x02 \x01(\x0c\"\xaf\x01\n\tRowChange\x12!\n\x06\x62\x65\x66ore\x18\x01 \x01(\x0b\x32\x11.relay.vitess.Row\x12 \n\x05\x61\x66ter\x18\x02 \x01(\x0b\x32\x11.relay.vitess.Row\x12*\n\x0c\x64\x61ta_columns\x18\x03 \x01(\x0b\x32\x14.relay.vitess.Bitmap\x12\x31\n\x13json_partial_values\x18\x04 \x01(\x0b\x32\x14.relay.vitess.Bitmap\"g\n\x08RowEvent\x12\x12\n\ntable_name\x18\x01 \x01(\t\x12,\n\x0brow_changes\x18\x02 \x03(\x0b\x32\x17.relay.vitess.RowChange\x12\x19\n\x11is_internal_table\x18\x06 \x01(\x08\"\x80\x01\n\nFieldEvent\x12\x12\n\ntable_name\x18\x01 \x01(\t\x12#\n\x06\x66ields\x18\x02 \x03(\x0b\x32\x13.relay.vitess.Field\x12\x1e\n\x16\x65num_set_string_values\x18\x19 \x01(\x08\x12\x19\n\x11is_internal_table\x18\x1a \x01(\x08\"0\n\rKeyspaceShard\x12\x10\n\x08keyspace\x18\x01 \x01(\t\x12\r\n\x05shard\x18\x02 \x01(\t\"\x8e\x01\n\x07Journal\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x16\n\x0emigration_type\x18\x02 \x01(\x05\x12,\n\x0bshard_gtids\x18\x05 \x03(\x0b\x32\x17.relay.vitess.ShardGtid\x12\x31\n\x0cparticipants\x18\x06 \x03(\x0b\x32\x1b.relay.vitess.KeyspaceShard\"\x97\x02\n\x06VEvent\x12\x0c\n\x04type\x18\x01 \x01(\x05\x12\x11\n\ttimestamp\x18\x02 \x01(\x03\x12\x11\n\tstatement\x18\x04 \x01(\t\x12)\n\trow_event\x18\x05 \x01(\x0b\x32\x16.relay.vitess.RowEvent\x12-\n\x0b\x66ield_event\x18\x06 \x01(\x0b\x32\x18.relay.vitess.FieldEvent\x12\"\n\x05vgtid\x18\x07 \x01(\x0b\x32\x13.relay.vitess.VGtid\x12&\n\x07journal\x18\x08 \x01(\x0b\x32\x15.relay.vitess.Journal\x12\x10\n\x08keyspace\x18\x16 \x01(\t\x12\r\n\x05shard\x18\x17 \x01(\t\x12\x12\n\nevent_gtid\x18\x1c \x01(\t\"\xd3\x01\n\x0cVStreamFlags\x12\x15\n\rminimize_skew\x18\x01 \x01(\x08\x12\x1a\n\x12heartbeat_interval\x18\x02 \x01(\r\x12\x17\n\x0fstop_on_reshard\x18\x03 \x01(\x08\x12\r\n\x05\x63\x65lls\x18\x04 \x01(\t\x12&\n\x1einclude_reshard_journal_events\x18\x08 \x01(\x08\x12\x16\n\x0etables_to_copy\x18\t \x03(\t\x12(\n exclude_keyspace_from_table_name\x18\n \x01(\x08\"\x9a\x01\n\x0eVStreamRequest\x12\x13\n\x0btablet_type\x18\x02 \x01(\x05\x12\"\n\x05vgtid\x18\x03 \x01(\x0b\x32\x13.relay.vitess.VGtid\x12$\n\x06\x66ilter\x18\x04 \x01(\x0b\x32\x14.relay.vitess.Filter\x12)\n\x05\x66lags\x18\x05 \x01(\x0b\x32\x1a.relay.vitess.VStreamFlags\"7\n\x0fVStreamResponse\x12$\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x14.relay.vitess.VEvent\"4\n\x07Session\x12\x12\n\nautocommit\x18\x04 \x01(\x08\x12\x15\n\rtarget_string\x18\x05 \x01(\t\"a\n\x0e\x45xecuteRequest\x12&\n\x07session\x18\x02 \x01(\x0b\x32\x15.relay.vitess.Session\x12\'\n\x05query\x18\x03 \x01(\x0b\x32\x18.relay.vitess.BoundQuery\")\n\x08RPCError\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0c\n\x04\x63ode\x18\x03 \x01(\x05\"c\n\x0f\x45xecuteResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.relay.vitess.RPCError\x12)\n\x06result\x18\x03 \x01(\x0b\x32\x19.relay.vitess.QueryResultb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1frelay/vitess/proto/vtgate.proto\x12\x0crelay.vitess\"&\n\x03Row\x12\x0f\n\x07lengths\x18\x01 \x03(\x12\x12\x0e\n\x06values\x18\x02 \x01(\x0c\"\x81\x01\n\x05\x46ield\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04type\x18\x02 \x01(\x05\x12\x15\n\rcolumn_length\x18\x07 \x01(\r\x12\x0f\n\x07\x63harset\x18\x08 \x01(\r\x12\x10\n\x08\x64\x65\x63imals\x18\t \x01(\r\x12\r\n\x05\x66lags\x18\n \x01(\r\x12\x13\n\x0b\x63olumn_type\x18\x0b \x01(\t\"S\n\x0bQueryResult\x12#\n\x06\x66ields\x18\x01 \x03(\x0b\x32\x13.relay.vitess.Field\x12\x1f\n\x04rows\x18\x04 \x03(\x0b\x32\x11.relay.vitess.Row\"\x19\n\nBoundQuery\x12\x0b\n\x03sql\x18\x01 \x01(\t\"L\n\x0bTableLastPK\x12\x12\n\ntable_name\x18\x01 \x01(\t\x12)\n\x06lastpk\x18\x03 \x01(\x0b\x32\x19.relay.vitess.QueryResult\"i\n\tShardGtid\x12\x10\n\x08keyspace\x18\x01 \x01(\t\x12\r\n\x05shard\x18\x02 \x01(\t\x12\x0c\n\x04gtid\x18\x03 \x01(\t\x12-\n\ntable_p_ks\x18\x04 \x03(\x0b\x32\x19.relay.vitess.TableLastPK\"5\n\x05VGtid\x12,\n\x0bshard_gtids\x18\x01 \x03(\x0b\x32\x17.relay.vitess.ShardGtid\"%\n\x04Rule\x12\r\n\x05match\x18\x01 \x01(\t\x12\x0e\n\x06\x66ilter\x18\x02 \x01(\t\"E\n\x06\x46ilter\x12!\n\x05rules\x18\x01 \x03(\x0b\x32\x12.relay.vitess.Rule\x12\x18\n\x10\x66ield_event_mode\x18\x02 \x01(\x05\"%\n\x06\x42itmap\x12\r\n\x05\x63ount\x18\x01 \x01(\x03\x12\x0c\n\x04\x63ols\x18\x02 \x01(\x0c\"\xaf\x01\n\tRowChange\x12!\n\x06\x62\x65\x66ore\x18\x01 \x01(\x0b\x32\x11.relay.vitess.Row\x12 \n\x05\x61\x66ter\x18\x02 \x01(\x0b\x32\x11.relay.vitess.Row\x12*\n\x0c\x64\x61ta_columns\x18\x03 \x01(\x0b\x32\x14.relay.vitess.Bitmap\x12\x31\n\x13json_partial_values\x18\x04 \x01(\x0b\x32\x14.relay.vitess.Bitmap\"g\n\x08RowEvent\x12\x12\n\ntable_name\x18\x01 \x01(\t\x12,\n\x0brow_changes\x18\x02 \x03(\x0b\x32\x17.relay.vitess.RowChange\x12\x19\n\x11is_internal_table\x18\x06 \x01(\x08\"\x80\x01\n\nFieldEvent\x12\x12\n\ntable_name\x18\x01 \x01(\t\x12#\n\x06\x66ields\x18\x02 \x03(\x0b\x32\x13.relay.vitess.Field\x12\x1e\n\x16\x65num_set_string_values\x18\x19 \x01(\x08\x12\x19\n\x11is_internal_table\x18\x1a \x01(\x08\"0\n\rKeyspaceShard\x12\x10\n\x08keyspace\x18\x01 \x01(\t\x12\r\n\x05shard\x18\x02 \x01(\t\"\x8e\x01\n\x07Journal\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x16\n\x0emigration_type\x18\x02 \x01(\x05\x12,\n\x0bshard_gtids\x18\x05 \x03(\x0b\x32\x17.relay.vitess.ShardGtid\x12\x31\n\x0cparticipants\x18\x06 \x03(\x0b\x32\x1b.relay.vitess.KeyspaceShard\"\x97\x02\n\x06VEvent\x12\x0c\n\x04type\x18\x01 \x01(\x05\x12\x11\n\ttimestamp\x18\x02 \x01(\x03\x12\x11\n\tstatement\x18\x04 \x01(\t\x12)\n\trow_event\x18\x05 \x01(\x0b\x32\x16.relay.vitess.RowEvent\x12-\n\x0b\x66ield_event\x18\x06 \x01(\x0b\x32\x18.relay.vitess.FieldEvent\x12\"\n\x05vgtid\x18\x07 \x01(\x0b\x32\x13.relay.vitess.VGtid\x12&\n\x07journal\x18\x08 \x01(\x0b\x32\x15.relay.vitess.Journal\x12\x10\n\x08keyspace\x18\x16 \x01(\t\x12\r\n\x05shard\x18\x17 \x01(\t\x12\x12\n\nevent_gtid\x18\x1c \x01(\t\"\xd3\x01\n\x0cVStreamFlags\x12\x15\n\rminimize_skew\x18\x01 \x01(\x08\x12\x1a\n\x12heartbeat_interval\x18\x02 \x01(\r\x12\x17\n\x0fstop_on_reshard\x18\x03 \x01(\x08\x12\r\n\x05\x63\x65lls\x18\x04 \x01(\t\x12&\n\x1einclude_reshard_journal_events\x18\x08 \x01(\x08\x12\x16\n\x0etables_to_copy\x18\t \x03(\t\x12(\n exclude_keyspace_from_table_name\x18\n \x01(\x08\"\x9a\x01\n\x0eVStreamRequest\x12\x13\n\x0btablet_type\x18\x02 \x01(\x05\x12\"\n\x05vgtid\x18\x03 \x01(\x0b\x32\x13.relay.vitess.VGtid\x12$\n\x06\x66ilter\x18\x04 \x01(\x0b\x32\x14.relay.vitess.Filter\x12)\n\x05\x66lags\x18\x05 \x01(\x0b\x32\x1a.relay.vitess.VStreamFlags\"7\n\x0fVStreamResponse\x12$\n\x06\x65vents\x18\x01 \x03(\x0b\x32\x14.relay.vitess.VEvent\"4\n\x07Session\x12\x12\n\nautocommit\x18\x04 \x01(\x08\x12\x15\n\rtarget_string\x18\x05 \x01(\t\"a\n\x0e\x45xecuteRequest\x12&\n\x07session\x18\x02 \x01(\x0b\x32\x15.relay.vitess.Session\x12\'\n\x05query\x18\x03 \x01(\x0b\x32\x18.relay.vitess.BoundQuery\")\n\x08RPCError\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x0c\n\x04\x63ode\x18\x03 \x01(\x05\"c\n\x0f\x45xecuteResponse\x12%\n\x05\x65rror\x18\x01 \x01(\x0b\x32\x16.relay.vitess.RPCError\x12)\n\x06result\x18\x03 \x01(\x0b\x32\x19.relay.vitess.QueryResultb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -48,33 +48,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RULE']._serialized_start=573
   _globals['_RULE']._serialized_end=610
   _globals['_FILTER']._serialized_start=612
-  _globals['_FILTER']._serialized_end=655
-  _globals['_BITMAP']._serialized_start=657
-  _globals['_BITMAP']._serialized_end=694
-  _globals['_ROWCHANGE']._serialized_start=697
-  _globals['_ROWCHANGE']._serialized_end=872
-  _globals['_ROWEVENT']._serialized_start=874
-  _globals['_ROWEVENT']._serialized_end=977
-  _globals['_FIELDEVENT']._serialized_start=980
-  _globals['_FIELDEVENT']._serialized_end=1108
-  _globals['_KEYSPACESHARD']._serialized_start=1110
-  _globals['_KEYSPACESHARD']._serialized_end=1158
-  _globals['_JOURNAL']._serialized_start=1161
-  _globals['_JOURNAL']._serialized_end=1303
-  _globals['_VEVENT']._serialized_start=1306
-  _globals['_VEVENT']._serialized_end=1585
-  _globals['_VSTREAMFLAGS']._serialized_start=1588
-  _globals['_VSTREAMFLAGS']._serialized_end=1799
-  _globals['_VSTREAMREQUEST']._serialized_start=1802
-  _globals['_VSTREAMREQUEST']._serialized_end=1956
-  _globals['_VSTREAMRESPONSE']._serialized_start=1958
-  _globals['_VSTREAMRESPONSE']._serialized_end=2013
-  _globals['_SESSION']._serialized_start=2015
-  _globals['_SESSION']._serialized_end=2067
-  _globals['_EXECUTEREQUEST']._serialized_start=2069
-  _globals['_EXECUTEREQUEST']._serialized_end=2166
-  _globals['_RPCERROR']._serialized_start=2168
-  _globals['_RPCERROR']._serialized_end=2209
-  _globals['_EXECUTERESPONSE']._serialized_start=2211
-  _globals['_EXECUTERESPONSE']._serialized_end=2310
+  _globals['_FILTER']._serialized_end=681
+  _globals['_BITMAP']._serialized_start=683
+  _globals['_BITMAP']._serialized_end=720
+  _globals['_ROWCHANGE']._serialized_start=723
+  _globals['_ROWCHANGE']._serialized_end=898
+  _globals['_ROWEVENT']._serialized_start=900
+  _globals['_ROWEVENT']._serialized_end=1003
+  _globals['_FIELDEVENT']._serialized_start=1006
+  _globals['_FIELDEVENT']._serialized_end=1134
+  _globals['_KEYSPACESHARD']._serialized_start=1136
+  _globals['_KEYSPACESHARD']._serialized_end=1184
+  _globals['_JOURNAL']._serialized_start=1187
+  _globals['_JOURNAL']._serialized_end=1329
+  _globals['_VEVENT']._serialized_start=1332
+  _globals['_VEVENT']._serialized_end=1611
+  _globals['_VSTREAMFLAGS']._serialized_start=1614
+  _globals['_VSTREAMFLAGS']._serialized_end=1825
+  _globals['_VSTREAMREQUEST']._serialized_start=1828
+  _globals['_VSTREAMREQUEST']._serialized_end=1982
+  _globals['_VSTREAMRESPONSE']._serialized_start=1984
+  _globals['_VSTREAMRESPONSE']._serialized_end=2039
+  _globals['_SESSION']._serialized_start=2041
+  _globals['_SESSION']._serialized_end=2093
+  _globals['_EXECUTEREQUEST']._serialized_start=2095
+  _globals['_EXECUTEREQUEST']._serialized_end=2192
+  _globals['_RPCERROR']._serialized_start=2194
+  _globals['_RPCERROR']._serialized_end=2235
+  _globals['_EXECUTERESPONSE']._serialized_start=2237
+  _globals['_EXECUTERESPONSE']._serialized_end=2336
 # @@protoc_insertion_point(module_scope)

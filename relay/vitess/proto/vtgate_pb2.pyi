@@ -81,10 +81,12 @@ class Rule(_message.Message):
     def __init__(self, match: _Optional[str] = ..., filter: _Optional[str] = ...) -> None: ...
 
 class Filter(_message.Message):
-    __slots__ = ("rules",)
+    __slots__ = ("rules", "field_event_mode")
     RULES_FIELD_NUMBER: _ClassVar[int]
+    FIELD_EVENT_MODE_FIELD_NUMBER: _ClassVar[int]
     rules: _containers.RepeatedCompositeFieldContainer[Rule]
-    def __init__(self, rules: _Optional[_Iterable[_Union[Rule, _Mapping]]] = ...) -> None: ...
+    field_event_mode: int
+    def __init__(self, rules: _Optional[_Iterable[_Union[Rule, _Mapping]]] = ..., field_event_mode: _Optional[int] = ...) -> None: ...
 
 class Bitmap(_message.Message):
     __slots__ = ("count", "cols")

@@ -1,0 +1,49 @@
+"""Databases that do not log all columns of a row, where the source is connected to."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from relay.config import VitessSource as Entry
+from relay.errors import RelayError, Unavailable
+from relay.vitess.source import VitessSource
+from tests.vitess.scripted import Log, ScriptedVtgate
+
+ASKED = "select @@global.binlog_row_image"
+SHARDS: dict[str, list[dict[str, str | None]] | str] = {
+    "show vitess_shards": [{"Shards": "shop/-80"}, {"Shards": "shop/80-"}, {"Shards": "a/0"}]
+}
+
+
+def connect(vtgate: ScriptedVtgate, **settings: Any) -> None:
+    entry = {"name": "s", "type": "vitess", "vtgate": vtgate.address, "keyspace": "shop", "keyrange": "-", **settings}
+    with closing(VitessSource(Entry.model_validate(entry))) as source:
+        source.connect()
+
+
+@pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB", "full_nodup"])
+def test_a_database_that_does_not_log_whole_rows_is_refused_with_its_shard_and_what_mends_it(image: str) -> None:
+    """I1: columns of an old row that were not logged come as NULL."""
+    told = (
+        rf"source s: binlog_row_image of shard -80 is {image.upper()}; .* of shard 80- is {image.upper()}: "
+        "`SET GLOBAL binlog_row_image = 'FULL'`"
+    )
+    with ScriptedVtgate(Log().script, {**SHARDS, ASKED: [{"@@global.binlog_row_image": image}]}) as vtgate:
+        with pytest.raises(Unavailable, match=told):
+            connect(vtgate)
+        asked = [target for target, sql in vtgate.statements if sql == ASKED]
+    assert sorted(asked) == ["shop:-80@primary", "shop:-80@replica", "shop:80-@primary", "shop:80-@replica"]
+
+
+@pytest.mark.parametrize("answer", ["unknown system variable", [], [{"x": None}], [{"x": "1"}], [{"x": "FULL"}]])
+def test_a_vtgate_that_does_not_say_what_is_logged_is_no_reason_not_to_begin(
+    answer: list[dict[str, str | None]] | str,
+) -> None:
+    with ScriptedVtgate(Log().script, {**SHARDS, ASKED: answer}) as vtgate:
+        with pytest.raises(RelayError, match=r"information_schema.*no such table"):  # from what comes next
+            connect(vtgate, tablet_type="primary")
+        asked = [target for target, sql in vtgate.statements if sql == ASKED]
+    assert sorted(asked) == ["shop:-80@primary", "shop:80-@primary"]

@@ -1,0 +1,146 @@
+"""Statements among the changes: tables that go by another name, and those that come with their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from relay.errors import RelayError
+from relay.source import Page
+from relay.vitess.events import BEGIN, COMMIT, DDL, FIELD, OTHER, ROW
+from relay.vitess.proto import vtgate_pb2 as pb
+from tests.vitess.reading import NOW, START, TABLES, is_at_head, new, opened, read_all, until
+from tests.vitess.scripted import HOLDS, KEYSPACE, Fails, Log, ScriptedVtgate, Step, fields, made
+
+HELD = "_vt_hld_6ace8bcef73211ea87e9f875a4d24e90_20200915120410_"
+SWAPPED = "_vt_vrp_6ace8bcef73211ea87e9f875a4d24e90_20200915120410_"
+
+
+def told(pages: list[Page]) -> list[tuple[str, str]]:
+    return [(change.operation.value, change.table) for page in pages for change in page.changes]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        f"RENAME TABLE `customer` TO `{HELD}`",
+        f"rename table customer to shop.{HELD}, other to archive",
+        f"alter table customer rename to {HELD}",
+        "create or replace table customer (id bigint primary key, name varchar(20))",
+    ],
+)
+def test_a_table_that_vitess_drops_by_another_name_or_that_is_replaced_is_emptied(statement: str) -> None:
+    """I1: under ddl_strategy=vitess DROP TABLE is a RENAME to a table of the garbage collector."""
+    log = Log()
+    log.add(*new(1))
+    log.add(statement=statement)
+    log.add(*new(2))
+    pages = read_all(log)
+    assert told(pages) == [("INSERT", "customer"), ("TRUNCATE", "customer"), ("INSERT", "customer")]
+    assert pages[-1].position == {"gtid": log.head}
+
+
+@pytest.mark.parametrize(
+    ("statement", "warning"),
+    [
+        (f"RENAME TABLE `customer` TO `{HELD}`, `{SWAPPED}` TO `customer`, `{HELD}` TO `{SWAPPED}`", None),
+        (f"rename table {HELD} to {SWAPPED}", None),
+        ("create table if not exists customer (id bigint primary key)", None),
+        ("create or replace table third (id bigint primary key)", None),
+        ("rename table customer to buyer", "customer is called buyer from here on"),
+        ("alter table customer rename buyer", "customer is called buyer from here on"),
+    ],
+)
+def test_a_table_that_was_altered_online_or_goes_on_under_another_name_is_not_emptied(
+    statement: str, warning: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = Log()
+    log.add(*new(1))
+    log.add(statement=statement)
+    assert told(read_all(log)) == [("INSERT", "customer")]
+    if warning is None:
+        assert not [record for record in caplog.records if record.levelname == "WARNING"]
+    else:
+        assert warning in caplog.text
+
+
+def _filled(log: Log, statement: str, names: bool, *, rows: int = 15) -> list[list[pb.VEvent]]:
+    """The answers of a transaction that makes a table and fills it: its GTID comes before its rows, and after them."""
+    about: dict[str, Any] = {"timestamp": 1_700_000_011, "keyspace": KEYSPACE, "shard": "0"}
+    about["event_gtid"] = "0-1-11" if names else ""
+    answers = [
+        [
+            pb.VEvent(type=BEGIN, **about),
+            log.vgtid("MariaDB/0-1-11"),
+            pb.VEvent(type=DDL if statement else OTHER, statement=statement, **about),
+        ],
+        [pb.VEvent(type=FIELD, field_event=fields(), **about)],
+    ]
+    for number in range(1, rows + 1):
+        change = pb.RowChange(after=made((b"%d" % number, b"x")))
+        row = pb.RowEvent(table_name="customer", row_changes=[change])
+        answers[-1].append(pb.VEvent(type=ROW, row_event=row, **about))
+        if number % 5 == 0:
+            answers.append([])
+    answers[-1] += [log.vgtid("MariaDB/0-1-11"), pb.VEvent(type=COMMIT, **about)]
+    return answers
+
+
+@pytest.mark.parametrize("statement", ["create table customer (id bigint primary key, name varchar(20))", ""])
+@pytest.mark.parametrize("names", [True, False])
+@pytest.mark.parametrize("breaks_after", [1, 2, 3, 9])
+def test_a_table_that_is_made_with_its_rows_loses_none_where_the_stream_breaks_off(
+    breaks_after: int, names: bool, statement: str
+) -> None:
+    """I1, I3: CREATE TABLE ... SELECT is one transaction, whose statement comes in the midst of it."""
+    log = Log()
+    breaks = True
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        nonlocal breaks
+        at = request.vgtid.shard_gtids[0].gtid
+        if at == START["gtid"]:
+            answers = _filled(log, statement, names)
+            if breaks:
+                breaks = False
+                yield from answers[:breaks_after]
+                yield Fails("UNAVAILABLE", "vtgate restarts")
+            yield from answers
+        elif at == "current":
+            yield [log.vgtid("MariaDB/0-1-11"), pb.VEvent(type=OTHER, keyspace=KEYSPACE, shard="0")]
+        yield HOLDS
+
+    with (
+        ScriptedVtgate(script) as vtgate,
+        opened(vtgate.address, START, tables=TABLES, now=NOW, page_bytes=8) as reader,
+    ):
+        pages = until(reader, is_at_head)
+    changes = [change for page in pages for change in page.changes]
+    assert [change.key and change.key["id"] for change in changes] == list(range(1, 16))
+    assert [change.transaction.order for change in changes if change.transaction] == list(range(15))
+    assert {change.token.position for change in changes if change.token} == {"MariaDB/0-1-11"}
+    assert pages[-1].position == {"gtid": "MariaDB/0-1-11"}
+
+
+@pytest.mark.parametrize("rows", [0, 4])
+def test_a_table_that_is_replaced_and_filled_at_once_is_refused_and_emptied_if_nothing_fills_it(rows: int) -> None:
+    """I3: where such a transaction is cut its rows could not be counted from."""
+    log = Log()
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        if request.vgtid.shard_gtids[0].gtid == "current":
+            yield [log.vgtid("MariaDB/0-1-11"), pb.VEvent(type=OTHER, keyspace=KEYSPACE, shard="0")]
+        else:
+            yield from _filled(log, "create or replace table customer (id bigint primary key)", True, rows=rows)
+        yield HOLDS
+
+    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START, now=NOW) as reader:
+        if rows:
+            with pytest.raises(RelayError, match="0-1-11 replaces the table customer and fills it at once"):
+                until(reader, is_at_head)
+        else:
+            pages = until(reader, is_at_head)
+            assert told(pages) == [("TRUNCATE", "customer")]
+            assert pages[-1].position == {"gtid": "MariaDB/0-1-11"}

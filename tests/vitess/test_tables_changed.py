@@ -1,0 +1,95 @@
+"""Other tables are relayed when the rest of a transaction is read than when its first rows were."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from relay.errors import RelayError
+from relay.source import Page
+from relay.vitess.events import FIELD, ROW
+from relay.vitess.proto import vtgate_pb2 as pb
+from relay.vitess.reader import VitessShardReader
+from tests.vitess.reading import NOW, START, TABLES, is_at_head, opened, until
+from tests.vitess.scripted import HOLDS, Log, ScriptedVtgate, Step
+
+
+def script_of(log: Log) -> Callable[[pb.VStreamRequest], Iterator[Step]]:
+    """What a vtgate sends that knows no other tables than those that are asked for."""
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        own = request.vgtid.shard_gtids[0]
+        if own.gtid == "current":
+            yield from log.script(request)
+        wanted = {rule.match for rule in request.filter.rules}
+
+        def is_sent(event: pb.VEvent) -> bool:
+            return (
+                event.type not in (ROW, FIELD) or (event.row_event.table_name or event.field_event.table_name) in wanted
+            )
+
+        for answer in log.play(log.after(own.gtid), set()):
+            yield [event for event in answer if is_sent(event)]
+        yield HOLDS
+
+    return script
+
+
+def told(pages: list[Page]) -> list[tuple[str, object]]:
+    return [(change.table, change.key and change.key["id"]) for page in pages for change in page.changes]
+
+
+def refused(reader: VitessShardReader) -> list[Page]:
+    """Return the pages that have come before a row was refused."""
+    pages: list[Page] = []
+
+    def read_on() -> None:
+        while True:
+            pages.append(reader.read())
+
+    with pytest.raises(RelayError, match="cannot be carried"):
+        read_on()
+    return pages
+
+
+def test_a_table_that_is_left_out_for_a_row_that_was_refused_takes_no_row_of_another_with_it() -> None:
+    """I1, I3."""
+    log = Log()
+    log.add(
+        ("other", None, (b"1", b"o")),
+        (None, (b"1", b"c")),
+        (None, (b"2", b"c")),
+        ("other", None, (b"2", b"\xff")),
+        (None, (b"3", b"c")),
+    )
+    with ScriptedVtgate(script_of(log)) as vtgate:
+        with opened(vtgate.address, START, tables=TABLES, now=NOW) as reader:
+            pages = refused(reader)
+        last = [page for page in pages if page.changes][-1]
+        assert last.position is not None
+        assert last.position["rows_done"] == len(told(pages))
+        with opened(vtgate.address, START, tables=("customer",), now=NOW, after=last) as reader:
+            pages += until(reader, is_at_head)
+    assert [row for row in told(pages) if row[0] == "customer"] == [("customer", 1), ("customer", 2), ("customer", 3)]
+    assert pages[-1].position == {"gtid": "MariaDB/0-1-11"}
+
+
+def test_a_table_that_is_added_meanwhile_is_told_from_the_begin_of_the_transaction_and_no_other_twice() -> None:
+    """I1, I3."""
+    log = Log()
+    log.add(
+        ("other", None, (b"1", b"o")),
+        (None, (b"1", b"c")),
+        (None, (b"2", b"c")),
+        ("other", None, (b"2", b"o")),
+        (None, (b"3", b"\xff")),
+    )
+    with ScriptedVtgate(script_of(log)) as vtgate:
+        with opened(vtgate.address, START, tables=("customer",), now=NOW) as reader:
+            pages = refused(reader)
+        last = [page for page in pages if page.changes][-1]
+        with opened(vtgate.address, START, tables=TABLES, now=NOW, after=last) as reader:
+            pages += refused(reader)
+    # The row before the one that is refused is held back: it may be the last.
+    assert sorted(told(pages)) == [("customer", 1), ("customer", 2), ("other", 1)]
