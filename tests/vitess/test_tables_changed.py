@@ -93,3 +93,23 @@ def test_a_table_that_is_added_meanwhile_is_told_from_the_begin_of_the_transacti
             pages += refused(reader)
     # The row before the one that is refused is held back: it may be the last.
     assert sorted(told(pages)) == [("customer", 1), ("customer", 2), ("other", 1)]
+
+
+def test_while_the_begin_of_a_transaction_is_read_again_its_position_does_not_go_back() -> None:
+    """I3: whoever went on after that would publish the rows between again."""
+    log = Log()
+    log.add(*((None, (b"%d" % number, b"c")) for number in range(5)))
+    (answer,) = log.play(log.transactions, set())
+    begun = [number for number, event in enumerate(answer) if event.type == ROW][1]
+
+    def script(request: pb.VStreamRequest) -> Iterator[Step]:
+        yield answer[:begun]
+        yield answer[begun : begun + 1]  # what is more than a page is not waited for
+        yield HOLDS
+
+    done = {"transaction": "0-1-11", "rows_done": 3, "rows_of": {"0-1-11": {"customer": 3}}}
+    with ScriptedVtgate(script) as vtgate, opened(vtgate.address, {**START, **done}, page_bytes=1) as reader:
+        for _ in range(3):
+            page = reader.read()
+            assert not page.changes
+            assert page.position == {**START, **done}
