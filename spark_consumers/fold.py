@@ -61,6 +61,11 @@ class Stored:
     incomplete: bool = False
     read_as_of: int = 0
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether it is known that there is no such row: of one that came as a stub nothing is."""
+        return self.deleted and not self.incomplete
+
 
 class Verdict(StrEnum):
     APPLIED = "applied"
@@ -134,7 +139,7 @@ def truncate(stored: Stored, change: ChangeLike, beside: Iterable[ChangeLike] = 
     told of it: the same, or those that its key range went to. A row that may be somewhere else, or younger, is kept and
     says that it may be wrong.
     """
-    if stored.deleted:
+    if stored.is_gone:
         return stored, Verdict.IGNORED
     order = compare(stored.token, change.token) if stored.token is not None else _read_order(stored, change)
     if order is Order.NEWER or not _may_hold(change, stored):
@@ -195,7 +200,7 @@ def sweep(stored: Stored, end: ChangeLike) -> tuple[Stored, Verdict]:
     """
     begin = end.snapshot.as_of if end.snapshot is not None else 0
     younger = stored.token is not None and stored.token.timestamp >= begin
-    if stored.deleted or younger or stored.read_as_of >= begin:
+    if stored.is_gone or younger or stored.read_as_of >= begin:
         return stored, Verdict.IGNORED
     # No READ from before the begin brings it back; one less, so that what a replay brings back is swept again.
     read = max(stored.read_as_of, begin - 1)

@@ -137,7 +137,7 @@ class CopyTable:
         self._make(session)
         columns = ", ".join(map(delta.quoted, (*self.key_columns, *_STATE)))
         rows = session.sql(
-            f"SELECT {columns} FROM {self._table} WHERE NOT _relay_deleted AND {where}"
+            f"SELECT {columns} FROM {self._table} WHERE (NOT _relay_deleted OR _relay_incomplete) AND {where}"
         ).toLocalIterator()
         states = (self._state(row) for row in rows)
         while part := list(islice(states, _SWEPT_AT_ONCE)):

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from relay.change import Images, Operation, Snapshot
+from relay.change import REDRIVEN, Images, Operation, Snapshot
 from relay.token import EventToken
-from spark_consumers.fold import Stored, Verdict, stretches, truncate
+from spark_consumers.fold import Stored, Verdict, store, stretches, sweep, truncate
 
 
 @dataclass(frozen=True)
@@ -98,3 +98,20 @@ def test_a_copied_row_is_gone_and_what_was_deleted_stays_as_it_was() -> None:
         assert (row.deleted, row.incomplete) == (deleted, incomplete)
     tombstone = Stored(None, token("-80", 1), "e", deleted=True)
     assert truncate(tombstone, Truncation(token("-80", 2))) == (tombstone, Verdict.IGNORED)
+
+
+@pytest.mark.parametrize("ending", ["truncate", "snapshot"])
+def test_a_row_that_came_as_a_stub_is_gone_too_and_what_is_sent_again_does_not_bring_it_back(ending: str) -> None:
+    """I7: of a row whose images were too large nothing is known, not even that there is none."""
+    stub = Truncation(token("-80", 1), "e", Operation.INSERT, images=Images.OMITTED)
+    whole = Truncation(token("-80", 1), "e", Operation.INSERT, new="row", attributes={REDRIVEN: "true"})
+    stored, _ = store(None, stub)
+    assert stored is not None
+    assert store(stored, whole)[0] == Stored("row", whole.token, "e")
+    if ending == "truncate":
+        gone, verdict = truncate(stored, Truncation(token("-80", 2)))
+    else:
+        gone, verdict = sweep(stored, Truncation(None, "end", Operation.READ, snapshot=Snapshot("s", 5000)))
+    assert (gone.item, gone.is_gone, verdict) == (None, True, Verdict.APPLIED)
+    again, verdict = store(gone, whole)
+    assert (again, verdict) == (gone, Verdict.IGNORED)
