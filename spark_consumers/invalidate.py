@@ -92,10 +92,11 @@ class CacheConsumer:
 
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
         self._plan = Plan(self._cache, decoder.layouts)
-        beyond = {
-            layout.table: sorted(self._templates.columns(layout.table) - {field.name for field in layout.key})
-            for layout in decoder.layouts
-        }
+        beyond: dict[str, Sequence[str]] = {}
+        for layout in decoder.layouts:
+            wanted = self._templates.columns(layout.table) - {field.name for field in layout.key}
+            # Layouts of one table may have different keys, as after its source was given another name.
+            beyond[layout.table] = sorted(wanted.union(beyond.get(layout.table, ())))
         return decoder.touched(records, beyond)
 
     def apply(self, frame: DataFrame, letters: DeadLetters, expected: int) -> dict[str, int]:
