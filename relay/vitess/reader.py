@@ -116,6 +116,8 @@ class VitessShardReader:
             return self._lose(begun)
         if self._fault is not None:
             raise self._fault
+        if self._call is None and (wait := self._too_early(begun)) > 0:
+            return self._nothing(begun, failed=f"rows copied now could not replace what came last: in {wait:.0f} s")
         try:
             if self._call is None:
                 self._open()
@@ -278,6 +280,13 @@ class VitessShardReader:
     def _wants(self, table: str) -> bool:
         wanted = self.settings.tables
         return table in wanted if wanted is not None else not table.startswith(INTERNAL)
+
+    def _too_early(self, now: float) -> float:
+        """Return in how many seconds a copy that is not begun can begin: a READ replaces what is older than it."""
+        place = self.place
+        if place.copied is None or place.copied or place.executed or not self.floor:
+            return 0.0
+        return self.floor + 1 + self.settings.margin - now
 
     def _open(self) -> None:
         """Open the stream where the last page ended. Does not wait."""

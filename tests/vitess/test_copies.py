@@ -9,7 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from relay.change import Operation
+from relay.lineage import Shard
 from relay.source import Page
+from relay.token import EventToken
 from relay.vitess.events import COPY_COMPLETED
 from relay.vitess.position import Place
 from relay.vitess.proto import vtgate_pb2 as pb
@@ -215,3 +217,25 @@ def test_a_table_that_is_dropped_while_others_are_copied_does_not_stop_the_copy_
     for name in now:
         assert [each for each in told if each[1] == name] == [("READ", name, number) for number in range(1, 4)]
     assert pages[-1].position == {"gtid": log.head}
+
+
+def test_a_copy_waits_until_its_rows_can_replace_what_was_published_before_it() -> None:
+    """I7: after a reset; a READ replaces only what is older than its ``as_of``."""
+    log = Log()
+    log.add(*new(1))
+    rows: dict[str, list[tuple[bytes | None, ...]]] = {"customer": [(b"1", b"c")]}
+    last = int(time.time())
+    before = Page(Shard("0"), [], None, EventToken(last, "shop/commerce/0", "MariaDB/0-1-10"), None, 0.0)
+    with (
+        ScriptedVtgate(copy_script(log, rows, 1, 0)) as vtgate,
+        opened(vtgate.address, {"type": "copy"}, after=before, margin=1) as reader,
+    ):
+        page = reader.read()
+        assert "could not replace" in (page.failed or "")
+        assert not vtgate.reads
+        while page.failed or not page.changes:
+            time.sleep(0.05)
+            page = reader.read()
+    (row,) = page.changes
+    assert row.snapshot is not None
+    assert row.snapshot.as_of > last
