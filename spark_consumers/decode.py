@@ -118,7 +118,7 @@ class Decoder:
             "topic",
             "partition",
             "offset",
-            F.when(F.col("status") != Status.CHANGE, F.col("value")).alias("value"),
+            F.when(F.col("status") != Status.CHANGE, _shown()).alias("value"),
             *(F.col(f"c.{name}").alias(name) for name in _COLUMNS),
         )
 
@@ -141,7 +141,7 @@ class Decoder:
             _TOUCHED,
         )
         is_change = F.col("status") == Status.CHANGE
-        place = F.when(~is_change, F.struct("status", "topic", "partition", "offset", "value"))
+        place = F.when(~is_change, F.struct("status", "topic", "partition", "offset", _shown().alias("value")))
         return decoded.select(F.to_json(F.struct(F.when(is_change, change).alias("c"), place.alias("x"))).alias("doc"))
 
     def _decoded(self, records: DataFrame, kept: Sequence[str]) -> DataFrame:
@@ -195,6 +195,12 @@ class Decoder:
         for header, branch in zip(self.schemas, branches, strict=True):
             chosen = F.when(F.col("header") == F.lit(header), branch).otherwise(chosen)
         return chosen
+
+
+def _shown() -> Column:
+    """Return what is kept of the value of a record that is no change: of many with unknown schemas their headers."""
+    value = F.col("value")
+    return F.when(F.col("status") == Status.SCHEMA, F.substring(value, 1, SINGLE_OBJECT_HEADER)).otherwise(value)
 
 
 def _with_end(schema: Mapping[str, Any]) -> dict[str, Any]:
