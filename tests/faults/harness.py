@@ -127,7 +127,10 @@ class Relay:
 
     def stop(self, signum: signal.Signals = signal.SIGTERM, timeout: float = 30.0) -> int:
         self._process.send_signal(signum)
-        return self._process.wait(timeout)
+        try:
+            return self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it has not stopped in {timeout:.0f} s: {self.where_it_hangs()}") from None
 
     def where_it_hangs(self) -> str:
         """End the process, and return its log, which ends with the stacks of its threads."""
