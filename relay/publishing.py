@@ -208,7 +208,7 @@ class Publishing:
             self._identity.release()
 
     def _send(self, reads: Reads, page: Page) -> None:
-        if page.gap is not None:
+        if page.gap is not None and not self._was_told(reads.stream, page.gap):
             self.gap(reads.source, page.gap)
         if page.changes:
             self._transaction.begin()
@@ -236,6 +236,11 @@ class Publishing:
                 record = self._watermarks.of_shard(reads.stream, page.shard.id, checkpoint)
                 if record is not None:
                     self._transaction.publisher.send(self.settings.watermarks, record[1], record[0], 0)
+
+    def _was_told(self, stream: Stream, gap: Gap) -> bool:
+        """Whether a loss is the last one of its shard, found again since nothing has been read there after it."""
+        committed = self._view.checkpoints.get(stream, {}).get(gap.shard or "")
+        return committed is not None and committed.gap == gap.id
 
     def _new_transaction(self) -> Transaction:
         for _ in range(3):

@@ -43,7 +43,8 @@ def begin_at_token(
         else:
             starts[shard] = _start(position, now)
     lost = {
-        shard: _start(token.position(shard) or Position("trim_horizon"), now)
+        # Nothing of now: a loss has the same id at every start, or nobody could accept it.
+        shard: (token.position(shard) or Position("trim_horizon")).to_json()
         for shard in (*standing.active, *sorted(standing.ahead))
         if shard not in shards and shard not in standing.finished
     }

@@ -72,6 +72,14 @@ def test_an_active_shard_that_expired_is_lost_only_if_two_listings_lack_it() -> 
     assert found.shards == {full("1"): HORIZON}
 
 
+def test_what_is_lost_of_a_token_is_the_same_whenever_it_is_looked_at() -> None:
+    """I9: or its gap had another id at every start, and to accept one would change nothing."""
+    given = StreamToken.from_json(token(["0", "1"], ("0", None, "latest", None), ("1", None, "after_sequence", "5")))
+    listed = shards("1")
+    one, other = (begin_at_token(given, listed, lambda: listed, NOW + later) for later in (0, 60))
+    assert one.lost == other.lost == {full("0"): {"type": "latest"}}
+
+
 def test_a_token_of_which_nothing_is_left_is_refused() -> None:
     with pytest.raises(InvalidStream, match="too old"):
         begin(token(["0"], ("0", None, "after_sequence", "5")), shards("9"))
