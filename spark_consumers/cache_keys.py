@@ -186,6 +186,14 @@ def attributes(columns: Mapping[str, str], kinds: Mapping[str, str]) -> dict[str
     return {name: _attribute(kinds[name], shown) for name, shown in columns.items()}
 
 
+def sql_value(kind: str, shown: str) -> str | list[str]:
+    """Return what ``text`` is to be asked of for a column of an SQL row, of which the JVM has printed ``shown``."""
+    if kind == "set":
+        members: list[str] = orjson.loads(shown)
+        return members
+    return canonical_number(repr(float(shown)) if kind in ("float", "double") else shown)
+
+
 def _attribute(kind: str, shown: str) -> dict[str, Any]:
     if kind == "json":
         found: dict[str, Any] = orjson.loads(shown)

@@ -26,9 +26,9 @@ from relay.change import Operation
 from relay.config import Cache, Config
 from relay.errors import RelayError
 from relay.token import EventToken, OriginToken
-from spark_consumers.cache_keys import Templates, Touched, attributes, invalidations
+from spark_consumers.cache_keys import Templates, Touched, attributes, invalidations, sql_value
 from spark_consumers.dead_letters import DeadLetters, Record, refuse_unknown_schemas
-from spark_consumers.decode import BROKEN, Decoder, Layout, Status
+from spark_consumers.decode import BROKEN, Decoder, Field, Layout, Status
 from spark_consumers.session import is_cluster
 
 ImageReader = Callable[[str], Mapping[str, Any] | None]
@@ -173,7 +173,10 @@ def _apply(plan: Plan, rows: Iterable[Row]) -> Outcome:
 
 def _applied(plan: Plan, rows: Iterable[Row]) -> Outcome:
     templates = Templates(plan.cache)
-    layouts = [(layout, [field.name for field in layout.key], _image_reader(layout)) for layout in plan.layouts]
+    layouts = [
+        (layout, [field.name for field in layout.key], _odd(layout.key), _image_reader(layout))
+        for layout in plan.layouts
+    ]
     invalidator = _invalidator(plan.cache)
     outcome = Outcome()
     documents = (orjson.loads(row[0]) for row in rows)
@@ -198,18 +201,22 @@ def _no_collector() -> Iterator[None]:
 
 
 def _touched(
-    documents: Iterable[Mapping[str, Any]], layouts: Sequence[tuple[Layout, Sequence[str], ImageReader]]
+    documents: Iterable[Mapping[str, Any]],
+    layouts: Sequence[tuple[Layout, Sequence[str], Mapping[str, str], ImageReader]],
 ) -> Iterator[Touched]:
     for document in documents:
         change = document.get("c")
         if change is None:
             continue
-        layout, names, image = layouts[change["i"]]
-        key, old, new = change.get("key"), change.get("old"), change.get("new")
+        layout, names, odd, image = layouts[change["i"]]
+        texts, old, new = change.get("key"), change.get("old"), change.get("new")
+        key = None if texts is None else dict(zip(names, texts, strict=True))
+        if odd and key is not None:
+            key = _read(key, odd)
         yield Touched(
             _OPERATIONS[change["op"]],
             layout.table,
-            None if key is None else dict(zip(names, key, strict=True)),
+            key,
             None if old is None else image(old),
             None if new is None else image(new),
             _token(change.get("token")),
@@ -230,8 +237,9 @@ def _image_reader(layout: Layout) -> ImageReader:
     """Return what reads the columns of an image from the text that ``Decoder.touched`` gives of it."""
     if layout.row is None:
         return _item
-    if layout.rest is None:
-        return orjson.loads  # an SQL row
+    if layout.rest is None:  # an SQL row
+        odd = _odd(layout.row)
+        return (lambda text: _read(orjson.loads(text), odd)) if odd else orjson.loads
     kinds = {field.name: field.column or "" for field in layout.row}
 
     def typed(text: str) -> Mapping[str, Any] | None:
@@ -242,6 +250,23 @@ def _image_reader(layout: Layout) -> ImageReader:
         return attributes(columns, kinds) | {name: orjson.loads(value) for name, value in others.items()}
 
     return typed
+
+
+def _odd(fields: Iterable[Field]) -> dict[str, str]:
+    """Return the kind of each column of an SQL row whose value is not the text that the JVM prints."""
+    found = {}
+    for each in fields:
+        kind = each.type.get("logicalType") if isinstance(each.type, dict) else each.type
+        if each.column == "set" or kind in ("decimal", "float", "double"):
+            found[each.name] = "set" if each.column == "set" else str(kind)
+    return found
+
+
+def _read(columns: Mapping[str, Any], odd: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        name: sql_value(odd[name], shown) if name in odd and shown is not None else shown
+        for name, shown in columns.items()
+    }
 
 
 def _item(text: str) -> Mapping[str, Any] | None:

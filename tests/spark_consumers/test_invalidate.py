@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import orjson
 import pytest
 
 from relay.avro.framing import fingerprint, single_object_header
-from relay.avro.rows import KeyColumn, TableSchema, change_schema
-from relay.config import Config
-from spark_consumers.decode import Decoder
-from spark_consumers.invalidate import CacheConsumer
+from relay.avro.rows import Column, KeyColumn, TableSchema, change_schema
+from relay.config import Cache, Config
+from spark_consumers.cache_keys import Templates, invalidations
+from spark_consumers.decode import Decoder, Layout
+from spark_consumers.invalidate import CacheConsumer, _image_reader, _odd, _touched
 
 KEYS = ["order:{order_id}", "customer:{customer_id}", "day:{day}"]
 
@@ -43,3 +45,34 @@ def test_a_column_that_was_of_the_key_is_asked_of_the_images_where_it_is_no_long
     assert config.cache is not None
     CacheConsumer(config, config.cache).stream(None, Decoder(schemas, registry=False, gaps="shop.gaps"))  # type: ignore[arg-type]
     assert asked == {"orders": ["customer_id", "day"]}
+
+
+ROW = [("id", "decimal(10,2)"), ("rate", "double"), ("ratio", "float"), ("price", "decimal(20,10)"), ("tags", "set")]
+
+
+@pytest.mark.parametrize(
+    ("column", "shown", "expected"),
+    [
+        ("rate", "5.0", "5"),
+        ("rate", "1.0E10", "10000000000"),
+        ("ratio", "1.5E-5", "0.000015"),
+        ("price", "12.5000000000", "12.5"),
+        ("price", "0E-10", "0"),
+        ("id", "12.50", "12.5"),
+        ("tags", '["a"]', None),
+    ],
+)
+def test_a_number_of_an_sql_row_has_one_text_in_a_cache_key_and_a_set_has_none(
+    column: str, shown: str, expected: str | None
+) -> None:
+    """I6: the text is a contract with the application, not what the JVM prints."""
+    table = TableSchema("legacy", "goods", (KeyColumn("id", "decimal(10,2)"),), 1, tuple(Column(*each) for each in ROW))
+    layout = Layout.of(change_schema(table))
+    image = {column: shown} if column != "id" else {}
+    key = [shown if column == "id" else "1.00"]
+    document = {"c": {"i": 0, "op": "INSERT", "key": key, "new": orjson.dumps(image).decode()}}
+    cache = Cache(url="redis://h/0", namespace="shop", keys={"goods": [f"x:{{{column}}}"]})
+    layouts = [(layout, ["id"], _odd(layout.key), _image_reader(layout))]
+    found = invalidations(_touched([document], layouts), Templates(cache))
+    assert [key for key, _ in found.pairs] == ([f"x:{expected}"] if expected is not None else [])
+    assert bool(found.bumps) == (expected is None)
