@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
-from relay.lineage import Checkpoint, Lineage, Plan, Shard
+from relay.lineage import PRUNE_AFTER, Checkpoint, Lineage, Plan, Shard
+
+_RETENTION = PRUNE_AFTER / 2
+_AT_ONCE = 600.0  # seconds after the end of its parents within which a shard is read without having been left
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +37,23 @@ def read_until(
     if committed is not None and committed.progress is not None:
         return committed.progress
     if shard.id in plan.shards:
-        return plan.planned_at
+        return min(plan.planned_at, _left_at(plan.shards[shard.id], parents))
     # It began when its parents ended, which is not before what was last read of them.
     known = [parent.progress for parent in parents.values() if parent.progress is not None]
     return min(known, default=committed.updated_at if committed else now)
+
+
+def _left_at(start: Mapping[str, Any], parents: Mapping[str, Checkpoint]) -> float:
+    """Return up to when nothing is missing of a shard that was planned with its parents, and is read after them.
+
+    Its records go on where theirs ended. Of them only those count as missed that have aged out since the parents were
+    read: what did so meanwhile, at the end of a backlog, was at the horizon when the relay began.
+    """
+    since: float = start.get("since", 0.0)
+    if not parents or not (since or start.get("type") == "trim_horizon"):
+        return math.inf
+    ends = (max(parent.progress or 0.0, parent.updated_at - _RETENTION + _AT_ONCE) for parent in parents.values())
+    return max(since, min(ends))
 
 
 def resume_timestamp(checkpoints: Mapping[str, Checkpoint]) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from relay.lineage import Checkpoint, Lineage, Shard, ShardState, Stream
-from relay.progress import low_watermark, resume_timestamp
+from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState, Stream
+from relay.progress import low_watermark, read_until, resume_timestamp
 from tests.test_lineage import ended, lineage
 
 
@@ -19,6 +19,39 @@ def test_a_shard_of_which_nothing_was_read_begins_where_its_parents_have_got_to(
     parents = {"p": Checkpoint(ShardState.READING, progress=30.0), "q": ended(progress=20.0)}
     assert resume_timestamp({**parents, "c": child}) == 20
     assert resume_timestamp({"p": parents["p"], "c": child}) == 0
+
+
+HOUR = 3600.0
+
+
+def test_a_planned_shard_that_was_left_after_its_parent_may_have_lost_what_aged_out_since() -> None:
+    """I9: it has no position that a stream would refuse."""
+    child, now = Shard("c", ("p",)), 100 * HOUR
+    horizon = {"type": "trim_horizon"}
+    plan = Plan("trim_horizon", now - 12 * HOUR, {"p": horizon, "c": horizon}, {})
+    # Its parent ended with a record of 29 hours ago, and was read twelve hours ago.
+    parents = {"p": ended(progress=now - 29 * HOUR, updated_at=now - 12 * HOUR)}
+    assert now - read_until(child, plan, None, parents, now) > 24 * HOUR
+    # Read at once, at the end of a backlog, nothing was missed that had not been at the horizon before.
+    parents = {"p": ended(progress=now - 24.1 * HOUR, updated_at=now - 60)}
+    assert now - read_until(child, plan, None, parents, now) < 24 * HOUR
+    # What is younger than a day is there, however long the shard was left.
+    parents = {"p": ended(progress=now - 23 * HOUR, updated_at=now - 22 * HOUR)}
+    assert now - read_until(child, plan, None, parents, now) < 24 * HOUR
+    empty = {"p": ended(progress=None, updated_at=now - HOUR)}
+    assert now - read_until(child, plan, None, empty, now) > 24 * HOUR
+
+
+def test_a_planned_shard_loses_nothing_from_before_the_time_that_it_is_wanted_from() -> None:
+    child, now = Shard("c", ("p",)), 100 * HOUR
+    parents = {"p": ended(progress=now - 40 * HOUR, updated_at=now - 30 * HOUR)}
+    for since in (now - 12 * HOUR, now - 20 * HOUR):
+        plan = Plan("latest", now - 12 * HOUR, {"p": {"since": since}, "c": {"since": since}}, {})
+        assert read_until(child, plan, None, parents, now) == since
+    plan = Plan("token", now - 12 * HOUR, {"p": {}, "c": {"type": "after_sequence", "sequence": "5"}}, {})
+    assert read_until(child, plan, None, parents, now) == plan.planned_at
+    assert read_until(child, plan, None, {}, now) == plan.planned_at
+    assert read_until(child, plan, Checkpoint(ShardState.READING, progress=7.0), parents, now) == 7.0
 
 
 def test_the_low_watermark_waits_for_shards_that_are_not_planned_or_not_listed_yet() -> None:
