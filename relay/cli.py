@@ -114,7 +114,7 @@ def run(
 
             worker.run(loaded, until_caught_up=until_caught_up, reload=partial(load_config, config))
         else:
-            from relay import supervisor
+            from relay.process import supervisor
 
             command = [sys.executable, "-m", "relay.cli", "run", str(config), "--log-format", log_format.value]
             if until_caught_up:

@@ -30,10 +30,10 @@ from relay.observe.bars import SnapshotBars
 from relay.observe.observer import Observer
 from relay.observe.server import observing
 from relay.outboxes import Outboxes, open_outboxes
+from relay.process.signals import Signals
 from relay.publishing import Publishing
 from relay.pump import Pump, Reading
 from relay.reading import SourceReading
-from relay.signals import Signals
 from relay.source import Page, Source
 from relay.sources import open_sources
 

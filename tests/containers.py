@@ -18,9 +18,9 @@ from pymysql.cursors import Cursor
 from relay.errors import Unavailable
 from relay.local import dynamodb, mariadb, redis, registry
 from relay.local.kafka import SETTINGS, coordinates
-from relay.local.process import free_port
 from relay.local.sql_server import PASSWORD
 from relay.local.vitess import KEYSPACES
+from relay.process.managed import free_port
 from tests.mysql import server
 
 _START_TIMEOUT = 120.0

@@ -22,7 +22,7 @@ from relay.config import Config, DynamoDBSource
 from relay.config_fields import StartAtToken
 from relay.dynamodb.describe import Description
 from relay.kafka import topics
-from relay.local.process import free_port
+from relay.process.managed import free_port
 
 
 def config(**others: Any) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typer.testing import CliRunner, Result
 
 from relay.cli import app
 from relay.config import Config
-from relay.local.process import free_port
+from relay.process.managed import free_port
 
 OLDER = '{"timestamp":1,"shard":"s/l/1","position":"DynamoDB/99","origin":null}'
 NEWER = '{"timestamp":1,"shard":"s/l/1","position":"DynamoDB/100","origin":null}'

@@ -13,7 +13,7 @@ import pytest
 
 from relay.dynamodb import Stream
 from relay.kafka.group import Member
-from relay.local.process import free_port
+from relay.process.managed import free_port
 from relay.status import ShardStatus, SourceStatus, Status
 from relay.status_text import show
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full

@@ -34,11 +34,11 @@ from relay.local.jars import fetch_all
 from relay.local.java import find_java
 from relay.local.kafka import KafkaBroker
 from relay.local.orders import TABLE, Orders
-from relay.local.process import ManagedProcess
 from relay.local.redis import RedisServer
 from relay.local.vitess_orders import VitessOrders
 from relay.local.watching import BatchLog, TopicWatch
 from relay.local.workload import CACHE_KEY, Workload
+from relay.process.managed import ManagedProcess
 
 CONSUMERS = ("cache", "log", "copy")
 DATABASES: dict[str, type[Orders]] = {"dynamodb": DynamoDBOrders, "vitess": VitessOrders}

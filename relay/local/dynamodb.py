@@ -11,8 +11,8 @@ import urllib.request
 from typing import ClassVar
 
 from relay.local.jars import jars
-from relay.local.process import HOST, accepts
 from relay.local.server import Server, java_command
+from relay.process.managed import HOST, accepts
 
 
 class DynamoDBLocal(Server):

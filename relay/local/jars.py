@@ -25,7 +25,7 @@ from xml.sax.saxutils import quoteattr
 
 from relay.errors import Unavailable
 from relay.local.java import find_java
-from relay.local.process import ManagedProcess
+from relay.process.managed import ManagedProcess
 
 _ATTEMPTS = 4
 _ATTEMPT_SECONDS = 900.0

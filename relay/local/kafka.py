@@ -18,8 +18,8 @@ from confluent_kafka.admin import AdminClient
 
 from relay.errors import Unavailable
 from relay.local.jars import jars
-from relay.local.process import HOST, accepts
 from relay.local.server import Server, java_command
+from relay.process.managed import HOST, accepts
 
 SETTINGS = {
     "process.roles": "broker,controller",

@@ -12,8 +12,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from relay.local.jars import jars
-from relay.local.process import HOST, accepts
 from relay.local.server import Server
+from relay.process.managed import HOST, accepts
 
 
 class RedisServer(Server):

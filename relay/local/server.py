@@ -13,9 +13,9 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from relay.errors import Unavailable
-from relay.local.account import Account, remove
 from relay.local.java import find_java
-from relay.local.process import ManagedProcess, free_port, taken
+from relay.process.account import Account, remove
+from relay.process.managed import ManagedProcess, free_port, taken
 
 _STARTS = 3
 

@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from relay.errors import ConfigError, RelayError
-from relay.local.account import remove
 from relay.local.dynamodb import DynamoDBLocal
 from relay.local.kafka import KafkaBroker
 from relay.local.mariadb import MariaDB
-from relay.local.process import accepts
 from relay.local.redis import RedisServer
 from relay.local.registry import SchemaRegistry
 from relay.local.server import Server
 from relay.local.vitess import Vitess
+from relay.process.account import remove
+from relay.process.managed import accepts
 
 KINDS: dict[str, type[Server]] = {
     each.name: each for each in (KafkaBroker, DynamoDBLocal, RedisServer, SchemaRegistry, MariaDB, Vitess)

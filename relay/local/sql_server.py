@@ -16,8 +16,8 @@ from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
 from relay.errors import Unavailable
-from relay.local.process import HOST
 from relay.local.server import Server
+from relay.process.managed import HOST
 
 USER = "relay"
 PASSWORD = "relay"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from relay.errors import Unavailable
 from relay.local.jars import cache_folder
-from relay.local.process import ManagedProcess
+from relay.process.managed import ManagedProcess
 
 VERSION = "0.23.0"
 _PATCHES = 1

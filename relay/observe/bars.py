@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.file_proxy import FileProxy
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from relay.supervisor import NUMBER
+from relay.process.supervisor import NUMBER
 
 
 class SnapshotBars:

@@ -24,7 +24,7 @@ from relay.config_fields import host_port
 from relay.errors import ConfigError, Unavailable
 from relay.observe.observer import Observer
 from relay.observe.page import page
-from relay.supervisor import NUMBER
+from relay.process.supervisor import NUMBER
 
 log = logging.getLogger(__name__)
 

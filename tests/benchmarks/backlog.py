@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from relay.errors import RelayError
 from relay.local.mariadb import MariaDB
-from relay.local.process import ManagedProcess
+from relay.process.managed import ManagedProcess
 from tests.benchmarks.harness import Benchmark, count_committed, median
 
 TABLE = "item"

@@ -26,12 +26,12 @@ from relay.kafka import topics
 from relay.local.dynamodb import DynamoDBLocal
 from relay.local.dynamodb_orders import create_table, workload
 from relay.local.kafka import KafkaBroker
-from relay.local.process import ManagedProcess
 from relay.local.redis import RedisServer
 from relay.local.report import acknowledged, ends, percentile
 from relay.local.truth import Event
 from relay.local.watching import BatchLog, TopicWatch
 from relay.local.workload import CACHE_KEY
+from relay.process.managed import ManagedProcess
 from tests.benchmarks.harness import Benchmark
 
 SECONDS = 30.0

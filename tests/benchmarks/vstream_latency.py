@@ -28,8 +28,8 @@ from relay.avro.registry import open_schemas
 from relay.config import load
 from relay.errors import RelayError
 from relay.local.kafka import KafkaBroker
-from relay.local.process import ManagedProcess
 from relay.local.vitess import Vitess
+from relay.process.managed import ManagedProcess
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests.benchmarks.harness import Benchmark, median
 from tests.benchmarks.publish_latency import PARTITIONS, Arrivals

@@ -17,7 +17,7 @@ from confluent_kafka.cimpl import NewTopic
 from relay.config import Config
 from relay.errors import ConfigError, Unavailable
 from relay.kafka import topics
-from relay.local.process import free_port
+from relay.process.managed import free_port
 
 
 def config(name: str, bootstrap_servers: str, *, key: str = "hash", **kafka: Any) -> Config:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.local.account import data_folder, give, programs, remove, unprivileged
+from relay.process.account import data_folder, give, programs, remove, unprivileged
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 

@@ -16,7 +16,7 @@ from relay.errors import Unavailable
 from relay.local import jars as module
 from relay.local.jars import SETS, jars
 from tests.local.fake_java import DOWNLOAD, runs, write_java
-from tests.local.processes import gone
+from tests.process.processes import gone
 
 JAVA = 'openjdk version "17.0.1" 2021-10-19'
 FETCH = [sys.executable, "-c", "from relay.local.jars import jars; jars('dynamodb')"]

@@ -15,14 +15,14 @@ import pymysql
 import pytest
 
 from relay.errors import Unavailable
-from relay.local.account import reaches, remove, unprivileged
 from relay.local.jars import jars
 from relay.local.mariadb import MariaDB
-from relay.local.process import accepts
 from relay.local.services import down, up
 from relay.local.sql_server import PASSWORD, USER
+from relay.process.account import reaches, remove, unprivileged
+from relay.process.managed import accepts
 from tests.local.plain_user import needs_root, run_as_plain_user
-from tests.local.processes import gone
+from tests.process.processes import gone
 
 pytestmark = pytest.mark.services
 

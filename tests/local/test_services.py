@@ -25,10 +25,10 @@ from redis import Redis
 from relay.errors import Unavailable
 from relay.local.dynamodb import DynamoDBLocal
 from relay.local.kafka import KafkaBroker
-from relay.local.process import accepts
 from relay.local.redis import RedisServer
 from relay.local.server import Server
-from tests.local.processes import gone
+from relay.process.managed import accepts
+from tests.process.processes import gone
 
 pytestmark = pytest.mark.services
 

@@ -16,7 +16,7 @@ from redis import Redis
 from relay.errors import ConfigError, RelayError
 from relay.local import services
 from relay.local.services import down, started_at, status, up
-from tests.local.processes import gone
+from tests.process.processes import gone
 
 
 @pytest.fixture

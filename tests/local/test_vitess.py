@@ -18,16 +18,16 @@ import pymysql
 import pytest
 from pymysql.constants import ER
 
-from relay.local.account import remove
 from relay.local.jars import jars
-from relay.local.process import accepts
 from relay.local.services import down, status, up
 from relay.local.vitess import Vitess, database
 from relay.local.vitess_build import vtcombo
+from relay.process.account import remove
+from relay.process.managed import accepts
 from tests import needs
 from tests.local.plain_user import needs_root, run_as_plain_user
-from tests.local.processes import gone
 from tests.local.vstream import vstream
+from tests.process.processes import gone
 
 pytestmark = pytest.mark.services
 

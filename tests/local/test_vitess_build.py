@@ -14,7 +14,7 @@ import pytest
 from relay.errors import Unavailable
 from relay.local.vitess import Vitess
 from relay.local.vitess_build import obstacle, vtcombo
-from tests.local.processes import gone
+from tests.process.processes import gone
 
 BUILD = [sys.executable, "-c", "from relay.local.vitess_build import vtcombo; print(vtcombo())"]
 

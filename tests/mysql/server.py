@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from relay.errors import Unavailable
-from relay.local.process import HOST, ManagedProcess
 from relay.local.sql_server import PASSWORD, USER, SQLServer
+from relay.process.managed import HOST, ManagedProcess
 from tests import needs
 
 BINLOG: dict[str, str | int] = {

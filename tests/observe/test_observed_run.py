@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from relay.kafka.publisher import Aborted
-from relay.local.process import free_port
+from relay.process.managed import free_port
 from relay.worker import run
 from tests.dynamodb.endpoint import LABEL, TABLE, Refused, ScriptedStream, full
 from tests.faults.harness import Scene, wait_until

@@ -14,10 +14,10 @@ import pytest
 from relay.config import Config
 from relay.errors import ConfigError, Unavailable
 from relay.lineage import Shard
-from relay.local.process import free_port
 from relay.observe.observer import Observer
 from relay.observe.server import observing
 from relay.observe.status import Status
+from relay.process.managed import free_port
 from tests.observe.known import NOW, WALL, finished, listed, polled, reading, source, status
 
 EVIL = "<script>alert(1)</script>"

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from relay import launch
 from relay.errors import ConfigError, NotDrained, RelayError
-from relay.signals import Signals
+from relay.process import die_with_parent as launch
+from relay.process.signals import Signals
 
 log = logging.getLogger(__name__)
 

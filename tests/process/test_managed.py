@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from relay.errors import Unavailable
-from relay.local.process import HOST, ManagedProcess, accepts, free_port, taken
 from relay.local.redis import RedisServer
-from tests.local.processes import gone
+from relay.process.managed import HOST, ManagedProcess, accepts, free_port, taken
+from tests.process.processes import gone
 
 
 def shell(tmp_path: Path, script: str) -> ManagedProcess:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.supervisor import Supervisor, WorkersFailed
+from relay.process.supervisor import Supervisor, WorkersFailed
 from tests.faults.harness import wait_until
 
 
@@ -67,7 +67,7 @@ def test_a_wrong_config_ends_all_workers_at_once(tmp_path: Path) -> None:
 def test_a_worker_that_cannot_live_ends_the_supervisor_with_its_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relay.supervisor._LONGEST_BACKOFF", 0.1)
+    monkeypatch.setattr("relay.process.supervisor._LONGEST_BACKOFF", 0.1)
     with pytest.raises(WorkersFailed, match="5 times in a row") as failed:
         Supervisor(script(tmp_path, "sys.exit(3)\n"), 1).run()
     assert failed.value.exit_code == 3
@@ -76,7 +76,7 @@ def test_a_worker_that_cannot_live_ends_the_supervisor_with_its_exit_code(
 
 def test_no_worker_outlives_a_supervisor_that_was_killed(tmp_path: Path) -> None:
     command = script(tmp_path, "time.sleep(600)\n")
-    program = f"from relay.supervisor import run; run({command!r}, 2, until_done=False)"
+    program = f"from relay.process.supervisor import run; run({command!r}, 2, until_done=False)"
     parent = subprocess.Popen([sys.executable, "-c", program])
     try:
         wait_until(lambda: started(tmp_path) if len(started(tmp_path)) == 2 else None, 30)
@@ -89,7 +89,7 @@ def test_no_worker_outlives_a_supervisor_that_was_killed(tmp_path: Path) -> None
 
 def test_sigterm_stops_all_workers_in_order(tmp_path: Path) -> None:
     command = script(tmp_path, "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\ntime.sleep(600)\n")
-    program = f"from relay.supervisor import run; run({command!r}, 2, until_done=False)"
+    program = f"from relay.process.supervisor import run; run({command!r}, 2, until_done=False)"
     parent = subprocess.Popen([sys.executable, "-c", program])
     wait_until(lambda: started(tmp_path) if len(started(tmp_path)) == 2 else None, 30)
     time.sleep(0.2)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from relay.local import account as module
-from relay.local.account import Account, data_folder, programs, reaches, remove, unprivileged
+from relay.process import account as module
+from relay.process.account import Account, data_folder, programs, reaches, remove, unprivileged
 from tests.local.plain_user import needs_root
 
 STRANGER = Account(uid=54321, gid=54321)

@@ -20,9 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
-from relay import launch
 from relay.errors import Unavailable
-from relay.local.account import Account
+from relay.process import die_with_parent as launch
+from relay.process.account import Account
 
 HOST = "127.0.0.1"
 
