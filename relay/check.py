@@ -26,8 +26,8 @@ from relay.config_fields import StartAtToken
 from relay.dynamodb import describe
 from relay.dynamodb.source import table_schema
 from relay.errors import ConfigError, RelayError, Unavailable
+from relay.jvm.java import find_java
 from relay.kafka import topics
-from relay.local.java import find_java
 from relay.sources import open_source
 from relay.template import Template
 

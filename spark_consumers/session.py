@@ -20,8 +20,8 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from relay.errors import ConfigError, Unavailable
-from relay.local.jars import jars
-from relay.local.java import find_java
+from relay.jvm.jars import jars
+from relay.jvm.java import find_java
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"

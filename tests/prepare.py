@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from relay.errors import RelayError
-from relay.local.jars import SETS, jars
+from relay.jvm.jars import SETS, jars
 from relay.local.vitess_build import obstacle, vtcombo
 
 

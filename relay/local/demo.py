@@ -26,12 +26,12 @@ from relay.avro.registry import open_schemas
 from relay.cache import RedisStore, TokenCache
 from relay.config import Config, load
 from relay.errors import CheckFailed, RelayError
+from relay.jvm.jars import fetch_all
+from relay.jvm.java import find_java
 from relay.kafka import topics
 from relay.local import report
 from relay.local.application import Reader
 from relay.local.dynamodb_orders import DynamoDBOrders
-from relay.local.jars import fetch_all
-from relay.local.java import find_java
 from relay.local.kafka import KafkaBroker
 from relay.local.orders import TABLE, Orders
 from relay.local.redis import RedisServer

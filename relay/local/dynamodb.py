@@ -10,7 +10,7 @@ import urllib.error
 import urllib.request
 from typing import ClassVar
 
-from relay.local.jars import jars
+from relay.jvm.jars import jars
 from relay.local.server import Server, java_command
 from relay.process.managed import HOST, accepts
 

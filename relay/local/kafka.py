@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from relay.errors import Unavailable
-from relay.local.jars import jars
+from relay.jvm.jars import jars
 from relay.local.server import Server, java_command
 from relay.process.managed import HOST, accepts
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from relay.errors import Unavailable
-from relay.local.jars import SETS, cache_folder, jars
+from relay.jvm.jars import SETS, cache_folder, jars
 from relay.local.sql_server import PASSWORD, USER, SQLServer
 from relay.process.account import Account, data_folder, give, programs, remove, unprivileged
 from relay.process.managed import HOST, ManagedProcess

@@ -11,7 +11,7 @@ from typing import ClassVar
 from redis import Redis
 from redis.exceptions import RedisError
 
-from relay.local.jars import jars
+from relay.jvm.jars import jars
 from relay.local.server import Server
 from relay.process.managed import HOST, accepts
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from relay.errors import Unavailable
-from relay.local.java import find_java
+from relay.jvm.java import find_java
 from relay.process.account import Account, remove
 from relay.process.managed import ManagedProcess, free_port, taken
 

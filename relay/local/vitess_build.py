@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from relay.errors import Unavailable
-from relay.local.jars import cache_folder
+from relay.jvm.jars import cache_folder
 from relay.process.managed import ManagedProcess
 
 VERSION = "0.23.0"

@@ -13,7 +13,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from relay.config import Config, load
-from relay.local.jars import jars
+from relay.jvm.jars import jars
 from spark_consumers import kafka_source
 from spark_consumers.offsets import Checkpoint
 from spark_consumers.session import open_session

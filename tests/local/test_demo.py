@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.local.java import find_java
+from relay.jvm.java import find_java
 from tests import needs
 from tests.faults.harness import wait_until
 

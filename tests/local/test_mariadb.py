@@ -15,7 +15,7 @@ import pymysql
 import pytest
 
 from relay.errors import Unavailable
-from relay.local.jars import jars
+from relay.jvm.jars import jars
 from relay.local.mariadb import MariaDB
 from relay.local.services import down, up
 from relay.local.sql_server import PASSWORD, USER

@@ -18,7 +18,7 @@ import pymysql
 import pytest
 from pymysql.constants import ER
 
-from relay.local.jars import jars
+from relay.jvm.jars import jars
 from relay.local.services import down, status, up
 from relay.local.vitess import Vitess, database
 from relay.local.vitess_build import vtcombo

@@ -24,7 +24,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from relay.errors import Unavailable
-from relay.local.java import find_java
+from relay.jvm.java import find_java
 from relay.process.managed import ManagedProcess
 
 _ATTEMPTS = 4

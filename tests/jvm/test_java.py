@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from relay.errors import Unavailable
+from relay.jvm.java import find_java
 from relay.local.dynamodb import DynamoDBLocal
-from relay.local.java import find_java
-from tests.local.fake_java import write_java
+from tests.jvm.fake_java import write_java
 
 NEW = 'openjdk version "21.0.2" 2024-01-16'
 OLD = 'java version "1.8.0_292"'

@@ -13,13 +13,13 @@ from xml.etree import ElementTree
 import pytest
 
 from relay.errors import Unavailable
-from relay.local import jars as module
-from relay.local.jars import SETS, jars
-from tests.local.fake_java import DOWNLOAD, runs, write_java
+from relay.jvm import jars as module
+from relay.jvm.jars import SETS, jars
+from tests.jvm.fake_java import DOWNLOAD, runs, write_java
 from tests.process.processes import gone
 
 JAVA = 'openjdk version "17.0.1" 2021-10-19'
-FETCH = [sys.executable, "-c", "from relay.local.jars import jars; jars('dynamodb')"]
+FETCH = [sys.executable, "-c", "from relay.jvm.jars import jars; jars('dynamodb')"]
 
 
 @pytest.fixture
