@@ -16,12 +16,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from relay.local.dynamodb import DynamoDBLocal
-from relay.local.kafka import KafkaBroker
-from relay.local.mariadb import MariaDB
-from relay.local.redis import RedisServer
-from relay.local.registry import SchemaRegistry
-from relay.local.vitess import Vitess
+from relay.services.dynamodb import DynamoDBLocal
+from relay.services.kafka import KafkaBroker
+from relay.services.mariadb import MariaDB
+from relay.services.redis import RedisServer
+from relay.services.registry import SchemaRegistry
+from relay.services.vitess import Vitess
 from tests import containers, needs
 from tests.mysql.server import MySQL
 

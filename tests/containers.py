@@ -16,11 +16,11 @@ from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
 from relay.errors import Unavailable
-from relay.local import dynamodb, mariadb, redis, registry
-from relay.local.kafka import SETTINGS, coordinates
-from relay.local.sql_server import PASSWORD
-from relay.local.vitess import KEYSPACES
 from relay.process.managed import free_port
+from relay.services import dynamodb, mariadb, redis, registry
+from relay.services.kafka import SETTINGS, coordinates
+from relay.services.sql_server import PASSWORD
+from relay.services.vitess import KEYSPACES
 from tests.mysql import server
 
 _START_TIMEOUT = 120.0

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from relay.local.vitess_build import obstacle
+from relay.services.vitess_build import obstacle
 
 
 def vitess() -> None:

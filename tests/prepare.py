@@ -13,7 +13,7 @@ from functools import partial
 
 from relay.errors import RelayError
 from relay.jvm.jars import SETS, jars
-from relay.local.vitess_build import obstacle, vtcombo
+from relay.services.vitess_build import obstacle, vtcombo
 
 
 def main() -> None:

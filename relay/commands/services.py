@@ -11,7 +11,7 @@ import typer
 from relay.commands.options import AsJson
 
 if TYPE_CHECKING:
-    from relay.local.services import Service
+    from relay.services.background import Service
 
 app = typer.Typer(help="Run a broker, databases and a Redis on this machine, to try things out.", no_args_is_help=True)
 
@@ -28,7 +28,7 @@ def services_up(
 
     The first time, this downloads them, and builds Vitess, which takes minutes. Their data is gone when they end.
     """
-    from relay.local import services as local
+    from relay.services import background as local
 
     _print_services(local.up(names), as_json)
 
@@ -36,7 +36,7 @@ def services_up(
 @app.command("down")
 def services_down(as_json: AsJson = False) -> None:
     """End all services, with their data, and print those that ran."""
-    from relay.local import services as local
+    from relay.services import background as local
 
     _print_services(local.down(), as_json)
 
@@ -44,7 +44,7 @@ def services_down(as_json: AsJson = False) -> None:
 @app.command("status")
 def services_status(as_json: AsJson = False) -> None:
     """Print which services were started, and whether they still run."""
-    from relay.local import services as local
+    from relay.services import background as local
 
     _print_services(local.status(), as_json)
 

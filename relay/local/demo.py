@@ -32,13 +32,13 @@ from relay.kafka import topics
 from relay.local import report
 from relay.local.application import Reader
 from relay.local.dynamodb_orders import DynamoDBOrders
-from relay.local.kafka import KafkaBroker
 from relay.local.orders import TABLE, Orders
-from relay.local.redis import RedisServer
 from relay.local.vitess_orders import VitessOrders
 from relay.local.watching import BatchLog, TopicWatch
 from relay.local.workload import CACHE_KEY, Workload
 from relay.process.managed import ManagedProcess
+from relay.services.kafka import KafkaBroker
+from relay.services.redis import RedisServer
 
 CONSUMERS = ("cache", "log", "copy")
 DATABASES: dict[str, type[Orders]] = {"dynamodb": DynamoDBOrders, "vitess": VitessOrders}

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import boto3
 
 from relay.cache import DynamoDBLoader, Load
-from relay.local.dynamodb import DynamoDBLocal
 from relay.local.orders import TABLE, Incident, Orders
 from relay.local.workload import HASH_KEY, RANGE_KEY, Item, Planned, Workload, Writer, item_of
+from relay.services.dynamodb import DynamoDBLocal
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient

@@ -24,9 +24,9 @@ from pymysql.cursors import Cursor
 from relay.cache import Load, VitessLoader
 from relay.local.orders import TABLE, Incident, Orders
 from relay.local.truth import Event
-from relay.local.vitess import Vitess
-from relay.local.vitess_build import vtcombo
 from relay.local.workload import HASH_KEY, RANGE_KEY, Item, Planned, Workload, Writer, cache_key, item_of
+from relay.services.vitess import Vitess
+from relay.services.vitess_build import vtcombo
 from relay.vitess.keyrange import KeyRange
 from relay.vitess.vindex import keyspace_id
 

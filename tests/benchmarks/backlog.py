@@ -24,8 +24,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from relay.errors import RelayError
-from relay.local.mariadb import MariaDB
 from relay.process.managed import ManagedProcess
+from relay.services.mariadb import MariaDB
 from tests.benchmarks.harness import Benchmark, count_committed, median
 
 TABLE = "item"

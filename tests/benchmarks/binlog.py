@@ -12,9 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from relay.local.kafka import KafkaBroker
-from relay.local.mariadb import MariaDB
-from relay.local.sql_server import PASSWORD, USER
+from relay.services.kafka import KafkaBroker
+from relay.services.mariadb import MariaDB
+from relay.services.sql_server import PASSWORD, USER
 from tests.benchmarks.backlog import SCHEMA, Run, benchmark, counted, fill, relayed
 from tests.benchmarks.harness import Benchmark
 

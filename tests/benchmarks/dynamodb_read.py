@@ -24,7 +24,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from relay.errors import RelayError
-from relay.local.kafka import KafkaBroker
+from relay.services.kafka import KafkaBroker
 from tests.benchmarks.harness import Benchmark, count_committed, median
 from tests.benchmarks.service import CREDENTIALS, serving
 from tests.benchmarks.stream_service import PAGE, answer, stream_arn, table

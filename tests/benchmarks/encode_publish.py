@@ -25,7 +25,7 @@ from relay.kafka.settings import PRODUCER
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.kafka.transaction import Transaction
 from relay.lineage import Checkpoint, ShardState
-from relay.local.kafka import KafkaBroker
+from relay.services.kafka import KafkaBroker
 from tests.benchmarks.changes import STREAM, TABLE, Message, change, finished
 from tests.benchmarks.harness import Benchmark, count_committed, in_turn, median, pin
 

@@ -22,7 +22,7 @@ import orjson
 import yaml
 
 from relay.errors import RelayError
-from relay.local.kafka import KafkaBroker
+from relay.services.kafka import KafkaBroker
 from tests.benchmarks.harness import Benchmark
 from tests.benchmarks.service import CREDENTIALS, serving
 from tests.benchmarks.stream_service import answer as backlog

@@ -23,9 +23,9 @@ from relay.cache import Invalidator, RedisStore
 from relay.config import Config, load
 from relay.kafka import topics
 from relay.kafka.outbox import Outbox
-from relay.local.kafka import KafkaBroker
-from relay.local.redis import RedisServer
 from relay.local.watching import BatchLog
+from relay.services.kafka import KafkaBroker
+from relay.services.redis import RedisServer
 from relay.token import EventToken
 from tests.benchmarks.changes import TABLE, change, finished
 from tests.benchmarks.harness import Benchmark, median

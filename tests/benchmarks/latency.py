@@ -23,15 +23,15 @@ from relay.avro.registry import open_schemas
 from relay.config import load
 from relay.errors import RelayError
 from relay.kafka import topics
-from relay.local.dynamodb import DynamoDBLocal
 from relay.local.dynamodb_orders import create_table, workload
-from relay.local.kafka import KafkaBroker
-from relay.local.redis import RedisServer
 from relay.local.report import acknowledged, ends, percentile
 from relay.local.truth import Event
 from relay.local.watching import BatchLog, TopicWatch
 from relay.local.workload import CACHE_KEY
 from relay.process.managed import ManagedProcess
+from relay.services.dynamodb import DynamoDBLocal
+from relay.services.kafka import KafkaBroker
+from relay.services.redis import RedisServer
 from tests.benchmarks.harness import Benchmark
 
 SECONDS = 30.0

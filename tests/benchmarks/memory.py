@@ -16,7 +16,7 @@ import orjson
 from confluent_kafka.admin import AdminClient
 
 from relay.errors import RelayError
-from relay.local.kafka import KafkaBroker
+from relay.services.kafka import KafkaBroker
 from tests.benchmarks.fed import Feed
 from tests.benchmarks.harness import Benchmark, count_committed
 

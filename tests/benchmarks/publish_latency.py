@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from relay.avro.decode import decode
 from relay.avro.registry import open_schemas
 from relay.errors import RelayError
-from relay.local.kafka import KafkaBroker
+from relay.services.kafka import KafkaBroker
 from tests.benchmarks.fed import Feed
 from tests.benchmarks.harness import Benchmark, median
 

@@ -20,7 +20,7 @@ import yaml
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from relay.errors import RelayError
-from relay.local.kafka import KafkaBroker
+from relay.services.kafka import KafkaBroker
 from tests.benchmarks.dynamodb_read import PARTITIONS, Watch
 from tests.benchmarks.harness import Benchmark, count_committed, median
 from tests.benchmarks.service import CREDENTIALS, serving

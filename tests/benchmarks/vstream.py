@@ -10,8 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from relay.local.kafka import KafkaBroker
-from relay.local.vitess import Vitess, database
+from relay.services.kafka import KafkaBroker
+from relay.services.vitess import Vitess, database
 from tests.benchmarks.backlog import SCHEMA, TABLE, Run, benchmark, counted, fill, relayed
 from tests.benchmarks.harness import Benchmark
 

@@ -27,9 +27,9 @@ from relay.avro.decode import decode
 from relay.avro.registry import open_schemas
 from relay.config import load
 from relay.errors import RelayError
-from relay.local.kafka import KafkaBroker
-from relay.local.vitess import Vitess
 from relay.process.managed import ManagedProcess
+from relay.services.kafka import KafkaBroker
+from relay.services.vitess import Vitess
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests.benchmarks.harness import Benchmark, median
 from tests.benchmarks.publish_latency import PARTITIONS, Arrivals

@@ -20,8 +20,8 @@ from relay.cache import (
 )
 from relay.cache.store import FOREVER, KEEP
 from relay.errors import RelayError, Unavailable
-from relay.local.redis import RedisServer
 from relay.process.managed import free_port
+from relay.services.redis import RedisServer
 from relay.token import EventToken
 
 

@@ -11,7 +11,7 @@ import pymysql
 import pytest
 
 from relay.cache import Invalidator, MemoryStore, Outcome, TokenCache, VitessLoader
-from relay.local.vitess import KEYSPACES
+from relay.services.vitess import KEYSPACES
 
 pytestmark = pytest.mark.services
 

@@ -25,8 +25,8 @@ import yaml
 
 from relay.avro.registry import open_schemas
 from relay.config import load
-from relay.local.kafka import KafkaBroker
 from relay.local.truth import read_changes
+from relay.services.kafka import KafkaBroker
 from tests.dynamodb.endpoint import TABLE, Refused, ScriptedStream
 from tests.faults.harness import Relay
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.local.kafka import KafkaBroker
+from relay.services.kafka import KafkaBroker
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.faults.harness import wait_until
 from tests.faults.test_lineage_on_kafka import Table, finish, published, run, write_config

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from relay.local.mariadb import MariaDB
-from relay.local.sql_server import PASSWORD, USER
+from relay.services.mariadb import MariaDB
+from relay.services.sql_server import PASSWORD, USER
 from tests.faults.audited import ITEMS, TABLE, audit, history, opened, problems
 from tests.faults.harness import wait_until
 from tests.faults.world import World

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from relay.local.vitess import Vitess, database
+from relay.services.vitess import Vitess, database
 from relay.vitess.keyrange import shard_range
 from relay.vitess.vindex import keyspace_id
 from tests import needs

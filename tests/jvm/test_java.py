@@ -8,7 +8,7 @@ import pytest
 
 from relay.errors import Unavailable
 from relay.jvm.java import find_java
-from relay.local.dynamodb import DynamoDBLocal
+from relay.services.dynamodb import DynamoDBLocal
 from tests.jvm.fake_java import write_java
 
 NEW = 'openjdk version "21.0.2" 2024-01-16'

@@ -17,7 +17,7 @@ from relay.kafka.assignment import Assignment, NotAMember
 from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.publisher import Aborted, Publisher
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
-from relay.local.kafka import KafkaBroker
+from relay.services.kafka import KafkaBroker
 from tests.faults.harness import wait_until
 
 pytestmark = pytest.mark.services

@@ -17,7 +17,7 @@ import yaml
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.config import load
 from relay.local.dynamodb_orders import create_table
-from relay.local.kafka import KafkaBroker
+from relay.services.kafka import KafkaBroker
 from tests.certificates import Authority
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from relay.local.mariadb import MariaDB
+from relay.services.mariadb import MariaDB
 from tests.mysql.orders import DATABASE
 from tests.mysql.server import MySQL
 

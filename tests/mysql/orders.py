@@ -10,11 +10,11 @@ from functools import partial
 from typing import Any
 
 from relay.gtid import parse
-from relay.local.sql_server import PASSWORD, USER
 from relay.mysql.connection import connect
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.source import MySQLSource
 from relay.mysql.watcher import ReplicationWatcher
+from relay.services.sql_server import PASSWORD, USER
 from relay.token import EventToken
 from tests.mysql.server import MySQL
 from tests.mysql.shards import begin, open_at

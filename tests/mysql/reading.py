@@ -9,11 +9,11 @@ from typing import Any
 
 from relay.avro.rows import Column
 from relay.gtid import GtidSet, parse
-from relay.local.sql_server import PASSWORD, USER
 from relay.mysql.binlog import BinlogEvents
 from relay.mysql.connection import Server, connect
 from relay.mysql.events import Begin, BinlogEvent, Commit, Heartbeat, Rotate, Rows, Statement
 from relay.mysql.rows import Change
+from relay.services.sql_server import PASSWORD, USER
 from relay.sql.tables import Row, Table, lay_out
 
 NUMBERS = "(WITH RECURSIVE s AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM s WHERE n < {}) SELECT n{} FROM s)"

@@ -17,12 +17,12 @@ from relay.change import Change
 from relay.gtid import parse
 from relay.journals import record_of, shards_of
 from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState
-from relay.local.mariadb import MariaDB
-from relay.local.sql_server import PASSWORD, USER
 from relay.mysql.binlog import BinlogEvents
 from relay.mysql.connection import connect
 from relay.mysql.events import Begin, Commit, Rows
 from relay.mysql.source import MySQLSource
+from relay.services.mariadb import MariaDB
+from relay.services.sql_server import PASSWORD, USER
 from relay.source import Page, ShardReader
 from relay.sql.tables import Table, lay_out
 from relay.vitess.keyrange import KeyRange

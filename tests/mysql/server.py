@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import ClassVar
 
 from relay.errors import Unavailable
-from relay.local.sql_server import PASSWORD, USER, SQLServer
 from relay.process.managed import HOST, ManagedProcess
+from relay.services.sql_server import PASSWORD, USER, SQLServer
 from tests import needs
 
 BINLOG: dict[str, str | int] = {
@@ -46,7 +46,7 @@ SETTINGS = (
         "bind-address": HOST,
         "skip-name-resolve": 1,
         "sync-binlog": 0,
-        # As in relay.local.mariadb: what is in the binlog survives the server, but not the machine.
+        # As in relay.services.mariadb: what is in the binlog survives the server, but not the machine.
         "innodb-flush-log-at-trx-commit": 2,
         "innodb-doublewrite": 0,
         "max-connect-errors": 4294967295,

@@ -9,9 +9,9 @@ from typing import Any
 from relay.change import Change
 from relay.config import MySQLSource as SourceConfig
 from relay.lineage import Checkpoint, Shard, ShardState
-from relay.local.server import Server
-from relay.local.sql_server import PASSWORD, USER
 from relay.mysql.source import MySQLSource
+from relay.services.server import Server
+from relay.services.sql_server import PASSWORD, USER
 from relay.source import Page, ShardReader
 
 PATIENCE = 30.0  # seconds

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from relay.local.mariadb import MariaDB
 from relay.mysql.events import Rows
+from relay.services.mariadb import MariaDB
 from tests.mysql.reading import reading, session
 from tests.mysql.shards import source_of
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from relay.change import Change
-from relay.local.mariadb import MariaDB
 from relay.mysql.reader import BinlogShardReader
+from relay.services.mariadb import MariaDB
 from relay.token import Order, compare
 from tests.mysql.orders import DATABASE, at, load, opened, put
 from tests.mysql.shards import begin, config, ids, open_at, read_to_head, read_until, resume, short, source_of

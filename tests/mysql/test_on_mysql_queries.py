@@ -10,8 +10,8 @@ from functools import partial
 import pytest
 
 from relay.errors import RelayError
-from relay.local.sql_server import USER
 from relay.mysql.queries import TokenQueries
+from relay.services.sql_server import USER
 from tests.mysql.orders import DATABASE, SELECT, put, wait_for, watch
 from tests.mysql.server import MySQL
 from tests.mysql.shards import begin, open_at, read_until, source_of

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from relay.gtid import parse
-from relay.local.sql_server import PASSWORD, USER
 from relay.mysql.connection import connect
 from relay.mysql.dump import Dump
 from relay.mysql.errors import Denied, Interrupted, NotCarried
+from relay.services.sql_server import PASSWORD, USER
 from tests.certificates import Authority
 from tests.mysql.reading import connected, reading, session
 from tests.mysql.server import MySQL

@@ -9,11 +9,11 @@ from itertools import pairwise
 import pytest
 
 from relay.errors import RelayError
-from relay.local.sql_server import USER
 from relay.mysql.queries import TokenQueries
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.servers import role_of
 from relay.process.managed import free_port
+from relay.services.sql_server import USER
 from relay.token import Order, compare
 from tests.mysql.orders import DATABASE, SELECT, opened, put, wait_for, watch
 from tests.mysql.reading import connected

@@ -12,10 +12,10 @@ import pytest
 
 from relay.cache import Invalidator, MemoryStore, Outcome, QueriesLoader, TokenCache
 from relay.errors import RelayError
-from relay.local.mariadb import MariaDB
-from relay.local.sql_server import USER
 from relay.mysql.queries import TokenQueries, reflects
 from relay.mysql.watcher import ReplicationWatcher
+from relay.services.mariadb import MariaDB
+from relay.services.sql_server import USER
 from relay.token import EventToken, OriginToken
 from tests.mysql.orders import DATABASE, SELECT, SHARD, wait_for, watch
 from tests.mysql.shards import begin, open_at, read_until, source_of

@@ -11,8 +11,8 @@ import pytest
 from relay.change import Change
 from relay.errors import RelayError, Unavailable
 from relay.gtid import parse
-from relay.local.mariadb import MariaDB
 from relay.mysql.source import MySQLSource
+from relay.services.mariadb import MariaDB
 from relay.source import STREAMED_PAGE
 from tests.mysql.shards import begin, ids, open_at, read_to_head, read_until, resume, short, source_of
 

@@ -19,9 +19,9 @@ from relay.config import load
 from relay.errors import RelayError
 from relay.gtid import parse
 from relay.kafka.publisher import Aborted
-from relay.local.mariadb import MariaDB
-from relay.local.sql_server import PASSWORD, USER
 from relay.local.truth import read_changes
+from relay.services.mariadb import MariaDB
+from relay.services.sql_server import PASSWORD, USER
 from relay.worker import run
 from tests.faults.harness import Relay, wait_until
 from tests.mysql.resharding import VITESS, Load, Replication

@@ -11,10 +11,10 @@ import pytest
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.gtid import parse
 from relay.lineage import Shard
-from relay.local.mariadb import MariaDB
 from relay.mysql.positions import TimestampMap
 from relay.mysql.source import MySQLSource, tables_of
 from relay.mysql.start import TooOld, executed_before
+from relay.services.mariadb import MariaDB
 from tests.mysql.shards import begin, config, open_at, read_to_head, short, source_of
 
 DATABASE = "orders"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from relay.local.services import started_at
+from relay.services.background import started_at
 
 
 def gone(pid: int, within: float = 10.0) -> bool:

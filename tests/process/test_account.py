@@ -9,7 +9,7 @@ import pytest
 
 from relay.process import account as module
 from relay.process.account import Account, data_folder, programs, reaches, remove, unprivileged
-from tests.local.plain_user import needs_root
+from tests.services.plain_user import needs_root
 
 STRANGER = Account(uid=54321, gid=54321)
 

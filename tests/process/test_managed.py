@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from relay.errors import Unavailable
-from relay.local.redis import RedisServer
 from relay.process.managed import HOST, ManagedProcess, accepts, free_port, taken
+from relay.services.redis import RedisServer
 from tests.process.processes import gone
 
 

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from relay.avro.registry import open_schemas
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.config import load
-from relay.local.registry import SchemaRegistry
+from relay.services.registry import SchemaRegistry
 from tests.faults.harness import Relay, wait_until
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]

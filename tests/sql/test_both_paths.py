@@ -11,8 +11,8 @@ from relay.avro.encode import ChangeEncoder
 from relay.avro.rows import TableSchema, change_schema
 from relay.change import Change
 from relay.gtid import parse
-from relay.local.vitess import Vitess, database
 from relay.mysql.events import Begin, Commit, Rows
+from relay.services.vitess import Vitess, database
 from relay.sql.changes import TransactionChanges
 from tests import needs
 from tests.mysql.reading import reading

@@ -13,7 +13,7 @@ import pytest
 
 from relay.change import Change, Operation
 from relay.errors import RelayError
-from relay.local.vitess import Vitess, database
+from relay.services.vitess import Vitess, database
 from relay.source import Page
 from relay.vitess.client import Vtgate
 from relay.vitess.head import Head

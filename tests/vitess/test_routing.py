@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from relay.local.vitess import KEYSPACES, Vitess
+from relay.services.vitess import KEYSPACES, Vitess
 from relay.vitess.keyrange import shard_range
 from relay.vitess.vindex import keyspace_id
 from tests import needs

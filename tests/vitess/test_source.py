@@ -12,7 +12,7 @@ import pytest
 from relay.change import Operation
 from relay.config import VitessSource as Entry
 from relay.errors import ConfigError, RelayError, Unavailable
-from relay.local.vitess import Vitess
+from relay.services.vitess import Vitess
 from relay.source import Page
 from relay.vitess.reader import VitessShardReader
 from relay.vitess.source import VitessSource, tables_of

@@ -20,15 +20,15 @@ from pathlib import Path
 from typing import Any
 
 from relay.errors import ConfigError, RelayError
-from relay.local.dynamodb import DynamoDBLocal
-from relay.local.kafka import KafkaBroker
-from relay.local.mariadb import MariaDB
-from relay.local.redis import RedisServer
-from relay.local.registry import SchemaRegistry
-from relay.local.server import Server
-from relay.local.vitess import Vitess
 from relay.process.account import remove
 from relay.process.managed import accepts
+from relay.services.dynamodb import DynamoDBLocal
+from relay.services.kafka import KafkaBroker
+from relay.services.mariadb import MariaDB
+from relay.services.redis import RedisServer
+from relay.services.registry import SchemaRegistry
+from relay.services.server import Server
+from relay.services.vitess import Vitess
 
 KINDS: dict[str, type[Server]] = {
     each.name: each for each in (KafkaBroker, DynamoDBLocal, RedisServer, SchemaRegistry, MariaDB, Vitess)

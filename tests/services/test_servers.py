@@ -23,11 +23,11 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from redis import Redis
 
 from relay.errors import Unavailable
-from relay.local.dynamodb import DynamoDBLocal
-from relay.local.kafka import KafkaBroker
-from relay.local.redis import RedisServer
-from relay.local.server import Server
 from relay.process.managed import accepts
+from relay.services.dynamodb import DynamoDBLocal
+from relay.services.kafka import KafkaBroker
+from relay.services.redis import RedisServer
+from relay.services.server import Server
 from tests.process.processes import gone
 
 pytestmark = pytest.mark.services
@@ -159,8 +159,8 @@ class TestWhatIsLeftBehind:
     def test_servers_die_with_a_process_that_is_killed(self, tmp_path: Path) -> None:
         program = """
             import threading, time
-            from relay.local.dynamodb import DynamoDBLocal
-            from relay.local.redis import RedisServer
+            from relay.services.dynamodb import DynamoDBLocal
+            from relay.services.redis import RedisServer
 
             servers = [RedisServer(), DynamoDBLocal()]
             threads = [threading.Thread(target=server.start) for server in servers]

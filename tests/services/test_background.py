@@ -14,8 +14,8 @@ import pytest
 from redis import Redis
 
 from relay.errors import ConfigError, RelayError
-from relay.local import services
-from relay.local.services import down, started_at, status, up
+from relay.services import background as services
+from relay.services.background import down, started_at, status, up
 from tests.process.processes import gone
 
 
@@ -110,7 +110,7 @@ class TestRoundTrip:
         assert {each.name for each in down()} == {"redis", "dynamodb"}
 
     def test_a_service_outlives_the_command_that_started_it(self, state: Path) -> None:
-        program = "from relay.local.services import up; print(up(['redis'])[0].pid)"
+        program = "from relay.services.background import up; print(up(['redis'])[0].pid)"
         command = [sys.executable, "-X", "dev", "-W", "error", "-c", program]
         answer = subprocess.run(command, capture_output=True, text=True, check=True)
         (service,) = status()
@@ -121,7 +121,7 @@ class TestRoundTrip:
         assert gone(service.pid)
 
     def test_one_that_is_not_detached_ends_with_its_command(self, state: Path) -> None:
-        program = "from relay.local.services import up; print(up(['redis'], detach=False)[0].pid)"
+        program = "from relay.services.background import up; print(up(['redis'], detach=False)[0].pid)"
         answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         assert gone(int(answer.stdout))
         assert [each.running for each in status()] == [False]

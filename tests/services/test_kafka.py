@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from relay.local.kafka import cluster_id
+from relay.services.kafka import cluster_id
 
 
 def test_cluster_ids_are_16_bytes_and_never_look_like_an_option() -> None:

@@ -11,8 +11,8 @@ import urllib.request
 from typing import ClassVar
 
 from relay.jvm.jars import jars
-from relay.local.server import Server, java_command
 from relay.process.managed import HOST, accepts
+from relay.services.server import Server, java_command
 
 
 class DynamoDBLocal(Server):

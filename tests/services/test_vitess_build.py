@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from relay.errors import Unavailable
-from relay.local.vitess import Vitess
-from relay.local.vitess_build import obstacle, vtcombo
+from relay.services.vitess import Vitess
+from relay.services.vitess_build import obstacle, vtcombo
 from tests.process.processes import gone
 
-BUILD = [sys.executable, "-c", "from relay.local.vitess_build import vtcombo; print(vtcombo())"]
+BUILD = [sys.executable, "-c", "from relay.services.vitess_build import vtcombo; print(vtcombo())"]
 
 # What it is asked comes after ``-C FOLDER``, except for ``version``.
 GO = """\

@@ -16,13 +16,13 @@ import pytest
 
 from relay.errors import Unavailable
 from relay.jvm.jars import jars
-from relay.local.mariadb import MariaDB
-from relay.local.services import down, up
-from relay.local.sql_server import PASSWORD, USER
 from relay.process.account import reaches, remove, unprivileged
 from relay.process.managed import accepts
-from tests.local.plain_user import needs_root, run_as_plain_user
+from relay.services.background import down, up
+from relay.services.mariadb import MariaDB
+from relay.services.sql_server import PASSWORD, USER
 from tests.process.processes import gone
+from tests.services.plain_user import needs_root, run_as_plain_user
 
 pytestmark = pytest.mark.services
 
@@ -160,7 +160,7 @@ class TestReplicas:
 
 
 PLAIN = """
-    from relay.local.mariadb import MariaDB
+    from relay.services.mariadb import MariaDB
 
     uid = become_plain()
     with MariaDB() as primary, MariaDB() as replica:
@@ -173,7 +173,7 @@ PLAIN = """
 
 KILLED = """
     import time
-    from relay.local.mariadb import MariaDB
+    from relay.services.mariadb import MariaDB
 
     server = MariaDB().start()
     print(server.process.pid, server.folder, flush=True)

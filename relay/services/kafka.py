@@ -18,8 +18,8 @@ from confluent_kafka.admin import AdminClient
 
 from relay.errors import Unavailable
 from relay.jvm.jars import jars
-from relay.local.server import Server, java_command
 from relay.process.managed import HOST, accepts
+from relay.services.server import Server, java_command
 
 SETTINGS = {
     "process.roles": "broker,controller",

@@ -16,8 +16,8 @@ from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
 from relay.errors import Unavailable
-from relay.local.server import Server
 from relay.process.managed import HOST
+from relay.services.server import Server
 
 USER = "relay"
 PASSWORD = "relay"

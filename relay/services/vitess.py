@@ -19,11 +19,11 @@ from pymysql.constants import CLIENT
 from pymysql.cursors import Cursor
 
 from relay.errors import Unavailable
-from relay.local.mariadb import MariaDB
-from relay.local.server import Server
-from relay.local.vitess_build import vtcombo
 from relay.process.account import Account, data_folder, give, programs, unprivileged
 from relay.process.managed import HOST, ManagedProcess, accepts
+from relay.services.mariadb import MariaDB
+from relay.services.server import Server
+from relay.services.vitess_build import vtcombo
 
 CELL = "test"
 KEYSPACES: dict[str, Sequence[str]] = {"commerce": ("-40", "40-80", "80-c0", "c0-")}

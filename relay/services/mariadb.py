@@ -17,9 +17,9 @@ from typing import Any, ClassVar
 
 from relay.errors import Unavailable
 from relay.jvm.jars import SETS, cache_folder, jars
-from relay.local.sql_server import PASSWORD, USER, SQLServer
 from relay.process.account import Account, data_folder, give, programs, remove, unprivileged
 from relay.process.managed import HOST, ManagedProcess
+from relay.services.sql_server import PASSWORD, USER, SQLServer
 
 BINLOG: dict[str, str | int] = {
     "log-bin": "binlog",

@@ -12,8 +12,8 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from relay.jvm.jars import jars
-from relay.local.server import Server
 from relay.process.managed import HOST, accepts
+from relay.services.server import Server
 
 
 class RedisServer(Server):

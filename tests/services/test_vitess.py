@@ -19,15 +19,15 @@ import pytest
 from pymysql.constants import ER
 
 from relay.jvm.jars import jars
-from relay.local.services import down, status, up
-from relay.local.vitess import Vitess, database
-from relay.local.vitess_build import vtcombo
 from relay.process.account import remove
 from relay.process.managed import accepts
+from relay.services.background import down, status, up
+from relay.services.vitess import Vitess, database
+from relay.services.vitess_build import vtcombo
 from tests import needs
-from tests.local.plain_user import needs_root, run_as_plain_user
-from tests.local.vstream import vstream
 from tests.process.processes import gone
+from tests.services.plain_user import needs_root, run_as_plain_user
+from tests.services.vstream import vstream
 
 pytestmark = pytest.mark.services
 
@@ -215,7 +215,7 @@ def test_schemas_of_unknown_keyspaces_are_refused() -> None:
 
 
 PLAIN = """
-    from relay.local.vitess import Vitess
+    from relay.services.vitess import Vitess
 
     uid = become_plain()
     with Vitess(keyspaces={"k": ["0"]}, schemas={"k": ("CREATE TABLE item (id INT PRIMARY KEY)", {})}) as cluster:
@@ -234,7 +234,7 @@ def test_a_plain_user_runs_it_with_a_cache_of_its_own(own: Vitess, tmp_path: Pat
 
 KILLED = """
     import time
-    from relay.local.vitess import Vitess
+    from relay.services.vitess import Vitess
 
     cluster = Vitess(keyspaces={"k": ["0"]}).start()
     print(*[each.pid for each in cluster.processes], cluster.folder, flush=True)
