@@ -280,7 +280,7 @@ def demo(
 
     Ends with counts, checks and latencies. Exit code 0 only if every check held.
     """
-    from relay.local import demo as demonstration
+    from relay.demo import demo as demonstration
 
     demonstration.run(source.value, seconds)
 

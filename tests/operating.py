@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from relay.avro.registry import open_schemas
 from relay.cli import app
 from relay.config import load
-from relay.local.truth import read_changes
+from relay.demo.truth import read_changes
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.faults.test_lineage_on_kafka import write_config
 

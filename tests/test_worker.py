@@ -13,9 +13,9 @@ import yaml
 from confluent_kafka import Consumer, TopicPartition
 
 from relay.avro.registry import open_schemas
+from relay.demo.truth import read_changes
 from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.keys import partition
-from relay.local.truth import read_changes
 from tests.faults.harness import Scene, wait_until
 
 pytestmark = pytest.mark.services

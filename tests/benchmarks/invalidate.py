@@ -21,9 +21,9 @@ from confluent_kafka import Producer
 from relay.avro.registry import TopicSchemas
 from relay.cache import Invalidator, RedisStore
 from relay.config import Config, load
+from relay.demo.watching import BatchLog
 from relay.kafka import topics
 from relay.kafka.outbox import Outbox
-from relay.local.watching import BatchLog
 from relay.services.kafka import KafkaBroker
 from relay.services.redis import RedisServer
 from relay.token import EventToken

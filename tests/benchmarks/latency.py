@@ -21,13 +21,13 @@ import yaml
 
 from relay.avro.registry import open_schemas
 from relay.config import load
+from relay.demo.dynamodb_orders import create_table, workload
+from relay.demo.report import acknowledged, ends, percentile
+from relay.demo.truth import Event
+from relay.demo.watching import BatchLog, TopicWatch
+from relay.demo.workload import CACHE_KEY
 from relay.errors import RelayError
 from relay.kafka import topics
-from relay.local.dynamodb_orders import create_table, workload
-from relay.local.report import acknowledged, ends, percentile
-from relay.local.truth import Event
-from relay.local.watching import BatchLog, TopicWatch
-from relay.local.workload import CACHE_KEY
 from relay.process.managed import ManagedProcess
 from relay.services.dynamodb import DynamoDBLocal
 from relay.services.kafka import KafkaBroker

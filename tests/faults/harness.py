@@ -17,10 +17,10 @@ from confluent_kafka import KafkaException
 
 from relay.avro.registry import open_schemas
 from relay.config import Config, load
+from relay.demo.dynamodb_orders import create_table, workload
+from relay.demo.truth import Event, check_topic, read_topic
+from relay.demo.workload import Item, Workload, Write
 from relay.kafka.failures import passes
-from relay.local.dynamodb_orders import create_table, workload
-from relay.local.truth import Event, check_topic, read_topic
-from relay.local.workload import Item, Workload, Write
 
 T = TypeVar("T")
 PAUSED_WORKER = "tests.faults.paused_worker"

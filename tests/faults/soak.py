@@ -25,7 +25,7 @@ import yaml
 
 from relay.avro.registry import open_schemas
 from relay.config import load
-from relay.local.truth import read_changes
+from relay.demo.truth import read_changes
 from relay.services.kafka import KafkaBroker
 from tests.dynamodb.endpoint import TABLE, Refused, ScriptedStream
 from tests.faults.harness import Relay

@@ -19,9 +19,9 @@ import yaml
 
 from relay.cache import RedisStore, State, entry_key, generation_key
 from relay.cache.entry import decode
-from relay.local.truth import check_versions, final_versions
-from relay.local.watching import BatchLog
-from relay.local.workload import CACHE_KEY, Item, cache_key
+from relay.demo.truth import check_versions, final_versions
+from relay.demo.watching import BatchLog
+from relay.demo.workload import CACHE_KEY, Item, cache_key
 from tests.faults.harness import Relay, Scene, wait_until
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(500)]
@@ -66,7 +66,7 @@ def read_back(scene: Scene) -> tuple[dict[Item, int], list[str]]:
     script = f"""
 import json, pathlib, sys
 from relay.config import load
-from relay.local.tables import read_copy, read_log, spark
+from relay.demo.tables import read_copy, read_log, spark
 
 config = load(pathlib.Path({str(scene.path)!r}))
 with spark() as session:

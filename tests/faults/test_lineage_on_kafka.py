@@ -17,7 +17,7 @@ import yaml
 
 from relay.avro.registry import open_schemas
 from relay.config import load
-from relay.local.truth import read_changes
+from relay.demo.truth import read_changes
 from tests.dynamodb.endpoint import TABLE, Refused, ScriptedStream, full
 from tests.faults.harness import Relay
 

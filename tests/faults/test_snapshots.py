@@ -13,7 +13,7 @@ import pytest
 
 from relay.avro.registry import open_schemas
 from relay.config import load
-from relay.local.truth import read_changes
+from relay.demo.truth import read_changes
 from tests.dynamodb.endpoint import TABLE, Refused, ScriptedStream
 from tests.faults.test_lineage_on_kafka import finish, run, tail, write_config
 

@@ -12,8 +12,8 @@ import yaml
 
 from relay.avro.registry import open_schemas
 from relay.config import load
+from relay.demo.truth import read_changes
 from relay.errors import Unavailable
-from relay.local.truth import read_changes
 from tests.faults.audited import TABLE, Connect, Writer
 from tests.faults.harness import Relay
 

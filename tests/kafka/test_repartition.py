@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from relay.local.truth import check_topic
-from relay.local.workload import Item, Write
+from relay.demo.truth import check_topic
+from relay.demo.workload import Item, Write
 from tests.faults.harness import Scene
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]

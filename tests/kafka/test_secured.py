@@ -16,7 +16,7 @@ import yaml
 
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.config import load
-from relay.local.dynamodb_orders import create_table
+from relay.demo.dynamodb_orders import create_table
 from relay.services.kafka import KafkaBroker
 from tests.certificates import Authority
 

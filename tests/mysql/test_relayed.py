@@ -16,10 +16,10 @@ from typer.testing import CliRunner, Result
 from relay.avro.registry import open_schemas
 from relay.cli import app
 from relay.config import load
+from relay.demo.truth import read_changes
 from relay.errors import RelayError
 from relay.gtid import parse
 from relay.kafka.publisher import Aborted
-from relay.local.truth import read_changes
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
 from relay.worker import run

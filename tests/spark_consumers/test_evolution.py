@@ -27,7 +27,7 @@ COPY = """
 import json, pathlib, sys
 import spark_consumers
 from relay.config import load
-from relay.local.tables import spark
+from relay.demo.tables import spark
 
 config, folder = load(pathlib.Path(sys.argv[1])), pathlib.Path(sys.argv[1]).parent
 with spark() as session:

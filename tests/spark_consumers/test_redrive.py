@@ -33,7 +33,7 @@ import json, pathlib, sys, time
 import spark_consumers
 from relay.config import load
 from relay.dead_letters import Letters
-from relay.local.tables import spark
+from relay.demo.tables import spark
 
 path = pathlib.Path(sys.argv[1])
 config = load(path)

@@ -47,7 +47,7 @@ CONSUME = """
 import json, pathlib, sys
 import spark_consumers
 from relay.config import load
-from relay.local.tables import spark
+from relay.demo.tables import spark
 
 config = load(pathlib.Path(sys.argv[1]))
 folder = pathlib.Path(sys.argv[2])

@@ -170,7 +170,7 @@ class Topic:
 import json, pathlib, sys
 import spark_consumers
 from relay.config import load
-from relay.local.tables import read_copy, read_log, spark
+from relay.demo.tables import read_copy, read_log, spark
 
 config, folder = load(pathlib.Path({str(self.path)!r})), pathlib.Path({str(self.folder / "checkpoints")!r})
 with spark() as session:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from relay.config import Config
-from relay.local.workload import HASH_KEY, RANGE_KEY, Item, version_in
+from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, version_in
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

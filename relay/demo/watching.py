@@ -14,9 +14,9 @@ import orjson
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from relay.avro.decode import decode
+from relay.demo.truth import Event, event
 from relay.errors import RelayError
 from relay.kafka.failures import passes
-from relay.local.truth import Event, event
 
 
 class TopicWatch(threading.Thread):

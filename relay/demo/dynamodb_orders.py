@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import boto3
 
 from relay.cache import DynamoDBLoader, Load
-from relay.local.orders import TABLE, Incident, Orders
-from relay.local.workload import HASH_KEY, RANGE_KEY, Item, Planned, Workload, Writer, item_of
+from relay.demo.orders import TABLE, Incident, Orders
+from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, Planned, Workload, Writer, item_of
 from relay.services.dynamodb import DynamoDBLocal
 
 if TYPE_CHECKING:

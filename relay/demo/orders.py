@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from typing import Any, ClassVar, NamedTuple
 
 from relay.cache import Load
-from relay.local.truth import Event
-from relay.local.workload import Item, Workload
+from relay.demo.truth import Event
+from relay.demo.workload import Item, Workload
 
 TABLE = "orders"
 

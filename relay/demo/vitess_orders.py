@@ -22,9 +22,9 @@ from pymysql.constants import ER
 from pymysql.cursors import Cursor
 
 from relay.cache import Load, VitessLoader
-from relay.local.orders import TABLE, Incident, Orders
-from relay.local.truth import Event
-from relay.local.workload import HASH_KEY, RANGE_KEY, Item, Planned, Workload, Writer, cache_key, item_of
+from relay.demo.orders import TABLE, Incident, Orders
+from relay.demo.truth import Event
+from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, Planned, Workload, Writer, cache_key, item_of
 from relay.services.vitess import Vitess
 from relay.services.vitess_build import vtcombo
 from relay.vitess.keyrange import KeyRange

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from relay.cache import Load, Outcome, TokenCache
-from relay.local.truth import Event
-from relay.local.workload import Item, cache_key, version_in
+from relay.demo.truth import Event
+from relay.demo.workload import Item, cache_key, version_in
 
 
 @dataclass(frozen=True, slots=True)

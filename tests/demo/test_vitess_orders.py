@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from relay.local.truth import Event, check_versions, final_versions
-from relay.local.vitess_orders import (
+from relay.demo.truth import Event, check_versions, final_versions
+from relay.demo.vitess_orders import (
     ADDED,
     AFTER,
     BEFORE,
@@ -23,7 +23,7 @@ from relay.local.vitess_orders import (
     VitessOrders,
     VitessWriter,
 )
-from relay.local.workload import Item, cache_key, version_in
+from relay.demo.workload import Item, cache_key, version_in
 from tests import needs
 
 CUSTOMERS = [f"customer-{number:03}" for number in range(25)]

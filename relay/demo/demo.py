@@ -25,17 +25,17 @@ from rich.live import Live
 from relay.avro.registry import open_schemas
 from relay.cache import RedisStore, TokenCache
 from relay.config import Config, load
+from relay.demo import report
+from relay.demo.application import Reader
+from relay.demo.dynamodb_orders import DynamoDBOrders
+from relay.demo.orders import TABLE, Orders
+from relay.demo.vitess_orders import VitessOrders
+from relay.demo.watching import BatchLog, TopicWatch
+from relay.demo.workload import CACHE_KEY, Workload
 from relay.errors import CheckFailed, RelayError
 from relay.jvm.jars import fetch_all
 from relay.jvm.java import find_java
 from relay.kafka import topics
-from relay.local import report
-from relay.local.application import Reader
-from relay.local.dynamodb_orders import DynamoDBOrders
-from relay.local.orders import TABLE, Orders
-from relay.local.vitess_orders import VitessOrders
-from relay.local.watching import BatchLog, TopicWatch
-from relay.local.workload import CACHE_KEY, Workload
 from relay.process.managed import ManagedProcess
 from relay.services.kafka import KafkaBroker
 from relay.services.redis import RedisServer

@@ -10,8 +10,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from relay.avro.decode import decode
+from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, Write, version_in
 from relay.errors import RelayError
-from relay.local.workload import HASH_KEY, RANGE_KEY, Item, Write, version_in
 
 _SHOWN = 5
 

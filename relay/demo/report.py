@@ -12,12 +12,12 @@ from rich.table import Table
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.cache.entry import decode
 from relay.config import Config
-from relay.local import truth
-from relay.local.application import Read, stale_reads, version_of
-from relay.local.orders import TABLE, Orders
-from relay.local.truth import Event
-from relay.local.watching import BatchLog, TopicWatch
-from relay.local.workload import Item, Workload, Write, cache_key
+from relay.demo import truth
+from relay.demo.application import Read, stale_reads, version_of
+from relay.demo.orders import TABLE, Orders
+from relay.demo.truth import Event
+from relay.demo.watching import BatchLog, TopicWatch
+from relay.demo.workload import Item, Workload, Write, cache_key
 
 _SHOWN = 8
 
@@ -87,7 +87,7 @@ def compare(
     reads: Sequence[Read],
 ) -> Result:
     """Compare topic, cache, log and copy with what the writers did."""
-    from relay.local.tables import read_copy, read_log, spark
+    from relay.demo.tables import read_copy, read_log, spark
 
     result = Result()
     events = sorted(watch.events, key=lambda event: (event.partition, event.offset))
