@@ -22,14 +22,14 @@ import redis
 from relay.avro.rows import TableSchema, change_schema
 from relay.avro.schema_registry import COMPATIBILITY, RegistrySchemas
 from relay.config import Config, DynamoDBSource, MySQLSource, SchemaRegistry, Source, VitessSource, redacted
-from relay.config_fields import StartAtToken
+from relay.config.fields import StartAtToken
+from relay.config.template import Template
 from relay.dynamodb import describe
 from relay.dynamodb.source import table_schema
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.jvm.java import find_java
 from relay.kafka import topics
 from relay.sources import open_source
-from relay.template import Template
 
 _SOCKET_TIMEOUT = 5.0
 _CREATION_PATIENCE = 10.0

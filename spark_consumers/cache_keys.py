@@ -17,8 +17,8 @@ import orjson
 
 from relay.change import Operation
 from relay.config import Cache
+from relay.config.template import Template
 from relay.dynamodb.values import canonical_number
-from relay.template import Template
 from relay.token import EventToken
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -19,7 +19,7 @@ from relay.avro.rows import Column, KeyColumn, TableSchema, change_schema
 from relay.avro.schema_registry import RegistrySchemas
 from relay.cli import app
 from relay.config import Config, DynamoDBSource
-from relay.config_fields import StartAtToken
+from relay.config.fields import StartAtToken
 from relay.dynamodb.describe import Description
 from relay.kafka import topics
 from relay.process.managed import free_port

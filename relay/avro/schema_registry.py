@@ -19,7 +19,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from relay.avro.evolution import differences, following, same
 from relay.avro.framing import confluent_header, schema_id
-from relay.config_fields import redacted
+from relay.config.fields import redacted
 from relay.errors import RelayError, Unavailable
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import orjson
 
 from relay.avro.rows import TableSchema
 from relay.change import Snapshot
-from relay.config_fields import StartAtToken
+from relay.config.fields import StartAtToken
 from relay.dynamodb import describe
 from relay.dynamodb.columns import TypedRows
 from relay.dynamodb.reader import DynamoDBShardReader

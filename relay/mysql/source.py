@@ -15,7 +15,7 @@ import orjson
 
 from relay.avro.rows import Column, TableSchema
 from relay.change import Snapshot
-from relay.config_fields import StartAtGtids, host_port
+from relay.config.fields import StartAtGtids, host_port
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.gtid import GtidSet, parse
 from relay.lineage import Checkpoint, Shard, Stream

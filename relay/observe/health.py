@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from relay.config_fields import redacted
+from relay.config.fields import redacted
 from relay.observe.status import SourceStatus, Status
 
 STALLED_AFTER = 60.0

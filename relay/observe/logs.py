@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import orjson
 
-from relay.config_fields import redacted
+from relay.config.fields import redacted
 
 
 class TextFormatter(logging.Formatter):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from relay.config_fields import redacted
+from relay.config.fields import redacted
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.observe.status import Poll, SourceStatus, Status
 

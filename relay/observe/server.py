@@ -20,7 +20,7 @@ import orjson
 from prometheus_client.exposition import choose_encoder
 
 from relay.config import Config
-from relay.config_fields import host_port
+from relay.config.fields import host_port
 from relay.errors import ConfigError, Unavailable
 from relay.observe.observer import Observer
 from relay.observe.page import page

@@ -18,7 +18,7 @@ import orjson
 
 from relay.avro.rows import Column, TableSchema
 from relay.change import Snapshot
-from relay.config_fields import StartAtGtids
+from relay.config.fields import StartAtGtids
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.lineage import Checkpoint, Shard, Stream
 from relay.source import Begin, ShardReader

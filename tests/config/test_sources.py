@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from relay.config import DynamoDBSource, MySQLSource
-from relay.config_fields import StartAtGtids, StartAtToken
+from relay.config.fields import StartAtGtids, StartAtToken
 from relay.errors import ConfigError
-from tests.configs import ARN, GOOD, ONE_TABLE, change, only, read, refused
+from tests.config.configs import ARN, GOOD, ONE_TABLE, change, only, read, refused
 
 
 @pytest.fixture

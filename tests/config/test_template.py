@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.template import Template
+from relay.config.template import Template
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from relay.config_file import Document, Location
+from relay.config.yaml_file import Document, Location
 from relay.errors import ConfigError
 
 # Keys that are part of the design and that this version does not have, by the path to where they stand.

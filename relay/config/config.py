@@ -1,7 +1,7 @@
 """The configuration: every key, what it may hold, and what has to fit together.
 
 The keys are a contract with users. Add one here with a docstring, which is also its text in
-``relay check --schema``, and take it out of the list of later keys in ``relay.config_errors``.
+``relay check --schema``, and take it out of the list of later keys in ``relay.config.errors``.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from relay import config_file
-from relay.config_errors import explain, refuse
-from relay.config_fields import Address, Name, Part, Seconds, redacted, url
-from relay.config_file import Location
-from relay.config_kafka import Kafka, SchemaRegistry
-from relay.config_sources import DynamoDBSource, MySQLSource, Source, VitessSource
+from relay.config import yaml_file as config_file
+from relay.config.errors import explain, refuse
+from relay.config.fields import Address, Name, Part, Seconds, redacted, url
+from relay.config.kafka import Kafka, SchemaRegistry
+from relay.config.sources import DynamoDBSource, MySQLSource, Source, VitessSource
+from relay.config.template import Template
+from relay.config.yaml_file import Location
 from relay.errors import ConfigError
-from relay.template import Template
 
 __all__ = [
     "INTERNAL",

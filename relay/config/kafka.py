@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from relay.config_errors import refuse
-from relay.config_fields import Part, url
-from relay.config_file import Location
+from relay.config.errors import refuse
+from relay.config.fields import Part, url
+from relay.config.yaml_file import Location
 
 _BROKER = re.compile(r"\s*(\w+://)?(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(:\d{1,5})?\s*")
 # Settings by which a client reaches and trusts a broker, whatever kind of client it is.

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from relay.config import INTERNAL, Cache, Config, DynamoDBSource, load, redacted
-from tests.configs import ARN, GOOD, ONE_TABLE, change, only, read, refused, two_sources
+from tests.config.configs import ARN, GOOD, ONE_TABLE, change, only, read, refused, two_sources
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from relay.config import load
-from relay.config_file import Document, read
+from relay.config.yaml_file import Document, read
 from relay.errors import ConfigError
 
 

@@ -26,7 +26,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from relay.config_errors import later, refuse
+from relay.config.errors import later, refuse
 from relay.gtid import GtidError
 from relay.gtid import parse as parse_gtids
 

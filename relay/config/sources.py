@@ -13,8 +13,8 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from relay.avro.rows import REST
-from relay.config_errors import refuse
-from relay.config_fields import (
+from relay.config.errors import refuse
+from relay.config.fields import (
     Keys,
     Name,
     Part,
@@ -30,7 +30,7 @@ from relay.config_fields import (
     start_of_vstream,
     url,
 )
-from relay.config_file import Location
+from relay.config.yaml_file import Location
 from relay.dynamodb.columns import declared
 from relay.vitess.keyrange import KeyRange
 
