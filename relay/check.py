@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 import redis
 
-from relay.avro.rows import TableSchema, change_schema
+from relay.avro.rows import change_schema
 from relay.avro.schema_registry import COMPATIBILITY, RegistrySchemas
 from relay.config import Config, DynamoDBSource, MySQLSource, SchemaRegistry, Source, VitessSource, redacted
 from relay.config.fields import StartAtToken
@@ -30,6 +30,7 @@ from relay.errors import ConfigError, RelayError, Unavailable
 from relay.jvm.java import find_java
 from relay.kafka import topics
 from relay.sources import open_source
+from relay.table import TableSchema
 
 _SOCKET_TIMEOUT = 5.0
 _CREATION_PATIENCE = 10.0

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable
 
 from confluent_kafka.admin import AdminClient
 
-from relay.avro.rows import TableSchema
 from relay.config import Config
 from relay.kafka import topics
 from relay.kafka.dead_letters import DeadLetters
 from relay.kafka.limits import Limits
 from relay.kafka.outbox import Outbox, Schemas
 from relay.kafka.settings import Settings
+from relay.table import TableSchema
 
 _KEPT = 1000  # I11
 

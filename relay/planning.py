@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from relay.avro.rows import TableSchema
 from relay.errors import ConfigError, RelayError
 from relay.journals import renamed
 from relay.kafka.checkpoints import CheckpointView
 from relay.lineage import Checkpoint, Gap, Plan, Stream
 from relay.source import Begin, Source
+from relay.table import TableSchema
 
 
 def newest_planned(view: CheckpointView, source: str) -> Stream | None:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from relay import accepted
-from relay.avro.rows import TableSchema
 from relay.change import Change, Operation
 from relay.errors import RelayError, Unavailable
 from relay.kafka.assignment import Assignment
@@ -28,6 +27,7 @@ from relay.outboxes import Outboxes
 from relay.pump import Reading
 from relay.snapshot import is_snapshot
 from relay.source import Page, Source
+from relay.table import TableSchema
 from relay.watermarks import Watermarks
 
 log = logging.getLogger(__name__)

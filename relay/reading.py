@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Any
 
 from relay import accepted
-from relay.avro.rows import TableSchema
 from relay.caught_up import CaughtUp
 from relay.errors import Unavailable
 from relay.journals import record_of
@@ -27,6 +26,7 @@ from relay.pruning import replaced
 from relay.pump import Pump, Reading
 from relay.snapshot import Snapshots, is_unread
 from relay.source import Page, Source
+from relay.table import TableSchema
 
 log = logging.getLogger(__name__)
 

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from relay.avro.rows import TableSchema
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.lineage import Checkpoint, Shard, ShardState, Stream
 from relay.pump import Pump, Reading
 from relay.source import Page, Source
+from relay.table import TableSchema
 
 log = logging.getLogger(__name__)
 

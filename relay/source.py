@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from relay.avro.rows import TableSchema
 from relay.change import Change, Snapshot
 from relay.lineage import Checkpoint, Gap, Journal, Shard, Stream
+from relay.table import TableSchema
 from relay.token import EventToken
 
 STREAMED_PAGE = 256 << 10

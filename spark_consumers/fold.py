@@ -15,9 +15,9 @@ from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 from relay.change import REDRIVEN, Images, Operation, Snapshot
+from relay.keyrange import KeyRange, shard_range
 from relay.lineage import INCARNATION
 from relay.token import EventToken, Order, compare
-from relay.vitess.keyrange import KeyRange, shard_range
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 T = TypeVar("T")

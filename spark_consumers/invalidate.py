@@ -20,11 +20,11 @@ from typing import Any
 import orjson
 from pyspark.sql import DataFrame, Row
 
-from relay.avro.rows import REST
 from relay.cache import Counts, Invalidator, RedisStore
 from relay.change import Operation
 from relay.config import Cache, Config
 from relay.errors import RelayError
+from relay.table import REST
 from relay.token import EventToken, OriginToken
 from spark_consumers.cache_keys import Templates, Touched, attributes, invalidations, sql_value
 from spark_consumers.dead_letters import DeadLetters, Record, refuse_unknown_schemas

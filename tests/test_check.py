@@ -15,7 +15,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from relay import check
-from relay.avro.rows import Column, KeyColumn, TableSchema, change_schema
+from relay.avro.rows import change_schema
 from relay.avro.schema_registry import RegistrySchemas
 from relay.cli import app
 from relay.config import Config, DynamoDBSource
@@ -23,6 +23,7 @@ from relay.config.fields import StartAtToken
 from relay.dynamodb.describe import Description
 from relay.kafka import topics
 from relay.process.managed import free_port
+from relay.table import Column, KeyColumn, TableSchema
 
 
 def config(**others: Any) -> dict[str, Any]:

@@ -22,12 +22,13 @@ from typer.testing import CliRunner
 from relay.avro.encode import ChangeEncoder
 from relay.avro.framing import fingerprint, single_object_header
 from relay.avro.registry import TopicSchemas
-from relay.avro.rows import KeyColumn, TableSchema, change_schema
+from relay.avro.rows import change_schema
 from relay.change import Change, Images, Operation, Transaction
 from relay.cli import app
 from relay.config import Config, load
 from relay.errors import ConfigError, Unavailable
 from relay.kafka import topics
+from relay.table import KeyColumn, TableSchema
 from relay.tail import json_line, line, plain, resolve, tail
 from relay.token import EventToken
 

@@ -14,7 +14,7 @@ from decimal import Decimal
 from typing import Any
 
 from relay.avro.binary import LENGTHS, NULL, PRESENT, SHORT, blob, length, long, text
-from relay.avro.rows import MAX_AVRO_PRECISION, REST, Decimals, column_type
+from relay.table import MAX_AVRO_PRECISION, REST, Decimals, column_type
 
 Writer = Callable[[Any], bytes]
 

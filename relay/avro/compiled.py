@@ -14,7 +14,7 @@ from typing import Any
 
 from relay.avro import columns
 from relay.avro.binary import LENGTHS, PRESENT, PRESENT_LENGTHS, SHORT, length, varint
-from relay.avro.rows import MAX_AVRO_PRECISION, Decimals, column_type
+from relay.table import MAX_AVRO_PRECISION, Decimals, column_type
 
 RecordWriter = Callable[[Mapping[str, Any]], bytes]
 

@@ -9,95 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import relay
-
-MAX_AVRO_PRECISION = 38  # Spark refuses decimals with more digits
-REST = "rest"  # type and field, in a typed DynamoDB row, of the attributes that are in no column
+from relay.table import MAX_AVRO_PRECISION, PLAIN_TYPES, REST, Column, Decimals, KeyColumn, TableSchema, column_type
 
 _DYNAMODB_KEY_TYPES = {"S": "string", "N": "string", "B": "bytes"}
-_PLAIN_TYPES = {
-    "string": "string",
-    "bytes": "bytes",
-    "boolean": "boolean",
-    "int": "int",
-    "long": "long",
-    "float": "float",
-    "double": "double",
-}
-_DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,3})\s*,\s*([0-9]{1,3})\s*\)")
-
-
-@dataclass(frozen=True, slots=True)
-class KeyColumn:
-    """A primary key column: ``S``, ``N`` or ``B`` of DynamoDB, or a column type of an SQL table."""
-
-    name: str
-    type: str
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A row's column; `column_type` says which types there are."""
-
-    name: str
-    type: str
-
-
-@dataclass(frozen=True, slots=True)
-class TableSchema:
-    """What the changes of one table look like.
-
-    ``key``: the full primary key, its first ``hash_columns`` columns being the hash key.
-    ``row``: None where images are DynamoDB-typed JSON text, else the row's columns.
-    """
-
-    source: str
-    table: str
-    key: tuple[KeyColumn, ...]
-    hash_columns: int
-    row: tuple[Column, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.hash_columns <= len(self.key):
-            raise ValueError(f"table {self.table}: {self.hash_columns} hash columns of {len(self.key)} key columns")
-        for kind, columns in (("key", self.key), ("row", self.row or ())):
-            names = [column.name for column in columns]
-            twice = sorted({name for name in names if names.count(name) > 1})
-            if twice:
-                raise ValueError(f"table {self.table}: {kind} column {twice[0]!r} is there twice")
-
-
-@dataclass(frozen=True, slots=True)
-class Decimals:
-    """``decimal(precision,scale)``: Avro decimal up to 38 digits, text above."""
-
-    precision: int
-    scale: int
-
-    def __str__(self) -> str:
-        return f"decimal({self.precision},{self.scale})"
-
-
-def column_type(text: str) -> str | Decimals:
-    """Read a column type; ValueError on an unknown one.
-
-    ``string bytes boolean int long float double timestamp set json rest`` stand for themselves,
-    ``decimal(p,s)`` becomes `Decimals`. ``set`` is a list of text in the order of its definition;
-    ``json`` is one DynamoDB value of any type as its JSON, ``rest`` the JSON of what is in no column.
-    """
-    if text in _PLAIN_TYPES or text in ("timestamp", "set", "json", REST):
-        return text
-    if match := _DECIMAL.fullmatch(text):
-        precision, scale = int(match[1]), int(match[2])
-        if precision >= 1 and scale <= precision:
-            return Decimals(precision, scale)
-        raise ValueError(f"column type {text!r}: needs 1 or more digits, and no more decimals than digits")
-    raise ValueError(f"column type {text!r} is none of {', '.join(_PLAIN_TYPES)}, decimal(p,s), timestamp, set")
 
 
 def avro_type(text: str) -> Any:
@@ -116,7 +35,7 @@ def avro_type(text: str) -> Any:
         return {"type": "long", "logicalType": "timestamp-micros"}
     if kind == "set":
         return {"type": "array", "items": "string"}
-    return _PLAIN_TYPES.get(kind, "string")
+    return kind if kind in PLAIN_TYPES else "string"
 
 
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_]|^[0-9]|_(?=x)")

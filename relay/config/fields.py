@@ -29,6 +29,7 @@ from pydantic import (
 from relay.config.errors import later, refuse
 from relay.gtid import GtidError
 from relay.gtid import parse as parse_gtids
+from relay.stream_token import InvalidPosition, StreamToken
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
@@ -119,7 +120,7 @@ Seconds = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class StartAtToken:
-    """A start where a stream's token says (see ``relay.dynamodb.stream_token``). ``content``: the token, checked."""
+    """A start where a stream's token says (see ``relay.stream_token``). ``content``: the token, checked."""
 
     path: str
     content: Mapping[str, Any]
@@ -136,8 +137,6 @@ class StartAtToken:
     @classmethod
     def read(cls, path: str, folder: Path) -> StartAtToken:
         """Read the token at ``path``, relative to ``folder``. ValueError with the file and the line."""
-        from relay.dynamodb.stream_token import InvalidPosition, StreamToken  # brings botocore with it
-
         file = folder / Path(path).expanduser()
         try:
             content = json.loads(file.read_text(encoding="utf-8"))

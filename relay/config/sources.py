@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from relay.avro.rows import REST
+from relay.config.columns import declared
 from relay.config.errors import refuse
 from relay.config.fields import (
     Keys,
@@ -31,8 +31,8 @@ from relay.config.fields import (
     url,
 )
 from relay.config.yaml_file import Location
-from relay.dynamodb.columns import declared
-from relay.vitess.keyrange import KeyRange
+from relay.keyrange import KeyRange
+from relay.table import REST
 
 _STREAM_ARN = re.compile(r"arn:[\w-]+:dynamodb:([\w-]+):\d*:table/([A-Za-z0-9._-]+)/stream/([\w.:-]+)")
 

@@ -25,9 +25,9 @@ from relay.cache import Load, VitessLoader
 from relay.demo.orders import TABLE, Incident, Orders
 from relay.demo.truth import Event
 from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, Planned, Workload, Writer, cache_key, item_of
+from relay.keyrange import KeyRange
 from relay.services.vitess import Vitess
 from relay.services.vitess_build import vtcombo
-from relay.vitess.keyrange import KeyRange
 from relay.vitess.vindex import keyspace_id
 
 BEFORE, AFTER = "shop", "resharded"

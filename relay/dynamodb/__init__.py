@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from relay.dynamodb.session import IteratorExpired
     from relay.dynamodb.stream import Stream
     from relay.dynamodb.stream_record import Record
-    from relay.dynamodb.stream_token import InvalidPosition, InvalidStream, StreamToken
+    from relay.stream_token import InvalidPosition, InvalidStream, StreamToken
 
 __all__ = [
     "InvalidPosition",
@@ -28,18 +28,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "InvalidPosition": "stream_token",
-    "InvalidStream": "stream_token",
-    "IteratorExpired": "session",
-    "Loaded": "batch",
-    "Record": "stream_record",
-    "Stream": "stream",
-    "StreamToken": "stream_token",
-    "batch_load": "batch",
+    "InvalidPosition": "relay.stream_token",
+    "InvalidStream": "relay.stream_token",
+    "IteratorExpired": "relay.dynamodb.session",
+    "Loaded": "relay.dynamodb.batch",
+    "Record": "relay.dynamodb.stream_record",
+    "Stream": "relay.dynamodb.stream",
+    "StreamToken": "relay.stream_token",
+    "batch_load": "relay.dynamodb.batch",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(_HOMES[name]), name)

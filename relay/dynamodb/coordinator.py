@@ -22,8 +22,8 @@ from relay.dynamodb.session import Listing, ShardNotFound, StreamNotFound, Strea
 from relay.dynamodb.shard import CALLS_TO_REACH_HEAD, OnGap, StreamShard
 from relay.dynamodb.shard_graph import ShardGraph, parent_of
 from relay.dynamodb.stream_record import Record
-from relay.dynamodb.stream_token import LATEST, TRIM_HORIZON, InvalidStream, Position, StreamToken
 from relay.errors import RelayError
+from relay.stream_token import LATEST, TRIM_HORIZON, InvalidStream, Position, StreamToken
 
 log = logging.getLogger(__name__)
 

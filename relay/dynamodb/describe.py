@@ -27,10 +27,10 @@ from botocore.exceptions import (
 )
 from botocore.loaders import Loader
 
-from relay.avro.rows import REST, KeyColumn
-from relay.dynamodb.columns import attribute_type
+from relay.config.columns import attribute_type
 from relay.dynamodb.raw_records import keep_records_raw
 from relay.errors import ConfigError, Unavailable
+from relay.table import REST, KeyColumn
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient

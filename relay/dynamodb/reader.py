@@ -9,14 +9,7 @@ from typing import Any
 
 from relay.dynamodb.creation import may_be_from
 from relay.dynamodb.records import RecordFormat
-from relay.dynamodb.session import (
-    PAGE_LIMIT,
-    IteratorExpired,
-    ShardNotFound,
-    StreamSession,
-    Transient,
-    TrimmedData,
-)
+from relay.dynamodb.session import PAGE_LIMIT, IteratorExpired, ShardNotFound, StreamSession, Transient, TrimmedData
 from relay.errors import RelayError
 from relay.lineage import Checkpoint, Gap, Shard, Stream
 from relay.source import Page

@@ -13,12 +13,12 @@ from typing import Any
 import orjson
 from msgspec import Raw
 
-from relay.avro.rows import TableSchema
 from relay.change import Change, Images, Operation, Uncarriable, event_ids
 from relay.dynamodb.columns import TypedRows
 from relay.dynamodb.raw_records import RawRecord
 from relay.dynamodb.values import image_json, key_value
 from relay.errors import RelayError
+from relay.table import TableSchema
 from relay.token import EventToken
 
 _OPERATIONS = {"INSERT": Operation.INSERT, "MODIFY": Operation.UPDATE, "REMOVE": Operation.DELETE}

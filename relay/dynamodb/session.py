@@ -11,27 +11,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
 from relay.errors import RelayError, Unavailable
 from relay.lineage import Shard
+from relay.stream_token import ITERATOR_TYPES, IteratorType
 
 if TYPE_CHECKING:
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient
 
 T = TypeVar("T")
-
-IteratorType = Literal["trim_horizon", "latest", "at_sequence", "after_sequence"]
-
-ITERATOR_TYPES: dict[str, str] = {
-    "trim_horizon": "TRIM_HORIZON",
-    "latest": "LATEST",
-    "at_sequence": "AT_SEQUENCE_NUMBER",
-    "after_sequence": "AFTER_SEQUENCE_NUMBER",
-}
-"""Where in a shard an iterator can begin (seed 001, "Shard"), and what DynamoDB calls it."""
 
 PAGE_LIMIT = 1000
 """Records in a full page: the most GetRecords gives."""

@@ -13,17 +13,11 @@ from datetime import datetime
 from typing import Any
 
 from relay.dynamodb.creation import may_be_from
-from relay.dynamodb.session import (
-    IteratorExpired,
-    IteratorType,
-    StreamSession,
-    TrimmedData,
-    retried,
-)
+from relay.dynamodb.session import IteratorExpired, StreamSession, TrimmedData, retried
 from relay.dynamodb.stream_record import Record, stream_record
-from relay.dynamodb.stream_token import TRIM_HORIZON, Position, ShardToken
 from relay.errors import RelayError
 from relay.lineage import Gap
+from relay.stream_token import TRIM_HORIZON, IteratorType, Position, ShardToken
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from relay.dynamodb.shard import StreamShard
-from relay.dynamodb.stream_token import ShardToken
 from relay.lineage import PRUNE_AFTER, Shard
+from relay.stream_token import ShardToken
 
 
 class ShardGraph:

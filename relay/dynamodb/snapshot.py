@@ -11,7 +11,6 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from relay.avro.rows import TableSchema
 from relay.change import Change, Images, Operation, Snapshot, Uncarriable, event_id
 from relay.dynamodb.records import key_bytes
 from relay.dynamodb.session import ShardNotFound, Transient, translated
@@ -19,6 +18,7 @@ from relay.dynamodb.values import image_json, key_value
 from relay.errors import Unavailable
 from relay.lineage import Shard
 from relay.source import Page
+from relay.table import TableSchema
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from relay.avro.rows import TableSchema
 from relay.change import Snapshot
 from relay.config.fields import StartAtToken
 from relay.dynamodb import describe
@@ -20,11 +19,12 @@ from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.session import ShardNotFound, StreamSession, Transient
 from relay.dynamodb.snapshot import MARGIN, MOST_SEGMENTS, SEGMENT_BYTES, SegmentReader
 from relay.dynamodb.start import HORIZON, begin_at_token
-from relay.dynamodb.stream_token import StreamToken
 from relay.dynamodb.values import image_json
 from relay.errors import ConfigError, StreamGone, Unavailable
 from relay.lineage import Checkpoint, Shard, Stream
 from relay.source import Begin
+from relay.stream_token import StreamToken
+from relay.table import TableSchema
 
 if TYPE_CHECKING:
     from relay.config import DynamoDBSource as SourceConfig

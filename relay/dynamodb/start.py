@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from relay.dynamodb.stream_token import InvalidStream, Position, ShardToken, StreamToken
 from relay.lineage import PASSED, Checkpoint, Plan, Shard, ShardState
 from relay.source import Begin
+from relay.stream_token import InvalidStream, Position, ShardToken, StreamToken
 
 HORIZON: Mapping[str, Any] = {"type": "trim_horizon"}
 

@@ -11,7 +11,7 @@ from relay.dynamodb.coordinator import Coordinator
 from relay.dynamodb.session import StreamSession
 from relay.dynamodb.shard import CALLS_TO_REACH_HEAD, OnGap
 from relay.dynamodb.stream_record import Record, Unpack, plain, unpacked
-from relay.dynamodb.stream_token import InvalidPosition, InvalidStream, StreamToken
+from relay.stream_token import InvalidPosition, InvalidStream, StreamToken
 
 if TYPE_CHECKING:
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient
@@ -107,7 +107,7 @@ class Stream:
     def token(self) -> dict[str, Any]:
         """Where the stream stands, as an object for ``json.dump``: after the last record that ``next`` returned.
 
-        Not exact for shards that have found no record: the log warns of them. See ``relay.dynamodb.stream_token``.
+        Not exact for shards that have found no record: the log warns of them. See ``relay.stream_token``.
         """
         return self._coordinator.token.to_json()
 

@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import orjson
 
-from relay.avro.rows import TableSchema
 from relay.errors import RelayError
+from relay.table import TableSchema
 
 _REMEMBERED, _LONGEST = 1 << 13, 64  # keys, and bytes of one
 _words = [Struct(f"<{count}I").unpack_from for count in range(64)]

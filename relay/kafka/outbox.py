@@ -12,13 +12,14 @@ from dataclasses import replace
 from typing import Literal, Protocol
 
 from relay.avro.encode import ChangeEncoder, Unencodable
-from relay.avro.rows import TableSchema, change_schema
+from relay.avro.rows import change_schema
 from relay.change import REDRIVEN, Change, Images, Operation
 from relay.errors import RelayError
 from relay.kafka.dead_letters import NOT_ENCODABLE, TOO_LARGE, DeadLetters, Place, Sends, change_json
 from relay.kafka.keys import KeyCodec, Partitioner
 from relay.kafka.limits import Headers, record_size
 from relay.kafka.topics import LARGEST_MESSAGE
+from relay.table import TableSchema
 from relay.token import EventToken
 
 log = logging.getLogger(__name__)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from relay.avro.rows import Column
 from relay.errors import RelayError
 from relay.gtid import GtidSet
 from relay.gtid import parse as parse_set
@@ -23,6 +22,7 @@ from relay.mysql.rows import RowDecoder, columns_of
 from relay.mysql.table_map import BadTableMap, name_in, packed, parse
 from relay.sql.statements import Classified, Kind, classify
 from relay.sql.tables import Table
+from relay.table import Column
 
 Layout = Callable[[str, str, Sequence[Column], Sequence[str]], Table | None]
 """``layout(database, table, columns, primary)``: how the rows are laid out, None for a table that is not wanted."""

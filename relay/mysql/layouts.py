@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from relay.avro.rows import Column, TableSchema
 from relay.errors import RelayError
 from relay.mysql.cascades import warn_of_cascades
 from relay.mysql.connection import Server
@@ -17,6 +16,7 @@ from relay.sql.definitions import Definition, ask
 from relay.sql.layouts import LeftOut, MadeOnce
 from relay.sql.statements import Classified, Kind
 from relay.sql.tables import Table, lay_out
+from relay.table import Column, TableSchema
 
 if TYPE_CHECKING:
     from relay.config import MySQLSource

@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from relay.avro.rows import Column
 from relay.errors import RelayError
 from relay.gtid import GtidError, GtidSet, parse
 from relay.mysql.events import Begin, BinlogEvent, Commit, Rows, Statement
 from relay.sql.tables import Row, Table, lay_out
+from relay.table import Column
 from relay.token import OriginToken
 
 log = logging.getLogger(__name__)

@@ -18,11 +18,11 @@ from typing import Any
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet, parse
+from relay.keyrange import KeyRange, overlapping, shard_range, shards_covering
 from relay.lineage import Checkpoint, Journal
 from relay.mysql.connection import Server
 from relay.mysql.origins import CheckpointRow, CheckpointTable
 from relay.mysql.positions import common
-from relay.vitess.keyrange import KeyRange, overlapping, shard_range, shards_covering
 
 _AGAIN = 1.0  # seconds between two questions to targets that are not ready
 

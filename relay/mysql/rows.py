@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relay.avro.rows import Column
 from relay.mysql import binary_json, table_map, values
 from relay.mysql.table_map import BadTableMap, ColumnLayout, TableMap
 from relay.sql.charsets import BINARY, decoder, is_utf8
 from relay.sql.columns import carried_as
 from relay.sql.tables import Row
+from relay.table import Column
 
 Change = tuple[Row | None, Row | None]
 """A row before and after: None where there is none."""

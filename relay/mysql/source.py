@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
-from relay.avro.rows import Column, TableSchema
 from relay.change import Snapshot
 from relay.config.fields import StartAtGtids, host_port
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.gtid import GtidSet, parse
+from relay.keyrange import KeyRange
 from relay.lineage import Checkpoint, Shard, Stream
 from relay.mysql import connection
 from relay.mysql.binlog import BinlogEvents
@@ -33,7 +33,7 @@ from relay.mysql.start import TooOld, executed_before
 from relay.source import Begin, ShardReader
 from relay.sql.statements import classify
 from relay.sql.tables import Table
-from relay.vitess.keyrange import KeyRange
+from relay.table import Column, TableSchema
 
 if TYPE_CHECKING:
     from relay.config import MySQLSource as SourceConfig

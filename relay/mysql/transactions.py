@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from relay.avro.rows import TableSchema
 from relay.change import Change
 from relay.gtid import GtidSet, parse
 from relay.lineage import Stream
@@ -25,6 +24,7 @@ from relay.sql.changes import TransactionChanges
 from relay.sql.done import Done, further, of_position, to_position
 from relay.sql.statements import classify
 from relay.sql.tables import Table
+from relay.table import TableSchema
 
 log = logging.getLogger(__name__)
 

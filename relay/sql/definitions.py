@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from relay.avro.rows import Column
 from relay.sql.columns import carried_as
+from relay.table import Column
 
 COLUMNS = (
     "select c.TABLE_NAME, c.COLUMN_NAME, c.COLUMN_TYPE from information_schema.COLUMNS c"

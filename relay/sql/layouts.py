@@ -9,8 +9,8 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from relay.avro.rows import Column
 from relay.sql.tables import Table
+from relay.table import Column
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relay.avro.rows import Column, KeyColumn, TableSchema
 from relay.errors import RelayError
+from relay.table import Column, KeyColumn, TableSchema
 
 Row = Sequence[Any]
 """The values of one row, in the order of its table's columns: see ``relay.sql.columns``."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 
-from relay.avro.rows import TableSchema
 from relay.change import Snapshot
 from relay.errors import RelayError
 from relay.gtid import GtidError
@@ -19,6 +18,7 @@ from relay.sql.changes import TransactionChanges
 from relay.sql.done import Done, further
 from relay.sql.statements import Classified, Kind, Name, classify
 from relay.sql.tables import Row, Table
+from relay.table import TableSchema
 from relay.vitess.journals import early, ends, told
 from relay.vitess.losses import emptied, refill, refusal, warn_of_gone, warn_of_left_out, warn_of_rename
 from relay.vitess.position import Place, added, canonical, including

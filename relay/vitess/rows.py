@@ -13,11 +13,11 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-from relay.avro.rows import Column
 from relay.errors import RelayError
 from relay.sql import charsets
 from relay.sql.columns import carried_as
 from relay.sql.tables import Table
+from relay.table import Column
 from relay.vitess.members import by_index, by_text, sets_by_index, sets_by_text
 from relay.vitess.proto import vtgate_pb2 as pb
 

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
-from relay.avro.rows import Column, TableSchema
 from relay.change import Snapshot
 from relay.config.fields import StartAtGtids
 from relay.errors import ConfigError, RelayError, Unavailable
+from relay.keyrange import KeyRange, shards_covering
 from relay.lineage import Checkpoint, Shard, Stream
 from relay.source import Begin, ShardReader
 from relay.sql.definitions import Definition, ask
 from relay.sql.layouts import LeftOut, MadeOnce
 from relay.sql.tables import Row, Table, lay_out
+from relay.table import Column, TableSchema
 from relay.vitess.client import Tls, Vtgate
 from relay.vitess.head import Head, row_images, why_silent
-from relay.vitess.keyrange import KeyRange, shards_covering
 from relay.vitess.reader import VitessShardReader
 from relay.vitess.settings import Settings
 from relay.vitess.tables import INTERNAL, Tables

@@ -12,8 +12,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from relay.avro.rows import Column, KeyColumn, TableSchema, escape
+from relay.avro.rows import escape
 from relay.change import Change, Images, Operation, Snapshot, Transaction
+from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken, OriginToken
 
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)

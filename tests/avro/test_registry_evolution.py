@@ -15,8 +15,9 @@ import pytest
 from confluent_kafka.schema_registry import Schema
 
 from relay.avro.registry import RegistrySchemas
-from relay.avro.rows import Column, KeyColumn, TableSchema, change_schema
+from relay.avro.rows import change_schema
 from relay.errors import RelayError, Unavailable
+from relay.table import Column, KeyColumn, TableSchema
 from tests.containers import Registry
 
 pytestmark = pytest.mark.services

@@ -6,11 +6,11 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from relay.avro.rows import KeyColumn, TableSchema
 from relay.change import Change, Images, Operation, event_id
 from relay.dynamodb.values import image_json
 from relay.kafka.outbox import Outbox
 from relay.lineage import Stream
+from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
 
 TABLE = TableSchema("orders", "orders", (KeyColumn("customer", "S"), KeyColumn("order_id", "N")), 1)

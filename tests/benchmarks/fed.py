@@ -18,7 +18,6 @@ from typing import Any, Literal
 import orjson
 
 from relay.avro.registry import open_schemas
-from relay.avro.rows import TableSchema
 from relay.change import Change, Snapshot, Transaction
 from relay.config import Config
 from relay.kafka import topics
@@ -28,6 +27,7 @@ from relay.lineage import Checkpoint, Shard, Stream
 from relay.observe.observer import Observer
 from relay.outboxes import Outboxes
 from relay.source import Begin, Page, ShardReader
+from relay.table import TableSchema
 from relay.token import EventToken
 from relay.worker import Worker
 from tests.benchmarks.changes import STREAM, TABLE, change

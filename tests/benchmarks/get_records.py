@@ -15,11 +15,11 @@ from typing import Any
 
 import orjson
 
-from relay.avro.rows import KeyColumn, TableSchema
 from relay.dynamodb import describe
 from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.session import StreamSession
 from relay.dynamodb.values import image_json
+from relay.table import KeyColumn, TableSchema
 from tests.benchmarks.harness import Benchmark, in_turn, median, pin
 from tests.benchmarks.service import CREDENTIALS, serving, source, stock_client
 

@@ -9,12 +9,12 @@ from contextlib import closing
 
 import orjson
 
-from relay.avro.rows import Column
 from relay.gtid import parse
 from relay.mysql.binlog import BinlogEvents
 from relay.mysql.connection import connect
 from relay.mysql.events import Rows
 from relay.sql.tables import Table, lay_out
+from relay.table import Column
 
 
 def main(port: str, user: str, password: str, database: str, gtid: str, expected: str) -> None:

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from relay.avro.rows import REST, KeyColumn, TableSchema
 from relay.change import Change, Images, Operation
-from relay.dynamodb.columns import TypedRows, attribute_type, declared
+from relay.config.columns import attribute_type, declared
+from relay.dynamodb.columns import TypedRows
 from relay.dynamodb.values import image_json
+from relay.table import REST, KeyColumn, TableSchema
 from tests.dynamodb.items import TYPED, carried, item_of, same_item, with_base64
 
 NAMES = ["a-b", "ab", "a_x002D_b", "1x", "", "_x", "über", "𝒳", REST, "Rest", "id"]

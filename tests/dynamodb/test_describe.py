@@ -13,11 +13,11 @@ from typing import Any
 import boto3
 import pytest
 
-from relay.avro.rows import KeyColumn
 from relay.config import DynamoDBSource
 from relay.dynamodb.describe import Description, clients, describe, mismatches, verify
 from relay.errors import ConfigError, Unavailable
 from relay.process.managed import free_port
+from relay.table import KeyColumn
 
 LABEL = "2026-11-21T06:00:00.000"
 STREAM_ARN = f"arn:aws:dynamodb:us-east-1:123456789012:table/orders/stream/{LABEL}"

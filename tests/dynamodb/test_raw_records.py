@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Raw
 
-from relay.avro.rows import KeyColumn, TableSchema
 from relay.change import Uncarriable
 from relay.config import DynamoDBSource
 from relay.dynamodb import describe
@@ -25,6 +24,7 @@ from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.session import StreamSession, Transient
 from relay.dynamodb.values import image_json
 from relay.errors import RelayError
+from relay.table import KeyColumn, TableSchema
 from tests.dynamodb.endpoint import ARN, TABLE, Refused, ScriptedShard, ScriptedStream
 from tests.dynamodb.items import TYPED, with_base64
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from relay.dynamodb import InvalidPosition
-from relay.dynamodb.session import IteratorType, StreamSession
+from relay.dynamodb.session import StreamSession
 from relay.dynamodb.shard import StreamShard
-from relay.dynamodb.stream_token import TRIM_HORIZON, Position
+from relay.stream_token import TRIM_HORIZON, IteratorType, Position
 from tests.dynamodb.endpoint import ScriptedStream, full
 from tests.dynamodb.reading import versions
 

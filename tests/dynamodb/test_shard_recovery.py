@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 import pytest
 
 from relay.dynamodb import IteratorExpired
-from relay.dynamodb.session import IteratorType, ShardNotFound, StreamSession
-from relay.dynamodb.stream_token import Position
+from relay.dynamodb.session import ShardNotFound, StreamSession
 from relay.errors import Unavailable
 from relay.lineage import Gap
+from relay.stream_token import IteratorType, Position
 from tests.dynamodb.endpoint import Refused, ScriptedStream, full
 from tests.dynamodb.reading import versions
 from tests.dynamodb.test_shard import NOON, begun, sequences, shard

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 from relay.cli import app
 from relay.dynamodb import InvalidStream, Stream
 from relay.dynamodb.start import begin_at_token, token_of
-from relay.dynamodb.stream_token import StreamToken
 from relay.lineage import Checkpoint, Plan, Shard, ShardState
+from relay.stream_token import StreamToken
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 from tests.dynamodb.reading import read, token
 from tests.operating import Operated

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from relay.keyrange import shard_range
 from relay.services.vitess import Vitess, database
-from relay.vitess.keyrange import shard_range
 from relay.vitess.vindex import keyspace_id
 from tests import needs
 from tests.faults.audited import ITEMS, TABLE, audit, history, opened, problems

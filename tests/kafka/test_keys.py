@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.avro.rows import KeyColumn, TableSchema
 from relay.errors import RelayError
 from relay.kafka.keys import KeyCodec, murmur2, partition
+from relay.table import KeyColumn, TableSchema
 
 
 def codec(*columns: tuple[str, str], hashes: int = 1, mode: Literal["hash", "item"] = "hash") -> KeyCodec:

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from relay.avro.encode import Unencodable
 from relay.avro.framing import split
-from relay.avro.rows import Column, KeyColumn, TableSchema, change_schema
+from relay.avro.rows import change_schema
 from relay.change import REDRIVEN, Change, Images, Operation, Snapshot, Uncarriable
 from relay.errors import RelayError
 from relay.kafka.dead_letters import DeadLetters
 from relay.kafka.keys import partition
 from relay.kafka.limits import Headers, record_size
 from relay.kafka.outbox import Outbox
+from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
 
 TABLE = TableSchema("shop", "orders", (KeyColumn("customer", "S"), KeyColumn("line", "N")), 1)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
-from relay.avro.rows import Column
 from relay.gtid import GtidSet, parse
 from relay.mysql.binlog import BinlogEvents
 from relay.mysql.connection import Server, connect
@@ -15,6 +14,7 @@ from relay.mysql.events import Begin, BinlogEvent, Commit, Heartbeat, Rotate, Ro
 from relay.mysql.rows import Change
 from relay.services.sql_server import PASSWORD, USER
 from relay.sql.tables import Row, Table, lay_out
+from relay.table import Column
 
 NUMBERS = "(WITH RECURSIVE s AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM s WHERE n < {}) SELECT n{} FROM s)"
 """A query for the numbers up to one, and what else is selected with each."""

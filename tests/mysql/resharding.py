@@ -12,10 +12,10 @@ from typing import Any
 
 from pymysql.cursors import Cursor
 
-from relay.avro.rows import Column
 from relay.change import Change
 from relay.gtid import parse
 from relay.journals import record_of, shards_of
+from relay.keyrange import KeyRange
 from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState
 from relay.mysql.binlog import BinlogEvents
 from relay.mysql.connection import connect
@@ -25,7 +25,7 @@ from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
 from relay.source import Page, ShardReader
 from relay.sql.tables import Table, lay_out
-from relay.vitess.keyrange import KeyRange
+from relay.table import Column
 from tests.mysql.shards import config
 
 VITESS = (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from relay.avro.rows import Column
 from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
 from relay.mysql.events import COMMIT, Begin, BinlogEvent, Rows, Statement
 from relay.mysql.origins import CheckpointTable, OriginBegin, Parent, ReplicatedEvents, latest
 from relay.sql.tables import lay_out
+from relay.table import Column
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from relay.avro.rows import Column
 from relay.gtid import GtidSet
 from relay.lineage import Checkpoint, ShardState, Stream
 from relay.lineage import Shard as ShardOf
@@ -17,6 +16,7 @@ from relay.mysql.layouts import Layouts
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.servers import Found, ShardServers
 from relay.sql.tables import lay_out
+from relay.table import Column
 from tests.mysql.shards import config
 from tests.mysql.test_servers import A, B, Scripted, Shard
 from tests.mysql.test_servers_of_mariadb import ScriptedMariaDB

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from relay.change import Change
 from relay.errors import RelayError, Unavailable
 from relay.gtid import parse
+from relay.keyrange import KeyRange
 from relay.lineage import Checkpoint, ShardState
 from relay.mysql.connection import Server, connect
 from relay.mysql.origins import CheckpointTable
@@ -21,7 +22,6 @@ from relay.mysql.reshard import HandingOver, Hop, begin_of_target, first_shards,
 from relay.mysql.source import MySQLSource
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
-from relay.vitess.keyrange import KeyRange
 from tests.mysql.resharding import PLAIN, VITESS, Load, Replication, World
 from tests.mysql.shards import config, ids, open_at, read_to_head
 

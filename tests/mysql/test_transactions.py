@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from relay.avro.rows import Column
 from relay.lineage import Stream
 from relay.mysql.events import COMMIT, Begin, BinlogEvent, Rows, Statement
 from relay.mysql.layouts import Layouts
@@ -14,6 +13,7 @@ from relay.mysql.positions import TimestampMap
 from relay.mysql.transactions import ShardTransactions
 from relay.source import STREAMED_PAGE
 from relay.sql.tables import Table
+from relay.table import Column
 from tests.mysql.shards import config
 
 Page = tuple[list[tuple[str, list[str]]], dict[str, list[str]]]

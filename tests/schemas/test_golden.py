@@ -13,12 +13,13 @@ import pytest
 from relay.accepted import records_of as losses_of
 from relay.avro.decode import decode
 from relay.avro.framing import confluent_header, fingerprint, schema_id, single_object_header
-from relay.avro.rows import REST, column_type, unescape
+from relay.avro.rows import unescape
 from relay.change import Images, Operation
 from relay.dynamodb.columns import TypedRows
 from relay.lineage import Checkpoint, Gap, Plan, Stream, parse_key
 from relay.snapshot import CONTROL
 from relay.snapshot import records_of as snapshots_of
+from relay.table import REST, column_type
 from relay.token import EventToken
 from tests import golden, golden_inputs
 from tests.avro.known import Known

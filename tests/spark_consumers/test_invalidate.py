@@ -9,8 +9,9 @@ import orjson
 import pytest
 
 from relay.avro.framing import fingerprint, single_object_header
-from relay.avro.rows import Column, KeyColumn, TableSchema, change_schema
+from relay.avro.rows import change_schema
 from relay.config import Cache, Config
+from relay.table import Column, KeyColumn, TableSchema
 from spark_consumers.cache_keys import Templates, invalidations
 from spark_consumers.decode import Decoder, Layout
 from spark_consumers.invalidate import CacheConsumer, _image_reader, _odd, _touched

@@ -12,11 +12,12 @@ import pytest
 
 from relay.avro.framing import fingerprint, single_object_header
 from relay.avro.registry import TopicSchemas
-from relay.avro.rows import KeyColumn, TableSchema, change_schema
+from relay.avro.rows import change_schema
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.cache.entry import decode
 from relay.change import Change, Operation
 from relay.kafka.outbox import Outbox
+from relay.table import KeyColumn, TableSchema
 from tests.benchmarks.changes import finished
 from tests.faults.harness import wait_until
 from tests.spark_consumers.topic import TABLE, Topic, change, emptied, mark, read

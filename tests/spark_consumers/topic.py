@@ -14,7 +14,6 @@ import yaml
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from relay.avro.registry import TopicSchemas
-from relay.avro.rows import KeyColumn, TableSchema
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
 from relay.config import Config, load
 from relay.dynamodb.values import image_json
@@ -22,6 +21,7 @@ from relay.kafka import topics
 from relay.kafka.dead_letters import DeadLetters
 from relay.kafka.outbox import Outbox
 from relay.kafka.topics import LARGEST_MESSAGE
+from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
 from tests.faults.harness import Relay
 

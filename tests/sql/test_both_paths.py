@@ -8,12 +8,13 @@ from contextlib import closing
 import pytest
 
 from relay.avro.encode import ChangeEncoder
-from relay.avro.rows import TableSchema, change_schema
+from relay.avro.rows import change_schema
 from relay.change import Change
 from relay.gtid import parse
 from relay.mysql.events import Begin, Commit, Rows
 from relay.services.vitess import Vitess, database
 from relay.sql.changes import TransactionChanges
+from relay.table import TableSchema
 from tests import needs
 from tests.mysql.reading import reading
 from tests.vitess.reading import is_at_head, opened, until

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.avro.rows import Column
 from relay.change import Change, Operation, Snapshot, Transaction
 from relay.errors import RelayError
 from relay.sql.changes import TransactionChanges
 from relay.sql.done import ANY, further, of_position, to_position
 from relay.sql.tables import Row, Table, lay_out
+from relay.table import Column
 from relay.token import EventToken, OriginToken
 
 SHARD = "s/k/-80"

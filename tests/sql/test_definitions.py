@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from relay.avro.rows import Column
 from relay.sql.definitions import carried_type, definitions
+from relay.table import Column
 
 
 @pytest.mark.parametrize(

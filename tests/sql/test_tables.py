@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from relay.avro.rows import Column
 from relay.errors import RelayError
 from relay.sql.tables import lay_out
+from relay.table import Column
 
 COLUMNS = [Column(name, "int") for name in "abc"]
 

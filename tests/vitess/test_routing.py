@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from relay.keyrange import shard_range
 from relay.services.vitess import KEYSPACES, Vitess
-from relay.vitess.keyrange import shard_range
 from relay.vitess.vindex import keyspace_id
 from tests import needs
 

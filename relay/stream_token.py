@@ -21,10 +21,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
-from relay.dynamodb.session import ITERATOR_TYPES, IteratorType
 from relay.errors import RelayError
+
+IteratorType = Literal["trim_horizon", "latest", "at_sequence", "after_sequence"]
+
+ITERATOR_TYPES: dict[str, str] = {
+    "trim_horizon": "TRIM_HORIZON",
+    "latest": "LATEST",
+    "at_sequence": "AT_SEQUENCE_NUMBER",
+    "after_sequence": "AFTER_SEQUENCE_NUMBER",
+}
+"""Where in a shard an iterator can begin, and what the API of DynamoDB Streams calls it."""
 
 _SEQUENCE_TYPES = ("at_sequence", "after_sequence")
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from relay.vitess.keyrange import KeyRange, overlapping, shard_range, shards_covering
+from relay.keyrange import KeyRange, overlapping, shard_range, shards_covering
 
 FOUR = ["-40", "40-80", "80-c0", "c0-"]
 
