@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 import redis
 
-from relay.avro.rows import change_schema
+from relay.avro.schema import change_schema
 from relay.avro.schema_registry import COMPATIBILITY, RegistrySchemas
 from relay.config import Config, DynamoDBSource, MySQLSource, SchemaRegistry, Source, VitessSource, redacted
 from relay.config.fields import StartAtToken

@@ -21,7 +21,7 @@ from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import StringType, StructField, StructType
 
 from relay.avro.framing import CONFLUENT_HEADER, CONFLUENT_MARK, SINGLE_OBJECT_HEADER, SINGLE_OBJECT_MARK
-from relay.avro.rows import source_name, unescape
+from relay.avro.schema import source_name, unescape
 from relay.table import REST
 
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}

@@ -23,7 +23,7 @@ import orjson
 from relay.accepted import Decision, Loss
 from relay.avro.encode import ChangeEncoder
 from relay.avro.framing import confluent_header, fingerprint, single_object_header, split
-from relay.avro.rows import change_schema
+from relay.avro.schema import change_schema
 from relay.change import Change, Images, Operation, Snapshot, Transaction, Uncarriable, event_id
 from relay.kafka.dead_letters import DeadLetters, Place, change_json
 from relay.kafka.keys import KeyCodec, murmur2, partition

@@ -15,7 +15,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from relay import check
-from relay.avro.rows import change_schema
+from relay.avro.schema import change_schema
 from relay.avro.schema_registry import RegistrySchemas
 from relay.cli import app
 from relay.config import Config, DynamoDBSource

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from relay.avro.encode import ChangeEncoder
 from relay.avro.framing import fingerprint, single_object_header
 from relay.avro.registry import TopicSchemas
-from relay.avro.rows import change_schema
+from relay.avro.schema import change_schema
 from relay.change import Change, Images, Operation, Transaction
 from relay.cli import app
 from relay.config import Config, load

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import fastavro
 
 from relay.avro.framing import UnknownFraming, split
-from relay.avro.rows import source_name
+from relay.avro.schema import source_name
 from relay.errors import RelayError
 
 __all__ = ["Undecodable", "UnknownFraming", "UnknownSchema", "WriterSchemas", "decode"]

@@ -13,7 +13,7 @@ from typing import Any
 from relay.avro import columns
 from relay.avro.binary import LENGTHS, NULL, PRESENT, PRESENT_LENGTHS, SHORT, blob, length, long, text, varint
 from relay.avro.compiled import record_writer
-from relay.avro.rows import source_name
+from relay.avro.schema import source_name
 from relay.change import MARK, Change, Operation, Uncarriable
 from relay.errors import RelayError
 from relay.token import EventToken, OriginToken

@@ -11,7 +11,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from relay.avro.rows import source_name
+from relay.avro.schema import source_name
 from relay.table import MAX_AVRO_PRECISION, Decimals, column_type
 
 Schema = Mapping[str, Any]

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Literal, Protocol
 
 from relay.avro.encode import ChangeEncoder, Unencodable
-from relay.avro.rows import change_schema
+from relay.avro.schema import change_schema
 from relay.change import REDRIVEN, Change, Images, Operation
 from relay.errors import RelayError
 from relay.kafka.dead_letters import NOT_ENCODABLE, TOO_LARGE, DeadLetters, Place, Sends, change_json

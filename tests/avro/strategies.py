@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from relay.avro.rows import escape
+from relay.avro.schema import escape
 from relay.change import Change, Images, Operation, Snapshot, Transaction
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken, OriginToken

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.avro.columns import nullable, writer
-from relay.avro.rows import avro_type
+from relay.avro.schema import avro_type
 
 
 def carried(kind: str, value: Any) -> Any:

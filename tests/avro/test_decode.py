@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from relay.avro.decode import Undecodable, UnknownFraming, UnknownSchema, decode
 from relay.avro.encode import ChangeEncoder
 from relay.avro.framing import confluent_header, fingerprint, single_object_header
-from relay.avro.rows import change_schema
+from relay.avro.schema import change_schema
 from relay.change import Change, Images, Operation
 from relay.table import Column, KeyColumn, TableSchema
 from tests.avro.known import Known

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.avro.encode import ChangeEncoder, Unencodable
-from relay.avro.rows import change_schema
+from relay.avro.schema import change_schema
 from relay.change import Change, Images, Operation, Transaction
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken

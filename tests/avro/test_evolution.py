@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from relay.avro.encode import ChangeEncoder
 from relay.avro.evolution import differences, following, of_one_table, same
 from relay.avro.framing import fingerprint
-from relay.avro.rows import change_schema
+from relay.avro.schema import change_schema
 from relay.change import Change, Images, Operation
 from relay.table import Column, KeyColumn, TableSchema
 

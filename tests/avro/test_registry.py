@@ -17,7 +17,7 @@ from confluent_kafka.schema_registry import Schema
 
 from relay.avro.framing import fingerprint, schema_id, single_object_header
 from relay.avro.registry import RegistrySchemas, TopicSchemas, open_schemas
-from relay.avro.rows import change_schema
+from relay.avro.schema import change_schema
 from relay.config import load
 from relay.errors import RelayError, Unavailable
 from relay.table import Column, KeyColumn, TableSchema

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.schema_registry import Schema
 
 from relay.avro.registry import RegistrySchemas
-from relay.avro.rows import change_schema
+from relay.avro.schema import change_schema
 from relay.errors import RelayError, Unavailable
 from relay.table import Column, KeyColumn, TableSchema
 from tests.containers import Registry

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from relay.avro.decode import decode
 from relay.avro.encode import ChangeEncoder
 from relay.avro.framing import fingerprint, single_object_header
-from relay.avro.rows import change_schema
+from relay.avro.schema import change_schema
 from relay.change import Change
 from relay.table import TableSchema
 from tests.avro.known import Known

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from relay.avro.encode import Unencodable
 from relay.avro.framing import split
-from relay.avro.rows import change_schema
+from relay.avro.schema import change_schema
 from relay.change import REDRIVEN, Change, Images, Operation, Snapshot, Uncarriable
 from relay.errors import RelayError
 from relay.kafka.dead_letters import DeadLetters

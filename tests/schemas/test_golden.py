@@ -13,7 +13,7 @@ import pytest
 from relay.accepted import records_of as losses_of
 from relay.avro.decode import decode
 from relay.avro.framing import confluent_header, fingerprint, schema_id, single_object_header
-from relay.avro.rows import unescape
+from relay.avro.schema import unescape
 from relay.change import Images, Operation
 from relay.dynamodb.columns import TypedRows
 from relay.lineage import Checkpoint, Gap, Plan, Stream, parse_key

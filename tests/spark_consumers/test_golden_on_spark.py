@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from relay.avro.framing import split
-from relay.avro.rows import unescape
+from relay.avro.schema import unescape
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
 

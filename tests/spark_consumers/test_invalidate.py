@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from relay.avro.framing import fingerprint, single_object_header
-from relay.avro.rows import change_schema
+from relay.avro.schema import change_schema
 from relay.config import Cache, Config
 from relay.table import Column, KeyColumn, TableSchema
 from spark_consumers.cache_keys import Templates, invalidations

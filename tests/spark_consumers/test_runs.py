@@ -12,7 +12,7 @@ import pytest
 
 from relay.avro.framing import fingerprint, single_object_header
 from relay.avro.registry import TopicSchemas
-from relay.avro.rows import change_schema
+from relay.avro.schema import change_schema
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.cache.entry import decode
 from relay.change import Change, Operation

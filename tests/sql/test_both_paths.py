@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from relay.avro.encode import ChangeEncoder
-from relay.avro.rows import change_schema
+from relay.avro.schema import change_schema
 from relay.change import Change
 from relay.gtid import parse
 from relay.mysql.events import Begin, Commit, Rows

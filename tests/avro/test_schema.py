@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import relay
-from relay.avro import rows
+from relay.avro import schema as rows
 from relay.avro.framing import fingerprint
-from relay.avro.rows import change_schema, escape, unescape
+from relay.avro.schema import change_schema, escape, unescape
 from relay.change import Images, Operation
 from relay.table import Column, KeyColumn, TableSchema, column_type
 from tests.avro.strategies import tables
