@@ -14,8 +14,8 @@ from relay.config import Config
 from relay.kafka import topics
 from relay.kafka.dead_letters import DeadLetters
 from relay.kafka.limits import Limits
-from relay.kafka.outbox import Outbox, Schemas
 from relay.kafka.settings import Settings
+from relay.kafka.topic_writer import Outbox, Schemas
 from relay.table import TableSchema
 
 _KEPT = 1000  # I11

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from relay.errors import NotDrained, RelayError, Unavailable
-from relay.kafka.patience import PatientCaller, Stuck
+from relay.kafka.bounded_call import PatientCaller, Stuck
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

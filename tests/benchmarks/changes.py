@@ -8,7 +8,7 @@ from typing import Any
 
 from relay.change import Change, Images, Operation, event_id
 from relay.dynamodb.values import image_json
-from relay.kafka.outbox import Outbox
+from relay.kafka.topic_writer import Outbox
 from relay.lineage import Stream
 from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken

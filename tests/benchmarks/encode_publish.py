@@ -19,9 +19,9 @@ from relay.avro.registry import TopicSchemas
 from relay.change import Change
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import CheckpointView
-from relay.kafka.outbox import Outbox
 from relay.kafka.publisher import Publisher
 from relay.kafka.settings import PRODUCER
+from relay.kafka.topic_writer import Outbox
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.kafka.transaction import Transaction
 from relay.lineage import Checkpoint, ShardState

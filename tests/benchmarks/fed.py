@@ -21,8 +21,8 @@ from relay.avro.registry import open_schemas
 from relay.change import Change, Snapshot, Transaction
 from relay.config import Config
 from relay.kafka import topics
-from relay.kafka.outbox import Outbox
 from relay.kafka.settings import Settings
+from relay.kafka.topic_writer import Outbox
 from relay.lineage import Checkpoint, Shard, Stream
 from relay.observe.observer import Observer
 from relay.outboxes import Outboxes

@@ -23,7 +23,7 @@ from relay.cache import Invalidator, RedisStore
 from relay.config import Config, load
 from relay.demo.watching import BatchLog
 from relay.kafka import topics
-from relay.kafka.outbox import Outbox
+from relay.kafka.topic_writer import Outbox
 from relay.services.kafka import KafkaBroker
 from relay.services.redis import RedisServer
 from relay.token import EventToken

@@ -16,7 +16,7 @@ from relay.avro.schema import change_schema
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.cache.entry import decode
 from relay.change import Change, Operation
-from relay.kafka.outbox import Outbox
+from relay.kafka.topic_writer import Outbox
 from relay.table import KeyColumn, TableSchema
 from tests.benchmarks.changes import finished
 from tests.faults.harness import wait_until

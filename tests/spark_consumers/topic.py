@@ -19,7 +19,7 @@ from relay.config import Config, load
 from relay.dynamodb.values import image_json
 from relay.kafka import topics
 from relay.kafka.dead_letters import DeadLetters
-from relay.kafka.outbox import Outbox
+from relay.kafka.topic_writer import Outbox
 from relay.kafka.topics import LARGEST_MESSAGE
 from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken

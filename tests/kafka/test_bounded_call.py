@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from relay.kafka.patience import PatientCaller, Stuck
+from relay.kafka.bounded_call import PatientCaller, Stuck
 
 
 def test_answers_and_errors_come_through() -> None:

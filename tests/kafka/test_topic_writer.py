@@ -20,7 +20,7 @@ from relay.errors import RelayError
 from relay.kafka.dead_letters import DeadLetters
 from relay.kafka.keys import partition
 from relay.kafka.limits import Headers, record_size
-from relay.kafka.outbox import Outbox
+from relay.kafka.topic_writer import Outbox
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
 
