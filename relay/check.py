@@ -26,10 +26,10 @@ from relay.config.fields import StartAtToken
 from relay.config.template import Template
 from relay.dynamodb import describe
 from relay.dynamodb.source import table_schema
+from relay.engine.open_source import open_source
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.jvm.java import find_java
 from relay.kafka import topics
-from relay.sources import open_source
 from relay.table import TableSchema
 
 _SOCKET_TIMEOUT = 5.0

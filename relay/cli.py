@@ -110,7 +110,7 @@ def run(
     with logging_to_stderr(log_format):
         loaded = load_config(config)
         if workers == 1:
-            from relay import worker
+            from relay.engine import worker
 
             worker.run(loaded, until_caught_up=until_caught_up, reload=partial(load_config, config))
         else:

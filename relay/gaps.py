@@ -12,9 +12,9 @@ from typing import Any
 import orjson
 from confluent_kafka.admin import AdminClient
 
-from relay import accepted
-from relay.accepted import Decision, Loss
 from relay.config import Config
+from relay.engine import gap_decisions as accepted
+from relay.engine.gap_decisions import Decision, Loss
 from relay.errors import ConfigError
 from relay.kafka import topics
 from relay.kafka.checkpoints import CheckpointView, read_whole

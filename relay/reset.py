@@ -11,8 +11,11 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
-from relay.accepted import records_of as losses_of
 from relay.config import Config, Source
+from relay.engine.gap_decisions import records_of as losses_of
+from relay.engine.open_source import open_source
+from relay.engine.planning import Planning, newest_planned
+from relay.engine.snapshots import records_of as snapshots_of
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
@@ -23,9 +26,6 @@ from relay.kafka.publisher import Abandoned, Aborted, Fenced, Publisher
 from relay.kafka.settings import Settings
 from relay.kafka.transaction import Transaction
 from relay.lineage import Gap, Plan, Stream
-from relay.planning import Planning, newest_planned
-from relay.snapshot import records_of as snapshots_of
-from relay.sources import open_source
 from relay.status import source_of
 
 _TO_JOIN = 60.0

@@ -20,16 +20,16 @@ from typing import Any
 import fastavro
 import orjson
 
-from relay.accepted import Decision, Loss
 from relay.avro.encode import ChangeEncoder
 from relay.avro.framing import confluent_header, fingerprint, single_object_header, split
 from relay.avro.schema import change_schema
 from relay.change import Change, Images, Operation, Snapshot, Transaction, Uncarriable, event_id
+from relay.engine.gap_decisions import Decision, Loss
+from relay.engine.snapshots import CONTROL, records_of
 from relay.kafka.dead_letters import DeadLetters, Place, change_json
 from relay.kafka.keys import KeyCodec, murmur2, partition
 from relay.kafka.limits import Headers
 from relay.lineage import Checkpoint, Gap, Plan, ShardState, Stream
-from relay.snapshot import CONTROL, records_of
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
 from tests import golden_inputs as inputs

@@ -50,7 +50,7 @@ def gaps_accept(
 ) -> None:
     """Let the relay go on after a pending loss, which is then published for all consumers to see."""
     loaded = load_config(config, every_table=False)
-    from relay.accepted import Decision
+    from relay.engine.gap_decisions import Decision
     from relay.gaps import accept
 
     found = accept(loaded, gap_id, Decision(decision.value))

@@ -48,7 +48,7 @@ def load_config(path: Path, *, every_table: bool = True) -> Config:
     config = load(path)
     if config.names_tables:
         return config
-    from relay.sources import find_tables
+    from relay.engine.open_source import find_tables
 
     return config.with_tables(find_tables, only_split=not every_table)
 

@@ -14,8 +14,8 @@ from relay.observe.report import report
 from relay.observe.status import Status, take
 
 if TYPE_CHECKING:
+    from relay.engine.source_state import SourceReading
     from relay.kafka.assignment import Assignment
-    from relay.reading import SourceReading
 
 _TAKE_EVERY = 1.0
 

@@ -14,9 +14,9 @@ from relay.kafka.checkpoints import partition_of
 from relay.lineage import Checkpoint, Plan, Shard, Stream
 
 if TYPE_CHECKING:
+    from relay.engine.reader_pool import Reading
+    from relay.engine.source_state import SourceReading
     from relay.kafka.assignment import Assignment
-    from relay.pump import Reading
-    from relay.reading import SourceReading
 
 
 @dataclass(frozen=True, slots=True)

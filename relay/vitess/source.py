@@ -1,6 +1,6 @@
 """A keyspace as a source: finds its shards and tables, plans where they begin, opens them.
 
-Shards follow from journals (``relay.journals``): the topology is asked for the shards to begin with, and never
+Shards follow from journals (``relay.engine.journals``): the topology is asked for the shards to begin with, and never
 again. May be changed here: how vtgate is asked about the keyspace.
 """
 

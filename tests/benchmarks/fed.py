@@ -20,16 +20,16 @@ import orjson
 from relay.avro.registry import open_schemas
 from relay.change import Change, Snapshot, Transaction
 from relay.config import Config
+from relay.engine.topic_writers import Outboxes
+from relay.engine.worker import Worker
 from relay.kafka import topics
 from relay.kafka.settings import Settings
 from relay.kafka.topic_writer import Outbox
 from relay.lineage import Checkpoint, Shard, Stream
 from relay.observe.observer import Observer
-from relay.outboxes import Outboxes
 from relay.source import Begin, Page, ShardReader
 from relay.table import TableSchema
 from relay.token import EventToken
-from relay.worker import Worker
 from tests.benchmarks.changes import STREAM, TABLE, change
 
 _KEPT = 1000  # changes that are made, and sent again and again under other positions

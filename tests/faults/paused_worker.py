@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from relay.config import load
+from relay.engine.worker import run
 from relay.kafka.settings import Settings
-from relay.worker import run
 from tests.faults.harness import stop_self
 
 

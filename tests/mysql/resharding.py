@@ -13,8 +13,8 @@ from typing import Any
 from pymysql.cursors import Cursor
 
 from relay.change import Change
+from relay.engine.journals import record_of, shards_of
 from relay.gtid import parse
-from relay.journals import record_of, shards_of
 from relay.keyrange import KeyRange
 from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState
 from relay.mysql.binlog import BinlogEvents

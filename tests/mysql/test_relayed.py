@@ -17,12 +17,12 @@ from relay.avro.registry import open_schemas
 from relay.cli import app
 from relay.config import load
 from relay.demo.truth import read_changes
+from relay.engine.worker import run
 from relay.errors import RelayError
 from relay.gtid import parse
 from relay.kafka.publisher import Aborted
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
-from relay.worker import run
 from tests.faults.harness import Relay, wait_until
 from tests.mysql.resharding import VITESS, Load, Replication
 from tests.mysql.server import MySQL

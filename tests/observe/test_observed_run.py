@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
+from relay.engine.worker import run
 from relay.kafka.publisher import Aborted
 from relay.process.managed import free_port
-from relay.worker import run
 from tests.dynamodb.endpoint import LABEL, TABLE, Refused, ScriptedStream, full
 from tests.faults.harness import Scene, wait_until
 

@@ -10,15 +10,15 @@ from typing import Any
 import fastavro
 import pytest
 
-from relay.accepted import records_of as losses_of
 from relay.avro.decode import decode
 from relay.avro.framing import confluent_header, fingerprint, schema_id, single_object_header
 from relay.avro.schema import unescape
 from relay.change import Images, Operation
 from relay.dynamodb.columns import TypedRows
+from relay.engine.gap_decisions import records_of as losses_of
+from relay.engine.snapshots import CONTROL
+from relay.engine.snapshots import records_of as snapshots_of
 from relay.lineage import Checkpoint, Gap, Plan, Stream, parse_key
-from relay.snapshot import CONTROL
-from relay.snapshot import records_of as snapshots_of
 from relay.table import REST, column_type
 from relay.token import EventToken
 from tests import golden, golden_inputs

@@ -13,18 +13,18 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from relay import accepted
-from relay.caught_up import CaughtUp
+from relay.engine import gap_decisions as accepted
+from relay.engine.caught_up import CaughtUp
+from relay.engine.discovery import Journaled, Listings
+from relay.engine.journals import record_of
+from relay.engine.planning import Planning
+from relay.engine.progress import Progress, low_watermark, read_until
+from relay.engine.pruning import replaced
+from relay.engine.reader_pool import Pump, Reading
+from relay.engine.snapshots import Snapshots, is_unread
 from relay.errors import Unavailable
-from relay.journals import record_of
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, Stream
-from relay.listings import Journaled, Listings
-from relay.planning import Planning
-from relay.progress import Progress, low_watermark, read_until
-from relay.pruning import replaced
-from relay.pump import Pump, Reading
-from relay.snapshot import Snapshots, is_unread
 from relay.source import Page, Source
 from relay.table import TableSchema
 

@@ -12,10 +12,10 @@ import pytest
 from confluent_kafka import Producer
 
 from relay.config import load
+from relay.engine.pruning import unpruned
+from relay.engine.snapshots import CONTROL, records_of
 from relay.kafka.checkpoints import partition_of, read_whole
 from relay.lineage import PRUNE_AFTER, Checkpoint, Plan, Shard, ShardState, Stream
-from relay.pruning import unpruned
-from relay.snapshot import CONTROL, records_of
 from tests.dynamodb.endpoint import LABEL, ScriptedStream, full
 from tests.operating import Operated
 

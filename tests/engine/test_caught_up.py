@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from relay.caught_up import CaughtUp
+from relay.engine.caught_up import CaughtUp
 from relay.lineage import Checkpoint, Shard, ShardState
 from relay.source import Page
 

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 
+from relay.engine.journals import shards_of
+from relay.engine.pruning import unpruned
 from relay.errors import RelayError, StreamGone, Unavailable
-from relay.journals import shards_of
 from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState, Stream
-from relay.pruning import unpruned
 from relay.source import Source
 
 log = logging.getLogger(__name__)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from relay import accepted
+from relay.engine import gap_decisions as accepted
+from relay.engine.snapshots import CONTROL, records_of
 from relay.kafka.checkpoints import CheckpointView
 from relay.lineage import PRUNE_AFTER, Checkpoint, Shard, ShardState, Stream
-from relay.snapshot import CONTROL, records_of
 
 
 def unpruned(shards: Iterable[Shard], checkpoints: Mapping[str, Checkpoint]) -> list[Shard]:

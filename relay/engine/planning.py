@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from relay.engine.journals import renamed
 from relay.errors import ConfigError, RelayError
-from relay.journals import renamed
 from relay.kafka.checkpoints import CheckpointView
 from relay.lineage import Checkpoint, Gap, Plan, Stream
 from relay.source import Begin, Source

@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from relay.config import load
+from relay.engine.watermarks import MARGIN, OVERALL, Watermarks
 from relay.kafka.checkpoints import partition_of
 from relay.lineage import Checkpoint, ShardState, Stream
-from relay.watermarks import MARGIN, OVERALL, Watermarks
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.faults.harness import wait_until
 from tests.faults.test_lineage_on_kafka import Table, published, run, write_config

@@ -19,6 +19,11 @@ from functools import partial
 
 from relay.avro.registry import open_schemas
 from relay.config import Config
+from relay.engine.open_source import open_sources
+from relay.engine.publishing import Publishing
+from relay.engine.reader_pool import Pump, Reading
+from relay.engine.source_state import SourceReading
+from relay.engine.topic_writers import Outboxes, open_outboxes
 from relay.errors import RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
@@ -29,13 +34,8 @@ from relay.kafka.settings import Settings
 from relay.observe.bars import SnapshotBars
 from relay.observe.observer import Observer
 from relay.observe.server import observing
-from relay.outboxes import Outboxes, open_outboxes
 from relay.process.signals import Signals
-from relay.publishing import Publishing
-from relay.pump import Pump, Reading
-from relay.reading import SourceReading
 from relay.source import Page, Source
-from relay.sources import open_sources
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from dataclasses import replace
 from typing import Any
 
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
+from relay.engine.reader_pool import Pump, Reading
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.lineage import Checkpoint, Shard, ShardState, Stream
-from relay.pump import Pump, Reading
 from relay.source import Page, Source
 from relay.table import TableSchema
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from relay.engine.progress import low_watermark, read_until, resume_timestamp
 from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState, Stream
-from relay.progress import low_watermark, read_until, resume_timestamp
 from tests.test_lineage import ended, lineage
 
 

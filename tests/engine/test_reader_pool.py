@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
+from relay.engine.reader_pool import Pump, Reading
 from relay.lineage import Shard
-from relay.pump import Pump, Reading
 from relay.source import Page
 
 PAGE = Page(Shard("s"), [], None, None, None, begun=0.0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+from relay.engine.publishing import Publishing
 from relay.lineage import Checkpoint, Gap, ShardState, Stream
-from relay.publishing import Publishing
 
 
 def test_a_loss_is_told_once_however_often_it_is_found_before_anything_is_read_after_it() -> None:

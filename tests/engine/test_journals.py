@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relay.engine.journals import record_of, renamed, shards_of
 from relay.errors import RelayError
-from relay.journals import record_of, renamed, shards_of
 from relay.lineage import Checkpoint, Journal, Lineage, Plan, Shard, ShardState, Stream
 
 CURRENT = {"gtid": "MariaDB/0-1-5"}

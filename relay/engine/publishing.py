@@ -12,8 +12,12 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from relay import accepted
 from relay.change import Change, Operation
+from relay.engine import gap_decisions as accepted
+from relay.engine.reader_pool import Reading
+from relay.engine.snapshots import is_snapshot
+from relay.engine.topic_writers import Outboxes
+from relay.engine.watermarks import Watermarks
 from relay.errors import RelayError, Unavailable
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import CheckpointView
@@ -23,12 +27,8 @@ from relay.kafka.settings import Settings
 from relay.kafka.transaction import Transaction
 from relay.lineage import Checkpoint, Gap, Stream
 from relay.observe.metrics import Metrics
-from relay.outboxes import Outboxes
-from relay.pump import Reading
-from relay.snapshot import is_snapshot
 from relay.source import Page, Source
 from relay.table import TableSchema
-from relay.watermarks import Watermarks
 
 log = logging.getLogger(__name__)
 
