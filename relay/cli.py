@@ -144,7 +144,7 @@ def check(
     if config is None:
         raise typer.BadParameter("give the CONFIG to check", param_hint="CONFIG")
     loaded = load_config(config)
-    from relay.check import run as run_checks
+    from relay.operations.check import run as run_checks
 
     findings = []
     for finding in run_checks(loaded):
@@ -203,8 +203,8 @@ def tail(
     Only what is committed is shown. What cannot be decoded is shown in base64, with an error beside it.
     """
     loaded = load_config(config)
-    from relay import tail as tailing
-    from relay import tail_text
+    from relay.commands import tail_text
+    from relay.operations import tail as tailing
 
     show = tail_text.printer()
     tailing.tail(

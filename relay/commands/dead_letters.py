@@ -20,7 +20,7 @@ app = typer.Typer(
 def list_(config: ConfigFile, as_json: AsJson = False) -> None:
     """List the dead letters: why, what of, how large, and whether they were sent again."""
     loaded = load_config(config)
-    from relay.dead_letters import Letters
+    from relay.operations.dead_letters import Letters
 
     letters = Letters(loaded)
     rows = [letter.to_json(letters.tables) for letter in letters.all()]
@@ -38,7 +38,7 @@ def show(
 ) -> None:
     """Print one dead letter whole, decoded, as JSON."""
     loaded = load_config(config)
-    from relay.dead_letters import Letters
+    from relay.operations.dead_letters import Letters
 
     letters = Letters(loaded)
     typer.echo(json.dumps(letters.shown(letters.find(name)), indent=2))
@@ -60,7 +60,7 @@ def redrive(
     if bool(names) == everything:
         raise ConfigError("name the dead letters to send again, or give --all")
     loaded = load_config(config)
-    from relay.dead_letters import Letter, Letters
+    from relay.operations.dead_letters import Letter, Letters
 
     letters = Letters(loaded)
     chosen = [letters.find(name) for name in names or ()] or [each for each in letters.all() if not each.redriven]

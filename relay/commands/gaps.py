@@ -1,4 +1,4 @@
-"""``relay gaps``: options and output; what is done is in ``relay.gaps``."""
+"""``relay gaps``: options and output; what is done is in ``relay.operations.gaps``."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Policy(StrEnum):
 def gaps_list(config: ConfigFile, as_json: AsJson = False) -> None:
     """Show all losses: pending ones that the relay has stopped for, accepted and published ones."""
     loaded = load_config(config, every_table=False)
-    from relay.gaps import found_gaps
     from relay.kafka import topics
+    from relay.operations.gaps import found_gaps
 
     found = found_gaps(topics.connect(loaded), loaded)
     if as_json:
@@ -51,7 +51,7 @@ def gaps_accept(
     """Let the relay go on after a pending loss, which is then published for all consumers to see."""
     loaded = load_config(config, every_table=False)
     from relay.engine.gap_decisions import Decision
-    from relay.gaps import accept
+    from relay.operations.gaps import accept
 
     found = accept(loaded, gap_id, Decision(decision.value))
     typer.echo(f"gap {found.id} of source {found.source} is accepted: {decision.value}. The next `relay run` goes on.")

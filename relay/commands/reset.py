@@ -1,4 +1,4 @@
-"""``relay reset``: options and output; what is done is in ``relay.reset``."""
+"""``relay reset``: options and output; what is done is in ``relay.operations.reset``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def reset(
     and the new one is published again, or never. The config stays as it is.
     """
     loaded = load_config(config, every_table=False)
-    from relay import reset as resets
+    from relay.operations import reset as resets
 
     found = resets.look(loaded, source, to) if dry_run else resets.reset(loaded, source, to)
     would = "would be" if dry_run else "was"

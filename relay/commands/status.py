@@ -1,4 +1,4 @@
-"""``relay status``: options and output; what is found out is in ``relay.status``."""
+"""``relay status``: options and output; what is found out is in ``relay.operations.status``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def status(
     Works while nothing runs, too. What is shown is what is committed.
     """
     loaded = load_config(config, every_table=False)
-    from relay import status as statuses
+    from relay.operations import status as statuses
 
     if token is not None:
         typer.echo(json.dumps(statuses.token(loaded, token), indent=2))
@@ -38,6 +38,6 @@ def status(
     if as_json:
         typer.echo(json.dumps(found.to_json(), ensure_ascii=False))
         return
-    from relay.status_text import show
+    from relay.commands.status_text import show
 
     show(found, every=every)

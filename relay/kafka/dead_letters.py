@@ -1,7 +1,7 @@
 """What cannot be published whole, kept whole: the relay's records on ``<name>.dead_letters``.
 
 Their form is a contract with those who read the topic, shown in ``schemas/README.md``. The consumers' dead letters
-are written by ``spark_consumers.dead_letters``; ``relay.dead_letters`` reads both.
+are written by ``spark_consumers.dead_letters``; ``relay.operations.dead_letters`` reads both.
 """
 
 from __future__ import annotations

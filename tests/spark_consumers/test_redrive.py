@@ -32,7 +32,7 @@ SCRIPT = """
 import json, pathlib, sys, time
 import spark_consumers
 from relay.config import load
-from relay.dead_letters import Letters
+from relay.operations.dead_letters import Letters
 from relay.demo.tables import spark
 
 path = pathlib.Path(sys.argv[1])

@@ -28,8 +28,8 @@ from relay.cli import app
 from relay.config import Config, load
 from relay.errors import ConfigError, Unavailable
 from relay.kafka import topics
+from relay.operations.tail import json_line, line, plain, resolve, tail
 from relay.table import KeyColumn, TableSchema
-from relay.tail import json_line, line, plain, resolve, tail
 from relay.token import EventToken
 
 TABLE = TableSchema("shop", "orders", (KeyColumn("order_id", "S"),), hash_columns=1, row=None)

@@ -14,7 +14,6 @@ import pytest
 import yaml
 from typer.testing import CliRunner, Result
 
-from relay import check
 from relay.avro.schema import change_schema
 from relay.avro.schema_registry import RegistrySchemas
 from relay.cli import app
@@ -22,6 +21,7 @@ from relay.config import Config, DynamoDBSource
 from relay.config.fields import StartAtToken
 from relay.dynamodb.describe import Description
 from relay.kafka import topics
+from relay.operations import check
 from relay.process.managed import free_port
 from relay.table import Column, KeyColumn, TableSchema
 

@@ -11,11 +11,11 @@ from typing import Any
 import boto3
 import pytest
 
+from relay.commands.status_text import show
 from relay.dynamodb import Stream
 from relay.kafka.group import Member
+from relay.operations.status import ShardStatus, SourceStatus, Status
 from relay.process.managed import free_port
-from relay.status import ShardStatus, SourceStatus, Status
-from relay.status_text import show
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 from tests.dynamodb.reading import read, versions
 from tests.faults.harness import wait_until

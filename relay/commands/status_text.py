@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from relay.status import ShardStatus, SourceStatus, Status
+from relay.operations.status import ShardStatus, SourceStatus, Status
 
 _COLOURS = {"reading": "green", "planned": "yellow", "finished": "dim", "gone": "bold red"}
 _ORDER = {"reading": 0, "planned": 1, "gone": 2, "finished": 3}

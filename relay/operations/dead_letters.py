@@ -29,7 +29,7 @@ from relay.kafka.dead_letters import REDRIVEN
 from relay.kafka.limits import Headers, Limits, record_size
 from relay.kafka.publisher import Aborted, Fenced, Publisher
 from relay.kafka.settings import Settings
-from relay.tail import plain
+from relay.operations.tail import plain
 
 _RELAY = "relay"
 

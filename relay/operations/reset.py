@@ -26,7 +26,7 @@ from relay.kafka.publisher import Abandoned, Aborted, Fenced, Publisher
 from relay.kafka.settings import Settings
 from relay.kafka.transaction import Transaction
 from relay.lineage import Gap, Plan, Stream
-from relay.status import source_of
+from relay.operations.status import source_of
 
 _TO_JOIN = 60.0
 """Seconds for the group to make this its only member."""

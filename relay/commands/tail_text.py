@@ -14,7 +14,7 @@ _KINDS = {"S", "N", "B", "SS", "NS", "BS", "BOOL", "NULL", "L", "M"}
 
 
 def printer() -> Callable[[Mapping[str, Any]], None]:
-    """Return what prints a record, as made by ``relay.tail.line``, to stdout."""
+    """Return what prints a record, as made by ``relay.operations.tail.line``, to stdout."""
     console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
 
     def show(record: Mapping[str, Any]) -> None:

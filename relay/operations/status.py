@@ -14,16 +14,16 @@ from typing import Any
 from confluent_kafka.admin import AdminClient
 
 from relay.config import Config, DynamoDBSource, Source
-from relay.dead_letters import Letters
 from relay.engine.planning import newest_planned
 from relay.engine.progress import resume_timestamp
 from relay.engine.snapshots import CONTROL, records_of
 from relay.errors import ConfigError, RelayError
-from relay.gaps import Found, found_gaps
 from relay.kafka import topics
 from relay.kafka.checkpoints import CheckpointView, partition_of, read_whole
 from relay.kafka.group import Member, members
 from relay.lineage import Checkpoint, ShardState, Stream
+from relay.operations.dead_letters import Letters
+from relay.operations.gaps import Found, found_gaps
 
 
 @dataclass(frozen=True, slots=True)
