@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from relay.errors import RelayError
 from relay.gtid import GtidError, GtidSet, parse
-from relay.mysql.events import Begin, BinlogEvent, Commit, Rows, Statement
+from relay.mysql.binlog.events import Begin, BinlogEvent, Commit, Rows, Statement
 from relay.sql.tables import Row, Table, lay_out
 from relay.table import Column
 from relay.token import OriginToken

@@ -17,10 +17,10 @@ from typing import Any, Protocol
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet, parse
 from relay.lineage import Checkpoint, Gap, Journal, Shard, Stream
-from relay.mysql.binlog import BinlogEvents
+from relay.mysql.binlog.events import BinlogEvent
+from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import Server
 from relay.mysql.errors import Closed
-from relay.mysql.events import BinlogEvent
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import TimestampMap
 from relay.mysql.servers import Found, Loss, ShardServers, role_of

@@ -17,9 +17,9 @@ from pymysql.cursors import DictCursor
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet, MariaDBSet, parse
+from relay.mysql.binlog.files import look_into, purged
 from relay.mysql.connection import Server, translated
 from relay.mysql.errors import Denied, Diverged, Purged
-from relay.mysql.files import look_into, purged
 from relay.mysql.positions import common
 
 log = logging.getLogger(__name__)

@@ -20,9 +20,9 @@ from relay.gtid import GtidSet, parse
 from relay.keyrange import KeyRange
 from relay.lineage import Checkpoint, Shard, Stream
 from relay.mysql import connection
-from relay.mysql.binlog import BinlogEvents
+from relay.mysql.binlog.events import Statement
+from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import Server
-from relay.mysql.events import Statement
 from relay.mysql.layouts import Layouts
 from relay.mysql.origins import CheckpointTable, Parent, ReplicatedEvents
 from relay.mysql.positions import TimestampMap

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import closing, suppress
 
 from relay.gtid import GtidSet, parse
-from relay.mysql.binlog import BinlogEvents
+from relay.mysql.binlog.events import Begin, Commit
+from relay.mysql.binlog.files import Binlog, look_into
+from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import Server
 from relay.mysql.errors import Purged
-from relay.mysql.events import Begin, Commit
-from relay.mysql.files import Binlog, look_into
 
 
 class TooOld(Purged):

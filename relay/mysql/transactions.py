@@ -14,8 +14,8 @@ from typing import Any
 from relay.change import Change
 from relay.gtid import GtidSet, parse
 from relay.lineage import Stream
+from relay.mysql.binlog.events import Begin, BinlogEvent, Commit, Heartbeat, Rows, Statement
 from relay.mysql.errors import NotCarried
-from relay.mysql.events import Begin, BinlogEvent, Commit, Heartbeat, Rows, Statement
 from relay.mysql.layouts import Layouts
 from relay.mysql.origins import OriginBegin
 from relay.mysql.positions import TimestampMap

@@ -17,10 +17,10 @@ from typing import Self
 from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
 from relay.mysql import connection
-from relay.mysql.binlog import BinlogEvents
+from relay.mysql.binlog.events import Begin, BinlogEvent, Commit
+from relay.mysql.binlog.files import look_into
+from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import Server
-from relay.mysql.events import Begin, BinlogEvent, Commit
-from relay.mysql.files import look_into
 from relay.mysql.positions import TimestampMap
 from relay.mysql.servers import Role, role_of
 from relay.token import EventToken

@@ -10,9 +10,9 @@ from contextlib import closing
 import orjson
 
 from relay.gtid import parse
-from relay.mysql.binlog import BinlogEvents
+from relay.mysql.binlog.events import Rows
+from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import connect
-from relay.mysql.events import Rows
 from relay.sql.tables import Table, lay_out
 from relay.table import Column
 

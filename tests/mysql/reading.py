@@ -8,10 +8,10 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from relay.gtid import GtidSet, parse
-from relay.mysql.binlog import BinlogEvents
+from relay.mysql.binlog.events import Begin, BinlogEvent, Commit, Heartbeat, Rotate, Rows, Statement
+from relay.mysql.binlog.rows import Change
+from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import Server, connect
-from relay.mysql.events import Begin, BinlogEvent, Commit, Heartbeat, Rotate, Rows, Statement
-from relay.mysql.rows import Change
 from relay.services.sql_server import PASSWORD, USER
 from relay.sql.tables import Row, Table, lay_out
 from relay.table import Column

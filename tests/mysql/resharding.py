@@ -17,9 +17,9 @@ from relay.engine.journals import record_of, shards_of
 from relay.gtid import parse
 from relay.keyrange import KeyRange
 from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState
-from relay.mysql.binlog import BinlogEvents
+from relay.mysql.binlog.events import Begin, Commit, Rows
+from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import connect
-from relay.mysql.events import Begin, Commit, Rows
 from relay.mysql.source import MySQLSource
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from relay.mysql.events import Rows
+from relay.mysql.binlog.events import Rows
 from relay.services.mariadb import MariaDB
 from tests.mysql.reading import reading, session
 from tests.mysql.shards import source_of

@@ -9,7 +9,9 @@ import pytest
 
 from relay.errors import RelayError
 from relay.gtid import parse
-from relay.mysql import binlog, connection, files
+from relay.mysql import connection
+from relay.mysql.binlog import files
+from relay.mysql.binlog import stream as binlog
 from relay.mysql.errors import Denied, Interrupted, NotCarried
 from tests.mysql.encoder import event
 from tests.mysql.scripted import SETTINGS, Scripted, running

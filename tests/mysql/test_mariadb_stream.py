@@ -14,11 +14,11 @@ import pytest
 
 from relay.errors import RelayError
 from relay.gtid import parse
-from relay.mysql import files
+from relay.mysql.binlog import files
+from relay.mysql.binlog.dump import Dump
+from relay.mysql.binlog.events import Begin, Commit, Rows, Statement
 from relay.mysql.connection import connect
-from relay.mysql.dump import Dump
 from relay.mysql.errors import Closed, Denied, Diverged, Purged
-from relay.mysql.events import Begin, Commit, Rows, Statement
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
 from relay.sql.statements import Kind, classify

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from relay.errors import RelayError
+from relay.mysql.binlog.events import Rows
 from relay.mysql.errors import NotCarried
-from relay.mysql.events import Rows
 from tests.mysql.reading import reading, session
 
 pytestmark = pytest.mark.services

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import parse
-from relay.mysql import binlog, connection
+from relay.mysql import connection
+from relay.mysql.binlog import stream as binlog
+from relay.mysql.binlog.events import Begin, Commit, Heartbeat, Rows, Statement
 from relay.mysql.errors import Closed, Denied, Diverged, Incident, Interrupted, NotCarried, Purged
-from relay.mysql.events import Begin, Commit, Heartbeat, Rows, Statement
 from relay.sql.tables import Table, lay_out
 from tests.mysql.encoder import (
     ColumnType,

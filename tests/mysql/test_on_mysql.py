@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from relay.gtid import parse
-from relay.mysql import files
+from relay.mysql.binlog import files
+from relay.mysql.binlog.events import Begin, Commit, Rows, Statement
 from relay.mysql.errors import Diverged, NotCarried, Purged
-from relay.mysql.events import Begin, Commit, Rows, Statement
 from relay.mysql.start import executed_before
 from relay.sql.statements import Kind, classify
 from tests.mysql.reading import NUMBERS, connected, reading, session

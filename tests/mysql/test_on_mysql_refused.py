@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from relay.gtid import parse
+from relay.mysql.binlog.dump import Dump
 from relay.mysql.connection import connect
-from relay.mysql.dump import Dump
 from relay.mysql.errors import Denied, Interrupted, NotCarried
 from relay.services.sql_server import PASSWORD, USER
 from tests.certificates import Authority

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from relay.mysql.events import Rows
+from relay.mysql.binlog.events import Rows
 from tests.mysql import test_mariadb_values as both
 from tests.mysql.reading import reading, session
 from tests.mysql.test_mariadb_values import KINDS, TEXT, Kind

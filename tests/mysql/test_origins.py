@@ -6,7 +6,7 @@ import pytest
 
 from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
-from relay.mysql.events import COMMIT, Begin, BinlogEvent, Rows, Statement
+from relay.mysql.binlog.events import COMMIT, Begin, BinlogEvent, Rows, Statement
 from relay.mysql.origins import CheckpointTable, OriginBegin, Parent, ReplicatedEvents, latest
 from relay.sql.tables import lay_out
 from relay.table import Column

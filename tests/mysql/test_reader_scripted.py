@@ -9,9 +9,9 @@ from typing import Any
 from relay.gtid import GtidSet
 from relay.lineage import Checkpoint, ShardState, Stream
 from relay.lineage import Shard as ShardOf
+from relay.mysql.binlog.events import COMMIT, Begin, BinlogEvent, Heartbeat, Rows
 from relay.mysql.connection import Server
 from relay.mysql.errors import Interrupted
-from relay.mysql.events import COMMIT, Begin, BinlogEvent, Heartbeat, Rows
 from relay.mysql.layouts import Layouts
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.servers import Found, ShardServers

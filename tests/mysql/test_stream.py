@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from relay.gtid import parse
-from relay.mysql import files
+from relay.mysql.binlog import files
+from relay.mysql.binlog.events import Begin, Commit, Heartbeat, Rotate, Rows, Statement
 from relay.mysql.errors import Interrupted, Purged
-from relay.mysql.events import Begin, Commit, Heartbeat, Rotate, Rows, Statement
 from tests.mysql.reading import NUMBERS, connected, reading, session
 
 pytestmark = pytest.mark.services

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from relay.lineage import Stream
-from relay.mysql.events import COMMIT, Begin, BinlogEvent, Rows, Statement
+from relay.mysql.binlog.events import COMMIT, Begin, BinlogEvent, Rows, Statement
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import TimestampMap
 from relay.mysql.transactions import ShardTransactions

@@ -11,7 +11,7 @@ from relay.avro.encode import ChangeEncoder
 from relay.avro.schema import change_schema
 from relay.change import Change
 from relay.gtid import parse
-from relay.mysql.events import Begin, Commit, Rows
+from relay.mysql.binlog.events import Begin, Commit, Rows
 from relay.services.vitess import Vitess, database
 from relay.sql.changes import TransactionChanges
 from relay.table import TableSchema

@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from relay.errors import RelayError
 from relay.gtid import GtidSet
 from relay.gtid import parse as parse_set
-from relay.mysql import events, refusals
-from relay.mysql.compressed import unpacked
+from relay.mysql.binlog import events, refusals
+from relay.mysql.binlog.compressed import unpacked
+from relay.mysql.binlog.dump import Dump, Event
+from relay.mysql.binlog.events import COMMIT, ROWS, Begin, BinlogEvent, Heartbeat, Rows, Statement
+from relay.mysql.binlog.rows import RowDecoder, columns_of
+from relay.mysql.binlog.table_map import BadTableMap, name_in, packed, parse
 from relay.mysql.connection import Server
-from relay.mysql.dump import Dump, Event
 from relay.mysql.errors import Incident, NotCarried
-from relay.mysql.events import COMMIT, ROWS, Begin, BinlogEvent, Heartbeat, Rows, Statement
 from relay.mysql.executed import Executed
-from relay.mysql.rows import RowDecoder, columns_of
-from relay.mysql.table_map import BadTableMap, name_in, packed, parse
 from relay.sql.statements import Classified, Kind, classify
 from relay.sql.tables import Table
 from relay.table import Column

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relay.mysql import binary_json, table_map, values
-from relay.mysql.table_map import BadTableMap, ColumnLayout, TableMap
+from relay.mysql.binlog import binary_json, table_map, values
+from relay.mysql.binlog.table_map import BadTableMap, ColumnLayout, TableMap
 from relay.sql.charsets import BINARY, decoder, is_utf8
 from relay.sql.columns import carried_as
 from relay.sql.tables import Row

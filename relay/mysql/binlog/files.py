@@ -9,10 +9,10 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from relay.gtid import GtidSet, parse
+from relay.mysql.binlog.dump import FORMAT_DESCRIPTION, Dump
+from relay.mysql.binlog.events import SILENT
 from relay.mysql.connection import Server
-from relay.mysql.dump import FORMAT_DESCRIPTION, Dump
 from relay.mysql.errors import Interrupted, NotCarried
-from relay.mysql.events import SILENT
 
 PREVIOUS_GTIDS, GTID_LIST = 35, 163
 _PATIENCE = 30.0

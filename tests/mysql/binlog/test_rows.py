@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from relay.mysql.rows import RowDecoder, columns_of
-from relay.mysql.table_map import BadTableMap, parse
+from relay.mysql.binlog.rows import RowDecoder, columns_of
+from relay.mysql.binlog.table_map import BadTableMap, parse
 from relay.table import Column
 from tests.mysql import encoder
 from tests.mysql.encoder import ColumnType, decimal, image, rows, sized, table_map

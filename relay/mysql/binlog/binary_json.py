@@ -11,7 +11,7 @@ from base64 import b64encode
 from collections.abc import Callable
 from decimal import Decimal
 
-from relay.mysql import table_map, values
+from relay.mysql.binlog import table_map, values
 
 _SMALL_OBJECT, _LARGE_OBJECT, _SMALL_ARRAY, _LARGE_ARRAY, _LITERAL = range(5)
 _INT16, _UINT16, _INT32, _UINT32, _INT64, _UINT64, _DOUBLE, _STRING = range(5, 13)

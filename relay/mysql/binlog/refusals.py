@@ -5,7 +5,7 @@ May be changed here: the texts. ``place``: the server, its file and offset, and 
 
 from __future__ import annotations
 
-from relay.mysql import events
+from relay.mysql.binlog import events
 from relay.mysql.errors import NotCarried
 from relay.sql.statements import Classified
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.mysql.binary_json import text
+from relay.mysql.binlog.binary_json import text
 
 SMALL = {"object": 0, "array": 2, "width": 2, "number": "<H"}
 LARGE = {"object": 1, "array": 3, "width": 4, "number": "<I"}

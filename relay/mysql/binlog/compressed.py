@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Iterator
 from typing import Any
 
-from relay.mysql import events
-from relay.mysql.dump import Event
+from relay.mysql.binlog import events
+from relay.mysql.binlog.dump import Event
 from relay.mysql.errors import NotCarried
 
 _INFLATED = 1 << 20

@@ -10,9 +10,9 @@ import zlib
 
 import msgspec
 
+from relay.mysql.binlog.rows import Change
+from relay.mysql.binlog.table_map import packed
 from relay.mysql.errors import NotCarried
-from relay.mysql.rows import Change
-from relay.mysql.table_map import packed
 from relay.sql.charsets import charset, decoder
 from relay.sql.tables import Table
 

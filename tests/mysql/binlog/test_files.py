@@ -7,9 +7,9 @@ from contextlib import closing
 
 import pytest
 
+from relay.mysql.binlog.files import look_into
 from relay.mysql.connection import connect
 from relay.mysql.errors import NotCarried
-from relay.mysql.files import look_into
 from tests.mysql.encoder import event, format_description, rotate
 from tests.mysql.scripted import SETTINGS, Scripted, running
 
