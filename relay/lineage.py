@@ -109,7 +109,8 @@ class Checkpoint:
     ``position``: an object of the source's own making, None while nothing was read.
     ``start``: where reading begins, an object such as ``{"type": "trim_horizon"}`` or ``{"since": 1700000000.5}``.
     ``progress``: unclamped seconds since the epoch up to which the shard has been read, None if never.
-    ``journal``: of one that a reshard has ended, what follows it (``relay.engine.journals``). ``reached``: see ``Page``.
+    ``journal``: of one that a reshard has ended, what follows it (``relay.engine.journals``).
+    ``reached``: see ``Page``.
     ``updated_at``: seconds since the epoch.
     """
 

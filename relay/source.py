@@ -99,7 +99,7 @@ class Source(Protocol):
     on_gap: Literal["fail", "skip", "resnapshot"]
     snapshot: Literal["none", "initial"]
     has_journals: bool
-    """Whether shards come to be by what their parents' streams say, and not by being listed: see ``relay.engine.journals``."""
+    """Whether the streams of parents announce their children, instead of a listing: see ``relay.engine.journals``."""
     snapshot_margin: float
     """Seconds by which the clocks and the rounding of times may put a change before a READ that is older."""
 

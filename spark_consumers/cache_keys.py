@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import orjson
 
 from relay.change import Operation
-from relay.config import Cache
+from relay.config import CacheConfig
 from relay.config.template import Template
 from relay.dynamodb.values import canonical_number
 from relay.token import EventToken
@@ -78,7 +78,7 @@ class KeyTemplate(NamedTuple):
 class Templates:
     """The cache keys of each table."""
 
-    def __init__(self, cache: Cache) -> None:
+    def __init__(self, cache: CacheConfig) -> None:
         self._of = {table: [_key_template(text) for text in texts] for table, texts in cache.keys.items()}
 
     def of(self, table: str) -> Sequence[KeyTemplate]:

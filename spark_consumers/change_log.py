@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from relay.change import REDRIVEN, Images
-from relay.config import Config, Log
+from relay.config import Config, LogConfig
 from spark_consumers.dead_letters import DeadLetters, Record, refuse_unknown_schemas
 from spark_consumers.decode import Decoder, Status
 from spark_consumers.locks import Lock
@@ -61,7 +61,7 @@ class LogConsumer:
     interval = "2 seconds"
     delta = True
 
-    def __init__(self, config: Config, log: Log) -> None:
+    def __init__(self, config: Config, log: LogConfig) -> None:
         self.topics = list(map(config.topic, config.tables))
         self._location = log.path
         self._path = delta.spark_path(log.path)

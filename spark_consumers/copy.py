@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from relay.change import MARK, REDRIVEN, Images, Operation, Snapshot
-from relay.config import Config, Copy
+from relay.config import Config, CopyConfig
 from relay.token import EventToken
 from spark_consumers.change_log import others_of
 from spark_consumers.dead_letters import DeadLetters, refuse_unknown_schemas
@@ -56,7 +56,7 @@ class CopyConsumer:
     interval = "2 seconds"
     delta = True
 
-    def __init__(self, config: Config, copy: Copy) -> None:
+    def __init__(self, config: Config, copy: CopyConfig) -> None:
         self.topics = list(map(config.topic, config.tables))
         self._location = copy.url
         self._path = delta.spark_path(copy.url)

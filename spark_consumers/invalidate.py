@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, Row
 
 from relay.cache import Counts, Invalidator, RedisStore
 from relay.change import Operation
-from relay.config import Cache, Config
+from relay.config import CacheConfig, Config
 from relay.errors import RelayError
 from relay.table import REST
 from relay.token import EventToken, OriginToken
@@ -42,7 +42,7 @@ _AT_ONCE = 8192  # records on their way into Redis (I11)
 class Plan:
     """What applying needs to know; sent to Spark's workers."""
 
-    cache: Cache
+    cache: CacheConfig
     layouts: Sequence[Layout]
 
 
@@ -75,7 +75,7 @@ class CacheConsumer:
     interval = None
     delta = False
 
-    def __init__(self, config: Config, cache: Cache) -> None:
+    def __init__(self, config: Config, cache: CacheConfig) -> None:
         self._cache = cache
         self._templates = Templates(cache)
         self._sources = {source.name for source in config.sources}
@@ -147,7 +147,7 @@ class CacheConsumer:
         return bumps
 
 
-def _invalidator(cache: Cache) -> Invalidator:
+def _invalidator(cache: CacheConfig) -> Invalidator:
     return _shared_invalidator(cache.url, cache.namespace, cache.tombstone_ttl)
 
 

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from relay.config.config import INTERNAL, Cache, Config, Copy, Log, load
+from relay.config.config import INTERNAL, CacheConfig, Config, CopyConfig, LogConfig, load
 from relay.config.fields import redacted
-from relay.config.kafka import Kafka, SchemaRegistry
-from relay.config.sources import DynamoDBSource, MySQLSource, Source, VitessSource
+from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
+from relay.config.sources import DynamoDBConfig, MySQLConfig, SourceConfig, VitessConfig
 
 __all__ = [
     "INTERNAL",
-    "Cache",
+    "CacheConfig",
     "Config",
-    "Copy",
-    "DynamoDBSource",
-    "Kafka",
-    "Log",
-    "MySQLSource",
-    "SchemaRegistry",
-    "Source",
-    "VitessSource",
+    "CopyConfig",
+    "DynamoDBConfig",
+    "KafkaConfig",
+    "LogConfig",
+    "MySQLConfig",
+    "SchemaRegistryConfig",
+    "SourceConfig",
+    "VitessConfig",
     "load",
     "redacted",
 ]

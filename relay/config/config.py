@@ -17,25 +17,25 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator, model
 from relay.config import yaml_file as config_file
 from relay.config.errors import explain, refuse
 from relay.config.fields import Address, Name, Part, Seconds, redacted, url
-from relay.config.kafka import Kafka, SchemaRegistry
-from relay.config.sources import DynamoDBSource, MySQLSource, Source, VitessSource
+from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
+from relay.config.sources import DynamoDBConfig, MySQLConfig, SourceConfig, VitessConfig
 from relay.config.template import Template
 from relay.config.yaml_file import Location
 from relay.errors import ConfigError
 
 __all__ = [
     "INTERNAL",
-    "Cache",
+    "CacheConfig",
     "Config",
-    "Copy",
-    "DynamoDBSource",
+    "CopyConfig",
+    "DynamoDBConfig",
     "Internal",
-    "Kafka",
-    "Log",
-    "MySQLSource",
-    "SchemaRegistry",
-    "Source",
-    "VitessSource",
+    "KafkaConfig",
+    "LogConfig",
+    "MySQLConfig",
+    "SchemaRegistryConfig",
+    "SourceConfig",
+    "VitessConfig",
     "load",
     "redacted",
 ]
@@ -46,7 +46,7 @@ Internal = Literal["checkpoints", "schemas", "gaps", "dead_letters", "watermarks
 INTERNAL: tuple[Internal, ...] = ("checkpoints", "schemas", "gaps", "dead_letters", "watermarks")
 
 
-class Cache(Part):
+class CacheConfig(Part):
     url: Annotated[str, url("redis", "rediss", "unix", unbuilt=("memcached", "memcache"))]
     """The Redis to invalidate in, such as `redis://127.0.0.1:6379/0`."""
 
@@ -84,12 +84,12 @@ class Cache(Part):
         return value
 
 
-class Log(Part):
+class LogConfig(Part):
     path: Annotated[str, Field(min_length=1)]
     """Where the change log is kept, such as `file:///var/lib/relay/log`."""
 
 
-class Copy(Part):
+class CopyConfig(Part):
     url: Annotated[str, url("delta", unbuilt=("postgresql", "postgres"))]
     """Where the copy is kept, such as `delta:///var/lib/relay/copy`."""
 
@@ -103,25 +103,25 @@ class Config(Part):
     name: Name
     """What this relay is called: its internal topics and consumer groups begin with it."""
 
-    kafka: Kafka
+    kafka: KafkaConfig
 
-    schema_registry: SchemaRegistry | None = None
+    schema_registry: SchemaRegistryConfig | None = None
     """Where the Avro schemas go. Without it: into the topic `<name>.schemas`."""
 
     topics: str = "{name}.{table}"
     """The topic of a table's changes."""
 
-    sources: list[Source] = Field(min_length=1)
+    sources: list[SourceConfig] = Field(min_length=1)
     # Of each source, the number of its entry in the file.
     _entries: list[int] = PrivateAttr(default_factory=list)
 
-    cache: Cache | None = None
+    cache: CacheConfig | None = None
     """The cache that `relay consume cache` keeps honest."""
 
-    log: Log | None = None
+    log: LogConfig | None = None
     """The change log that `relay consume log` appends to."""
 
-    copy_: Copy | None = Field(default=None, alias="copy")
+    copy_: CopyConfig | None = Field(default=None, alias="copy")
     """The second copy of the tables that `relay consume copy` keeps up to date."""
 
     http: Address | None = None
@@ -154,11 +154,11 @@ class Config(Part):
         return all(source.names_tables for source in self.sources)
 
     @property
-    def tables(self) -> dict[str, Source]:
+    def tables(self) -> dict[str, SourceConfig]:
         """The tables that are known, each with the source that has it."""
         return {table: source for source in self.sources for table in source.table_names}
 
-    def with_tables(self, find: Callable[[Source], Iterable[str]], *, only_split: bool = False) -> Config:
+    def with_tables(self, find: Callable[[SourceConfig], Iterable[str]], *, only_split: bool = False) -> Config:
         """Return this config with the tables that ``find`` gives for sources that name none. ``ConfigError``.
 
         ``only_split``: for those alone of which each table becomes a source.

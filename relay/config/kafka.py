@@ -19,7 +19,7 @@ _BROKER = re.compile(r"\s*(\w+://)?(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(:\d{1,5})?\s*")
 _CONNECTION = ("security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "https.", "broker.address.")
 
 
-class Kafka(Part):
+class KafkaConfig(Part):
     bootstrap_servers: str
     """Brokers to begin with, as `host:port`, separated by commas."""
 
@@ -65,7 +65,7 @@ class Kafka(Part):
         return {"bootstrap.servers": self.bootstrap_servers, **settings}
 
 
-class SchemaRegistry(Part):
+class SchemaRegistryConfig(Part):
     url: Annotated[str, url("http", "https")]
     """A registry that speaks Confluent's API."""
 

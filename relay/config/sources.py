@@ -37,7 +37,7 @@ from relay.table import REST
 _STREAM_ARN = re.compile(r"arn:[\w-]+:dynamodb:([\w-]+):\d*:table/([A-Za-z0-9._-]+)/stream/([\w.:-]+)")
 
 
-class DynamoDBSource(Part):
+class DynamoDBConfig(Part):
     has_snapshots: ClassVar[bool] = True
     is_split: ClassVar[bool] = True  # each of its tables is a source of its own
 
@@ -138,11 +138,11 @@ class DynamoDBSource(Part):
             raise refuse((("region",), f"is {self.region}, but the stream is in {arn[1]}"))
         return self
 
-    def split(self) -> list[DynamoDBSource]:
+    def split(self) -> list[DynamoDBConfig]:
         """Return a source for each table, if several are named."""
         return self.having(self.tables) if self.tables else [self]
 
-    def having(self, tables: Iterable[str]) -> list[DynamoDBSource]:
+    def having(self, tables: Iterable[str]) -> list[DynamoDBConfig]:
         """Return a source for each of ``tables``, set up as this one, called after it and the table."""
         return [
             self.model_copy(update={"name": f"{self.name}.{table}", "table": table, "tables": None, "tags": None})
@@ -192,7 +192,7 @@ class DynamoDBSource(Part):
         return to
 
 
-class _SQLSource(Part):
+class _SQLConfig(Part):
     """What Vitess and MySQL have in common."""
 
     has_snapshots: ClassVar[bool] = False
@@ -293,7 +293,7 @@ class _SQLSource(Part):
         return tuple(self.key) if isinstance(self.key, list) else ()
 
 
-class VitessSource(_SQLSource):
+class VitessConfig(_SQLConfig):
     """A keyspace, read through the VStream of a vtgate."""
 
     type: Literal["vitess"]
@@ -327,7 +327,7 @@ class VitessSource(_SQLSource):
         return start_of_vstream(to)
 
 
-class MySQLSource(_SQLSource):
+class MySQLConfig(_SQLConfig):
     """A database on servers of MySQL or MariaDB, read from their binlogs."""
 
     type: Literal["mysql"]
@@ -383,4 +383,4 @@ class MySQLSource(_SQLSource):
         return None if isinstance(self.start, StartAtGtids) or self.start == "current" else since(self.start, now)
 
 
-Source = Annotated[DynamoDBSource | VitessSource | MySQLSource, Field(discriminator="type")]
+SourceConfig = Annotated[DynamoDBConfig | VitessConfig | MySQLConfig, Field(discriminator="type")]

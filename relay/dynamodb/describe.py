@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient
 
-    from relay.config import DynamoDBSource
+    from relay.config import DynamoDBConfig
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ class Description:
         return self.view_type != "KEYS_ONLY"
 
 
-def clients(source: DynamoDBSource, *, probe: bool = False) -> tuple[DynamoDBClient, DynamoDBStreamsClient]:
+def clients(source: DynamoDBConfig, *, probe: bool = False) -> tuple[DynamoDBClient, DynamoDBStreamsClient]:
     """Return the clients of DynamoDB and of its streams; nothing is connected yet.
 
     ``probe``: give up after at most 11 seconds, for a check that a person waits for; otherwise retry
@@ -115,7 +115,7 @@ def clients(source: DynamoDBSource, *, probe: bool = False) -> tuple[DynamoDBCli
 
 def describe(
     client: DynamoDBClient,
-    source: DynamoDBSource,
+    source: DynamoDBConfig,
     streams: DynamoDBStreamsClient,
     *,
     patience: float = CREATION_PATIENCE,
@@ -163,19 +163,19 @@ def describe(
     )
 
 
-def measure(client: DynamoDBClient, source: DynamoDBSource) -> tuple[int, int]:
+def measure(client: DynamoDBClient, source: DynamoDBConfig) -> tuple[int, int]:
     """Return the bytes and the items of the table, as DynamoDB counts them every six hours. Raises ``Unavailable``."""
     table = _table(client, source)
     return int(table.get("TableSizeBytes", 0)), int(table.get("ItemCount", 0))
 
 
-def newest(client: DynamoDBClient, source: DynamoDBSource) -> str | None:
+def newest(client: DynamoDBClient, source: DynamoDBConfig) -> str | None:
     """Return the label of the newest stream of the table, disabled or not. Raises ``Unavailable``."""
     label = _table(client, source).get("LatestStreamLabel")
     return None if label is None else str(label)
 
 
-def _table(client: DynamoDBClient, source: DynamoDBSource) -> Any:
+def _table(client: DynamoDBClient, source: DynamoDBConfig) -> Any:
     name = source.table_name
     at = f"in region {client.meta.region_name} at {client.meta.endpoint_url}"
     return _ask(
@@ -218,13 +218,13 @@ def mismatches(found: Description, columns: Mapping[str, str]) -> list[str]:
     return problems
 
 
-def verify(found: Description, source: DynamoDBSource) -> None:
+def verify(found: Description, source: DynamoDBConfig) -> None:
     """Hold a table to the declared columns of its source. Raises ``Unavailable``, saying all that differs."""
     if source.columns and (problems := mismatches(found, source.columns)):
         raise Unavailable("\n".join(f"source {source.name}: {problem}" for problem in problems))
 
 
-def _current_stream(table: Any, source: DynamoDBSource, at: str) -> str:
+def _current_stream(table: Any, source: DynamoDBConfig, at: str) -> str:
     arn = table.get("LatestStreamArn")
     if not arn or not table.get("StreamSpecification", {}).get("StreamEnabled"):
         name = table["TableName"]
@@ -237,7 +237,7 @@ def _current_stream(table: Any, source: DynamoDBSource, at: str) -> str:
 
 
 def _ask(
-    source: DynamoDBSource,
+    source: DynamoDBConfig,
     client: DynamoDBClient | DynamoDBStreamsClient,
     doing: str,
     call: Callable[[], T],

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from relay.config import DynamoDBSource
+from relay.config import DynamoDBConfig
 from relay.dynamodb.describe import clients
 from relay.errors import Unavailable
 
 
-def tagged(source: DynamoDBSource) -> list[str]:
+def tagged(source: DynamoDBConfig) -> list[str]:
     """Return the tables of the region that carry all of ``source.tags``, and have a stream.
 
     Needs ListTables, ListTagsOfResource and DescribeTable. ``Unavailable`` if DynamoDB does not answer, or if

@@ -27,12 +27,12 @@ from relay.stream_token import StreamToken
 from relay.table import TableSchema
 
 if TYPE_CHECKING:
-    from relay.config import DynamoDBSource as SourceConfig
+    from relay.config import DynamoDBConfig
 
 _LISTING_RETRIES = 5
 
 
-def table_schema(config: SourceConfig, found: describe.Description) -> TableSchema:
+def table_schema(config: DynamoDBConfig, found: describe.Description) -> TableSchema:
     """Return what the changes of a described table look like."""
     row = TypedRows(config.columns).columns if config.columns else None
     return TableSchema(config.name, found.table, found.key, hash_columns=1, row=row)
@@ -43,7 +43,7 @@ class DynamoDBSource:
 
     has_journals = False
 
-    def __init__(self, config: SourceConfig) -> None:
+    def __init__(self, config: DynamoDBConfig) -> None:
         self.config = config
         self.name = config.name
         self.start = str(config.start)
@@ -63,7 +63,7 @@ class DynamoDBSource:
         self._dynamodb.close()
         self._streams.close()
 
-    def reload(self, entry: SourceConfig) -> None:
+    def reload(self, entry: DynamoDBConfig) -> None:
         if entry != self.config:
             raise ConfigError("what it is told has changed in the config: restart the relay")
 

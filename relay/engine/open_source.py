@@ -7,43 +7,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from relay.config import Config, DynamoDBSource, MySQLSource, Source, VitessSource
-from relay.source import Source as OpenSource
+from relay.config import Config, DynamoDBConfig, MySQLConfig, SourceConfig, VitessConfig
+from relay.source import Source
 
 
-def open_source(entry: Source) -> OpenSource:
+def open_source(entry: SourceConfig) -> Source:
     """Return the source of ``entry``. ``connect`` comes first."""
     match entry:
-        case DynamoDBSource():
-            from relay.dynamodb.source import DynamoDBSource as DynamoDB
+        case DynamoDBConfig():
+            from relay.dynamodb.source import DynamoDBSource
 
-            return DynamoDB(entry)
-        case VitessSource():
-            from relay.vitess.source import VitessSource as Vitess
+            return DynamoDBSource(entry)
+        case VitessConfig():
+            from relay.vitess.source import VitessSource
 
-            return Vitess(entry)
-        case MySQLSource():
-            from relay.mysql.source import MySQLSource as MySQL
+            return VitessSource(entry)
+        case MySQLConfig():
+            from relay.mysql.source import MySQLSource
 
-            return MySQL(entry)
+            return MySQLSource(entry)
 
 
-def open_sources(config: Config) -> Sequence[OpenSource]:
+def open_sources(config: Config) -> Sequence[Source]:
     return [open_source(entry) for entry in config.sources]
 
 
-def find_tables(entry: Source) -> Iterable[str]:
+def find_tables(entry: SourceConfig) -> Iterable[str]:
     """Ask for the tables of a source whose config does not name them. Raises ``Unavailable``."""
     match entry:
-        case DynamoDBSource():
+        case DynamoDBConfig():
             from relay.dynamodb.discover import tagged
 
             return tagged(entry)
-        case VitessSource():
+        case VitessConfig():
             from relay.vitess.source import tables_of as of_keyspace
 
             return of_keyspace(entry)
-        case MySQLSource():
+        case MySQLConfig():
             from relay.mysql.source import tables_of as of_database
 
             return of_database(entry)

@@ -1,7 +1,7 @@
 """How large a record may be, and a batch of them: what the broker takes, and what the producer sends.
 
-A change that is larger becomes a stub (``relay.kafka.topic_writer``), so the same change has to be measured the same way
-each time: before compression, whatever that would save.
+A change that is larger becomes a stub (``relay.kafka.topic_writer``), so the same change has to be measured the same
+way each time: before compression, whatever that would save.
 """
 
 from __future__ import annotations

@@ -19,13 +19,13 @@ from relay.sql.tables import Table, lay_out
 from relay.table import Column, TableSchema
 
 if TYPE_CHECKING:
-    from relay.config import MySQLSource
+    from relay.config import MySQLConfig
 
 
 class Layouts:
     """The layouts of one source's tables. Shared by its readers: the same layout is the same object for all."""
 
-    def __init__(self, config: MySQLSource) -> None:
+    def __init__(self, config: MySQLConfig) -> None:
         self.source = config.name
         self.database = config.database
         self._config = config

@@ -36,7 +36,7 @@ from relay.sql.tables import Table
 from relay.table import Column, TableSchema
 
 if TYPE_CHECKING:
-    from relay.config import MySQLSource as SourceConfig
+    from relay.config import MySQLConfig
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class MySQLSource:
     has_journals = True
     snapshot_margin = 0.0
 
-    def __init__(self, config: SourceConfig) -> None:
+    def __init__(self, config: MySQLConfig) -> None:
         self.config = config
         self.name = config.name
         self.start = str(config.start)
@@ -274,7 +274,7 @@ class MySQLSource:
         return opened
 
 
-def tables_of(entry: SourceConfig) -> Iterable[str]:
+def tables_of(entry: MySQLConfig) -> Iterable[str]:
     """Return the names of the tables that a source without ``tables`` reads. Raises ``Unavailable``."""
     source = MySQLSource(entry)
     source.connect()
@@ -290,7 +290,7 @@ def _binlog(
     return BinlogEvents(server, executed, layout, wanted)
 
 
-def _checked(config: SourceConfig) -> Mapping[str, Sequence[str]]:
+def _checked(config: MySQLConfig) -> Mapping[str, Sequence[str]]:
     """Return the servers of each shard. Raises ``ConfigError`` unless whole shards are the key range."""
     try:
         first_shards(KeyRange.parse(config.keyrange), list(config.shards))

@@ -21,7 +21,7 @@ import redis
 
 from relay.avro.schema import change_schema
 from relay.avro.schema_registry import COMPATIBILITY, RegistrySchemas
-from relay.config import Config, DynamoDBSource, MySQLSource, SchemaRegistry, Source, VitessSource, redacted
+from relay.config import Config, DynamoDBConfig, MySQLConfig, SchemaRegistryConfig, SourceConfig, VitessConfig, redacted
 from relay.config.fields import StartAtToken
 from relay.config.template import Template
 from relay.dynamodb import describe
@@ -109,7 +109,7 @@ def _topic(found: topics.Found) -> Finding:
     return Finding(name, count)
 
 
-def _registry(config: Config, registry: SchemaRegistry) -> list[Finding]:
+def _registry(config: Config, registry: SchemaRegistryConfig) -> list[Finding]:
     """Ask the schema registry for the subjects of the topics. Raises ``Unavailable``."""
     findings = [Finding(f"schema registry {redacted(registry.url)}", "reachable")]
     with closing(_schemas(registry)) as schemas:
@@ -125,11 +125,11 @@ def _registry(config: Config, registry: SchemaRegistry) -> list[Finding]:
     return findings
 
 
-def _schemas(registry: SchemaRegistry) -> RegistrySchemas:
+def _schemas(registry: SchemaRegistryConfig) -> RegistrySchemas:
     return RegistrySchemas(registry.url, registry.on_incompatible, timeout=_SOCKET_TIMEOUT, retries=0)
 
 
-def _next_schema(config: Config, registry: SchemaRegistry, table: TableSchema) -> list[Finding]:
+def _next_schema(config: Config, registry: SchemaRegistryConfig, table: TableSchema) -> list[Finding]:
     """Say whether the registry would refuse the schema that the table has now. Raises ``Unavailable``."""
     topic = config.topic(table.table)
     with closing(_schemas(registry)) as schemas:
@@ -140,18 +140,18 @@ def _next_schema(config: Config, registry: SchemaRegistry, table: TableSchema) -
     return [Finding(f"schema of {topic}", problem, RelayError.exit_code if refused else 0)]
 
 
-def table(source: DynamoDBSource) -> describe.Description:
+def table(source: DynamoDBConfig) -> describe.Description:
     """Look up the table of ``source`` and its stream, within 35 seconds. Raises ``Unavailable``."""
     client, streams = describe.clients(source, probe=True)
     with closing(client), closing(streams):
         return describe.describe(client, source, streams, patience=_CREATION_PATIENCE)
 
 
-def _source(config: Config, source: Source) -> list[Finding]:
-    return _stream(config, source) if isinstance(source, DynamoDBSource) else _database(config, source)
+def _source(config: Config, source: SourceConfig) -> list[Finding]:
+    return _stream(config, source) if isinstance(source, DynamoDBConfig) else _database(config, source)
 
 
-def _stream(config: Config, source: DynamoDBSource) -> list[Finding]:
+def _stream(config: Config, source: DynamoDBConfig) -> list[Finding]:
     found = table(source)
     key = ", ".join(f"{column.name} ({column.type})" for column in found.key)
     stream = Finding(f"source {source.name}", f"table {found.table}, key {key}, stream of {found.view_type}")
@@ -163,7 +163,7 @@ def _stream(config: Config, source: DynamoDBSource) -> list[Finding]:
     return findings
 
 
-def _database(config: Config, source: VitessSource | MySQLSource) -> list[Finding]:
+def _database(config: Config, source: VitessConfig | MySQLConfig) -> list[Finding]:
     """Connect as the relay would, and look at every table. Raises ``RelayError`` for the first that cannot be read."""
     with closing(open_source(source)) as opened:
         opened.connect()
@@ -198,7 +198,7 @@ def images(config: Config, found: describe.Description) -> list[Finding]:
     ]
 
 
-def start(source: DynamoDBSource, found: describe.Description) -> list[Finding]:
+def start(source: DynamoDBConfig, found: describe.Description) -> list[Finding]:
     """Say whether the token that ``source`` starts at is of its stream."""
     if not isinstance(source.start, StartAtToken):
         return []
@@ -209,7 +209,7 @@ def start(source: DynamoDBSource, found: describe.Description) -> list[Finding]:
     return [Finding(name, f"the token {source.start.path} is of this stream")]
 
 
-def columns(source: DynamoDBSource, found: describe.Description) -> list[Finding]:
+def columns(source: DynamoDBConfig, found: describe.Description) -> list[Finding]:
     """Say where the declared columns of ``source`` and its table differ."""
     if not source.columns:
         return []

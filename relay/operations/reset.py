@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
-from relay.config import Config, Source
+from relay.config import Config, SourceConfig
 from relay.engine.gap_decisions import records_of as losses_of
 from relay.engine.open_source import open_source
 from relay.engine.planning import Planning, newest_planned
@@ -95,7 +95,7 @@ def reset(config: Config, name: str, to: str) -> Reset:
     return decided
 
 
-def _moved(config: Config, name: str, to: str) -> Source:
+def _moved(config: Config, name: str, to: str) -> SourceConfig:
     """Return the config of the source ``name`` with another start. ``ConfigError`` for a place that is none."""
     entry = source_of(config, name)
     try:
@@ -124,7 +124,7 @@ def _join(group: Assignment, view: CheckpointView, clock: Callable[[], float] = 
         raise Unavailable(f"{view.topic} cannot be read to its end")
 
 
-def _decide(config: Config, entry: Source, view: CheckpointView, workers: tuple[str, ...]) -> Reset:
+def _decide(config: Config, entry: SourceConfig, view: CheckpointView, workers: tuple[str, ...]) -> Reset:
     stream = newest_planned(view, entry.name)
     if stream is None:
         raise RelayError(

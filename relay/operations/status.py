@@ -13,7 +13,7 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient
 
-from relay.config import Config, DynamoDBSource, Source
+from relay.config import Config, DynamoDBConfig, SourceConfig
 from relay.engine.planning import newest_planned
 from relay.engine.progress import resume_timestamp
 from relay.engine.snapshots import CONTROL, records_of
@@ -112,11 +112,11 @@ def token(config: Config, name: str) -> dict[str, Any]:
 
     Asks DynamoDB for the ARN of the stream. Raises ``ConfigError``, ``Unavailable``.
     """
-    from relay.dynamodb.source import DynamoDBSource as Stream
+    from relay.dynamodb.source import DynamoDBSource
     from relay.dynamodb.start import token_of
 
     entry = source_of(config, name)
-    if not isinstance(entry, DynamoDBSource):
+    if not isinstance(entry, DynamoDBConfig):
         raise ConfigError(
             f"source {name} is of type {entry.type}, and such a token is of a stream of DynamoDB: "
             "`relay status --json` shows the GTIDs of each shard"
@@ -128,13 +128,13 @@ def token(config: Config, name: str) -> dict[str, Any]:
         stream = newest_planned(view, name)
         if stream is None:
             raise RelayError(f"source {name}: nothing of it was read yet, so it has no position")
-        with closing(Stream(entry)) as source:
+        with closing(DynamoDBSource(entry)) as source:
             source.connect(stream.label)
             plan = view.plans[stream]
             return token_of(source.session.stream_arn, view.checkpoints.get(stream, {}), plan).to_json()
 
 
-def source_of(config: Config, name: str) -> Source:
+def source_of(config: Config, name: str) -> SourceConfig:
     """Return the config of the source ``name``. Raises ``ConfigError``."""
     for entry in config.sources:
         if entry.name == name:
@@ -143,7 +143,7 @@ def source_of(config: Config, name: str) -> Source:
 
 
 def _source(
-    entry: Source,
+    entry: SourceConfig,
     view: CheckpointView | None,
     workers: Sequence[Member],
     gaps: Sequence[Found],

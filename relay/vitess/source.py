@@ -34,7 +34,7 @@ from relay.vitess.tables import INTERNAL, Tables
 from relay.vitess.vindex import VindexError, keyspace_id
 
 if TYPE_CHECKING:
-    from relay.config import VitessSource as SourceConfig
+    from relay.config import VitessConfig
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ _UNKNOWN_TABLE = "VT05005"
 """What vtgate says of a table that its vschema does not have."""
 
 
-def tables_of(entry: SourceConfig) -> list[str]:
+def tables_of(entry: VitessConfig) -> list[str]:
     """Return the tables of the keyspace that can be keyed. Raises ``Unavailable``."""
     with closing(_connect(entry)) as vtgate:
         return [name for name, found in _definitions(vtgate, entry).items() if found.primary or entry.key_columns(name)]
@@ -55,7 +55,7 @@ class VitessSource:
     snapshot: Literal["none", "initial"] = "none"
     snapshot_margin = 0.0
 
-    def __init__(self, config: SourceConfig) -> None:
+    def __init__(self, config: VitessConfig) -> None:
         self.config = config
         self.name = config.name
         self.start = str(config.start)
@@ -84,7 +84,7 @@ class VitessSource:
     def close(self) -> None:
         self._vtgate.close()
 
-    def reload(self, entry: SourceConfig) -> None:
+    def reload(self, entry: VitessConfig) -> None:
         if entry != self.config:
             raise ConfigError("what it is told has changed in the config: restart the relay")
 
@@ -291,7 +291,7 @@ def _keyspace_id(at: int, vindex: str) -> Callable[[Row], bytes | None] | None:
     return compute
 
 
-def _connect(entry: SourceConfig) -> Vtgate:
+def _connect(entry: VitessConfig) -> Vtgate:
     tls = None
     if entry.tls is not None:
         files = {name: Path(entry.tls[name]) if name in entry.tls else None for name in ("ca", "cert", "key")}
@@ -299,7 +299,7 @@ def _connect(entry: SourceConfig) -> Vtgate:
     return Vtgate(entry.vtgate, user=entry.user, password=entry.password, tls=tls)
 
 
-def _definitions(vtgate: Vtgate, entry: SourceConfig) -> Mapping[str, Definition]:
+def _definitions(vtgate: Vtgate, entry: VitessConfig) -> Mapping[str, Definition]:
     def execute(sql: str) -> list[list[object]]:
         return [list(row.values()) for row in vtgate.execute(sql, target=f"{entry.keyspace}@{entry.tablet_type}")]
 

@@ -14,7 +14,7 @@ from typing import Any
 import boto3
 from botocore.config import Config as BotoConfig
 
-from relay.config import DynamoDBSource
+from relay.config import DynamoDBConfig
 from tests.benchmarks.harness import pin
 
 Answer = Callable[[bytes], bytes]
@@ -44,8 +44,8 @@ def stock_client(service: Any, url: str) -> Any:
 CREDENTIALS: dict[str, Any] = {"aws_access_key_id": "bench", "aws_secret_access_key": "bench"}
 
 
-def source(url: str, table: str) -> DynamoDBSource:
-    return DynamoDBSource(name=table, type="dynamodb", table=table, region="us-east-1", endpoint_url=url)
+def source(url: str, table: str) -> DynamoDBConfig:
+    return DynamoDBConfig(name=table, type="dynamodb", table=table, region="us-east-1", endpoint_url=url)
 
 
 class _Server(ThreadingMixIn, HTTPServer):

@@ -7,7 +7,7 @@ from textwrap import dedent
 
 import pytest
 
-from relay.config import Config, DynamoDBSource, load
+from relay.config import Config, DynamoDBConfig, load
 from relay.errors import ConfigError
 
 GOOD = """\
@@ -59,7 +59,7 @@ def two_sources(second: str) -> str:
     return change("    cache:", f"      - {second}\n    cache:")
 
 
-def only(config: Config) -> DynamoDBSource:
+def only(config: Config) -> DynamoDBConfig:
     (source,) = config.sources
-    assert isinstance(source, DynamoDBSource)
+    assert isinstance(source, DynamoDBConfig)
     return source

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from relay.config import INTERNAL, Cache, Config, DynamoDBSource, load, redacted
+from relay.config import INTERNAL, CacheConfig, Config, DynamoDBConfig, load, redacted
 from tests.config.configs import ARN, GOOD, ONE_TABLE, change, only, read, refused, two_sources
 
 
@@ -296,9 +296,9 @@ def test_a_config_built_in_python_meets_the_same_rules() -> None:
         Config(
             name="shop",
             kafka={"bootstrap_servers": "b:1"},  # type: ignore[arg-type]
-            sources=[DynamoDBSource(**source), DynamoDBSource(**source | {"table": "lines"})],
+            sources=[DynamoDBConfig(**source), DynamoDBConfig(**source | {"table": "lines"})],
         )
-    assert Cache(url="redis://h", namespace="n", keys={"t": ["a"]}, tombstone_ttl=1.5).tombstone_ttl == 1.5
+    assert CacheConfig(url="redis://h", namespace="n", keys={"t": ["a"]}, tombstone_ttl=1.5).tombstone_ttl == 1.5
 
 
 def test_the_copy_remembers_deleted_rows_for_a_month_unless_told_otherwise(file: Path) -> None:
@@ -322,13 +322,13 @@ def test_the_json_schema_names_the_keys_as_the_file_does(file: Path) -> None:
     assert json.loads(json.dumps(schema)) == schema
     assert set(schema["properties"]) == set(yaml.safe_load(dedent(GOOD)))
     assert schema["required"] == ["name", "kafka", "sources"]
-    source = schema["$defs"]["DynamoDBSource"]
+    source = schema["$defs"]["DynamoDBConfig"]
     assert source["additionalProperties"] is False
     assert set(source["properties"]) == {
         "name", "type", "table", "tables", "tags", "stream_arn", "region", "endpoint_url", "start", "snapshot", "key",
         "on_gap", "on_unencodable", "tombstones", "columns",
     }  # fmt: skip
-    assert schema["$defs"]["Cache"]["properties"]["tombstone_ttl"]["type"] == "string"
+    assert schema["$defs"]["CacheConfig"]["properties"]["tombstone_ttl"]["type"] == "string"
     undescribed = {"snapshot", "type", "kafka", "sources"}
     for part in (schema, *schema["$defs"].values()):
         for key, rules in part["properties"].items():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.config import DynamoDBSource, MySQLSource
+from relay.config import DynamoDBConfig, MySQLConfig
 from relay.config.fields import StartAtGtids, StartAtToken
 from relay.errors import ConfigError
 from tests.config.configs import ARN, GOOD, ONE_TABLE, change, only, read, refused
@@ -240,7 +240,7 @@ class TestASourceOfSQL:
         self, file: Path, key: str, mode: str, columns: tuple[str, ...]
     ) -> None:
         (source,) = read(file, f"{VITESS}        key: {key}\n").sources
-        assert not isinstance(source, DynamoDBSource)
+        assert not isinstance(source, DynamoDBConfig)
         assert (source.key_mode, source.key_columns("t")) == (mode, columns)
 
     @pytest.mark.parametrize("start", ["now", "-30s", "{gtid: {'-': MariaDB/0-1-5}}", "[a]"])
@@ -302,7 +302,7 @@ class TestASourceOfBinlogs:
     @pytest.mark.parametrize(("start", "since"), [("current", None), ("-30s", 970.0), ("1970-01-01T00:00:05Z", 5.0)])
     def test_knows_since_when(self, file: Path, start: str, since: float | None) -> None:
         (source,) = read(file, f"{MYSQL}        shards: {{'-': ['db:1']}}\n        start: {start}\n").sources
-        assert isinstance(source, MySQLSource)
+        assert isinstance(source, MySQLConfig)
         assert source.start_since(1000.0) == since
 
     @pytest.mark.parametrize("table", ["''", "vreplication", "_vt.", ".a"])

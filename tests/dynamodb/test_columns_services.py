@@ -12,7 +12,7 @@ import boto3
 import pytest
 
 from relay.change import Change, Operation, Snapshot
-from relay.config import DynamoDBSource as SourceConfig
+from relay.config import DynamoDBConfig
 from relay.dynamodb.source import DynamoDBSource
 from relay.errors import Unavailable
 from relay.lineage import Shard
@@ -101,7 +101,7 @@ def create(database: Any, table: str, view_type: str) -> None:
 
 
 def opened(dynamodb: Any, table: str, columns: dict[str, str] | None) -> DynamoDBSource:
-    config = SourceConfig(
+    config = DynamoDBConfig(
         name="s",
         type="dynamodb",
         table=table,

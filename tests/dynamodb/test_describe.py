@@ -13,7 +13,7 @@ from typing import Any
 import boto3
 import pytest
 
-from relay.config import DynamoDBSource
+from relay.config import DynamoDBConfig
 from relay.dynamodb.describe import Description, clients, describe, mismatches, verify
 from relay.errors import ConfigError, Unavailable
 from relay.process.managed import free_port
@@ -23,9 +23,9 @@ LABEL = "2026-11-21T06:00:00.000"
 STREAM_ARN = f"arn:aws:dynamodb:us-east-1:123456789012:table/orders/stream/{LABEL}"
 
 
-def source(endpoint_url: str | None, **others: Any) -> DynamoDBSource:
+def source(endpoint_url: str | None, **others: Any) -> DynamoDBConfig:
     settings = {"name": "shop", "type": "dynamodb", "table": "orders", "region": "us-east-1"} | others
-    return DynamoDBSource(endpoint_url=endpoint_url, **settings)
+    return DynamoDBConfig(endpoint_url=endpoint_url, **settings)
 
 
 def look(endpoint_url: str | None, *, patience: float = 0.0, **others: Any) -> Description:

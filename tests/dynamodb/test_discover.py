@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from relay.config import DynamoDBSource
+from relay.config import DynamoDBConfig
 from relay.dynamodb.discover import tagged
 from relay.errors import Unavailable
 from tests.dynamodb.endpoint import Refused, ScriptedStream
@@ -50,12 +50,12 @@ def region() -> Iterator[Region]:
 
 
 @pytest.fixture
-def source(region: ScriptedStream) -> DynamoDBSource:
+def source(region: ScriptedStream) -> DynamoDBConfig:
     tags = {"relay": "yes", "env": "prod"}
-    return DynamoDBSource(name="all", type="dynamodb", region="us-east-1", endpoint_url=region.url, tags=tags)
+    return DynamoDBConfig(name="all", type="dynamodb", region="us-east-1", endpoint_url=region.url, tags=tags)
 
 
-def test_tables_that_carry_all_of_the_tags_are_found_over_all_pages(source: DynamoDBSource, region: Region) -> None:
+def test_tables_that_carry_all_of_the_tags_are_found_over_all_pages(source: DynamoDBConfig, region: Region) -> None:
     region.tags = {
         "first": {"relay": "yes", "env": "prod", "other": "x"},
         "half": {"relay": "yes"},
@@ -66,20 +66,20 @@ def test_tables_that_carry_all_of_the_tags_are_found_over_all_pages(source: Dyna
     assert tagged(source) == ["first", "second"]
 
 
-def test_a_tagged_table_without_a_stream_is_named(source: DynamoDBSource, region: Region) -> None:
+def test_a_tagged_table_without_a_stream_is_named(source: DynamoDBConfig, region: Region) -> None:
     region.tags = {"first": dict(source.tags or {}), "second": dict(source.tags or {})}
     region.without_stream = {"second"}
     with pytest.raises(Unavailable, match="have no stream: second"):
         tagged(source)
 
 
-def test_tags_that_no_table_carries_are_an_error_that_names_them(source: DynamoDBSource, region: Region) -> None:
+def test_tags_that_no_table_carries_are_an_error_that_names_them(source: DynamoDBConfig, region: Region) -> None:
     region.tags = {"first": {"relay": "yes"}}
     with pytest.raises(Unavailable, match="env=prod, relay=yes"):
         tagged(source)
 
 
-def test_who_may_not_look_is_told_where(source: DynamoDBSource, region: Region) -> None:
+def test_who_may_not_look_is_told_where(source: DynamoDBConfig, region: Region) -> None:
     def refuse(operation: str) -> None:
         raise Refused("AccessDeniedException")
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from relay.change import Uncarriable
-from relay.config import DynamoDBSource
+from relay.config import DynamoDBConfig
 from relay.dynamodb import describe
 from relay.dynamodb.columns import TypedRows
 from relay.dynamodb.raw_records import RawData, RawRecord
@@ -38,7 +38,7 @@ class Served:
         self.stream = stream
         self.shard: ScriptedShard = stream.shard("s")
         place: dict[str, Any] = {"endpoint_url": stream.url, "region": "us-east-1"}
-        config = DynamoDBSource(name="orders", type="dynamodb", table=TABLE, **place)
+        config = DynamoDBConfig(name="orders", type="dynamodb", table=TABLE, **place)
         self.dynamodb, streams = describe.clients(config)
         stock = boto3.client("dynamodbstreams", region_name="us-east-1", endpoint_url=stream.url)
         self.ours, self.stock = StreamSession(streams, ARN), StreamSession(stock, ARN)

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from relay.change import Snapshot, Uncarriable
-from relay.config import DynamoDBSource as SourceConfig
+from relay.config import DynamoDBConfig
 from relay.dynamodb.reader import LATENESS, RETENTION, DynamoDBShardReader
 from relay.dynamodb.source import DynamoDBSource
 from relay.errors import RelayError
@@ -28,7 +28,7 @@ def stream() -> Iterator[ScriptedStream]:
 
 @pytest.fixture
 def source(stream: ScriptedStream) -> Iterator[DynamoDBSource]:
-    config = SourceConfig(name="orders", type="dynamodb", table=TABLE, region="us-east-1", endpoint_url=stream.url)
+    config = DynamoDBConfig(name="orders", type="dynamodb", table=TABLE, region="us-east-1", endpoint_url=stream.url)
     source = DynamoDBSource(config)
     source.connect()
     yield source
@@ -274,7 +274,7 @@ def test_a_creation_time_that_may_be_rounded_down_to_the_minute_is_not_taken_for
 def test_at_the_head_what_was_there_is_not_read_and_after_an_expiry_only_the_time_decides(
     stream: ScriptedStream,
 ) -> None:
-    config = SourceConfig(
+    config = DynamoDBConfig(
         name="orders", type="dynamodb", table=TABLE, region="us-east-1", endpoint_url=stream.url, start="latest"
     )
     source = DynamoDBSource(config)
@@ -343,7 +343,7 @@ def test_a_delete_by_time_to_live_is_marked_and_keeps_who_did_it(
 
 def test_a_typed_delete_by_time_to_live_has_the_row_that_was_and_who_did_it(stream: ScriptedStream) -> None:
     """X26"""
-    config = SourceConfig(
+    config = DynamoDBConfig(
         name="orders",
         type="dynamodb",
         table=TABLE,
@@ -404,7 +404,7 @@ def test_a_snapshot_row_that_is_no_text_travels_as_it_is(
     scan = stream._Scan
     answer = lambda request: orjson.Fragment(orjson.dumps(scan(request)).replace(b"@@", b"\\ud83d"))  # noqa: E731
     monkeypatch.setattr(stream, "_Scan", answer)
-    config = SourceConfig(
+    config = DynamoDBConfig(
         name="orders", type="dynamodb", table=TABLE, region="us-east-1", endpoint_url=stream.url, columns=columns
     )
     source = DynamoDBSource(config)

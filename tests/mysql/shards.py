@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from relay.change import Change
-from relay.config import MySQLSource as SourceConfig
+from relay.config import MySQLConfig
 from relay.lineage import Checkpoint, Shard, ShardState
 from relay.mysql.source import MySQLSource
 from relay.services.server import Server
@@ -17,8 +17,8 @@ from relay.source import Page, ShardReader
 PATIENCE = 30.0  # seconds
 
 
-def config(database: str, shards: Mapping[str, Sequence[str]], **settings: Any) -> SourceConfig:
-    return SourceConfig.model_validate(
+def config(database: str, shards: Mapping[str, Sequence[str]], **settings: Any) -> MySQLConfig:
+    return MySQLConfig.model_validate(
         {
             "name": "shop",
             "type": "mysql",

@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 from relay.avro.schema import change_schema
 from relay.avro.schema_registry import RegistrySchemas
 from relay.cli import app
-from relay.config import Config, DynamoDBSource
+from relay.config import Config, DynamoDBConfig
 from relay.config.fields import StartAtToken
 from relay.dynamodb.describe import Description
 from relay.kafka import topics
@@ -66,7 +66,7 @@ def run(tmp_path: Path) -> Callable[..., Result]:
 @pytest.mark.parametrize(("arn", "code"), [("arn:stream", 0), ("arn:other", 2)])
 def test_a_token_to_start_at_has_to_be_of_the_stream(arn: str, code: int) -> None:
     token = StartAtToken("token.json", {"stream_arn": arn, "active": [], "shards": []})
-    source = DynamoDBSource(name="orders", type="dynamodb", table="orders", start=token)
+    source = DynamoDBConfig(name="orders", type="dynamodb", table="orders", start=token)
     (found,) = check.start(source, described("KEYS_ONLY"))
     assert found.exit_code == code
     assert check.start(source.model_copy(update={"start": "latest"}), described("KEYS_ONLY")) == []
@@ -92,10 +92,10 @@ def test_a_cache_key_of_other_columns_needs_both_images(view_type: str, ok: bool
 
 
 def test_declared_columns_are_held_to_the_table() -> None:
-    def declaring(**columns: str) -> DynamoDBSource:
-        return DynamoDBSource(name="orders", type="dynamodb", table="orders", columns=columns or None)
+    def declaring(**columns: str) -> DynamoDBConfig:
+        return DynamoDBConfig(name="orders", type="dynamodb", table="orders", columns=columns or None)
 
-    def findings(source: DynamoDBSource, view_type: str = "NEW_IMAGE") -> list[tuple[bool, int, str]]:
+    def findings(source: DynamoDBConfig, view_type: str = "NEW_IMAGE") -> list[tuple[bool, int, str]]:
         found = check.columns(source, described(view_type))
         assert {finding.check for finding in found} <= {"columns of orders"}
         return [(each.ok, each.exit_code, each.detail) for each in found]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from relay.config import DynamoDBSource
+from relay.config import DynamoDBConfig
 from tests.dynamodb.endpoint import ScriptedStream, full
 from tests.faults.test_lineage_on_kafka import run
 from tests.operating import Operated
@@ -102,6 +102,6 @@ def test_without_a_loss_nothing_waits(relay: Operated, stream: ScriptedStream) -
 def test_a_source_without_snapshots_refuses_one(
     relay: Operated, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(DynamoDBSource, "has_snapshots", False)
+    monkeypatch.setattr(DynamoDBConfig, "has_snapshots", False)
     gap = lose(relay, stream)
     assert "cannot read its table again" in relay.command("gaps", "accept", "CONFIG", gap, "resnapshot", code=2).stderr

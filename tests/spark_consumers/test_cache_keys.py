@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from relay.change import Operation
-from relay.config import Cache
+from relay.config import CacheConfig
 from relay.token import EventToken
 from spark_consumers.cache_keys import Templates, Touched, attributes, invalidations, text
 
@@ -54,9 +54,9 @@ def test_a_stub_invalidates_by_its_key_and_costs_the_generation_where_its_images
     token = EventToken(1000, "orders/l/s", "DynamoDB/1")
     stub = Touched(Operation.UPDATE, "orders", {"id": "o-1"}, None, None, token)
     url = "redis://127.0.0.1:6379/0"
-    by_key = Templates(Cache(url=url, namespace="shop", keys={"orders": ["order:{id}"]}))
+    by_key = Templates(CacheConfig(url=url, namespace="shop", keys={"orders": ["order:{id}"]}))
     found = invalidations([stub], by_key)
     assert (found.pairs, found.bumps) == ([("order:o-1", token)], [])
-    by_image = Templates(Cache(url=url, namespace="shop", keys={"orders": ["order:{id}", "of:{customer}"]}))
+    by_image = Templates(CacheConfig(url=url, namespace="shop", keys={"orders": ["order:{id}", "of:{customer}"]}))
     found = invalidations([stub], by_image)
     assert len(found.bumps) == 1

@@ -10,7 +10,7 @@ import pytest
 
 from relay.avro.framing import fingerprint, single_object_header
 from relay.avro.schema import change_schema
-from relay.config import Cache, Config
+from relay.config import CacheConfig, Config
 from relay.table import Column, KeyColumn, TableSchema
 from spark_consumers.cache_keys import Templates, invalidations
 from spark_consumers.decode import Decoder, Layout
@@ -72,7 +72,7 @@ def test_a_number_of_an_sql_row_has_one_text_in_a_cache_key_and_a_set_has_none(
     image = {column: shown} if column != "id" else {}
     key = [shown if column == "id" else "1.00"]
     document = {"c": {"i": 0, "op": "INSERT", "key": key, "new": orjson.dumps(image).decode()}}
-    cache = Cache(url="redis://h/0", namespace="shop", keys={"goods": [f"x:{{{column}}}"]})
+    cache = CacheConfig(url="redis://h/0", namespace="shop", keys={"goods": [f"x:{{{column}}}"]})
     layouts = [(layout, ["id"], _odd(layout.key), _image_reader(layout))]
     found = invalidations(_touched([document], layouts), Templates(cache))
     assert [key for key, _ in found.pairs] == ([f"x:{expected}"] if expected is not None else [])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from relay.config import VitessSource as Entry
+from relay.config import VitessConfig
 from relay.errors import RelayError, Unavailable
 from relay.vitess.source import VitessSource
 from tests.vitess.scripted import Log, ScriptedVtgate
@@ -20,7 +20,7 @@ SHARDS: dict[str, list[dict[str, str | None]] | str] = {
 
 def connect(vtgate: ScriptedVtgate, **settings: Any) -> None:
     entry = {"name": "s", "type": "vitess", "vtgate": vtgate.address, "keyspace": "shop", "keyrange": "-", **settings}
-    with closing(VitessSource(Entry.model_validate(entry))) as source:
+    with closing(VitessSource(VitessConfig.model_validate(entry))) as source:
         source.connect()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from relay.change import Operation
-from relay.config import VitessSource as Entry
+from relay.config import VitessConfig
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.services.vitess import Vitess
 from relay.source import Page
@@ -52,8 +52,8 @@ def make(cluster: Vitess) -> Iterator[Callable[..., VitessSource]]:
         each.close()
 
 
-def entry(cluster: Vitess, **settings: Any) -> Entry:
-    return Entry.model_validate(
+def entry(cluster: Vitess, **settings: Any) -> VitessConfig:
+    return VitessConfig.model_validate(
         {"name": "s", "type": "vitess", "vtgate": cluster.vtgate, "keyspace": "shop", **settings}
     )
 
