@@ -75,7 +75,7 @@ class Journal:
 
 
 @dataclass(frozen=True, slots=True)
-class Stream:
+class StreamId:
     """One incarnation of a source: its configured name, and the label its shards live under."""
 
     source: str
@@ -94,12 +94,12 @@ class Stream:
         return f"{self.source}/{self.label}/{shard}"
 
 
-def parse_key(key: bytes) -> tuple[Stream, str | None]:
+def parse_key(key: bytes) -> tuple[StreamId, str | None]:
     """Return the stream and shard of a record key; the shard is None for a plan. ValueError if it is neither."""
     parts = orjson.loads(key)
     if not isinstance(parts, list) or len(parts) not in (3, 4) or parts[0] != _VERSION:
         raise ValueError(f"not a checkpoint key: {key!r}")
-    return Stream(parts[1], parts[2]), parts[3] if len(parts) == 4 else None
+    return StreamId(parts[1], parts[2]), parts[3] if len(parts) == 4 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ class Gap:
 class Lineage:
     """The graph of one stream: what was listed, and which shards may be read now."""
 
-    stream: Stream
+    stream: StreamId
     # Shards of the newest complete listing, by id.
     listed: dict[str, Shard] = field(default_factory=dict)
     # How many complete listings in a row a shard that someone names has been absent from.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from relay.change import Change, Snapshot
-from relay.lineage import Checkpoint, Gap, Journal, Shard, Stream
+from relay.lineage import Checkpoint, Gap, Journal, Shard, StreamId
 from relay.table import TableSchema
 from relay.token import EventToken
 
@@ -108,7 +108,7 @@ class Source(Protocol):
     def reload(self, entry: Any) -> None:
         """Take in this source's ``entry`` of a config that was read again. ``RelayError``: nothing was changed."""
 
-    def connect(self, label: str | None = None) -> Stream:
+    def connect(self, label: str | None = None) -> StreamId:
         """Look the newest stream up, or the one called ``label``, and verify it. Raises ``Unavailable``."""
 
     def newest(self) -> str:

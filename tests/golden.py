@@ -24,12 +24,12 @@ from relay.avro.encode import ChangeEncoder
 from relay.avro.framing import confluent_header, fingerprint, single_object_header, split
 from relay.avro.schema import change_schema
 from relay.change import Change, Images, Operation, Snapshot, Transaction, Uncarriable, event_id
-from relay.engine.gap_decisions import Decision, Loss
+from relay.engine.gap_decisions import Decision, PendingGap
 from relay.engine.snapshots import CONTROL, records_of
 from relay.kafka.dead_letters import DeadLetters, Place, change_json
 from relay.kafka.keys import KeyCodec, murmur2, partition
 from relay.kafka.limits import Headers
-from relay.lineage import Checkpoint, Gap, Plan, ShardState, Stream
+from relay.lineage import Checkpoint, Gap, Plan, ShardState, StreamId
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
 from tests import golden_inputs as inputs
@@ -171,7 +171,7 @@ def event_ids() -> Case:
 
 def checkpoints() -> Case:
     cases = []
-    stream = Stream(**inputs.STREAM)
+    stream = StreamId(**inputs.STREAM)
     for name, given in inputs.CHECKPOINTS.items():
         token = given.get("token")
         fields = {
@@ -187,7 +187,7 @@ def checkpoints() -> Case:
     for name, given in inputs.LOSSES.items():
         gap = json.loads(Gap(**inputs.GAPS[given["gap"]]).to_json())
         decision = Decision(given["decision"]) if given["decision"] else None
-        loss = Loss(stream, gap, decision, given["updated_at"])
+        loss = PendingGap(stream, gap, decision, given["updated_at"])
         cases.append(_record(name, given, loss.key, loss.to_json()))
     control = records_of(stream).checkpoint_key(CONTROL)
     for name, given in inputs.SNAPSHOTS.items():

@@ -14,7 +14,7 @@ from relay.lineage import (
     Plan,
     Shard,
     ShardState,
-    Stream,
+    StreamId,
     parse_key,
 )
 from relay.token import EventToken
@@ -22,7 +22,7 @@ from relay.token import EventToken
 # The shards of the plan.
 PLANNED = ("p", "c", "a", "b")
 
-STREAM = Stream("orders", "2026-01-01T00:00:00.000")
+STREAM = StreamId("orders", "2026-01-01T00:00:00.000")
 
 
 def lineage(*shards: Shard, listings: int = 1) -> Lineage:
@@ -134,7 +134,7 @@ def test_the_floor_of_a_shard_is_inherited_through_ancestors_that_held_nothing()
 
 @given(st.text(min_size=1), st.text(min_size=1), st.none() | st.text(min_size=1))
 def test_a_key_names_its_stream_and_shard_whatever_their_names(source: str, label: str, shard: str | None) -> None:
-    stream = Stream(source, label)
+    stream = StreamId(source, label)
     key = stream.plan_key if shard is None else stream.checkpoint_key(shard)
     assert parse_key(key) == (stream, shard)
 

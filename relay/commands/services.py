@@ -28,25 +28,25 @@ def services_up(
 
     The first time, this downloads them, and builds Vitess, which takes minutes. Their data is gone when they end.
     """
-    from relay.services import background as local
+    from relay.services import background
 
-    _print_services(local.up(names), as_json)
+    _print_services(background.up(names), as_json)
 
 
 @app.command("down")
 def services_down(as_json: AsJson = False) -> None:
     """End all services, with their data, and print those that ran."""
-    from relay.services import background as local
+    from relay.services import background
 
-    _print_services(local.down(), as_json)
+    _print_services(background.down(), as_json)
 
 
 @app.command("status")
 def services_status(as_json: AsJson = False) -> None:
     """Print which services were started, and whether they still run."""
-    from relay.services import background as local
+    from relay.services import background
 
-    _print_services(local.status(), as_json)
+    _print_services(background.status(), as_json)
 
 
 def _print_services(found: Sequence[Service], as_json: bool) -> None:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from relay.config import yaml_file as config_file
+from relay.config import yaml_file
 from relay.config.errors import explain, refuse
 from relay.config.fields import Address, Name, Part, Seconds, redacted, url
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
@@ -250,7 +250,7 @@ def load(path: Path) -> Config:
 
     Raises ``ConfigError`` with a line ``file:line:column: what is wrong`` for each thing that is.
     """
-    document = config_file.read(path)
+    document = yaml_file.read(path)
     if not isinstance(document.data, dict):
         what = "is empty" if document.data is None else "has to be a mapping of keys to values"
         raise ConfigError(f"{path}:1:1: the file {what}")

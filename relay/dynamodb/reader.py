@@ -11,7 +11,7 @@ from relay.dynamodb.creation import may_be_from
 from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.session import PAGE_LIMIT, IteratorExpired, ShardNotFound, StreamSession, Transient, TrimmedData
 from relay.errors import RelayError
-from relay.lineage import Checkpoint, Gap, Shard, Stream
+from relay.lineage import Checkpoint, Gap, Shard, StreamId
 from relay.source import Page
 
 LATENESS = 60
@@ -42,7 +42,7 @@ class DynamoDBShardReader:
     def __init__(
         self,
         session: StreamSession,
-        stream: Stream,
+        stream: StreamId,
         shard: Shard,
         record_format: RecordFormat,
         *,

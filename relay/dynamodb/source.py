@@ -21,7 +21,7 @@ from relay.dynamodb.snapshot import MARGIN, MOST_SEGMENTS, SEGMENT_BYTES, Segmen
 from relay.dynamodb.start import HORIZON, begin_at_token
 from relay.dynamodb.values import image_json
 from relay.errors import ConfigError, StreamGone, Unavailable
-from relay.lineage import Checkpoint, Shard, Stream
+from relay.lineage import Checkpoint, Shard, StreamId
 from relay.source import Begin
 from relay.stream_token import StreamToken
 from relay.table import TableSchema
@@ -67,7 +67,7 @@ class DynamoDBSource:
         if entry != self.config:
             raise ConfigError("what it is told has changed in the config: restart the relay")
 
-    def connect(self, label: str | None = None) -> Stream:
+    def connect(self, label: str | None = None) -> StreamId:
         # Of a stream that is followed while others are read, nobody waits for the table to be created.
         patience = describe.CREATION_PATIENCE if label is None else 0.0
         found = describe.describe(self._dynamodb, self.config, self._streams, patience=patience)
@@ -77,7 +77,7 @@ class DynamoDBSource:
         arn = found.stream_arn
         if label is not None and label != found.stream_label:
             arn = f"{arn.removesuffix(found.stream_label)}{label}"
-        self.stream = Stream(self.name, label or found.stream_label)
+        self.stream = StreamId(self.name, label or found.stream_label)
         self.session = StreamSession(self._streams, arn)
         self.table = table_schema(self.config, found)
         return self.stream

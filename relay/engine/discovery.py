@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from relay.engine.journals import shards_of
 from relay.engine.pruning import unpruned
 from relay.errors import RelayError, StreamGone, Unavailable
-from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState, Stream
+from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState, StreamId
 from relay.source import Source
 
 log = logging.getLogger(__name__)
@@ -24,13 +24,13 @@ _RELIST_SOON = 1.0
 _AFTER_FAILURE = 5.0
 
 
-class Journaled:
+class JournaledShards:
     """Keeps ``lineage`` up to date with what the plan and the journals in the checkpoints say."""
 
     successor: str | None = None
 
     def __init__(
-        self, stream: Stream, lineage: Lineage, plan: Callable[[], Plan | None], *, clock: Callable[[], float]
+        self, stream: StreamId, lineage: Lineage, plan: Callable[[], Plan | None], *, clock: Callable[[], float]
     ) -> None:
         self.stream = stream
         self.lineage = lineage
@@ -40,7 +40,7 @@ class Journaled:
         self._seen: list[Shard] | None = None
 
     def __repr__(self) -> str:
-        return f"<Journaled[{self.stream.source}: {len(self.lineage.listed)} shards]>"
+        return f"<JournaledShards[{self.stream.source}: {len(self.lineage.listed)} shards]>"
 
     def close(self) -> None:
         """Nothing is under way."""
@@ -62,13 +62,13 @@ class Journaled:
         return True
 
 
-class Listings:
+class ListedShards:
     """Keeps ``lineage`` up to date. Used by the worker's thread."""
 
     def __init__(
         self,
         source: Source,
-        stream: Stream,
+        stream: StreamId,
         lineage: Lineage,
         *,
         clock: Callable[[], float] = time.time,
@@ -93,7 +93,7 @@ class Listings:
         self._under_way: Future[tuple[list[Shard], str]] | None = None
 
     def __repr__(self) -> str:
-        return f"<Listings[{self.source.name}: {len(self.lineage.listed)} shards]>"
+        return f"<ListedShards[{self.source.name}: {len(self.lineage.listed)} shards]>"
 
     def close(self) -> None:
         """Forget what is under way: it may take as long as its calls may."""

@@ -26,7 +26,7 @@ from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.kafka.settings import Settings
 from relay.kafka.topics import SILENT
-from relay.lineage import Checkpoint, Gap, ShardState, Stream
+from relay.lineage import Checkpoint, Gap, ShardState, StreamId
 
 _SUFFIX = "/gaps"
 _PATIENCE = 30.0
@@ -40,13 +40,13 @@ class Decision(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class PendingGap:
     """A loss that a person has to decide about. ``gap``: as on the gaps topic. ``decision``: None while pending.
 
     ``updated_at``: seconds since the epoch.
     """
 
-    stream: Stream
+    stream: StreamId
     gap: Mapping[str, Any]
     decision: Decision | None = None
     updated_at: float = 0.0
@@ -69,39 +69,39 @@ class Loss:
         ).to_json()
 
 
-def records_of(stream: Stream) -> Stream:
+def records_of(stream: StreamId) -> StreamId:
     """Return what the losses of ``stream`` are written down under."""
-    return Stream(stream.source, stream.label + _SUFFIX)
+    return StreamId(stream.source, stream.label + _SUFFIX)
 
 
-def key(stream: Stream, gap_id: str) -> bytes:
+def key(stream: StreamId, gap_id: str) -> bytes:
     return records_of(stream).checkpoint_key(gap_id)
 
 
-def losses(view: CheckpointView, stream: Stream) -> Iterator[Loss]:
+def losses(view: CheckpointView, stream: StreamId) -> Iterator[PendingGap]:
     """Yield what is written down of the losses of ``stream``, pending and accepted."""
     for record in view.checkpoints.get(records_of(stream), {}).values():
         if record.position is not None:
             decision = Decision(record.start["decision"]) if record.start else None
-            yield Loss(stream, record.position, decision, record.updated_at)
+            yield PendingGap(stream, record.position, decision, record.updated_at)
 
 
-def every_loss(view: CheckpointView, source: str) -> list[Loss]:
+def every_loss(view: CheckpointView, source: str) -> list[PendingGap]:
     """Return the losses of ``source`` in all its streams, the oldest first."""
     streams = [
-        Stream(stream.source, stream.label.removesuffix(_SUFFIX))
+        StreamId(stream.source, stream.label.removesuffix(_SUFFIX))
         for stream in view.checkpoints
         if stream.source == source and stream.label.endswith(_SUFFIX)
     ]
     return sorted((loss for stream in streams for loss in losses(view, stream)), key=lambda loss: loss.gap["found_at"])
 
 
-def repairs(view: CheckpointView, stream: Stream) -> set[str]:
+def repairs(view: CheckpointView, stream: StreamId) -> set[str]:
     """Return the ids of the losses that a person wants a snapshot for."""
     return {loss.id for loss in losses(view, stream) if loss.decision is Decision.RESNAPSHOT}
 
 
-def dealt_with(view: CheckpointView, stream: Stream, published: Set[str | None], repaired: Set[str]) -> list[bytes]:
+def dealt_with(view: CheckpointView, stream: StreamId, published: Set[str | None], repaired: Set[str]) -> list[bytes]:
     """Return the keys of losses that are ``published``. Until a snapshot was asked for, a decision is nowhere else."""
     return [
         loss.key
@@ -110,25 +110,25 @@ def dealt_with(view: CheckpointView, stream: Stream, published: Set[str | None],
     ]
 
 
-def find(view: CheckpointView, gap: Gap) -> Loss | None:
+def find(view: CheckpointView, gap: Gap) -> PendingGap | None:
     """Return what is written down of ``gap``."""
-    stream = Stream(gap.source, gap.label)
+    stream = StreamId(gap.source, gap.label)
     return next((loss for loss in losses(view, stream) if loss.id == gap.id), None)
 
 
 def decided(settings: Settings, view: CheckpointView, gap: Gap, timeout: float) -> Decision | None:
     """Return what was decided about ``gap``; without a decision write it down as pending. Raises ``Unavailable``."""
-    stream = Stream(gap.source, gap.label)
+    stream = StreamId(gap.source, gap.label)
     # What was decided a moment ago must not be replaced.
     if not view.read_to_end({partition_of(key(stream, gap.id))}, timeout):
         raise Unavailable(f"{settings.checkpoints} cannot be read to its end")
     known = find(view, gap)
     if known is None:
-        write(settings, Loss(stream, orjson.loads(gap.to_json()), updated_at=time.time()))
+        write(settings, PendingGap(stream, orjson.loads(gap.to_json()), updated_at=time.time()))
     return known.decision if known is not None else None
 
 
-def write(settings: Settings, loss: Loss) -> None:
+def write(settings: Settings, loss: PendingGap) -> None:
     """Write ``loss`` down, and return once it is. Raises ``Unavailable``. See the module on why without the fence."""
     failures: list[KafkaError] = []
 

@@ -14,12 +14,12 @@ from typing import Any
 from relay.engine.journals import renamed
 from relay.errors import ConfigError, RelayError
 from relay.kafka.checkpoints import CheckpointView
-from relay.lineage import Checkpoint, Gap, Plan, Stream
+from relay.lineage import Checkpoint, Gap, Plan, StreamId
 from relay.source import Begin, Source
 from relay.table import TableSchema
 
 
-def newest_planned(view: CheckpointView, source: str) -> Stream | None:
+def newest_planned(view: CheckpointView, source: str) -> StreamId | None:
     """Return the newest stream of ``source`` that was planned: the one that is read, or was last."""
     planned = [stream for stream in view.plans if stream.source == source]
     return max(planned, key=lambda stream: stream.label, default=None)
@@ -33,12 +33,12 @@ class Planning:
         self.view = view
         self.clock = clock
 
-    def before(self, stream: Stream) -> Stream | None:
+    def before(self, stream: StreamId) -> StreamId | None:
         """Return the newest other stream of this source that was planned. Labels are times, and sort as such."""
         others = [other for other in self.view.plans if other.source == self.source.name and other != stream]
         return max(others, key=lambda other: other.label, default=None)
 
-    def first(self, stream: Stream) -> tuple[Plan, Gap | None]:
+    def first(self, stream: StreamId) -> tuple[Plan, Gap | None]:
         """Decide where reading begins. Return the gap, too, if the start names shards that are lost (I9).
 
         Raises ``ConfigError`` if the start is of another stream, ``Unavailable``.
@@ -52,7 +52,7 @@ class Planning:
         gap_id = gap.id if gap else None
         return Plan(self.source.start, now, begin.shards, keys, config_hash, gap_id, hashed=self._hashed()), gap
 
-    def again(self, stream: Stream, requested: str) -> tuple[Plan, Gap]:
+    def again(self, stream: StreamId, requested: str) -> tuple[Plan, Gap]:
         """Decide where the reading of ``stream``, which was planned before, begins anew, and what that skips (I9).
 
         ``requested``: the ``start`` of the config, which may say something else than this source's. Raises as
@@ -80,7 +80,7 @@ class Planning:
         now = self.clock()
         return now, self.source.begin(shards, now)
 
-    def epoch(self, stream: Stream, before: Stream) -> tuple[Plan, Gap]:
+    def epoch(self, stream: StreamId, before: StreamId) -> tuple[Plan, Gap]:
         """Return the plan, and the gap, of a stream that replaces the one ``before``: all of it is read (I9).
 
         Raises ``ConfigError`` if the table has another key by now.

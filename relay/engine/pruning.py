@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from relay.engine import gap_decisions as accepted
+from relay.engine import gap_decisions
 from relay.engine.snapshots import CONTROL, records_of
 from relay.kafka.checkpoints import CheckpointView
-from relay.lineage import PRUNE_AFTER, Checkpoint, Shard, ShardState, Stream
+from relay.lineage import PRUNE_AFTER, Checkpoint, Shard, ShardState, StreamId
 
 
 def unpruned(shards: Iterable[Shard], checkpoints: Mapping[str, Checkpoint]) -> list[Shard]:
@@ -24,7 +24,7 @@ def unpruned(shards: Iterable[Shard], checkpoints: Mapping[str, Checkpoint]) -> 
     return [shard for shard in shards if shard.id in checkpoints or shard.id not in over]
 
 
-def replaced(view: CheckpointView, current: Stream, now: float) -> Iterator[bytes]:
+def replaced(view: CheckpointView, current: StreamId, now: float) -> Iterator[bytes]:
     """Yield the keys of all that is known of streams that ``current`` and others have replaced, once long over.
 
     The newest plan stays, whatever it is of: it tells which stream is read, also when a listing of streams is behind.
@@ -36,12 +36,12 @@ def replaced(view: CheckpointView, current: Stream, now: float) -> Iterator[byte
             yield from _over(view, stream, now)
 
 
-def _over(view: CheckpointView, stream: Stream, now: float) -> Iterator[bytes]:
+def _over(view: CheckpointView, stream: StreamId, now: float) -> Iterator[bytes]:
     shards = view.checkpoints.get(stream, {})
     plan = view.plans.get(stream)
     beside = [
         (records, name, checkpoint)
-        for records in (stream, records_of(stream), accepted.records_of(stream))
+        for records in (stream, records_of(stream), gap_decisions.records_of(stream))
         for name, checkpoint in view.checkpoints.get(records, {}).items()
     ]
     last = max(
@@ -56,7 +56,7 @@ def _over(view: CheckpointView, stream: Stream, now: float) -> Iterator[bytes]:
         yield stream.plan_key
 
 
-def _is_only_proof(view: CheckpointView, stream: Stream, control: Checkpoint) -> bool:
+def _is_only_proof(view: CheckpointView, stream: StreamId, control: Checkpoint) -> bool:
     """Whether no newer stream tells that the source has had its initial snapshot."""
     if control.state is not ShardState.FINISHED:
         return False
@@ -65,6 +65,6 @@ def _is_only_proof(view: CheckpointView, stream: Stream, control: Checkpoint) ->
     return not any(other is not None and other.state is ShardState.FINISHED for other in controls)
 
 
-def _stream(records: Stream) -> Stream:
+def _stream(records: StreamId) -> StreamId:
     """Return the stream of a source that ``records`` are of: labels of streams hold no slash."""
-    return Stream(records.source, records.label.partition("/")[0])
+    return StreamId(records.source, records.label.partition("/")[0])

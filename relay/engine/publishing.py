@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from relay.change import Change, Operation
-from relay.engine import gap_decisions as accepted
-from relay.engine.reader_pool import Reading
+from relay.engine import gap_decisions
+from relay.engine.reader_pool import OpenShard
 from relay.engine.snapshots import is_snapshot
-from relay.engine.topic_writers import Outboxes
+from relay.engine.topic_writers import TopicWriters
 from relay.engine.watermarks import Watermarks
 from relay.errors import RelayError, Unavailable
 from relay.kafka.assignment import Assignment
@@ -25,7 +25,7 @@ from relay.kafka.identity import Identity
 from relay.kafka.publisher import Aborted, Fenced, Probe, Publisher
 from relay.kafka.settings import Settings
 from relay.kafka.transaction import Transaction
-from relay.lineage import Checkpoint, Gap, Stream
+from relay.lineage import Checkpoint, Gap, StreamId
 from relay.observe.metrics import Metrics
 from relay.source import Page, Source
 from relay.table import TableSchema
@@ -39,8 +39,8 @@ class Reads(Protocol):
     """What pages are published for: the shards of a source, or the segments of its snapshots."""
 
     source: Source
-    stream: Stream
-    open: dict[str, Reading]
+    stream: StreamId
+    open: dict[str, OpenShard]
 
     def checkpoint(self, page: Page) -> Checkpoint | None: ...
     def resume_timestamp(self) -> int: ...
@@ -61,7 +61,7 @@ class Publishing:
         settings: Settings,
         group: Assignment,
         view: CheckpointView,
-        outboxes: Outboxes,
+        outboxes: TopicWriters,
         *,
         metrics: Metrics,
         probe: Probe | None = None,
@@ -75,7 +75,7 @@ class Publishing:
         self._probe = probe
         self._stop_by = stop_by
         # Published in the open transaction, in order.
-        self._unconfirmed: list[tuple[Reads, Reading, Page]] = []
+        self._unconfirmed: list[tuple[Reads, OpenShard, Page]] = []
         # When the first of them was first published, by the monotonic clock.
         self._unconfirmed_since = 0.0
         self._watermarks = Watermarks()
@@ -102,7 +102,7 @@ class Publishing:
     def linger(self) -> float:
         return self._transaction.linger if self.open else 0.0
 
-    def page(self, reads: Reads, reading: Reading, page: Page) -> None:
+    def page(self, reads: Reads, reading: OpenShard, page: Page) -> None:
         """Publish ``page`` and what is to be written down with it."""
         try:
             if page.gap is not None:
@@ -118,10 +118,10 @@ class Publishing:
 
     def gap(self, source: Source, gap: Gap) -> None:
         """Report lost changes once (I9), or write them down as pending and stop: they are for a person to accept."""
-        known = accepted.find(self._view, gap)
+        known = gap_decisions.find(self._view, gap)
         policy: str = known.decision if known is not None and known.decision is not None else source.on_gap
         if policy == "fail":
-            decision = accepted.decided(self.settings, self._view, gap, self._group.barrier_timeout)
+            decision = gap_decisions.decided(self.settings, self._view, gap, self._group.barrier_timeout)
             if decision is None:
                 raise RelayError(
                     f"source {source.name}: changes are lost: {gap.reason} at shard {gap.shard} of stream {gap.label} "
@@ -135,7 +135,7 @@ class Publishing:
         self._transaction.publisher.send(self.settings.gaps, gap.to_json(), gap.id.encode(), 0)
         self._metrics.gap(source.name, gap.reason)
 
-    def watermarks(self, streams: Callable[[], Iterable[tuple[Stream, float | None]]]) -> None:
+    def watermarks(self, streams: Callable[[], Iterable[tuple[StreamId, float | None]]]) -> None:
         """Publish the low watermarks that are due. ``streams``: see ``Watermarks.low``."""
         for key, value in self._watermarks.low(streams, self._group.owned):
             self._transaction.begin()
@@ -237,7 +237,7 @@ class Publishing:
                 if record is not None:
                     self._transaction.publisher.send(self.settings.watermarks, record[1], record[0], 0)
 
-    def _was_told(self, stream: Stream, gap: Gap) -> bool:
+    def _was_told(self, stream: StreamId, gap: Gap) -> bool:
         """Whether a loss is the last one of its shard, found again since nothing has been read there after it."""
         committed = self._view.checkpoints.get(stream, {}).get(gap.shard or "")
         return committed is not None and committed.gap == gap.id

@@ -43,7 +43,7 @@ _LARGEST_PAGE = 1 << 20
 
 
 @dataclass
-class Reading:
+class OpenShard:
     """One open shard: its reader and when it is to be read again."""
 
     reader: ShardReader
@@ -89,51 +89,51 @@ class Reading:
         return min(longest, drawn * 1.5 ** max(0, self.empty - _EMPTY_BEFORE_WAITING))
 
 
-class Pump:
+class ReaderPool:
     """Used by one thread, the worker's; the reads happen in others. ``clock``: seconds that never go back."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.clock = clock
         # What is to be read now, and since when; None for a thread to end.
-        self._wanted: queue.SimpleQueue[tuple[Reading, float] | None] = queue.SimpleQueue()
+        self._wanted: queue.SimpleQueue[tuple[OpenShard, float] | None] = queue.SimpleQueue()
         # How long the last read that was begun had waited for a thread, in seconds.
         self._waited = 0.0
         self._threads: list[threading.Thread] = []
-        self._due: list[tuple[float, int, Reading]] = []
+        self._due: list[tuple[float, int, OpenShard]] = []
         self._numbers = itertools.count()
-        self._done: queue.SimpleQueue[tuple[Reading, Page | BaseException]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[OpenShard, Page | BaseException]] = queue.SimpleQueue()
         # Every reading that is open, by identity; how many of them stream; pages being read, or read and not taken.
-        self._open: dict[int, Reading] = {}
+        self._open: dict[int, OpenShard] = {}
         self._streaming = 0
         self._running = 0
         # The most bytes that those pages may have.
         self._under_way = 0
 
-    def open(self, reader: ShardReader, key: bytes) -> Reading:
+    def open(self, reader: ShardReader, key: bytes) -> OpenShard:
         now = self.clock()
-        reading = Reading(reader, key, begun=now, polled=now)
+        reading = OpenShard(reader, key, begun=now, polled=now)
         self._open[id(reading)] = reading
         self._streaming += reader.streams
         self._schedule(reading, 0.0)
         return reading
 
-    def shut(self, reading: Reading) -> None:
+    def shut(self, reading: OpenShard) -> None:
         """Read ``reading`` no more, and let its reader go as soon as no read of it is under way."""
         reading.closed = True
         if not reading.running:
             self._let_go(reading)
 
-    def _let_go(self, reading: Reading) -> None:
+    def _let_go(self, reading: OpenShard) -> None:
         if self._open.pop(id(reading), None) is not None:
             self._streaming -= reading.reader.streams
             reading.reader.close()
 
-    def again(self, reading: Reading, wait: float) -> None:
+    def again(self, reading: OpenShard, wait: float) -> None:
         """Read ``reading`` once more, not before ``wait`` seconds after its last read began; at once if that is now."""
         self._schedule(reading, wait)
         self._start()  # what is taken is published while the next page is read
 
-    def _schedule(self, reading: Reading, wait: float) -> None:
+    def _schedule(self, reading: OpenShard, wait: float) -> None:
         heapq.heappush(self._due, (reading.begun + wait, next(self._numbers), reading))
 
     @property
@@ -157,7 +157,7 @@ class Pump:
             thread.join(max(0.0, deadline - time.monotonic()))  # daemons: a call that hangs is left behind
         self._arrived()
 
-    def take(self, timeout: float) -> list[tuple[Reading, Page]]:
+    def take(self, timeout: float) -> list[tuple[OpenShard, Page]]:
         """Return the pages that have arrived, waiting up to ``timeout`` seconds for a first one.
 
         Raises what a reader raised. The caller decides by ``again`` when a shard is read next.
@@ -209,7 +209,7 @@ class Pump:
             self._waited = self.clock() - since
             self._read(reading)
 
-    def _read(self, reading: Reading) -> None:
+    def _read(self, reading: OpenShard) -> None:
         try:
             page = reading.reader.read()
         except BaseException as error:  # handed to the worker's thread, which raises it
@@ -217,7 +217,7 @@ class Pump:
         else:
             self._done.put((reading, page))
 
-    def _arrived(self) -> list[tuple[Reading, Page]]:
+    def _arrived(self) -> list[tuple[OpenShard, Page]]:
         pages = []
         while True:
             try:
@@ -225,7 +225,7 @@ class Pump:
             except queue.Empty:
                 return pages
 
-    def _unpack(self, done: tuple[Reading, Page | BaseException]) -> list[tuple[Reading, Page]]:
+    def _unpack(self, done: tuple[OpenShard, Page | BaseException]) -> list[tuple[OpenShard, Page]]:
         reading, page = done
         reading.running = False
         self._running -= 1

@@ -18,10 +18,10 @@ from dataclasses import replace
 from typing import Any
 
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
-from relay.engine.reader_pool import Pump, Reading
+from relay.engine.reader_pool import OpenShard, ReaderPool
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
-from relay.lineage import Checkpoint, Shard, ShardState, Stream
+from relay.lineage import Checkpoint, Shard, ShardState, StreamId
 from relay.source import Page, Source
 from relay.table import TableSchema
 
@@ -37,16 +37,16 @@ _SHOW_EVERY = 0.5
 _PATIENCE = 5.0
 
 
-def records_of(stream: Stream) -> Stream:
+def records_of(stream: StreamId) -> StreamId:
     """Return what the snapshots beside ``stream`` are written down under."""
-    return Stream(stream.source, stream.label + _SUFFIX)
+    return StreamId(stream.source, stream.label + _SUFFIX)
 
 
 Show = Callable[[str, tuple[int, int] | None], None]
 """Called with the source, and rows read and estimated of its running snapshot; None if none runs."""
 
 
-def is_snapshot(stream: Stream) -> bool:
+def is_snapshot(stream: StreamId) -> bool:
     """Whether what is written down under ``stream`` is of snapshots."""
     return stream.label.endswith(_SUFFIX)
 
@@ -71,9 +71,9 @@ class Snapshots:
     def __init__(
         self,
         source: Source,
-        stream: Stream,
+        stream: StreamId,
         view: CheckpointView,
-        pump: Pump,
+        pump: ReaderPool,
         resume_timestamp: Callable[[], int],
         *,
         clock: Callable[[], float] = time.time,
@@ -86,7 +86,7 @@ class Snapshots:
         self.clock = clock
         self.control_key = self.stream.checkpoint_key(CONTROL)
         # Open segments by the name of their record, finished ones whose last checkpoint is not visible yet included.
-        self.open: dict[str, Reading] = {}
+        self.open: dict[str, OpenShard] = {}
         self._latest: dict[str, Checkpoint] = {}
         self._told = 0.0
         # Until when not to look again whether a snapshot can begin.

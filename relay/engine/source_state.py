@@ -13,18 +13,18 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
-from relay.engine import gap_decisions as accepted
+from relay.engine import gap_decisions
 from relay.engine.caught_up import CaughtUp
-from relay.engine.discovery import Journaled, Listings
+from relay.engine.discovery import JournaledShards, ListedShards
 from relay.engine.journals import record_of
 from relay.engine.planning import Planning
 from relay.engine.progress import Progress, low_watermark, read_until
 from relay.engine.pruning import replaced
-from relay.engine.reader_pool import Pump, Reading
+from relay.engine.reader_pool import OpenShard, ReaderPool
 from relay.engine.snapshots import Snapshots, is_unread
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
-from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, Stream
+from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, StreamId
 from relay.source import Page, Source
 from relay.table import TableSchema
 
@@ -38,11 +38,11 @@ _PATIENCE = 5.0
 _KNOWN_FOR = 0.1  # seconds, while other workers commit all the time
 
 
-class SourceReading:
+class SourceState:
     """The shards of one source. Used by the worker's thread."""
 
     def __init__(
-        self, source: Source, view: CheckpointView, pump: Pump, *, clock: Callable[[], float] = time.time
+        self, source: Source, view: CheckpointView, pump: ReaderPool, *, clock: Callable[[], float] = time.time
     ) -> None:
         self.source = source
         self.view = view
@@ -52,22 +52,22 @@ class SourceReading:
         self.started = clock()
         self._turn_to(source.connect())
 
-    def _turn_to(self, stream: Stream) -> None:
+    def _turn_to(self, stream: StreamId) -> None:
         """Begin to read ``stream``, and know nothing of any other."""
         self.stream = stream
         self.plan_key = stream.plan_key
         self.lineage = Lineage(stream)
-        self.listings: Listings | Journaled = (
-            Journaled(stream, self.lineage, lambda: self.plan, clock=self.clock)
+        self.listings: ListedShards | JournaledShards = (
+            JournaledShards(stream, self.lineage, lambda: self.plan, clock=self.clock)
             if self.source.has_journals
-            else Listings(self.source, stream, self.lineage, clock=self.clock)
+            else ListedShards(self.source, stream, self.lineage, clock=self.clock)
         )
         self.snapshots = Snapshots(self.source, stream, self.view, self.pump, self.resume_timestamp, clock=self.clock)
         # Until when not to ask again what failed.
         self._again_at = 0.0
         self._told = 0.0
         # Open shards, and finished ones whose last checkpoint is not visible yet.
-        self.open: dict[str, Reading] = {}
+        self.open: dict[str, OpenShard] = {}
         # The newest checkpoint per open shard, published or about to be.
         self._latest: dict[str, Checkpoint] = {}
         self.caught_up = CaughtUp(self.started, has_heads=self.source.has_journals)
@@ -85,7 +85,7 @@ class SourceReading:
         self._opened_at: tuple[int, int, frozenset[int]] | None = None
 
     def __repr__(self) -> str:
-        return f"<SourceReading[{self.source.name}: {len(self.open)} open]>"
+        return f"<SourceState[{self.source.name}: {len(self.open)} open]>"
 
     @property
     def checkpoints(self) -> Mapping[str, Checkpoint]:
@@ -357,14 +357,14 @@ class SourceReading:
     def _repairs(self) -> Set[str]:
         """Return the ids of the losses that a snapshot has to repair."""
         gaps = self._gaps()
-        return gaps if self.source.on_gap == "resnapshot" else accepted.repairs(self.view, self.stream) & gaps
+        return gaps if self.source.on_gap == "resnapshot" else gap_decisions.repairs(self.view, self.stream) & gaps
 
     def dealt_with(self, owned: set[int]) -> list[bytes]:
         """Return the keys, of the partitions ``owned``, of losses that were published and need no one any more."""
-        if accepted.records_of(self.stream) not in self.view.checkpoints:
+        if gap_decisions.records_of(self.stream) not in self.view.checkpoints:
             return []
         published = self._known(exact=True).gaps | ({self.plan.gap} if self.plan is not None else set())
-        keys = accepted.dealt_with(self.view, self.stream, published, self.snapshots.repaired)
+        keys = gap_decisions.dealt_with(self.view, self.stream, published, self.snapshots.repaired)
         return [key for key in keys if partition_of(key) in owned]
 
     def resume_timestamp(self) -> int:

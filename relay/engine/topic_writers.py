@@ -15,21 +15,21 @@ from relay.kafka import topics
 from relay.kafka.dead_letters import DeadLetters
 from relay.kafka.limits import Limits
 from relay.kafka.settings import Settings
-from relay.kafka.topic_writer import Outbox, Schemas
+from relay.kafka.topic_writer import Schemas, TopicWriter
 from relay.table import TableSchema
 
 _KEPT = 1000  # I11
 
-Make = Callable[[TableSchema], Outbox]
+Make = Callable[[TableSchema], TopicWriter]
 
 
-class Outboxes(dict[tuple[str, str], Outbox]):
+class TopicWriters(dict[tuple[str, str], TopicWriter]):
     """By source and table, the outbox of the schema that holds now. ``make``: makes the outbox of a schema."""
 
     def __init__(self, make: Make, tables: Iterable[TableSchema] = ()) -> None:
         super().__init__()
         self._make = make
-        self._made: dict[TableSchema, Outbox] = {}
+        self._made: dict[TableSchema, TopicWriter] = {}
         self.turn_to(tables)
 
     def turn_to(self, tables: Iterable[TableSchema]) -> None:
@@ -40,7 +40,7 @@ class Outboxes(dict[tuple[str, str], Outbox]):
             if now is None or now.table is not table:
                 self[place] = self._of(table)
 
-    def _of(self, table: TableSchema) -> Outbox:
+    def _of(self, table: TableSchema) -> TopicWriter:
         if table not in self._made:
             if len(self._made) >= _KEPT:
                 self._made.clear()
@@ -48,14 +48,14 @@ class Outboxes(dict[tuple[str, str], Outbox]):
         return self._made[table]
 
 
-def open_outboxes(
+def open_topic_writers(
     config: Config,
     admin: AdminClient,
     limits: Limits,
     settings: Settings,
     schemas: Schemas,
     tables: Iterable[TableSchema],
-) -> Outboxes:
+) -> TopicWriters:
     """Return outboxes for ``tables``, whose topics there are, and for others, whose topics will be made.
 
     ``schemas``: has to stay open for as long as the outboxes are used.
@@ -65,12 +65,12 @@ def open_outboxes(
     letters = DeadLetters(dead_letters, limits.records[dead_letters])
     records = dict(limits.records)
 
-    def make(table: TableSchema) -> Outbox:
+    def make(table: TableSchema) -> TopicWriter:
         entry = entries[table.source]
         topic = config.topic(table.table)
         if topic not in records:
             records.update(Limits.of(topics.ensure(admin, config, [table.table]), settings.producer).records)
-        return Outbox(
+        return TopicWriter(
             table,
             topic,
             config.kafka.partitions,
@@ -82,4 +82,4 @@ def open_outboxes(
             on_unencodable=entry.on_unencodable,
         )
 
-    return Outboxes(make, tables)
+    return TopicWriters(make, tables)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 import orjson
 
 from relay.kafka.checkpoints import partition_of
-from relay.lineage import Checkpoint, ShardState, Stream
+from relay.lineage import Checkpoint, ShardState, StreamId
 
 OVERALL = orjson.dumps(["v1"])
 
@@ -36,7 +36,7 @@ class Watermarks:
         self._low: dict[bytes, float] = {}
         self._next_at = 0.0
 
-    def of_shard(self, stream: Stream, shard: str, checkpoint: Checkpoint) -> tuple[bytes, bytes] | None:
+    def of_shard(self, stream: StreamId, shard: str, checkpoint: Checkpoint) -> tuple[bytes, bytes] | None:
         """Return the record of a shard whose ``checkpoint`` is being written down, None if it is not due."""
         if checkpoint.progress is None:
             return None
@@ -51,7 +51,7 @@ class Watermarks:
         return key, self._value(checkpoint.progress, finished)
 
     def low(
-        self, streams: Callable[[], Iterable[tuple[Stream, float | None]]], owned: set[int]
+        self, streams: Callable[[], Iterable[tuple[StreamId, float | None]]], owned: set[int]
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield the records of streams and of all together that are due and that the owner of ``owned`` writes.
 

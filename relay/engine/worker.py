@@ -21,9 +21,9 @@ from relay.avro.registry import open_schemas
 from relay.config import Config
 from relay.engine.open_source import open_sources
 from relay.engine.publishing import Publishing
-from relay.engine.reader_pool import Pump, Reading
-from relay.engine.source_state import SourceReading
-from relay.engine.topic_writers import Outboxes, open_outboxes
+from relay.engine.reader_pool import OpenShard, ReaderPool
+from relay.engine.source_state import SourceState
+from relay.engine.topic_writers import TopicWriters, open_topic_writers
 from relay.errors import RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
@@ -61,7 +61,7 @@ class Worker:
         self,
         settings: Settings,
         sources: Sequence[Source],
-        outboxes: Outboxes,
+        outboxes: TopicWriters,
         *,
         observer: Observer,
         until_caught_up: bool = False,
@@ -78,10 +78,10 @@ class Worker:
         self._looked_at = 0.0
         self._is_done = False
         # Taken from the pump and not published yet.
-        self._inbox: deque[tuple[Reading, Page]] = deque()
-        self._pump = Pump()
+        self._inbox: deque[tuple[OpenShard, Page]] = deque()
+        self._pump = ReaderPool()
         self._view = CheckpointView(settings.client, settings.checkpoints)
-        self._sources = [SourceReading(source, self._view, self._pump) for source in sources]
+        self._sources = [SourceState(source, self._view, self._pump) for source in sources]
         self._group = Assignment(
             settings.client, settings.group, self._view, transaction_timeout=settings.transaction_timeout
         )
@@ -141,7 +141,7 @@ class Worker:
                 source.list_soon()
             self._start_over(error)
 
-    def _take(self, timeout: float) -> list[tuple[Reading, Page]]:
+    def _take(self, timeout: float) -> list[tuple[OpenShard, Page]]:
         """Take what was read. Raises what a reader raised, once what it gave before is committed.
 
         A statement that is refused is passed by a reset to what follows it: what came before it must be out by then.
@@ -237,7 +237,7 @@ class Worker:
             source.open_ready(self._group.owned)
             self._look_after_snapshots(source)
 
-    def _plan(self, source: SourceReading) -> bool:
+    def _plan(self, source: SourceState) -> bool:
         """Write the plan of ``source``, if that is this worker's to do; return whether it did."""
         if partition_of(source.plan_key) not in self._group.owned:
             if source.is_stranded():
@@ -259,7 +259,7 @@ class Worker:
         self._publishing.record(source.plan_key, plan.to_json())
         return True
 
-    def _write_listing(self, source: SourceReading) -> None:
+    def _write_listing(self, source: SourceState) -> None:
         lost, prunable = source.ended(self._group.owned)
         for key, (checkpoint, gap) in lost.items():
             self._publishing.gap(source.source, gap)
@@ -269,7 +269,7 @@ class Worker:
         for key, checkpoint in source.planned(self._group.owned).items():
             self._publishing.record(key, checkpoint.to_json())
 
-    def _look_after_snapshots(self, source: SourceReading) -> None:
+    def _look_after_snapshots(self, source: SourceState) -> None:
         snapshots, owned = source.snapshots, self._group.owned
         if partition_of(snapshots.control_key) in owned and (step := source.snapshot_step()) is not None:
             control, mark = step
@@ -304,7 +304,7 @@ class Worker:
         self._group.refence()
         self._publishing.start_over(under_a_new_name=not isinstance(reason, Abandoned))
 
-    def _publish(self, reading: Reading, page: Page) -> None:
+    def _publish(self, reading: OpenShard, page: Page) -> None:
         reads = (each for source in self._sources for each in (source, source.snapshots))
         source = next((each for each in reads if each.open.get(page.shard.id) is reading), None)
         if source is None:
@@ -373,7 +373,7 @@ def run(
         # Open for as long as tables may change.
         schemas = opened.enter_context(closing(open_schemas(config)))
         tables = [table for source in sources for table in source.tables()]
-        outboxes = open_outboxes(config, admin, limits, settings, schemas, tables)
+        outboxes = open_topic_writers(config, admin, limits, settings, schemas, tables)
         worker = Worker(
             settings,
             sources,

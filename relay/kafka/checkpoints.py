@@ -19,7 +19,7 @@ from relay.errors import RelayError, Unavailable
 from relay.kafka.failures import passes
 from relay.kafka.keys import partition
 from relay.kafka.topics import CHECKPOINT_PARTITIONS, refresh
-from relay.lineage import Checkpoint, Plan, Stream, parse_key
+from relay.lineage import Checkpoint, Plan, StreamId, parse_key
 
 _PATIENCE = 60.0
 
@@ -48,8 +48,8 @@ class CheckpointView:
     def __init__(self, client: Mapping[str, Any], topic: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.topic = topic
         self.clock = clock
-        self.plans: dict[Stream, Plan] = {}
-        self.checkpoints: dict[Stream, dict[str, Checkpoint]] = {}
+        self.plans: dict[StreamId, Plan] = {}
+        self.checkpoints: dict[StreamId, dict[str, Checkpoint]] = {}
         # Goes up with every record that is seen, and with every shard that is seen to end.
         self.version = 0
         self.endings = 0

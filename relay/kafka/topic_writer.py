@@ -34,7 +34,7 @@ class Schemas(Protocol):
     def register(self, topic: str, schema: dict[str, object]) -> bytes: ...
 
 
-class Outbox:
+class TopicWriter:
     """Encodes and sends the changes of one table.
 
     ``tombstones``: send a null value after each DELETE. ``largest``: bytes of the largest record that the topic takes.
@@ -75,7 +75,7 @@ class Outbox:
         self._token_header: tuple[str, bytes] = ("token", b"")
 
     def __repr__(self) -> str:
-        return f"<Outbox[{self.table.table} -> {self.topic}]>"
+        return f"<TopicWriter[{self.table.table} -> {self.topic}]>"
 
     def send(self, publisher: Sends, change: Change, resume_timestamp: int) -> int:
         """Send ``change`` in the open transaction; return the bytes of all values sent.

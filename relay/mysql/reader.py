@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet, parse
-from relay.lineage import Checkpoint, Gap, Journal, Shard, Stream
+from relay.lineage import Checkpoint, Gap, Journal, Shard, StreamId
 from relay.mysql.binlog.events import BinlogEvent
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import Server
@@ -64,7 +64,7 @@ class BinlogShardReader:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: StreamId,
         shard: Shard,
         servers: ShardServers,
         layouts: Layouts,

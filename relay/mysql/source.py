@@ -18,7 +18,7 @@ from relay.config.fields import StartAtGtids, host_port
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.gtid import GtidSet, parse
 from relay.keyrange import KeyRange
-from relay.lineage import Checkpoint, Shard, Stream
+from relay.lineage import Checkpoint, Shard, StreamId
 from relay.mysql import connection
 from relay.mysql.binlog.events import Statement
 from relay.mysql.binlog.stream import BinlogEvents
@@ -53,7 +53,7 @@ class MySQLSource:
         self.start = str(config.start)
         self.on_gap: Literal["fail", "skip", "resnapshot"] = config.on_gap
         self.snapshot: Literal["none", "initial"] = "none"
-        self.stream = Stream(config.name, config.database)
+        self.stream = StreamId(config.name, config.database)
         self.layouts = Layouts(config)
         self._checkpoints = CheckpointTable.named(config.reshard_checkpoint_table)
         # The servers of each shard; shards that take the place of others are listed after those.
@@ -87,7 +87,7 @@ class MySQLSource:
             )
         log.info("source %s: shards %s", self.name, ", ".join(self._shards))
 
-    def connect(self, label: str | None = None) -> Stream:
+    def connect(self, label: str | None = None) -> StreamId:
         if label is not None and label != self.config.database:
             raise ConfigError(
                 f"source {self.name}: its checkpoints are of the database {label}, not of {self.config.database}. Give "

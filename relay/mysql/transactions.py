@@ -13,7 +13,7 @@ from typing import Any
 
 from relay.change import Change
 from relay.gtid import GtidSet, parse
-from relay.lineage import Stream
+from relay.lineage import StreamId
 from relay.mysql.binlog.events import Begin, BinlogEvent, Commit, Heartbeat, Rows, Statement
 from relay.mysql.errors import NotCarried
 from relay.mysql.layouts import Layouts
@@ -38,7 +38,7 @@ class ShardTransactions:
 
     def __init__(
         self,
-        stream: Stream,
+        stream: StreamId,
         shard: str,
         layouts: Layouts,
         position: Mapping[str, Any],

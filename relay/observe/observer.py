@@ -14,7 +14,7 @@ from relay.observe.report import report
 from relay.observe.status import Status, take
 
 if TYPE_CHECKING:
-    from relay.engine.source_state import SourceReading
+    from relay.engine.source_state import SourceState
     from relay.kafka.assignment import Assignment
 
 _TAKE_EVERY = 1.0
@@ -52,7 +52,7 @@ class Observer:
         self._fencing_since: float | None = None
         self.metrics.registry.register(Gauges(self._moment))
 
-    def turn(self, group: Assignment, sources: Sequence[SourceReading], unconfirmed_since: float | None) -> None:
+    def turn(self, group: Assignment, sources: Sequence[SourceState], unconfirmed_since: float | None) -> None:
         """The main loop begins a turn. For the worker's thread. ``unconfirmed_since``: see ``Publishing``."""
         self._turned = now = self.clock()
         if not group.gained:

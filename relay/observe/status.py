@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from relay.kafka.checkpoints import partition_of
-from relay.lineage import Checkpoint, Plan, Shard, Stream
+from relay.lineage import Checkpoint, Plan, Shard, StreamId
 
 if TYPE_CHECKING:
-    from relay.engine.reader_pool import Reading
-    from relay.engine.source_state import SourceReading
+    from relay.engine.reader_pool import OpenShard
+    from relay.engine.source_state import SourceState
     from relay.kafka.assignment import Assignment
 
 
@@ -41,7 +41,7 @@ class SourceStatus:
     ``segments``: those of a snapshot that are open here; ``rows``: read and estimated, while one runs.
     """
 
-    stream: Stream
+    stream: StreamId
     plan: Plan | None
     checkpoints: Mapping[str, Checkpoint]
     listed: Mapping[str, Shard]
@@ -51,10 +51,10 @@ class SourceStatus:
     low_watermark: float | None
     open: Mapping[str, Poll]
     segments: Mapping[str, Poll]
-    snapshots: Stream
+    snapshots: StreamId
     rows: tuple[int, int] | None
 
-    def polls(self) -> Iterator[tuple[Stream, str, Poll]]:
+    def polls(self) -> Iterator[tuple[StreamId, str, Poll]]:
         """Yield all that is open here: shards, then segments of a snapshot."""
         yield from ((self.stream, shard, poll) for shard, poll in self.open.items())
         yield from ((self.snapshots, segment, poll) for segment, poll in self.segments.items())
@@ -117,7 +117,7 @@ class Status:
 
 def take(
     group: Assignment,
-    sources: Iterable[SourceReading],
+    sources: Iterable[SourceState],
     fencing_since: float | None = None,
     unconfirmed_since: float | None = None,
 ) -> Status:
@@ -150,5 +150,5 @@ def take(
     )
 
 
-def _polls(readings: Mapping[str, Reading]) -> dict[str, Poll]:
+def _polls(readings: Mapping[str, OpenShard]) -> dict[str, Poll]:
     return {name: Poll(each.polled, each.failures, each.error) for name, each in readings.items()}

@@ -13,8 +13,8 @@ import orjson
 from confluent_kafka.admin import AdminClient
 
 from relay.config import Config
-from relay.engine import gap_decisions as accepted
-from relay.engine.gap_decisions import Decision, Loss
+from relay.engine import gap_decisions
+from relay.engine.gap_decisions import Decision, PendingGap
 from relay.errors import ConfigError
 from relay.kafka import topics
 from relay.kafka.checkpoints import CheckpointView, read_whole
@@ -89,9 +89,9 @@ def accept(config: Config, gap_id: str, decision: Decision) -> Found:
         loss = next((loss for loss in _losses(view, config) if loss.id == gap_id), None)
     if loss is None:
         raise ConfigError(f"gap {gap_id} was published just now: there is nothing left to decide")
-    accepted.write(Settings.of(config), replace(loss, decision=decision, updated_at=time.time()))
+    gap_decisions.write(Settings.of(config), replace(loss, decision=decision, updated_at=time.time()))
     return Found(loss.gap, GapState.ACCEPTED, decision)
 
 
-def _losses(view: CheckpointView, config: Config) -> list[Loss]:
-    return [loss for entry in config.sources for loss in accepted.every_loss(view, entry.name)]
+def _losses(view: CheckpointView, config: Config) -> list[PendingGap]:
+    return [loss for entry in config.sources for loss in gap_decisions.every_loss(view, entry.name)]

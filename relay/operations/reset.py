@@ -25,7 +25,7 @@ from relay.kafka.identity import Identity
 from relay.kafka.publisher import Abandoned, Aborted, Fenced, Publisher
 from relay.kafka.settings import Settings
 from relay.kafka.transaction import Transaction
-from relay.lineage import Gap, Plan, Stream
+from relay.lineage import Gap, Plan, StreamId
 from relay.operations.status import source_of
 
 _TO_JOIN = 60.0
@@ -36,7 +36,7 @@ _TO_JOIN = 60.0
 class Reset:
     """What a reset does. ``forgotten``: keys of the records it removes. ``workers``: who runs now."""
 
-    stream: Stream
+    stream: StreamId
     plan: Plan
     gap: Gap
     forgotten: tuple[bytes, ...]

@@ -21,7 +21,7 @@ from relay.errors import ConfigError, RelayError
 from relay.kafka import topics
 from relay.kafka.checkpoints import CheckpointView, partition_of, read_whole
 from relay.kafka.group import Member, members
-from relay.lineage import Checkpoint, ShardState, Stream
+from relay.lineage import Checkpoint, ShardState, StreamId
 from relay.operations.dead_letters import Letters
 from relay.operations.gaps import Found, found_gaps
 
@@ -173,7 +173,7 @@ def _source(
 
 
 def _shard(
-    stream: Stream, shard: str, checkpoint: Checkpoint, owners: Mapping[int, Mapping[str, str]], now: float
+    stream: StreamId, shard: str, checkpoint: Checkpoint, owners: Mapping[int, Mapping[str, str]], now: float
 ) -> ShardStatus:
     lag = None
     if not checkpoint.state.ended and checkpoint.progress is not None:
@@ -198,7 +198,7 @@ def _owner(worker: Member) -> dict[str, str]:
     return {"member": worker.id, "client": worker.client, "host": worker.host}
 
 
-def _snapshot(view: CheckpointView, stream: Stream) -> dict[str, Any] | None:
+def _snapshot(view: CheckpointView, stream: StreamId) -> dict[str, Any] | None:
     records = view.checkpoints.get(records_of(stream), {})
     control = records.get(CONTROL)
     if control is None or control.snapshot is None:

@@ -21,12 +21,12 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from relay.errors import Unavailable
-from relay.process import die_with_parent as launch
+from relay.process import die_with_parent
 from relay.process.account import Account
 
 HOST = "127.0.0.1"
 
-_LAUNCH = Path(launch.__file__)
+_LAUNCH = Path(die_with_parent.__file__)
 _TAIL_BYTES = 64 << 10
 
 # Processes that are meant to outlive this one.

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from relay.errors import ConfigError, NotDrained, RelayError
-from relay.process import die_with_parent as launch
+from relay.process import die_with_parent
 from relay.process.signals import Signals
 
 log = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ class Supervisor:
     def _start(self, worker: _Worker) -> None:
         worker.begun = self.clock()
         # Killed with -9, this process must not leave workers that nobody looks after.
-        wrapper = [sys.executable, "-S", "-E", str(Path(launch.__file__)), str(os.getpid())]
+        wrapper = [sys.executable, "-S", "-E", str(Path(die_with_parent.__file__)), str(os.getpid())]
         worker.process = subprocess.Popen(
             [*wrapper, *self.command], env={**self.environment, NUMBER: str(worker.number)}, stdin=subprocess.DEVNULL
         )

@@ -14,7 +14,7 @@ import orjson
 
 from relay.change import Snapshot
 from relay.errors import RelayError, Unavailable
-from relay.lineage import Checkpoint, Gap, Shard, Stream
+from relay.lineage import Checkpoint, Gap, Shard, StreamId
 from relay.source import Page
 from relay.vitess.call import Call
 from relay.vitess.client import CURRENT, EVERY, Vtgate
@@ -43,7 +43,7 @@ class VitessShardReader:
     def __init__(
         self,
         vtgate: Vtgate,
-        stream: Stream,
+        stream: StreamId,
         shard: Shard,
         tables: Tables,
         settings: Settings,

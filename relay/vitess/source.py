@@ -20,7 +20,7 @@ from relay.change import Snapshot
 from relay.config.fields import StartAtGtids
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.keyrange import KeyRange, shards_covering
-from relay.lineage import Checkpoint, Shard, Stream
+from relay.lineage import Checkpoint, Shard, StreamId
 from relay.source import Begin, ShardReader
 from relay.sql.definitions import Definition, ask
 from relay.sql.layouts import LeftOut, MadeOnce
@@ -88,7 +88,7 @@ class VitessSource:
         if entry != self.config:
             raise ConfigError("what it is told has changed in the config: restart the relay")
 
-    def connect(self, label: str | None = None) -> Stream:
+    def connect(self, label: str | None = None) -> StreamId:
         if label not in (None, self.config.keyspace):
             raise ConfigError(
                 f"source {self.name}: its checkpoints are of the keyspace {label}, not of {self.config.keyspace}: give "
@@ -109,7 +109,7 @@ class VitessSource:
             raise ConfigError(f"source {self.name}: keyspace {self.config.keyspace}: {error}") from error
         self._check()
         self._read_tables()
-        return Stream(self.name, self.config.keyspace)
+        return StreamId(self.name, self.config.keyspace)
 
     def _check(self) -> None:
         """Raises ``Unavailable`` where rows are not logged whole: what is missing comes as NULL, unmarked."""
@@ -173,7 +173,7 @@ class VitessSource:
     ) -> ShardReader:
         return VitessShardReader(
             self._vtgate,
-            Stream(self.name, self.config.keyspace),
+            StreamId(self.name, self.config.keyspace),
             shard,
             Tables(self.layout, self._layouts, self._found),
             self._settings,

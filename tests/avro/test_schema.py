@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import relay
-from relay.avro import schema as rows
+from relay.avro import schema
 from relay.avro.framing import fingerprint
 from relay.avro.schema import change_schema, escape, unescape
 from relay.change import Images, Operation
@@ -147,8 +147,8 @@ def test_the_schemas_are_found_beside_a_checkout_and_inside_a_wheel(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkout = Path(relay.__file__).parent.parent / "schemas"
-    assert rows.schemas_folder() == checkout
+    assert schema.schemas_folder() == checkout
     package = tmp_path / "relay"
     shutil.copytree(checkout, package / "_schemas")
     monkeypatch.setattr(relay, "__file__", str(package / "__init__.py"))
-    assert rows.schemas_folder() == package / "_schemas"
+    assert schema.schemas_folder() == package / "_schemas"

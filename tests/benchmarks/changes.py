@@ -8,13 +8,13 @@ from typing import Any
 
 from relay.change import Change, Images, Operation, event_id
 from relay.dynamodb.values import image_json
-from relay.kafka.topic_writer import Outbox
-from relay.lineage import Stream
+from relay.kafka.topic_writer import TopicWriter
+from relay.lineage import StreamId
 from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
 
 TABLE = TableSchema("orders", "orders", (KeyColumn("customer", "S"), KeyColumn("order_id", "N")), 1)
-STREAM = Stream("orders", "2026-01-01T00:00:00.000")
+STREAM = StreamId("orders", "2026-01-01T00:00:00.000")
 
 Message = tuple[bytes, bytes, int, list[Any]]
 """Value, key, partition, headers."""
@@ -64,7 +64,7 @@ class _Kept:
         self.messages.append((value, key, partition, headers))
 
 
-def finished(outbox: Outbox, changes: Sequence[Change]) -> list[Message]:
+def finished(outbox: TopicWriter, changes: Sequence[Change]) -> list[Message]:
     """Return what ``outbox`` would send."""
     kept = _Kept()
     for one in changes:

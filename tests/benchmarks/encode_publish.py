@@ -21,7 +21,7 @@ from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.publisher import Publisher
 from relay.kafka.settings import PRODUCER
-from relay.kafka.topic_writer import Outbox
+from relay.kafka.topic_writer import TopicWriter
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.kafka.transaction import Transaction
 from relay.lineage import Checkpoint, ShardState
@@ -68,7 +68,7 @@ def _run(client: dict[str, Any]) -> list[Benchmark]:
     for made in admin.create_topics(requests).values():
         made.result(30)
     changes = [change(number) for number in range(CHANGES)]
-    outbox = Outbox(TABLE, topics["ours"], PARTITIONS, "hash", TopicSchemas(client, topics["schemas"]))
+    outbox = TopicWriter(TABLE, topics["ours"], PARTITIONS, "hash", TopicSchemas(client, topics["schemas"]))
     messages = finished(outbox, changes)
 
     view = CheckpointView(client, topics["checkpoints"])
@@ -77,11 +77,11 @@ def _run(client: dict[str, Any]) -> list[Benchmark]:
         group.poll(0.1)
         group.fence()
     schemas = TopicSchemas(client, topics["schemas"])
-    contenders: dict[str, tuple[Sequence[Publisher], Outbox]] = {
+    contenders: dict[str, tuple[Sequence[Publisher], TopicWriter]] = {
         "ours": ([Publisher({**client, **SETTINGS}, f"{name}-{turn}") for turn in range(2)], outbox),
         "untransacted": (
             [Untransacted({**client, **SETTINGS})],
-            Outbox(TABLE, topics["untransacted"], PARTITIONS, "hash", schemas),
+            TopicWriter(TABLE, topics["untransacted"], PARTITIONS, "hash", schemas),
         ),
     }
 

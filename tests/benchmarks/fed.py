@@ -20,12 +20,12 @@ import orjson
 from relay.avro.registry import open_schemas
 from relay.change import Change, Snapshot, Transaction
 from relay.config import Config
-from relay.engine.topic_writers import Outboxes
+from relay.engine.topic_writers import TopicWriters
 from relay.engine.worker import Worker
 from relay.kafka import topics
 from relay.kafka.settings import Settings
-from relay.kafka.topic_writer import Outbox
-from relay.lineage import Checkpoint, Shard, Stream
+from relay.kafka.topic_writer import TopicWriter
+from relay.lineage import Checkpoint, Shard, StreamId
 from relay.observe.observer import Observer
 from relay.source import Begin, Page, ShardReader
 from relay.table import TableSchema
@@ -102,7 +102,7 @@ class FedSource:
     def close(self) -> None:
         """Nothing is open."""
 
-    def connect(self, label: str | None = None) -> Stream:
+    def connect(self, label: str | None = None) -> StreamId:
         return STREAM
 
     def newest(self) -> str:
@@ -210,8 +210,8 @@ def main(text: str) -> None:
     admin = topics.connect(config)
     topics.ensure(admin, config, [TABLE.table])
     with closing(open_schemas(config)) as schemas:
-        outbox = Outbox(TABLE, feed.topic, config.kafka.partitions, "hash", schemas)
-    outboxes = Outboxes(lambda _: outbox, [TABLE])
+        outbox = TopicWriter(TABLE, feed.topic, config.kafka.partitions, "hash", schemas)
+    outboxes = TopicWriters(lambda _: outbox, [TABLE])
     source = FedSource(feed)
     live = feed.per_second > 0
     worker = Worker(

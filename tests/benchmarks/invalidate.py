@@ -23,7 +23,7 @@ from relay.cache import Invalidator, RedisStore
 from relay.config import Config, load
 from relay.demo.watching import BatchLog
 from relay.kafka import topics
-from relay.kafka.topic_writer import Outbox
+from relay.kafka.topic_writer import TopicWriter
 from relay.services.kafka import KafkaBroker
 from relay.services.redis import RedisServer
 from relay.token import EventToken
@@ -78,7 +78,7 @@ def _fill(config: Config) -> list[tuple[str, EventToken | None]]:
     admin = topics.connect(config)
     topics.ensure(admin, config, ["orders"])
     client = config.kafka.client()
-    outbox = Outbox(
+    outbox = TopicWriter(
         TABLE, config.topic("orders"), config.kafka.partitions, "hash", TopicSchemas(client, config.internal("schemas"))
     )
     changes = [change(number) for number in range(CHANGES)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from relay.engine.journals import record_of, renamed, shards_of
 from relay.errors import RelayError
-from relay.lineage import Checkpoint, Journal, Lineage, Plan, Shard, ShardState, Stream
+from relay.lineage import Checkpoint, Journal, Lineage, Plan, Shard, ShardState, StreamId
 
 CURRENT = {"gtid": "MariaDB/0-1-5"}
 
@@ -38,7 +38,7 @@ class World:
         self.checkpoints[shard] = Checkpoint(ShardState.FINISHED, journal=record)
 
     def ready(self) -> list[str]:
-        lineage = Lineage(Stream("s", "k"))
+        lineage = Lineage(StreamId("s", "k"))
         lineage.update(shards_of(self.plan, self.checkpoints))
         return sorted(shard.id for shard in lineage.ready(self.checkpoints, self.plan.shards))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relay.engine.progress import low_watermark, read_until, resume_timestamp
-from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState, Stream
+from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState, StreamId
 from tests.test_lineage import ended, lineage
 
 
@@ -67,4 +67,4 @@ def test_the_low_watermark_waits_for_shards_that_are_not_planned_or_not_listed_y
     assert low_watermark(checkpoints, graph) == 20.0
     checkpoints["c"] = Checkpoint(ShardState.READING, parents=("p",), progress=70.0)
     assert low_watermark(checkpoints, graph) == 50.0
-    assert low_watermark({}, Lineage(Stream("s", "l"))) is None
+    assert low_watermark({}, Lineage(StreamId("s", "l"))) is None

@@ -15,7 +15,7 @@ from relay.config import load
 from relay.engine.pruning import unpruned
 from relay.engine.snapshots import CONTROL, records_of
 from relay.kafka.checkpoints import partition_of, read_whole
-from relay.lineage import PRUNE_AFTER, Checkpoint, Plan, Shard, ShardState, Stream
+from relay.lineage import PRUNE_AFTER, Checkpoint, Plan, Shard, ShardState, StreamId
 from tests.dynamodb.endpoint import LABEL, ScriptedStream, full
 from tests.operating import Operated
 
@@ -66,8 +66,8 @@ class TestOnKafka:
         current = self.known(relay)
         over, late = time.time() - PRUNE_AFTER - 60, time.time() - PRUNE_AFTER + 3600
         plan = Plan("trim_horizon", over, {full("root"): {"type": "trim_horizon"}}, {})
-        old, recent, unfinished = (Stream("s", f"202{n}-01-01T00:00:00.000") for n in (3, 4, 5))
-        other = Stream("another", old.label)
+        old, recent, unfinished = (StreamId("s", f"202{n}-01-01T00:00:00.000") for n in (3, 4, 5))
+        other = StreamId("another", old.label)
         ended = Checkpoint(ShardState.FINISHED, updated_at=over)
         records = {stream.plan_key: plan.to_json() for stream in (old, recent, unfinished, other)}
         records |= {stream.checkpoint_key("a"): ended.to_json() for stream in (old, recent, unfinished, other)}
@@ -97,7 +97,7 @@ class TestOnKafka:
         stream.split("root", "leaf")
         stream.put("leaf", "k", 2, old=1)
         relay.run()
-        self.write(relay, {Stream("s", LABEL).checkpoint_key(full("root")): None})
+        self.write(relay, {StreamId("s", LABEL).checkpoint_key(full("root")): None})
         stream.put("leaf", "k", 3, old=2)
         relay.run()
         assert relay.versions() == [1, 2, 3]

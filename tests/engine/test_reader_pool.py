@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from relay.engine.reader_pool import Pump, Reading
+from relay.engine.reader_pool import OpenShard, ReaderPool
 from relay.lineage import Shard
 from relay.source import Page
 
@@ -51,13 +51,13 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def pump(clock: Clock) -> Iterator[Pump]:
-    pump = Pump(clock=clock)
+def pump(clock: Clock) -> Iterator[ReaderPool]:
+    pump = ReaderPool(clock=clock)
     yield pump
     pump.close()
 
 
-def take(pump: Pump, reading: Reading) -> None:
+def take(pump: ReaderPool, reading: OpenShard) -> None:
     while True:
         for read, _ in pump.take(0.0):
             assert read is reading
@@ -65,7 +65,7 @@ def take(pump: Pump, reading: Reading) -> None:
             return
 
 
-def test_only_a_read_that_succeeds_makes_a_shard_polled(pump: Pump, clock: Clock) -> None:
+def test_only_a_read_that_succeeds_makes_a_shard_polled(pump: ReaderPool, clock: Clock) -> None:
     failed, gone = replace(PAGE, failed="throttled"), replace(PAGE, gone=True)
     reading = pump.open(Reads(failed, gone, PAGE, failed), b"")
     for now, polled, error in (
@@ -79,7 +79,7 @@ def test_only_a_read_that_succeeds_makes_a_shard_polled(pump: Pump, clock: Clock
         assert (reading.polled, reading.error) == (polled, error)
 
 
-def test_a_reader_is_let_go_of_at_once_and_once_where_no_read_is_under_way(pump: Pump) -> None:
+def test_a_reader_is_let_go_of_at_once_and_once_where_no_read_is_under_way(pump: ReaderPool) -> None:
     reads = Reads(PAGE)
     reading = pump.open(reads, b"")
     pump.shut(reading)
@@ -88,7 +88,7 @@ def test_a_reader_is_let_go_of_at_once_and_once_where_no_read_is_under_way(pump:
     assert reads.closed == 1
 
 
-def test_a_reader_is_not_let_go_of_while_it_is_read(pump: Pump, clock: Clock) -> None:
+def test_a_reader_is_not_let_go_of_while_it_is_read(pump: ReaderPool, clock: Clock) -> None:
     reads = Reads(PAGE)
     reads.may_end.clear()
     reading = pump.open(reads, b"")
@@ -102,7 +102,7 @@ def test_a_reader_is_not_let_go_of_while_it_is_read(pump: Pump, clock: Clock) ->
     assert (closed_early, reads.closed) == (0, 1)
 
 
-def test_a_pump_that_is_closed_lets_go_of_every_reader(pump: Pump) -> None:
+def test_a_pump_that_is_closed_lets_go_of_every_reader(pump: ReaderPool) -> None:
     every = [Reads(PAGE) for _ in range(3)]
     for reads in every:
         pump.open(reads, b"")
@@ -113,7 +113,7 @@ def test_a_pump_that_is_closed_lets_go_of_every_reader(pump: Pump) -> None:
 
 def test_shards_that_stream_are_all_waited_for_at_once() -> None:
     """However many they are: the change that comes may be of any."""
-    pump = Pump()
+    pump = ReaderPool()
     every = [Reads(PAGE, streams=True) for _ in range(100)]
     for reads in every:
         reads.may_end.clear()
@@ -127,13 +127,13 @@ def test_shards_that_stream_are_all_waited_for_at_once() -> None:
     pump.close()
 
 
-def test_a_shard_that_streams_is_read_again_at_once_unless_it_failed(pump: Pump) -> None:
+def test_a_shard_that_streams_is_read_again_at_once_unless_it_failed(pump: ReaderPool) -> None:
     reading = pump.open(Reads(streams=True), b"")
     assert reading.wait_after(PAGE) == 0.0
     assert reading.wait_after(replace(PAGE, failed="connection reset")) > 0.0
 
 
-def test_a_shard_whose_changes_come_thick_and_fast_is_left_to_gather_some(pump: Pump) -> None:
+def test_a_shard_whose_changes_come_thick_and_fast_is_left_to_gather_some(pump: ReaderPool) -> None:
     reading = pump.open(Reads(streams=True), b"")
     assert reading.wait_after(replace(PAGE, records=1)) == 0.0
     assert 0.0 < reading.wait_after(replace(PAGE, records=500)) < 0.01
@@ -141,7 +141,7 @@ def test_a_shard_whose_changes_come_thick_and_fast_is_left_to_gather_some(pump: 
 
 
 def test_the_next_page_is_read_while_the_one_before_is_worked_on() -> None:
-    pump = Pump()
+    pump = ReaderPool()
     reads = Reads(PAGE, PAGE)
     reading = pump.open(reads, b"")
     assert pump.take(10.0)

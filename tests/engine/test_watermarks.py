@@ -14,12 +14,12 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from relay.config import load
 from relay.engine.watermarks import MARGIN, OVERALL, Watermarks
 from relay.kafka.checkpoints import partition_of
-from relay.lineage import Checkpoint, ShardState, Stream
+from relay.lineage import Checkpoint, ShardState, StreamId
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.faults.harness import wait_until
 from tests.faults.test_lineage_on_kafka import Table, published, run, write_config
 
-ORDERS, USERS = Stream("orders", "l"), Stream("users", "l")
+ORDERS, USERS = StreamId("orders", "l"), StreamId("users", "l")
 ALL = set(range(64))
 
 
@@ -52,7 +52,7 @@ def test_the_overall_watermark_is_the_least_and_waits_until_each_is_known() -> N
     clock = Clock()
     marks = Watermarks(clock=clock)
 
-    def told(*streams: tuple[Stream, float | None], owned: set[int] = ALL) -> dict[bytes, float]:
+    def told(*streams: tuple[StreamId, float | None], owned: set[int] = ALL) -> dict[bytes, float]:
         clock.now += 1.0
         found = marks.low(lambda: streams, owned)
         return {key: orjson.loads(value)["watermark"] + MARGIN for key, value in found}

@@ -29,7 +29,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from relay.avro.decode import decode
 from relay.avro.registry import open_schemas
 from relay.config import Config, load
-from relay.lineage import Checkpoint, Stream, parse_key
+from relay.lineage import Checkpoint, StreamId, parse_key
 from tests.dynamodb.endpoint import LABEL
 from tests.dynamodb.scenario import Loss, Scenario, Seen, problems
 from tests.faults.harness import Relay, wait_until
@@ -109,7 +109,7 @@ class Group:
             self._run_until_killed()
             checkpoints = self._committed()
             for scenario in self.scenarios:
-                scenario.while_no_relay_runs(checkpoints[Stream(f"s{scenario.seed}", LABEL)])
+                scenario.while_no_relay_runs(checkpoints[StreamId(f"s{scenario.seed}", LABEL)])
         for scenario in self.scenarios:
             scenario.settle()
         self._finish()
@@ -200,10 +200,10 @@ class Group:
             )
         return seen
 
-    def _committed(self) -> dict[Stream, dict[str, Checkpoint]]:
+    def _committed(self) -> dict[StreamId, dict[str, Checkpoint]]:
         """What the relays have committed; what a dead one left open may still be missing."""
         config = load(self.path)
-        found: dict[Stream, dict[str, Checkpoint]] = defaultdict(dict)
+        found: dict[StreamId, dict[str, Checkpoint]] = defaultdict(dict)
         for message in _committed(config, [config.internal("checkpoints")]):
             stream, shard = parse_key(message.key() or b"")
             if shard is not None:

@@ -20,7 +20,7 @@ from relay.errors import RelayError
 from relay.kafka.dead_letters import DeadLetters
 from relay.kafka.keys import partition
 from relay.kafka.limits import Headers, record_size
-from relay.kafka.topic_writer import Outbox
+from relay.kafka.topic_writer import TopicWriter
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
 
@@ -46,8 +46,8 @@ class Known:
         return b"\xc3\x01" + bytes(8)
 
 
-def outbox(table: TableSchema = TABLE, key: Literal["hash", "item"] = "hash", **options: Any) -> Outbox:
-    return Outbox(table, "shop.orders", 6, key, Known(), **options)
+def outbox(table: TableSchema = TABLE, key: Literal["hash", "item"] = "hash", **options: Any) -> TopicWriter:
+    return TopicWriter(table, "shop.orders", 6, key, Known(), **options)
 
 
 def letters(largest: int = 100_000) -> DeadLetters:

@@ -11,7 +11,7 @@ from relay.errors import RelayError
 from relay.gtid import parse
 from relay.mysql import connection
 from relay.mysql.binlog import files
-from relay.mysql.binlog import stream as binlog
+from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.errors import Denied, Interrupted, NotCarried
 from tests.mysql.encoder import event
 from tests.mysql.scripted import SETTINGS, Scripted, running
@@ -67,4 +67,4 @@ class TestAServer:
 
     def test_takes_no_position_of_the_other_flavour(self) -> None:
         with there(Scripted(HEAD)) as server, pytest.raises(RelayError, match="MySQL56 server"):
-            binlog.BinlogEvents(server, parse("0-1-5"), layout)
+            BinlogEvents(server, parse("0-1-5"), layout)

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from relay.errors import RelayError, Unavailable
 from relay.gtid import parse
 from relay.mysql import connection
-from relay.mysql.binlog import stream as binlog
 from relay.mysql.binlog.events import Begin, Commit, Heartbeat, Rows, Statement
+from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.errors import Closed, Denied, Diverged, Incident, Interrupted, NotCarried, Purged
 from relay.sql.tables import Table, lay_out
 from tests.mysql.encoder import (
@@ -72,16 +72,16 @@ def there(script: Scripted) -> Iterator[connection.Server]:
 @contextmanager
 def reading(
     events: Sequence[bytes], start: str = f"{A}:1-9", wanted: Any = None, **script: Any
-) -> Iterator[tuple[binlog.BinlogEvents, Scripted]]:
+) -> Iterator[tuple[BinlogEvents, Scripted]]:
     with (
         running(Scripted([*HEAD, *events], **script)) as scripted,
         closing(connection.connect("127.0.0.1", scripted.port, "relay", "secret")) as server,
-        closing(binlog.BinlogEvents(server, parse(start), layout, wanted)) as stream,
+        closing(BinlogEvents(server, parse(start), layout, wanted)) as stream,
     ):
         yield stream, scripted
 
 
-def told(stream: binlog.BinlogEvents, commits: int) -> list[Any]:
+def told(stream: BinlogEvents, commits: int) -> list[Any]:
     found: list[Any] = []
     while sum(isinstance(each, Commit) for each in found) < commits:
         found += [each for each in stream.read(5) if isinstance(each, Begin | Rows | Statement | Commit)]
@@ -432,7 +432,7 @@ class TestACompressedTransaction:
         with (
             running(Scripted([*HEAD, event(GTID, gtid(A, 10)), event(40, self.body(0, self.raw()))])) as scripted,
             closing(connection.connect("127.0.0.1", scripted.port, "relay", "secret")) as server,
-            closing(binlog.BinlogEvents(server, parse(f"{A}:1-9"), None)) as timed,
+            closing(BinlogEvents(server, parse(f"{A}:1-9"), None)) as timed,
         ):
             assert [type(each) for each in told(timed, 1)] == [Begin, Commit]
             assert timed.executed == parse(f"{A}:1-10")

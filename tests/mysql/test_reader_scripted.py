@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from relay.gtid import GtidSet
-from relay.lineage import Checkpoint, ShardState, Stream
+from relay.lineage import Checkpoint, ShardState, StreamId
 from relay.lineage import Shard as ShardOf
 from relay.mysql.binlog.events import COMMIT, Begin, BinlogEvent, Heartbeat, Rows
 from relay.mysql.connection import Server
@@ -44,7 +44,7 @@ def reader(
     servers: ShardServers, position: Mapping[str, Any], *events: list[BinlogEvent], progress: float | None = None
 ) -> BinlogShardReader:
     return BinlogShardReader(
-        Stream("shop", "shop"),
+        StreamId("shop", "shop"),
         ShardOf("-"),
         servers,
         Layouts(config("shop", {"-": ["one:3306"]})),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from relay.lineage import Stream
+from relay.lineage import StreamId
 from relay.mysql.binlog.events import COMMIT, Begin, BinlogEvent, Rows, Statement
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import TimestampMap
@@ -26,7 +26,7 @@ class Shard:
     def __init__(self, position: str = "MariaDB/0-1-100", **more: Any) -> None:
         self.layouts = Layouts(config("d", {"-": ["localhost:3306"]}))
         self.transactions = ShardTransactions(
-            Stream("shop", "d"), "-", self.layouts, {"gtid": position, **more}, 0, TimestampMap(), lambda _: None
+            StreamId("shop", "d"), "-", self.layouts, {"gtid": position, **more}, 0, TimestampMap(), lambda _: None
         )
 
     def layout(self, *columns: str) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from relay.lineage import Checkpoint, Plan, Shard, ShardState, Stream
+from relay.lineage import Checkpoint, Plan, Shard, ShardState, StreamId
 from relay.observe.status import Poll, SourceStatus, Status
 
 NOW = 1000.0
@@ -17,7 +17,7 @@ PLAN = Plan("trim_horizon", WALL - 500, {}, {})
 
 def source(name: str = "orders", **known: Any) -> SourceStatus:
     """A planned source that was listed just now and has no shards, but for what is ``known``."""
-    stream = Stream(name, "2026-01-01")
+    stream = StreamId(name, "2026-01-01")
     return SourceStatus(
         **{
             "stream": stream,
@@ -30,7 +30,7 @@ def source(name: str = "orders", **known: Any) -> SourceStatus:
             "low_watermark": None,
             "open": {},
             "segments": {},
-            "snapshots": Stream(name, "2026-01-01/snapshot"),
+            "snapshots": StreamId(name, "2026-01-01/snapshot"),
             "rows": None,
             **known,
         }

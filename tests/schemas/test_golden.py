@@ -18,7 +18,7 @@ from relay.dynamodb.columns import TypedRows
 from relay.engine.gap_decisions import records_of as losses_of
 from relay.engine.snapshots import CONTROL
 from relay.engine.snapshots import records_of as snapshots_of
-from relay.lineage import Checkpoint, Gap, Plan, Stream, parse_key
+from relay.lineage import Checkpoint, Gap, Plan, StreamId, parse_key
 from relay.table import REST, column_type
 from relay.token import EventToken
 from tests import golden, golden_inputs
@@ -132,7 +132,7 @@ def test_a_token_is_read_back(case: dict[str, Any]) -> None:
 def test_a_checkpoint_is_read_back(case: dict[str, Any]) -> None:
     content = committed("checkpoints.json")
     stream, shard = parse_key(bytes.fromhex(case["key"]))
-    own = Stream(**content["stream"])
+    own = StreamId(**content["stream"])
     value = bytes.fromhex(case["bytes"])
     if shard is None:
         assert stream == own

@@ -14,7 +14,7 @@ import pytest
 from redis import Redis
 
 from relay.errors import ConfigError, RelayError
-from relay.services import background as services
+from relay.services import background
 from relay.services.background import down, started_at, status, up
 from tests.process.processes import gone
 
@@ -54,7 +54,7 @@ class TestState:
         assert status() == []
 
     def test_down_ends_what_ignores_the_polite_request(self, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(services, "_STOP_SECONDS", 0.5)
+        monkeypatch.setattr(background, "_STOP_SECONDS", 0.5)
         program = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(300)"
         with subprocess.Popen([sys.executable, "-c", program], start_new_session=True, stdout=subprocess.PIPE) as child:
             assert child.stdout is not None

@@ -16,7 +16,7 @@ from relay.avro.schema import change_schema
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.cache.entry import decode
 from relay.change import Change, Operation
-from relay.kafka.topic_writer import Outbox
+from relay.kafka.topic_writer import TopicWriter
 from relay.table import KeyColumn, TableSchema
 from tests.benchmarks.changes import finished
 from tests.faults.harness import wait_until
@@ -83,7 +83,7 @@ def test_records_that_cannot_be_read_become_dead_letters_and_cost_the_cache_its_
 ) -> None:
     """I6, I8: nobody can say what they would have invalidated."""
     topic.publish(history()[:3])
-    good = finished(Outbox(TABLE, topic.name, 2, "hash", _schemas(topic)), [change("c1", 2)])[0][0]
+    good = finished(TopicWriter(TABLE, topic.name, 2, "hash", _schemas(topic)), [change("c1", 2)])[0][0]
     topic.publish_raw(UNKNOWN_FRAMING, good[:-3])
     before = store.generation(generation_key(topic.config.name))
     counts = topic.consume("cache", checkpoint="cache")
@@ -102,7 +102,7 @@ def test_a_schema_that_is_not_known_yet_is_waited_for_and_costs_nothing(topic: T
     unpublished = _Unpublished()
     late = change("late", 7)
     late.key = {"customer": "late", "line": b"\x01"}
-    [(value, *_)] = finished(Outbox(other, topic.name, 2, "hash", unpublished), [late])
+    [(value, *_)] = finished(TopicWriter(other, topic.name, 2, "hash", unpublished), [late])
     topic.publish_raw(value)
     process = topic.start("cache", "--until-caught-up", checkpoint="cache")
     wait_until(lambda: "schema" in process.log() or None, 120)

@@ -19,7 +19,7 @@ from relay.config import Config, load
 from relay.dynamodb.values import image_json
 from relay.kafka import topics
 from relay.kafka.dead_letters import DeadLetters
-from relay.kafka.topic_writer import Outbox
+from relay.kafka.topic_writer import TopicWriter
 from relay.kafka.topics import LARGEST_MESSAGE
 from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
@@ -96,7 +96,7 @@ class Topic:
         topics.ensure(admin, self.config, ["orders", "lines"])
         self.name = self.config.topic("orders")
         self._client = self.config.kafka.client()
-        self._outboxes: dict[str, Outbox] = {}
+        self._outboxes: dict[str, TopicWriter] = {}
         self._runs = 0
 
     def publish(
@@ -105,7 +105,7 @@ class Topic:
         schemas = TopicSchemas(self._client, self.config.internal("schemas"))
         for name in {one.table for one in changes} - self._outboxes.keys():
             table = replace(TABLE, source=name, table=name)
-            self._outboxes[name] = Outbox(table, self.config.topic(name), 2, "hash", schemas)
+            self._outboxes[name] = TopicWriter(table, self.config.topic(name), 2, "hash", schemas)
         producer = Producer({**self._client, "enable.idempotence": True})
         for one in changes:
             outbox = self._outboxes[one.table]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any
 
-from relay.lineage import Checkpoint, Shard, ShardState, Stream
+from relay.lineage import Checkpoint, Shard, ShardState, StreamId
 from relay.source import Page
 from relay.sql.tables import Table, lay_out
 from relay.vitess.client import Vtgate
@@ -52,7 +52,7 @@ def opened(
     with closing(Vtgate(vtgate)) as gate:
         reader = VitessShardReader(
             gate,
-            Stream(SOURCE, keyspace),
+            StreamId(SOURCE, keyspace),
             Shard(shard),
             Tables(layout, now or {}),
             Settings(keyspace, tables, **settings),
