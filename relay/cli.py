@@ -64,7 +64,7 @@ app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(gaps.app, name="gaps")
 
 
-class Consumer(StrEnum):
+class ConsumerKind(StrEnum):
     CACHE = "cache"
     LOG = "log"
     COPY = "copy"
@@ -219,7 +219,7 @@ def tail(
 
 @app.command()
 def consume(
-    consumer: Annotated[Consumer, typer.Argument(help="What to keep up to date.", show_default=False)],
+    consumer: Annotated[ConsumerKind, typer.Argument(help="What to keep up to date.", show_default=False)],
     config: ConfigFile,
     until_caught_up: UntilCaughtUp = False,
     start: Annotated[

@@ -60,7 +60,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class StartingPoints:
     """Where reading begins. ``shards``: the start of each, as checkpoints and plans hold it (``lineage.Plan``).
 
     ``lost``: shards that should have been read on and that the source has forgotten, with their positions.
@@ -122,7 +122,7 @@ class Source(Protocol):
     def take_heads(self, shards: Sequence[Shard]) -> None:
         """Called with the first listing, just before the time that the plan is made for is taken."""
 
-    def begin(self, shards: Sequence[Shard], now: float) -> Begin:
+    def begin(self, shards: Sequence[Shard], now: float) -> StartingPoints:
         """Say where, by the config, the reading of a stream with ``shards`` begins at ``now``.
 
         Raises ``ConfigError`` if the start is of another stream, ``Unavailable``.

@@ -10,8 +10,8 @@ from pyspark.sql import functions as F
 
 from relay.change import REDRIVEN, Images
 from relay.config import Config, LogConfig
-from spark_consumers.dead_letters import DeadLetters, Record, refuse_unknown_schemas
-from spark_consumers.decode import Decoder, Status
+from spark_consumers.dead_letters import RejectedRecord, UndecodableRecords, refuse_unknown_schemas
+from spark_consumers.decode import Decoder, DecodeStatus
 from spark_consumers.locks import Lock
 from spark_consumers.sinks import delta
 
@@ -46,7 +46,7 @@ _COLUMNS = {
 }
 _PARTITIONED_BY = ("table", "day")
 
-_PLAIN = (Status.CHANGE, Status.TOMBSTONE)
+_PLAIN = (DecodeStatus.CHANGE, DecodeStatus.TOMBSTONE)
 
 # Copies of a change carry the same event id and normally the same time of commit. After a reshard they may differ
 # by as much as the replication of the reshard was behind.
@@ -76,7 +76,7 @@ class LogConsumer:
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
         return decoder.changes(records)
 
-    def apply(self, frame: DataFrame, letters: DeadLetters, expected: int) -> dict[str, int]:
+    def apply(self, frame: DataFrame, letters: UndecodableRecords, expected: int) -> dict[str, int]:
         """Append the changes of a batch that are not in the log; return counts. Raises as the sinks do."""
         frame = frame.withColumn("day", F.to_date("committed_at")).persist()
         try:
@@ -84,7 +84,7 @@ class LogConsumer:
         finally:
             frame.unpersist()
 
-    def _apply(self, frame: DataFrame, letters: DeadLetters) -> dict[str, int]:
+    def _apply(self, frame: DataFrame, letters: UndecodableRecords) -> dict[str, int]:
         committed = F.unix_micros("committed_at")
         groups = (
             frame.groupBy("status", "table")
@@ -96,14 +96,14 @@ class LogConsumer:
             )
             .collect()
         )
-        changes = [group for group in groups if group["status"] == Status.CHANGE]
+        changes = [group for group in groups if group["status"] == DecodeStatus.CHANGE]
         others = others_of(frame) if any(group["status"] not in _PLAIN for group in groups) else []
         refuse_unknown_schemas(others)
         applied = 0
         if changes:
             times = min(group["first"] for group in changes), max(group["last"] for group in changes)
             tables = {group["table"] for group in changes}
-            rows = frame.where(F.col("status") == Status.CHANGE).selectExpr(*map(delta.quoted, _COLUMNS))
+            rows = frame.where(F.col("status") == DecodeStatus.CHANGE).selectExpr(*map(delta.quoted, _COLUMNS))
             applied = self._append(rows, tables, *times)
             if any(group["redriven"] for group in changes):
                 applied += self._complete(rows, tables, *times)
@@ -144,10 +144,10 @@ class LogConsumer:
         )
 
 
-def others_of(frame: DataFrame) -> list[Record]:
+def others_of(frame: DataFrame) -> list[RejectedRecord]:
     """Bring the records that are no changes to the driver."""
     rows = frame.where(~F.col("status").isin(*_PLAIN)).select("status", "topic", "partition", "offset", "value")
-    return [Record(Status(r[0]), r[1], r[2], r[3], bytes(r[4])) for r in rows.collect()]
+    return [RejectedRecord(DecodeStatus(r[0]), r[1], r[2], r[3], bytes(r[4])) for r in rows.collect()]
 
 
 def _make(session: SparkSession, path: str) -> None:

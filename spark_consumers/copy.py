@@ -21,15 +21,15 @@ from relay.change import MARK, REDRIVEN, Images, Operation, Snapshot
 from relay.config import Config, CopyConfig
 from relay.token import EventToken
 from spark_consumers.change_log import others_of
-from spark_consumers.dead_letters import DeadLetters, refuse_unknown_schemas
-from spark_consumers.decode import Decoder, Layout, Status
-from spark_consumers.fold import Counts, Stored, by_item, stretches
+from spark_consumers.dead_letters import UndecodableRecords, refuse_unknown_schemas
+from spark_consumers.decode import Decoder, DecodeStatus, Layout
+from spark_consumers.fold import StoredRow, VerdictCounts, by_item, stretches
 from spark_consumers.locks import Lock
 from spark_consumers.seen_snapshots import SeenSnapshots
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.copy_table import CopyTable, Place
 
-_PLAIN = (Status.CHANGE, Status.TOMBSTONE)
+_PLAIN = (DecodeStatus.CHANGE, DecodeStatus.TOMBSTONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class CopyConsumer:
         self._layouts = decoder.layouts
         return decoder.changes(records)
 
-    def apply(self, frame: DataFrame, letters: DeadLetters, expected: int) -> dict[str, int]:
+    def apply(self, frame: DataFrame, letters: UndecodableRecords, expected: int) -> dict[str, int]:
         """Store what a batch changes; return counts. Raises ``UnknownSchemas``, and as the sinks do."""
         frame = frame.persist()
         try:
@@ -82,15 +82,15 @@ class CopyConsumer:
         finally:
             frame.unpersist()
 
-    def _apply(self, frame: DataFrame, letters: DeadLetters) -> dict[str, int]:
+    def _apply(self, frame: DataFrame, letters: UndecodableRecords) -> dict[str, int]:
         rows = [orjson.loads(row[0]) for row in frame.select(_slim().alias("slim")).collect()]
         strange = any(row["status"] not in _PLAIN for row in rows)
         others = others_of(frame) if strange else []
         refuse_unknown_schemas(others)
-        counts, collected = Counts(), 0
+        counts, collected = VerdictCounts(), 0
         tables: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
         for row in rows:
-            if row["status"] == Status.CHANGE:
+            if row["status"] == DecodeStatus.CHANGE:
                 layout = self._layouts[row["layout"]]
                 tables.setdefault((layout.source, layout.table), []).append(row)
         for name, of_table in tables.items():
@@ -124,7 +124,7 @@ class CopyConsumer:
             "dead_letters": letters.send(others),  # each a hole in the copy
         }
 
-    def _meet(self, frame: DataFrame, table: CopyTable, slim: Slim, snapshot: Snapshot, counts: Counts) -> None:
+    def _meet(self, frame: DataFrame, table: CopyTable, slim: Slim, snapshot: Snapshot, counts: VerdictCounts) -> None:
         """Take in the begin or the end of a snapshot in one partition."""
         partition, tombstones = slim.place[0], table.tombstones(frame.sparkSession)
         if slim.mark == "begin":
@@ -142,12 +142,12 @@ class CopyConsumer:
         return self._tables[name]
 
 
-def _since(so_far: Sequence[tuple[int, Slim]], read_in: Mapping[str, int], row: Stored) -> list[Slim]:
+def _since(so_far: Sequence[tuple[int, Slim]], read_in: Mapping[str, int], row: StoredRow) -> list[Slim]:
     """Return the truncations of a batch that came after ``row``: of one that it read, only the later ones did."""
     return [change for number, change in so_far if number >= read_in.get(row.event_id, 0)]
 
 
-def _is_wanted(slim: Slim, seen: SeenSnapshots, counts: Counts) -> bool:
+def _is_wanted(slim: Slim, seen: SeenSnapshots, counts: VerdictCounts) -> bool:
     if slim.operation is not Operation.READ or slim.snapshot is None:
         return True
     wanted = seen.wants(slim.place[0], slim.snapshot.as_of)
@@ -157,7 +157,7 @@ def _is_wanted(slim: Slim, seen: SeenSnapshots, counts: Counts) -> bool:
 
 def _slim() -> Any:
     """Give what deciding needs of a change, as JSON."""
-    is_change = F.col("status") == Status.CHANGE
+    is_change = F.col("status") == DecodeStatus.CHANGE
     columns = ("layout", "partition", "offset", "key_texts", "event_id", "operation", "images", "token")
     return F.to_json(
         F.struct(

@@ -17,21 +17,21 @@ from relay.avro.framing import split
 from relay.config import Config
 from relay.errors import RelayError, Unavailable
 from relay.kafka.topics import LARGEST_MESSAGE, SILENT
-from spark_consumers.decode import Status
+from spark_consumers.decode import DecodeStatus
 
 _PATIENCE = 30.0  # seconds for one batch's letters
 _ROOM = 4096  # bytes that a letter's key and headers may add to its value
 
 _REASONS = {
-    Status.FRAMING: "unknown framing",
-    Status.DAMAGED: "not what its schema says",
+    DecodeStatus.FRAMING: "unknown framing",
+    DecodeStatus.DAMAGED: "not what its schema says",
 }
 
 
 class UnknownSchemas(RelayError):
     """Values name schemas that are not known yet. Nothing of the batch was applied: look again, then retry it."""
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, records: Sequence[RejectedRecord]) -> None:
         self.headers = {split(record.value)[0] for record in records}
         first = records[0]
         super().__init__(
@@ -41,10 +41,10 @@ class UnknownSchemas(RelayError):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RejectedRecord:
     """A record that is no change."""
 
-    status: Status
+    status: DecodeStatus
     topic: str
     partition: int
     offset: int
@@ -55,14 +55,14 @@ class Record:
         return self.status in _REASONS
 
 
-def refuse_unknown_schemas(records: Iterable[Record]) -> None:
+def refuse_unknown_schemas(records: Iterable[RejectedRecord]) -> None:
     """Raise ``UnknownSchemas`` if one of the records has a schema that is not known."""
-    unknown = [record for record in records if record.status is Status.SCHEMA]
+    unknown = [record for record in records if record.status is DecodeStatus.SCHEMA]
     if unknown:
         raise UnknownSchemas(unknown)
 
 
-class DeadLetters:
+class UndecodableRecords:
     """The topic ``<name>.dead_letters``, written by one consumer."""
 
     def __init__(self, config: Config, consumer: str) -> None:
@@ -88,7 +88,7 @@ class DeadLetters:
     ) -> None:
         self._producer.flush(0)
 
-    def send(self, records: Iterable[Record]) -> int:
+    def send(self, records: Iterable[RejectedRecord]) -> int:
         """Send those records that are wrong; return how many, once they are durable. Raises ``Unavailable``."""
         self._failures.clear()
         sent = 0
@@ -101,7 +101,7 @@ class DeadLetters:
             raise Unavailable(f"dead letters cannot be written to {self._topic}: {why}")
         return sent
 
-    def _send(self, record: Record) -> None:
+    def _send(self, record: RejectedRecord) -> None:
         key = f"{record.topic}/{record.partition}/{record.offset}/{self._consumer}".encode()
         size = LARGEST_MESSAGE - _ROOM
         parts = [record.value[at : at + size] for at in range(0, len(record.value), size)] or [b""]

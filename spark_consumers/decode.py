@@ -32,7 +32,7 @@ BROKEN = "_broken"
 """The column, in an image that is not JSON, that holds it."""
 
 
-class Status(StrEnum):
+class DecodeStatus(StrEnum):
     """What became of a record. All but CHANGE and TOMBSTONE are told apart by the driver."""
 
     CHANGE = "change"
@@ -119,7 +119,7 @@ class Decoder:
             "topic",
             "partition",
             "offset",
-            F.when(F.col("status") != Status.CHANGE, _shown()).alias("value"),
+            F.when(F.col("status") != DecodeStatus.CHANGE, _shown()).alias("value"),
             *(F.col(f"c.{name}").alias(name) for name in _COLUMNS),
         )
 
@@ -141,7 +141,7 @@ class Decoder:
             ],
             _TOUCHED,
         )
-        is_change = F.col("status") == Status.CHANGE
+        is_change = F.col("status") == DecodeStatus.CHANGE
         place = F.when(~is_change, F.struct("status", "topic", "partition", "offset", _shown().alias("value")))
         return decoded.select(F.to_json(F.struct(F.when(is_change, change).alias("c"), place.alias("x"))).alias("doc"))
 
@@ -182,12 +182,12 @@ class Decoder:
             for n in range(len(self.layouts))
         ]
         return (
-            F.when(F.col("topic") == self._gaps, Status.GAP)
-            .when(F.col("value").isNull(), Status.TOMBSTONE)
-            .when(F.col("header").isNull(), Status.FRAMING)
-            .when(~F.col("header").isin(*self.schemas) if self.schemas else F.lit(True), Status.SCHEMA)
-            .when(F.coalesce(self._by_schema(whole, "boolean"), F.lit(False)), Status.CHANGE)
-            .otherwise(Status.DAMAGED)
+            F.when(F.col("topic") == self._gaps, DecodeStatus.GAP)
+            .when(F.col("value").isNull(), DecodeStatus.TOMBSTONE)
+            .when(F.col("header").isNull(), DecodeStatus.FRAMING)
+            .when(~F.col("header").isin(*self.schemas) if self.schemas else F.lit(True), DecodeStatus.SCHEMA)
+            .when(F.coalesce(self._by_schema(whole, "boolean"), F.lit(False)), DecodeStatus.CHANGE)
+            .otherwise(DecodeStatus.DAMAGED)
         )
 
     def _by_schema(self, branches: Sequence[Column], kind: str) -> Column:
@@ -201,7 +201,7 @@ class Decoder:
 def _shown() -> Column:
     """Return what is kept of the value of a record that is no change: of many with unknown schemas their headers."""
     value = F.col("value")
-    return F.when(F.col("status") == Status.SCHEMA, F.substring(value, 1, SINGLE_OBJECT_HEADER)).otherwise(value)
+    return F.when(F.col("status") == DecodeStatus.SCHEMA, F.substring(value, 1, SINGLE_OBJECT_HEADER)).otherwise(value)
 
 
 def _with_end(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class ChangeLike(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredRow:
     """One row of the copy, tombstones included.
 
     ``item``: the row, opaque to the rule; None for a tombstone. ``incomplete``: the item is older than the token,
@@ -74,7 +74,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(slots=True)
-class Counts:
+class VerdictCounts:
     """``unknown`` and ``incomplete`` are among ``applied``."""
 
     applied: int = 0
@@ -83,7 +83,7 @@ class Counts:
     incomplete: int = 0
 
 
-def store(stored: Stored | None, change: ChangeLike) -> tuple[Stored | None, Verdict]:
+def store(stored: StoredRow | None, change: ChangeLike) -> tuple[StoredRow | None, Verdict]:
     """Return the row after ``change`` (``stored`` itself if it is ignored), and why.
 
     Not for what has no key: TRUNCATE (`truncate`) and the marks of a snapshot (`sweep`).
@@ -95,17 +95,17 @@ def store(stored: Stored | None, change: ChangeLike) -> tuple[Stored | None, Ver
     if change.operation is Operation.READ and change.snapshot is not None:
         read = max(read, change.snapshot.as_of)
     if change.operation is Operation.DELETE:
-        return Stored(None, change.token, change.event_id, deleted=True, read_as_of=read), verdict
+        return StoredRow(None, change.token, change.event_id, deleted=True, read_as_of=read), verdict
     if change.new is not None:
-        return Stored(change.new, change.token, change.event_id, read_as_of=read), verdict
+        return StoredRow(change.new, change.token, change.event_id, read_as_of=read), verdict
     # I8: what the row is now is not known, so the row that was is kept, and says so.
     kept = stored.item if stored is not None else None
     deleted = stored is None or stored.deleted
-    after = Stored(kept, change.token, change.event_id, deleted=deleted, incomplete=True, read_as_of=read)
+    after = StoredRow(kept, change.token, change.event_id, deleted=deleted, incomplete=True, read_as_of=read)
     return after, verdict
 
 
-def _verdict(stored: Stored | None, change: ChangeLike) -> Verdict:
+def _verdict(stored: StoredRow | None, change: ChangeLike) -> Verdict:
     if REDRIVEN in change.attributes:
         # Long out of its order: it completes its own stub. Whatever else is stored is newer, whether or not the tokens
         # can say so (I5), and where nothing is stored a tombstone was collected.
@@ -132,7 +132,7 @@ def _verdict(stored: Stored | None, change: ChangeLike) -> Verdict:
     return Verdict.UNKNOWN if order is Order.UNKNOWN else Verdict.APPLIED
 
 
-def truncate(stored: Stored, change: ChangeLike, beside: Iterable[ChangeLike] = ()) -> tuple[Stored, Verdict]:
+def truncate(stored: StoredRow, change: ChangeLike, beside: Iterable[ChangeLike] = ()) -> tuple[StoredRow, Verdict]:
     """Return a row after its table was truncated in one shard. ``beside``: the truncations of other shards with it.
 
     The truncation of one shard is no deletion in another. Which shard holds a row now is known by the one that last
@@ -147,22 +147,22 @@ def truncate(stored: Stored, change: ChangeLike, beside: Iterable[ChangeLike] = 
     if order is Order.UNKNOWN or not _held_only_by([change, *beside], stored):
         kept = replace(stored, incomplete=True)
         return kept, Verdict.IGNORED if kept == stored else Verdict.UNKNOWN
-    after = Stored(None, change.token, change.event_id, deleted=True, read_as_of=stored.read_as_of)
+    after = StoredRow(None, change.token, change.event_id, deleted=True, read_as_of=stored.read_as_of)
     return after, Verdict.APPLIED
 
 
-def _read_order(stored: Stored, change: ChangeLike) -> Order:
+def _read_order(stored: StoredRow, change: ChangeLike) -> Order:
     """Return how old a row without a token is beside ``change``: it was read some time after its ``read_as_of``."""
     if change.token is None or change.token.timestamp >= stored.read_as_of + READ_WITHIN:
         return Order.OLDER
     return Order.NEWER if change.token.timestamp < stored.read_as_of else Order.UNKNOWN
 
 
-def _may_hold(change: ChangeLike, stored: Stored) -> bool:
+def _may_hold(change: ChangeLike, stored: StoredRow) -> bool:
     return _range(change.token).intersects(_range(stored.token))
 
 
-def _held_only_by(changes: Iterable[ChangeLike], stored: Stored) -> bool:
+def _held_only_by(changes: Iterable[ChangeLike], stored: StoredRow) -> bool:
     """Whether the shards of those ``changes`` that are younger cover all that a row may be in."""
     row = stored.token
     orders = ((c.token, _read_order(stored, c) if row is None else compare(row, c.token)) for c in changes)
@@ -192,7 +192,7 @@ def _range(token: EventToken | None) -> KeyRange:
     return KeyRange() if token is None else _range_of(token.shard)
 
 
-def sweep(stored: Stored, end: ChangeLike) -> tuple[Stored, Verdict]:
+def sweep(stored: StoredRow, end: ChangeLike) -> tuple[StoredRow, Verdict]:
     """Return a row after the end of a snapshot, whose ``as_of`` is that of its begin.
 
     A row that is older than the begin, and that neither this snapshot nor a later one found, is no longer in the
@@ -207,7 +207,7 @@ def sweep(stored: Stored, end: ChangeLike) -> tuple[Stored, Verdict]:
     return replace(stored, item=None, deleted=True, incomplete=False, read_as_of=read), Verdict.APPLIED
 
 
-def fold(stored: Stored | None, changes: Iterable[ChangeLike], counts: Counts) -> Stored | None:
+def fold(stored: StoredRow | None, changes: Iterable[ChangeLike], counts: VerdictCounts) -> StoredRow | None:
     """Apply the changes of one item, in their order (I2), and count what became of each."""
     for change in changes:
         after, verdict = store(stored, change)
@@ -216,7 +216,7 @@ def fold(stored: Stored | None, changes: Iterable[ChangeLike], counts: Counts) -
     return stored
 
 
-def tally(counts: Counts, verdict: Verdict, after: Stored | None) -> None:
+def tally(counts: VerdictCounts, verdict: Verdict, after: StoredRow | None) -> None:
     if verdict is Verdict.IGNORED:
         counts.ignored += 1
         return

@@ -20,15 +20,15 @@ from typing import Any
 import orjson
 from pyspark.sql import DataFrame, Row
 
-from relay.cache import Counts, Invalidator, RedisStore
+from relay.cache import InvalidationCounts, Invalidator, RedisStore
 from relay.change import Operation
 from relay.config import CacheConfig, Config
 from relay.errors import RelayError
 from relay.table import REST
 from relay.token import EventToken, OriginToken
 from spark_consumers.cache_keys import Templates, Touched, attributes, invalidations, sql_value
-from spark_consumers.dead_letters import DeadLetters, Record, refuse_unknown_schemas
-from spark_consumers.decode import BROKEN, Decoder, Field, Layout, Status
+from spark_consumers.dead_letters import RejectedRecord, UndecodableRecords, refuse_unknown_schemas
+from spark_consumers.decode import BROKEN, Decoder, DecodeStatus, Field, Layout
 from spark_consumers.session import is_cluster
 
 ImageReader = Callable[[str], Mapping[str, Any] | None]
@@ -39,7 +39,7 @@ _AT_ONCE = 8192  # records on their way into Redis (I11)
 
 
 @dataclass(frozen=True)
-class Plan:
+class InvalidationPlan:
     """What applying needs to know; sent to Spark's workers."""
 
     cache: CacheConfig
@@ -47,16 +47,16 @@ class Plan:
 
 
 @dataclass
-class Outcome:
+class BatchOutcome:
     """What became of some records. ``others``: those that are no changes, tombstones left out."""
 
     rows: int = 0
-    counts: Counts = field(default_factory=Counts)
+    counts: InvalidationCounts = field(default_factory=InvalidationCounts)
     bumps: list[str] = field(default_factory=list)
-    others: list[Record] = field(default_factory=list)
+    others: list[RejectedRecord] = field(default_factory=list)
     failure: RelayError | None = None
 
-    def add(self, more: Outcome) -> None:
+    def add(self, more: BatchOutcome) -> None:
         self.rows += more.rows
         self.bumps += more.bumps
         self.others += more.others
@@ -81,7 +81,7 @@ class CacheConsumer:
         self._sources = {source.name for source in config.sources}
         # The gaps are part of the stream, so that its checkpoint covers them: none is missed in a restart (I9).
         self.topics = [*map(config.topic, cache.keys), config.internal("gaps")]
-        self._plan = Plan(cache, ())
+        self._plan = InvalidationPlan(cache, ())
         self.many = _MANY
 
     def lock(self) -> None:
@@ -91,7 +91,7 @@ class CacheConsumer:
         """The connection is shared with whoever invalidates this cache next in this process."""
 
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
-        self._plan = Plan(self._cache, decoder.layouts)
+        self._plan = InvalidationPlan(self._cache, decoder.layouts)
         beyond: dict[str, Sequence[str]] = {}
         for layout in decoder.layouts:
             wanted = self._templates.columns(layout.table) - {field.name for field in layout.key}
@@ -99,15 +99,15 @@ class CacheConsumer:
             beyond[layout.table] = sorted(wanted.union(beyond.get(layout.table, ())))
         return decoder.touched(records, beyond)
 
-    def apply(self, frame: DataFrame, letters: DeadLetters, expected: int) -> dict[str, int]:
+    def apply(self, frame: DataFrame, letters: UndecodableRecords, expected: int) -> dict[str, int]:
         """Invalidate what a batch touches; return counts. Raises ``Unavailable``, ``UnknownSchemas``."""
-        outcome = Outcome()
+        outcome = BatchOutcome()
         if expected < self.many:
             outcome.add(_apply(self._plan, frame.collect()))
         elif not is_cluster(frame.sparkSession):
             outcome.add(_apply(self._plan, frame.toLocalIterator(prefetchPartitions=True)))
         else:
-            work: Callable[[Iterable[Row]], list[Outcome]] = partial(_apply_there, self._plan)
+            work: Callable[[Iterable[Row]], list[BatchOutcome]] = partial(_apply_there, self._plan)
             for part in frame.rdd.mapPartitions(work).collect():
                 outcome.add(part)
         if outcome.failure is not None:
@@ -130,11 +130,11 @@ class CacheConsumer:
             "dead_letters": dead,
         }
 
-    def _gap_bumps(self, records: Iterable[Record]) -> list[str]:
+    def _gap_bumps(self, records: Iterable[RejectedRecord]) -> list[str]:
         """Return why the gaps among ``records`` concern this cache (I9)."""
         bumps = []
         for record in records:
-            if record.status is not Status.GAP:
+            if record.status is not DecodeStatus.GAP:
                 continue
             try:
                 gap = orjson.loads(record.value)
@@ -157,34 +157,36 @@ def _shared_invalidator(url: str, namespace: str, tombstone_ttl: float) -> Inval
     return Invalidator(RedisStore(url), namespace, tombstone_ttl=tombstone_ttl)
 
 
-def _apply_there(plan: Plan, rows: Iterable[Row]) -> list[Outcome]:
+def _apply_there(plan: InvalidationPlan, rows: Iterable[Row]) -> list[BatchOutcome]:
     """Apply the records of one partition in a worker, whose exceptions would arrive as text only."""
     try:
         return [_apply(plan, rows)]
     except RelayError as failure:
-        return [Outcome(failure=failure)]
+        return [BatchOutcome(failure=failure)]
 
 
-def _apply(plan: Plan, rows: Iterable[Row]) -> Outcome:
+def _apply(plan: InvalidationPlan, rows: Iterable[Row]) -> BatchOutcome:
     """Invalidate what some records touch. Each row is one document of ``Decoder.touched``."""
     with _no_collector():
         return _applied(plan, rows)
 
 
-def _applied(plan: Plan, rows: Iterable[Row]) -> Outcome:
+def _applied(plan: InvalidationPlan, rows: Iterable[Row]) -> BatchOutcome:
     templates = Templates(plan.cache)
     layouts = [
         (layout, [field.name for field in layout.key], _odd(layout.key), _image_reader(layout))
         for layout in plan.layouts
     ]
     invalidator = _invalidator(plan.cache)
-    outcome = Outcome()
+    outcome = BatchOutcome()
     documents = (orjson.loads(row[0]) for row in rows)
     while part := list(islice(documents, _AT_ONCE)):
         others = [_record(document["x"]) for document in part if "x" in document]
         found = invalidations(_touched(part, layouts), templates)
         counts = invalidator.apply(found.pairs)
-        outcome.add(Outcome(len(part), counts, found.bumps, [r for r in others if r.status != Status.TOMBSTONE]))
+        outcome.add(
+            BatchOutcome(len(part), counts, found.bumps, [r for r in others if r.status != DecodeStatus.TOMBSTONE])
+        )
     return outcome
 
 
@@ -223,9 +225,9 @@ def _touched(
         )
 
 
-def _record(fields: Mapping[str, Any]) -> Record:
-    return Record(
-        Status(fields["status"]),
+def _record(fields: Mapping[str, Any]) -> RejectedRecord:
+    return RejectedRecord(
+        DecodeStatus(fields["status"]),
         fields["topic"],
         fields["partition"],
         fields["offset"],

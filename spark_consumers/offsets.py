@@ -166,7 +166,7 @@ def _given(text: str, partitions: Sequence[TopicPartition]) -> Offsets:
     return wanted
 
 
-class Checkpoint:
+class ConsumerCheckpoint:
     """The folder of a consumer's checkpoint: Spark's, and beside it where the consumer began."""
 
     def __init__(self, folder: Path) -> None:

@@ -29,10 +29,10 @@ from relay.config import Config
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from spark_consumers import kafka_source
-from spark_consumers.dead_letters import DeadLetters, UnknownSchemas
+from spark_consumers.dead_letters import UndecodableRecords, UnknownSchemas
 from spark_consumers.decode import Decoder
 from spark_consumers.locks import Lock
-from spark_consumers.offsets import EARLIEST, Checkpoint, Offsets, Positions, distance
+from spark_consumers.offsets import EARLIEST, ConsumerCheckpoint, Offsets, Positions, distance
 from spark_consumers.session import close_session, open_session
 
 _WAITS = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds between attempts at one batch
@@ -65,7 +65,7 @@ class Consumer(Protocol):
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
         """Return what the consumer wants to know of each record."""
 
-    def apply(self, frame: DataFrame, letters: DeadLetters, expected: int) -> dict[str, int]:
+    def apply(self, frame: DataFrame, letters: UndecodableRecords, expected: int) -> dict[str, int]:
         """Apply one batch of at most ``expected`` records; return its counts, ``rows`` among them.
 
         May be given the same batch again.
@@ -91,7 +91,7 @@ def run(
 
     Raises ``RelayError``. Call it from the main thread, for the signals' sake.
     """
-    point = Checkpoint((checkpoint or state_folder(config, consumer.name)).absolute())
+    point = ConsumerCheckpoint((checkpoint or state_folder(config, consumer.name)).absolute())
     if start is not None and point.exists:
         raise ConfigError(
             f"--from {start} is for a new checkpoint, and {point.folder} has one: it says where to go on. "
@@ -107,7 +107,7 @@ def run(
 
 class _Runner:
     def __init__(
-        self, consumer: Consumer, config: Config, point: Checkpoint, until_caught_up: bool, stack: ExitStack
+        self, consumer: Consumer, config: Config, point: ConsumerCheckpoint, until_caught_up: bool, stack: ExitStack
     ) -> None:
         self.consumer = consumer
         self.config = config
@@ -133,7 +133,7 @@ class _Runner:
         starting = self._begin(start)
         self.schemas = self.stack.enter_context(contextlib.closing(open_schemas(self.config)))
         self.schemas.refresh()
-        self.letters = self.stack.enter_context(DeadLetters(self.config, self.consumer.name))
+        self.letters = self.stack.enter_context(UndecodableRecords(self.config, self.consumer.name))
         self.stack.callback(self.consumer.close)
         session = open_session(
             f"relay {self.consumer.name}", delta=self.consumer.delta, keep_open=[lock.descriptor for lock in locks]

@@ -26,7 +26,7 @@ from relay.avro.schema import change_schema
 from relay.change import Change, Images, Operation, Snapshot, Transaction, Uncarriable, event_id
 from relay.engine.gap_decisions import Decision, PendingGap
 from relay.engine.snapshots import CONTROL, records_of
-from relay.kafka.dead_letters import DeadLetters, Place, change_json
+from relay.kafka.dead_letters import DeadLetterWriter, RecordPlace, change_json
 from relay.kafka.keys import KeyCodec, murmur2, partition
 from relay.kafka.limits import Headers
 from relay.lineage import Checkpoint, Gap, Plan, ShardState, StreamId
@@ -220,11 +220,11 @@ def dead_letters() -> Case:
         if change.token is not None:
             headers.append(("token", change.token.to_json_bytes()))
         kept = _Kept()
-        DeadLetters("shop.dead_letters", given["largest"]).send(
+        DeadLetterWriter("shop.dead_letters", given["largest"]).send(
             kept,
             change,
             whole,
-            Place("shop.orders", 3, b"o-1", headers),
+            RecordPlace("shop.orders", 3, b"o-1", headers),
             item_key=item_key,
             **{part: given[part] for part in ("reason", "detail", "encoding")},
         )

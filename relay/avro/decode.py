@@ -34,7 +34,7 @@ class WriterSchemas(Protocol):
     def lookup(self, header: bytes) -> Mapping[str, Any] | None: ...
 
 
-class _Reader:
+class _BodyReader:
     """Reads the bodies one schema wrote."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
@@ -61,7 +61,7 @@ class _Reader:
         return dict(change)
 
 
-_readers: WeakKeyDictionary[WriterSchemas, dict[bytes, _Reader]] = WeakKeyDictionary()
+_readers: WeakKeyDictionary[WriterSchemas, dict[bytes, _BodyReader]] = WeakKeyDictionary()
 
 
 def decode(schemas: WriterSchemas, value: bytes) -> dict[str, Any]:
@@ -78,5 +78,5 @@ def decode(schemas: WriterSchemas, value: bytes) -> dict[str, Any]:
         schema = schemas.lookup(header)
         if schema is None:
             raise UnknownSchema(f"no schema is known for values beginning with {header.hex()}")
-        reader = readers[header] = _Reader(schema)
+        reader = readers[header] = _BodyReader(schema)
     return reader.read(body)

@@ -3,34 +3,34 @@
 Everything an application or a consumer needs is named here; the modules behind may move.
 """
 
-from relay.cache.entry import Entry, Loaded, State, Tokens, fold, invalidated, is_fresher
-from relay.cache.invalidator import Counts, Invalidator
+from relay.cache.entry import Entry, LoadedValue, State, Tokens, fold, invalidated, is_fresher
+from relay.cache.invalidator import InvalidationCounts, Invalidator
 from relay.cache.loaders import DynamoDBLoader, QueriesLoader, VitessLoader
 from relay.cache.memory_store import MemoryStore
 from relay.cache.redis_store import RedisStore
-from relay.cache.store import Store, Stored, Write, entry_key, generation_key
+from relay.cache.store import ConditionalWrite, Store, StoredEntry, entry_key, generation_key
 from relay.cache.token_cache import Cached, Load, LoadMany, Outcome, TokenCache
 
 __all__ = [
     "Cached",
-    "Counts",
+    "ConditionalWrite",
     "DynamoDBLoader",
     "Entry",
+    "InvalidationCounts",
     "Invalidator",
     "Load",
     "LoadMany",
-    "Loaded",
+    "LoadedValue",
     "MemoryStore",
     "Outcome",
     "QueriesLoader",
     "RedisStore",
     "State",
     "Store",
-    "Stored",
+    "StoredEntry",
     "TokenCache",
     "Tokens",
     "VitessLoader",
-    "Write",
     "entry_key",
     "fold",
     "generation_key",

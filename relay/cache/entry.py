@@ -70,7 +70,7 @@ UNREADABLE = Entry(State.TOMBSTONE, "", {UNPLACED: None})
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedValue:
     """What a loader read.
 
     ``value`` None: there is no such item, which is cached as such. ``tokens``: one for each shard read from
@@ -165,7 +165,7 @@ def released(lease: Entry) -> Entry | None:
     return Entry(State.TOMBSTONE, lease.generation, lease.tokens) if lease.tokens else None
 
 
-def filled(lease: Entry, loaded: Loaded, until: float = 0.0) -> Entry | None:
+def filled(lease: Entry, loaded: LoadedValue, until: float = 0.0) -> Entry | None:
     """Return the entry of a value loaded under a lease; None where it may not be stored.
 
     Only the loader's own tokens go in: what it read without a token is cleared by any invalidation.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relay.cache.entry import Folded, decode, encode, fold
-from relay.cache.store import KEEP, READ, Store, Write, entry_key, generation_key
+from relay.cache.store import KEEP, READ, ConditionalWrite, Store, entry_key, generation_key
 from relay.errors import RelayError
 from relay.token import EventToken
 
@@ -23,7 +23,7 @@ _ROUNDS = 100  # a key that changes under as many attempts in a row is no conten
 
 
 @dataclass(slots=True)
-class Counts:
+class InvalidationCounts:
     """What became of the invalidations of a call: each was ``applied`` or ``discarded``.
 
     ``unknown``: those of ``applied`` that were because no order was known. ``retried``: compare-and-sets
@@ -51,13 +51,13 @@ class Invalidator:
     def __repr__(self) -> str:
         return f"<Invalidator[{self.namespace}]>"
 
-    def apply(self, pairs: Sequence[tuple[str, EventToken | None]]) -> Counts:
+    def apply(self, pairs: Sequence[tuple[str, EventToken | None]]) -> InvalidationCounts:
         """Apply (cache key, token) pairs, those of one key in their order; a token of None is unknown.
 
         When it returns, no value that was read before any of them is served (I6). Raises ``Unavailable``;
         some may have been applied then, and applying all of them again does no harm.
         """
-        counts = Counts()
+        counts = InvalidationCounts()
         for start in range(0, len(pairs), _SLICE):
             tokens: dict[str, list[EventToken | None]] = {}
             for key, token in pairs[start : start + _SLICE]:
@@ -71,7 +71,7 @@ class Invalidator:
         _log.warning("cache namespace %s: new generation %s: %s", self.namespace, generation, reason)
         return generation
 
-    def _apply(self, tokens: dict[str, list[EventToken | None]], counts: Counts) -> None:
+    def _apply(self, tokens: dict[str, list[EventToken | None]], counts: InvalidationCounts) -> None:
         # Read before any entry: a generation replaced meanwhile makes the tombstones stricter, never laxer.
         generation = self.store.generation(generation_key(self.namespace))
         # What stands under each key. Where most keys are not cached, that is guessed to be nothing: one
@@ -79,7 +79,7 @@ class Invalidator:
         standing: dict[str, bytes | None] = dict.fromkeys(tokens)
         guessed = not self._mostly_cached
         if not guessed:
-            standing = self.store.compare_and_set([Write(key, READ, None, None, KEEP) for key in tokens])
+            standing = self.store.compare_and_set([ConditionalWrite(key, READ, None, None, KEEP) for key in tokens])
             self._mostly_cached = _mostly(standing, tokens)
         for _ in range(_ROUNDS):
             lost = self._attempt(standing, tokens, generation, counts)
@@ -97,11 +97,11 @@ class Invalidator:
         standing: dict[str, bytes | None],
         tokens: dict[str, list[EventToken | None]],
         generation: str,
-        counts: Counts,
+        counts: InvalidationCounts,
     ) -> dict[str, bytes | None]:
         """Invalidate each key, given the meta that stands there; return those where another one does."""
         folded: dict[str, Folded] = {}
-        writes: list[Write] = []
+        writes: list[ConditionalWrite] = []
         # Made new in each attempt and in each process after a fork: no two writes share a nonce.
         stem = secrets.token_hex(8)
         for key, meta in standing.items():
@@ -111,7 +111,7 @@ class Invalidator:
                 continue
             folded[key] = result
             fresh = encode(result.entry, f"{stem}{len(writes):x}")
-            writes.append(Write(key, meta, fresh, None, self.tombstone_ttl))
+            writes.append(ConditionalWrite(key, meta, fresh, None, self.tombstone_ttl))
         lost = self.store.compare_and_set(writes) if writes else {}
         for key, result in folded.items():
             if key not in lost:

@@ -1,6 +1,6 @@
 """Loaders of the cache: how the values of cache keys are read where they come from.
 
-A loader says with each value how fresh the read was (``Loaded``); that word carries I6 as much as the cache
+A loader says with each value how fresh the read was (``LoadedValue``); that word carries I6 as much as the cache
 does. One class for each kind of source.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
-from relay.cache.entry import Loaded, Tokens
+from relay.cache.entry import LoadedValue, Tokens
 from relay.dynamodb.values import image_json, key_value
 from relay.errors import Unavailable
 
@@ -54,7 +54,7 @@ class DynamoDBLoader:
     def __repr__(self) -> str:
         return f"<DynamoDBLoader[{self.table}]>"
 
-    def load(self, key: str, compare: Tokens | None) -> Loaded:
+    def load(self, key: str, compare: Tokens | None) -> LoadedValue:
         """Load one key, for ``get_or_load``. Raises botocore's errors."""
         answer = self.client.get_item(
             TableName=self.table,
@@ -63,7 +63,7 @@ class DynamoDBLoader:
         )
         return _loaded(answer.get("Item"))
 
-    def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, Loaded]:
+    def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
         """Load many keys, for ``get_many``. Raises botocore's errors, ``Unavailable`` when throttled long."""
         primary_keys = {key: dict(self.primary_key(key)) for key in wanted}
         # One ask for each primary key: DynamoDB refuses a batch that names one twice.
@@ -117,7 +117,7 @@ class QueriesLoader:
     def __repr__(self) -> str:
         return f"<QueriesLoader[{self.queries.watcher.shard}]>"
 
-    def load(self, key: str, compare: Tokens | None) -> Loaded:
+    def load(self, key: str, compare: Tokens | None) -> LoadedValue:
         """Load one key, for ``get_or_load``. Raises PyMySQL's errors, ``RelayError``."""
         from relay.mysql.queries import reflects  # not everyone who caches has PyMySQL
 
@@ -126,15 +126,15 @@ class QueriesLoader:
         held = (compare or {}).values()
         fresher = token is not None and all(each is not None and reflects(token, each) for each in held)
         value = self.encode(rows) if rows else None
-        return Loaded(value, {} if token is None else {token.shard: token}, fresher)
+        return LoadedValue(value, {} if token is None else {token.shard: token}, fresher)
 
-    def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, Loaded]:
+    def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
         """Load many keys, for ``get_many``, one after another. Raises as ``load``."""
         return {key: self.load(key, compare) for key, compare in wanted.items()}
 
 
-def _loaded(item: Mapping[str, Any] | None) -> Loaded:
-    return Loaded(None if item is None else image_json(item).encode(), {}, fresher=True)
+def _loaded(item: Mapping[str, Any] | None) -> LoadedValue:
+    return LoadedValue(None if item is None else image_json(item).encode(), {}, fresher=True)
 
 
 def _identity(primary_key: Mapping[str, Any]) -> _Identity:
@@ -175,11 +175,11 @@ class VitessLoader:
         for connection in connections:
             connection.close()
 
-    def load(self, key: str, compare: Tokens | None) -> Loaded:
+    def load(self, key: str, compare: Tokens | None) -> LoadedValue:
         """Load one key, for ``get_or_load``. Raises the driver's errors, and what ``read`` raises."""
         return self.load_many({key: compare})[key]
 
-    def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, Loaded]:
+    def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
         """Load many keys, for ``get_many``. Raises the driver's errors, and what ``read`` raises."""
         keys = list(wanted)
         while True:
@@ -192,7 +192,7 @@ class VitessLoader:
                 if is_new:
                     raise
                 continue  # vtgate may have closed it since it was last used
-            return {key: Loaded(found.get(key), {}, fresher=True) for key in keys}
+            return {key: LoadedValue(found.get(key), {}, fresher=True) for key in keys}
 
     def _connection(self) -> tuple[Any, bool]:
         """Return this thread's connection, and whether it was made just now."""

@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from relay.cache.store import FOREVER, KEEP, Stored, Write
+from relay.cache.store import FOREVER, KEEP, ConditionalWrite, StoredEntry
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    stored: Stored
+    stored: StoredEntry
     expires: float | None
 
 
@@ -34,11 +34,11 @@ class MemoryStore:
     def __repr__(self) -> str:
         return f"<MemoryStore[{len(self._entries)} entries]>"
 
-    def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[Stored | None], str]:
+    def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[StoredEntry | None], str]:
         with self._lock:
             return [self._live(key) for key in keys], self._generation(generation_key)
 
-    def compare_and_set(self, writes: Sequence[Write]) -> dict[str, bytes | None]:
+    def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
         with self._lock:
             lost: dict[str, bytes | None] = {}
             for write in writes:
@@ -71,7 +71,7 @@ class MemoryStore:
             self._entries.clear()
             self._generations.clear()
 
-    def _live(self, key: str) -> Stored | None:
+    def _live(self, key: str) -> StoredEntry | None:
         kept = self._entries.get(key)
         if kept is None:
             return None
@@ -80,7 +80,7 @@ class MemoryStore:
             return None
         return kept.stored
 
-    def _set(self, write: Write) -> None:
+    def _set(self, write: ConditionalWrite) -> None:
         if write.meta is None:
             self._entries.pop(write.key, None)
             return
@@ -89,7 +89,7 @@ class MemoryStore:
             expires = kept.expires if kept else None
         else:
             expires = None if write.ttl == FOREVER else self._clock() + write.ttl
-        self._entries[write.key] = _Kept(Stored(write.meta, write.value), expires)
+        self._entries[write.key] = _Kept(StoredEntry(write.meta, write.value), expires)
 
     def _generation(self, generation_key: str) -> str:
         return self._generations.setdefault(generation_key, secrets.token_hex(8))

@@ -32,7 +32,7 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-from relay.cache.store import FOREVER, KEEP, Stored, Write
+from relay.cache.store import FOREVER, KEEP, ConditionalWrite, StoredEntry
 from relay.errors import RelayError, Unavailable
 
 # ARGV: ttl in milliseconds ('' keep, '0' none); '1' if there are values; lengths, 4 bytes each; and in one
@@ -132,10 +132,10 @@ class RedisStore:
     def close(self) -> None:
         self._redis.close()
 
-    def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[Stored | None], str]:
+    def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[StoredEntry | None], str]:
         with self._errors():
             self._know(generation_key)
-            entries: list[Stored | None] = []
+            entries: list[StoredEntry | None] = []
             raw = None
             for part in _parts(keys, _READS_PER_PIPELINE) or [[]]:
                 pipeline = self._redis.pipeline(transaction=False)
@@ -144,10 +144,10 @@ class RedisStore:
                 # Last, so that entry and generation were both current when the entry was read (I6).
                 pipeline.execute_command("GET", generation_key)
                 *found, raw = pipeline.execute()
-                entries += [None if meta is None else Stored(meta, value) for meta, value in found]
+                entries += [None if meta is None else StoredEntry(meta, value) for meta, value in found]
             return entries, self._begin(generation_key) if raw is None else raw.decode()
 
-    def compare_and_set(self, writes: Sequence[Write]) -> dict[str, bytes | None]:
+    def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
         lost: dict[str, bytes | None] = {}
         with self._errors():
             calls = list(_calls(writes))
@@ -243,7 +243,7 @@ class RedisStore:
             raise RelayError(f"Redis at {self.address}: {error}") from error
 
 
-def _calls(writes: Sequence[Write]) -> Iterator[_Call]:
+def _calls(writes: Sequence[ConditionalWrite]) -> Iterator[_Call]:
     """Return keys and arguments of the script's calls that make the writes."""
     for (ttl, valued), group in groupby(sorted(writes, key=_kind), key=_kind):
         head = (_milliseconds(ttl), b"1" if valued else b"0")
@@ -267,7 +267,7 @@ def _joined(texts: Sequence[bytes]) -> tuple[bytes, bytes]:
     return pack(f">{len(texts)}I", *map(len, texts)), b"".join(texts)
 
 
-def _kind(write: Write) -> tuple[float, bool]:
+def _kind(write: ConditionalWrite) -> tuple[float, bool]:
     return write.ttl, write.value is not None
 
 

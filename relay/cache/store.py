@@ -19,14 +19,14 @@ READ = b"?"
 """As an expected meta: one that never stands anywhere, so that the write is a read of the meta."""
 
 
-class Stored(NamedTuple):
+class StoredEntry(NamedTuple):
     """An entry as a store holds it: the entry's JSON, and the value's bytes, None where it has none."""
 
     meta: bytes
     value: bytes | None
 
 
-class Write(NamedTuple):
+class ConditionalWrite(NamedTuple):
     """One compare-and-set.
 
     ``expected``: the meta that has to stand there, None for nothing. ``meta``: what takes its place, None
@@ -49,10 +49,10 @@ class Store(Protocol):
     is then not known, and making it again does no harm.
     """
 
-    def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[Stored | None], str]:
+    def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[StoredEntry | None], str]:
         """Return the entries, and the generation as it was read *after* the last of them."""
 
-    def compare_and_set(self, writes: Sequence[Write]) -> dict[str, bytes | None]:
+    def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
         """Make each write whose key stands as expected; the keys are distinct.
 
         Return the others by key, each with the meta that stands there instead (None: nothing).

@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from relay.cache.entry import Entry, Loaded, State, Tokens, decode, encode, filled, leased, released
-from relay.cache.store import FOREVER, KEEP, Store, Write, entry_key, generation_key
+from relay.cache.entry import Entry, LoadedValue, State, Tokens, decode, encode, filled, leased, released
+from relay.cache.store import FOREVER, KEEP, ConditionalWrite, Store, entry_key, generation_key
 from relay.errors import Unavailable
 
 _log = logging.getLogger(__name__)
 
-Load = Callable[[str, Tokens | None], Loaded]
+Load = Callable[[str, Tokens | None], LoadedValue]
 """Loads one key. The second argument is what the read is to be compared with, None for nothing."""
 
-LoadMany = Callable[[Mapping[str, Tokens | None]], Mapping[str, Loaded]]
+LoadMany = Callable[[Mapping[str, Tokens | None]], Mapping[str, LoadedValue]]
 """Loads the keys of the mapping, each to be compared with its value; returns all of them."""
 
 _CLOCK_SLACK = 2  # lease times: clocks and settings of other processes may differ by one
@@ -134,7 +134,7 @@ class TokenCache:
         now = self._clock()
         busy: list[str] = []
         leases: dict[str, _Lease] = {}
-        writes: list[Write] = []
+        writes: list[ConditionalWrite] = []
         for key, stored in zip(keys, found, strict=True):
             entry = decode(stored.meta) if stored else None
             if stored and entry and entry.serves(generation, now):
@@ -146,7 +146,7 @@ class TokenCache:
                 meta = encode(lease, self._nonce())
                 leases[key] = _Lease(lease, meta)
                 expected = stored.meta if stored else None
-                writes.append(Write(self._name(key), expected, meta, None, self._lease_ttl(entry, lease)))
+                writes.append(ConditionalWrite(self._name(key), expected, meta, None, self._lease_ttl(entry, lease)))
         lost = self._write(writes)
         busy += [key for key in leases if self._name(key) in lost]
         self._fill({k: v for k, v in leases.items() if self._name(k) not in lost}, load_many, results)
@@ -169,7 +169,7 @@ class TokenCache:
             self._write([self._release(key, lease) for key, lease in leases.items()])
             raise
         until = self._clock() + self.value_ttl if self.value_ttl is not None else 0.0
-        fills: dict[str, Write] = {}
+        fills: dict[str, ConditionalWrite] = {}
         releases = []
         for key, lease in leases.items():
             entry = filled(lease.entry, values[key], until)
@@ -178,13 +178,13 @@ class TokenCache:
             else:
                 meta = encode(entry, self._nonce())
                 ttl = self._value_ttl(entry)
-                fills[key] = Write(self._name(key), lease.meta, meta, values[key].value, ttl)
+                fills[key] = ConditionalWrite(self._name(key), lease.meta, meta, values[key].value, ttl)
         lost = self._write([*fills.values(), *releases])
         for key in leases:
             stored = key in fills and self._name(key) not in lost
             results[key] = Cached(values[key].value, Outcome.FILLED if stored else Outcome.DROPPED)
 
-    def _write(self, writes: list[Write]) -> set[str]:
+    def _write(self, writes: list[ConditionalWrite]) -> set[str]:
         """Write, and return the names not written. A cache that fails must not fail its application."""
         if not writes:
             return set()
@@ -194,10 +194,10 @@ class TokenCache:
             self._unreachable(error)
             return {write.key for write in writes}
 
-    def _release(self, key: str, lease: _Lease) -> Write:
+    def _release(self, key: str, lease: _Lease) -> ConditionalWrite:
         entry = released(lease.entry)
         meta = None if entry is None else encode(entry, self._nonce())
-        return Write(self._name(key), lease.meta, meta, None, KEEP)
+        return ConditionalWrite(self._name(key), lease.meta, meta, None, KEEP)
 
     def _lease_ttl(self, entry: Entry | None, lease: Entry) -> float:
         # A lease over a tombstone stands for it too, and lasts as long as that: no shorter, or a late read

@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from relay.operations.status import ShardStatus, SourceStatus, Status
+from relay.operations.status import RelayStatus, ShardStatus, SourceStatus
 
 _COLOURS = {"reading": "green", "planned": "yellow", "finished": "dim", "gone": "bold red"}
 _ORDER = {"reading": 0, "planned": 1, "gone": 2, "finished": 3}
 
 
-def show(status: Status, *, every: bool) -> None:
+def show(status: RelayStatus, *, every: bool) -> None:
     """Print it to stdout: the unfinished shards first, the finished ones only if ``every``."""
     console = Console(highlight=False, markup=False, emoji=False)
     workers = len(status.members)

@@ -68,7 +68,7 @@ def read(path: Path, environment: Mapping[str, str] | None = None) -> Document:
     try:
         root = loader.get_single_node()
         if root is not None:
-            _Reader(document, loader, os.environ if environment is None else environment).take(root, ())
+            _NodeReader(document, loader, os.environ if environment is None else environment).take(root, ())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
@@ -91,7 +91,7 @@ def _loader(document: Document, text: str) -> yaml.SafeLoader:
 
 
 @dataclass
-class _Reader:
+class _NodeReader:
     """Turns nodes into plain data, noting places in ``document``."""
 
     document: Document

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from relay.cache import Load, Outcome, TokenCache
-from relay.demo.truth import Event
+from relay.demo.truth import PublishedChange
 from relay.demo.workload import Item, cache_key, version_in
 
 
@@ -70,7 +70,9 @@ def version_of(value: bytes | None) -> int | None:
 
 
 def stale_reads(
-    reads: Sequence[Read], events: Mapping[Item, Sequence[Event]], applied_at: Callable[[Event], float | None]
+    reads: Sequence[Read],
+    events: Mapping[Item, Sequence[PublishedChange]],
+    applied_at: Callable[[PublishedChange], float | None],
 ) -> list[str]:
     """Every read is at least as new as the last invalidation applied before it began (I6).
 

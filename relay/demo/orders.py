@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from typing import Any, ClassVar, NamedTuple
 
 from relay.cache import Load
-from relay.demo.truth import Event
+from relay.demo.truth import PublishedChange
 from relay.demo.workload import Item, Workload
 
 TABLE = "orders"
@@ -62,7 +62,7 @@ class Orders(ABC):
     def incidents(self) -> list[Incident]:
         """Return what happens while it is written to, in order."""
 
-    def problems(self, events: Iterable[Event]) -> list[str]:
+    def problems(self, events: Iterable[PublishedChange]) -> list[str]:
         """Say in what the changes on the topic do not show what the incidents did."""
         return []
 

@@ -15,9 +15,9 @@ from relay.config import Config
 from relay.demo import truth
 from relay.demo.application import Read, stale_reads, version_of
 from relay.demo.orders import TABLE, Orders
-from relay.demo.truth import Event
+from relay.demo.truth import PublishedChange
 from relay.demo.watching import BatchLog, TopicWatch
-from relay.demo.workload import Item, Workload, Write, cache_key
+from relay.demo.workload import Item, RecordedWrite, Workload, cache_key
 
 _SHOWN = 8
 
@@ -81,7 +81,7 @@ class Result:
 def compare(
     config: Config,
     orders: Orders,
-    history: Mapping[Item, Sequence[Write]],
+    history: Mapping[Item, Sequence[RecordedWrite]],
     watch: TopicWatch,
     batches: Mapping[str, BatchLog],
     reads: Sequence[Read],
@@ -91,7 +91,7 @@ def compare(
 
     result = Result()
     events = sorted(watch.events, key=lambda event: (event.partition, event.offset))
-    by_item: dict[Item, list[Event]] = defaultdict(list)
+    by_item: dict[Item, list[PublishedChange]] = defaultdict(list)
     for event in events:
         by_item[event.item].append(event)
     final = truth.final_versions(history)
@@ -135,13 +135,13 @@ def compare(
     return result
 
 
-def _by_shard(events: Iterable[Event]) -> dict[str, int]:
+def _by_shard(events: Iterable[PublishedChange]) -> dict[str, int]:
     """Return how many changes came from each shard; nothing if there is only one."""
     counts = Counter(event.shard.partition("/")[2] for event in events)
     return {f"  from shard {shard}": n for shard, n in sorted(counts.items())} if len(counts) > 1 else {}
 
 
-def ends(events: Iterable[Event]) -> dict[int, int]:
+def ends(events: Iterable[PublishedChange]) -> dict[int, int]:
     """Return, per partition, the offset after its last change."""
     found: dict[int, int] = {}
     for event in events:
@@ -158,13 +158,15 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def _latencies(
-    written: Mapping[str, float], events: Sequence[Event], reached: Callable[[Event], float | None]
+    written: Mapping[str, float], events: Sequence[PublishedChange], reached: Callable[[PublishedChange], float | None]
 ) -> list[float]:
     times = ((written.get(event.event_id), reached(event)) for event in events)
     return [(end - begin) * 1000 for begin, end in times if begin is not None and end is not None]
 
 
-def acknowledged(history: Mapping[Item, Sequence[Write]], by_item: Mapping[Item, Sequence[Event]]) -> dict[str, float]:
+def acknowledged(
+    history: Mapping[Item, Sequence[RecordedWrite]], by_item: Mapping[Item, Sequence[PublishedChange]]
+) -> dict[str, float]:
     """Return when the write of each change was acknowledged. The warm-up is left out: nothing ran yet."""
     return {
         event.event_id: write.acknowledged
@@ -192,7 +194,7 @@ def _living(cached: Mapping[Item, int | None]) -> dict[Item, int]:
     return {item: version for item, version in cached.items() if version is not None}
 
 
-def _check_log(logged: Sequence[str], events: Sequence[Event]) -> list[str]:
+def _check_log(logged: Sequence[str], events: Sequence[PublishedChange]) -> list[str]:
     times, wanted = Counter(logged), {event.event_id for event in events}
     return [
         *(f"event {name} stands in it {n} times" for name, n in times.items() if n > 1),

@@ -10,14 +10,14 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from relay.avro.decode import decode
-from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, Write, version_in
+from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, RecordedWrite, version_in
 from relay.errors import RelayError
 
 _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class PublishedChange:
     """One change as a reader of the topic sees it. ``version`` None is a delete. ``columns``: of a new row."""
 
     item: Item
@@ -32,7 +32,7 @@ class Event:
     columns: frozenset[str]
 
 
-def read_topic(client: Mapping[str, Any], topic: str, schemas: Any) -> list[Event]:
+def read_topic(client: Mapping[str, Any], topic: str, schemas: Any) -> list[PublishedChange]:
     """Read the changes of ``topic`` from its beginning to its present end."""
     return [event(*found) for found in read_changes(client, topic, schemas)]
 
@@ -73,10 +73,10 @@ def read_changes(client: Mapping[str, Any], topic: str, schemas: Any) -> list[tu
         consumer.close()
 
 
-def event(partition: int, offset: int, change: Mapping[str, Any]) -> Event:
+def event(partition: int, offset: int, change: Mapping[str, Any]) -> PublishedChange:
     """Return the event of a decoded change."""
     new = change["new"]
-    return Event(
+    return PublishedChange(
         item=(change["key"][HASH_KEY], str(change["key"][RANGE_KEY])),
         version=_version(new),
         operation=change["operation"],
@@ -94,9 +94,9 @@ def _version(image: str | Mapping[str, Any] | None) -> int | None:
     return version_in(image) if image is not None else None
 
 
-def check_topic(history: Mapping[Item, Sequence[Write]], events: Iterable[Event]) -> list[str]:
+def check_topic(history: Mapping[Item, Sequence[RecordedWrite]], events: Iterable[PublishedChange]) -> list[str]:
     """Every write exactly once, in order per item, and one partition per hash key (I1, I2, I3)."""
-    seen: dict[Item, list[Event]] = defaultdict(list)
+    seen: dict[Item, list[PublishedChange]] = defaultdict(list)
     partitions: dict[str, set[int]] = defaultdict(set)
     ids: Counter[str] = Counter()
     for one in sorted(events, key=lambda e: (e.partition, e.offset)):
@@ -111,7 +111,7 @@ def check_topic(history: Mapping[Item, Sequence[Write]], events: Iterable[Event]
     ]
 
 
-def _check_item(writes: Sequence[Write], events: Sequence[Event]) -> Iterator[str]:
+def _check_item(writes: Sequence[RecordedWrite], events: Sequence[PublishedChange]) -> Iterator[str]:
     expected = [write.version for write in writes]
     got = [one.version for one in events]
     if expected != got:
@@ -131,7 +131,7 @@ def _check_item(writes: Sequence[Write], events: Sequence[Event]) -> Iterator[st
         before = one.version
 
 
-def final_versions(history: Mapping[Item, Sequence[Write]]) -> dict[Item, int]:
+def final_versions(history: Mapping[Item, Sequence[RecordedWrite]]) -> dict[Item, int]:
     """The version each living item ends at."""
     return {item: writes[-1].version for item, writes in history.items() if writes and writes[-1].version is not None}
 

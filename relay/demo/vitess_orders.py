@@ -23,7 +23,7 @@ from pymysql.cursors import Cursor
 
 from relay.cache import Load, VitessLoader
 from relay.demo.orders import TABLE, Incident, Orders
-from relay.demo.truth import Event
+from relay.demo.truth import PublishedChange
 from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, Planned, Workload, Writer, cache_key, item_of
 from relay.keyrange import KeyRange
 from relay.services.vitess import Vitess
@@ -122,7 +122,7 @@ class VitessOrders(Orders):
     def incidents(self) -> list[Incident]:
         return [Incident(0.3, self._alter), Incident(0.5, self._split)]
 
-    def problems(self, events: Iterable[Event]) -> list[str]:
+    def problems(self, events: Iterable[PublishedChange]) -> list[str]:
         shards, columns = set(), set()
         for event in events:
             shards.add(event.shard)

@@ -14,7 +14,7 @@ import orjson
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from relay.avro.decode import decode
-from relay.demo.truth import Event, event
+from relay.demo.truth import PublishedChange, event
 from relay.errors import RelayError
 from relay.kafka.failures import passes
 
@@ -25,7 +25,7 @@ class TopicWatch(threading.Thread):
     def __init__(self, client: Mapping[str, Any], topic: str, partitions: int, schemas: Any) -> None:
         super().__init__(name="topic-watch", daemon=True)
         self.topic = topic
-        self.events: list[Event] = []
+        self.events: list[PublishedChange] = []
         self.arrived: dict[str, float] = {}
         self.failure: BaseException | None = None
         self._schemas = schemas
@@ -102,7 +102,7 @@ class BatchLog:
                 self._take(orjson.loads(line))
         return self
 
-    def applied_at(self, change: Event) -> float | None:
+    def applied_at(self, change: PublishedChange) -> float | None:
         """Return when ``change`` had been applied, None if it has not been."""
         offsets = self._offsets[change.partition]
         at = bisect_right(offsets, change.offset)

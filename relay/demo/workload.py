@@ -28,7 +28,7 @@ Planned = Sequence[tuple[Item, int | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class RecordedWrite:
     """One acknowledged write: ``version`` None is a delete. ``begun``, ``acknowledged``: epoch seconds."""
 
     item: Item
@@ -49,7 +49,7 @@ class Writer(threading.Thread, ABC):
         self.items: list[Item] = [
             (f"customer-{c:03}", str(number * 1_000_000 + o)) for c in range(customers) for o in range(orders)
         ]
-        self.writes: list[Write] = []
+        self.writes: list[RecordedWrite] = []
         self.failure: BaseException | None = None
         self._next: dict[Item, int] = defaultdict(int)
         self._alive: set[Item] = set()
@@ -108,7 +108,7 @@ class Writer(threading.Thread, ABC):
     def wrote(self, begun: float, *done: tuple[Item, int | None]) -> None:
         """Note down what was acknowledged just now."""
         for item, version in done:
-            self.writes.append(Write(item, version, begun, time.time()))
+            self.writes.append(RecordedWrite(item, version, begun, time.time()))
             if version is None:
                 self._alive.discard(item)
             else:
@@ -157,11 +157,11 @@ class Workload:
     def count(self) -> int:
         return sum(len(writer.writes) for writer in self.writers)
 
-    def stop(self) -> dict[Item, list[Write]]:
+    def stop(self) -> dict[Item, list[RecordedWrite]]:
         """Stop, and return the acknowledged writes of every item, in order. Raises a writer's failure."""
         for writer in self.writers:
             writer.stop()
-        history: dict[Item, list[Write]] = {}
+        history: dict[Item, list[RecordedWrite]] = {}
         for writer in self.writers:
             writer.join()
             writer.close()

@@ -22,7 +22,7 @@ from relay.dynamodb.start import HORIZON, begin_at_token
 from relay.dynamodb.values import image_json
 from relay.errors import ConfigError, StreamGone, Unavailable
 from relay.lineage import Checkpoint, Shard, StreamId
-from relay.source import Begin
+from relay.source import StartingPoints
 from relay.stream_token import StreamToken
 from relay.table import TableSchema
 
@@ -95,7 +95,7 @@ class DynamoDBSource:
         identity = orjson.dumps(["dynamodb", self.session.stream_arn])
         return hashlib.blake2b(identity, digest_size=8).hexdigest()
 
-    def begin(self, shards: Sequence[Shard], now: float) -> Begin:
+    def begin(self, shards: Sequence[Shard], now: float) -> StartingPoints:
         if isinstance(self.config.start, StartAtToken):
             if self.config.start.stream_arn != self.session.stream_arn:
                 raise ConfigError(
@@ -105,7 +105,7 @@ class DynamoDBSource:
             return begin_at_token(StreamToken.from_json(self.config.start.content), shards, self.shards, now)
         since = self.config.start_since(now)
         start = HORIZON if since is None else {"since": since}
-        return Begin({shard.id: start for shard in shards})
+        return StartingPoints({shard.id: start for shard in shards})
 
     def take_heads(self, shards: Sequence[Shard]) -> None:
         """For `start: latest`, stand at the head of every shard now, before the plan's time is taken.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from relay.lineage import PASSED, Checkpoint, Plan, Shard, ShardState
-from relay.source import Begin
+from relay.source import StartingPoints
 from relay.stream_token import InvalidStream, Position, ShardToken, StreamToken
 
 HORIZON: Mapping[str, Any] = {"type": "trim_horizon"}
@@ -17,7 +17,7 @@ HORIZON: Mapping[str, Any] = {"type": "trim_horizon"}
 
 def begin_at_token(
     token: StreamToken, listed: Sequence[Shard], list_again: Callable[[], Sequence[Shard]], now: float
-) -> Begin:
+) -> StartingPoints:
     """Return the start of every shard of ``listed``: where ``token`` stands in it, else its horizon.
 
     What the token has read to its end is passed. An active shard that is not listed, twice, is lost: its children
@@ -48,7 +48,7 @@ def begin_at_token(
         for shard in (*standing.active, *sorted(standing.ahead))
         if shard not in shards and shard not in standing.finished
     }
-    return Begin(starts, lost)
+    return StartingPoints(starts, lost)
 
 
 def token_of(stream_arn: str, checkpoints: Mapping[str, Checkpoint], plan: Plan) -> StreamToken:

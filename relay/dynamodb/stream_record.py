@@ -17,7 +17,7 @@ Image = Mapping[str, Any]
 Unpack = Callable[[Image], Any]
 
 
-class Event(TypedDict):
+class EventMeta(TypedDict):
     """``type``: insert, modify or remove."""
 
     id: str
@@ -31,7 +31,7 @@ class Meta(TypedDict):
     """
 
     created_at: datetime
-    event: Event
+    event: EventMeta
     sequence_number: str
     shard_id: str
     user_identity: Mapping[str, str] | None

@@ -24,7 +24,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
-from relay.kafka.settings import Settings
+from relay.kafka.settings import KafkaSettings
 from relay.kafka.topics import SILENT
 from relay.lineage import Checkpoint, Gap, ShardState, StreamId
 
@@ -116,7 +116,7 @@ def find(view: CheckpointView, gap: Gap) -> PendingGap | None:
     return next((loss for loss in losses(view, stream) if loss.id == gap.id), None)
 
 
-def decided(settings: Settings, view: CheckpointView, gap: Gap, timeout: float) -> Decision | None:
+def decided(settings: KafkaSettings, view: CheckpointView, gap: Gap, timeout: float) -> Decision | None:
     """Return what was decided about ``gap``; without a decision write it down as pending. Raises ``Unavailable``."""
     stream = StreamId(gap.source, gap.label)
     # What was decided a moment ago must not be replaced.
@@ -128,7 +128,7 @@ def decided(settings: Settings, view: CheckpointView, gap: Gap, timeout: float) 
     return known.decision if known is not None else None
 
 
-def write(settings: Settings, loss: PendingGap) -> None:
+def write(settings: KafkaSettings, loss: PendingGap) -> None:
     """Write ``loss`` down, and return once it is. Raises ``Unavailable``. See the module on why without the fence."""
     failures: list[KafkaError] = []
 

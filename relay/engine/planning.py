@@ -15,7 +15,7 @@ from relay.engine.journals import renamed
 from relay.errors import ConfigError, RelayError
 from relay.kafka.checkpoints import CheckpointView
 from relay.lineage import Checkpoint, Gap, Plan, StreamId
-from relay.source import Begin, Source
+from relay.source import Source, StartingPoints
 from relay.table import TableSchema
 
 
@@ -74,7 +74,7 @@ class Planning:
             shards, past = renamed(begin.shards, before, checkpoints)
         return Plan(requested, now, shards, before.keys, before.config_hash, gap.id, floor, before.hashed, past), gap
 
-    def _begin(self) -> tuple[float, Begin]:
+    def _begin(self) -> tuple[float, StartingPoints]:
         shards = self.source.shards()
         self.source.take_heads(shards)
         now = self.clock()

@@ -23,8 +23,8 @@ from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.identity import Identity
 from relay.kafka.publisher import Aborted, Fenced, Probe, Publisher
-from relay.kafka.settings import Settings
-from relay.kafka.transaction import Transaction
+from relay.kafka.settings import KafkaSettings
+from relay.kafka.transaction import OpenTransaction
 from relay.lineage import Checkpoint, Gap, StreamId
 from relay.observe.metrics import Metrics
 from relay.source import Page, Source
@@ -58,7 +58,7 @@ class Publishing:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: KafkaSettings,
         group: Assignment,
         view: CheckpointView,
         outboxes: TopicWriters,
@@ -242,12 +242,12 @@ class Publishing:
         committed = self._view.checkpoints.get(stream, {}).get(gap.shard or "")
         return committed is not None and committed.gap == gap.id
 
-    def _new_transaction(self) -> Transaction:
+    def _new_transaction(self) -> OpenTransaction:
         for _ in range(3):
             publishers: list[Publisher] = []
             try:
                 publishers.extend(map(self._open_publisher, self._identity.transactional_ids))
-                return Transaction(publishers, self._group, self.settings.checkpoints)
+                return OpenTransaction(publishers, self._group, self.settings.checkpoints)
             except (Aborted, Fenced) as error:
                 log.info("%s is in use (%s)", self._identity.transactional_id, error)
                 for publisher in publishers:

@@ -12,9 +12,9 @@ from confluent_kafka.admin import AdminClient
 
 from relay.config import Config
 from relay.kafka import topics
-from relay.kafka.dead_letters import DeadLetters
+from relay.kafka.dead_letters import DeadLetterWriter
 from relay.kafka.limits import Limits
-from relay.kafka.settings import Settings
+from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import Schemas, TopicWriter
 from relay.table import TableSchema
 
@@ -52,7 +52,7 @@ def open_topic_writers(
     config: Config,
     admin: AdminClient,
     limits: Limits,
-    settings: Settings,
+    settings: KafkaSettings,
     schemas: Schemas,
     tables: Iterable[TableSchema],
 ) -> TopicWriters:
@@ -62,7 +62,7 @@ def open_topic_writers(
     """
     entries = {entry.name: entry for entry in config.sources}
     dead_letters = config.internal("dead_letters")
-    letters = DeadLetters(dead_letters, limits.records[dead_letters])
+    letters = DeadLetterWriter(dead_letters, limits.records[dead_letters])
     records = dict(limits.records)
 
     def make(table: TableSchema) -> TopicWriter:

@@ -30,7 +30,7 @@ from relay.kafka.assignment import Assignment, NotAMember
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.kafka.limits import Limits
 from relay.kafka.publisher import Abandoned, Aborted, Fenced, Probe
-from relay.kafka.settings import Settings
+from relay.kafka.settings import KafkaSettings
 from relay.observe.bars import SnapshotBars
 from relay.observe.observer import Observer
 from relay.observe.server import observing
@@ -59,7 +59,7 @@ class Worker:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: KafkaSettings,
         sources: Sequence[Source],
         outboxes: TopicWriters,
         *,
@@ -352,7 +352,7 @@ def run(
     config: Config,
     *,
     until_caught_up: bool = False,
-    settings: Settings | None = None,
+    settings: KafkaSettings | None = None,
     probe: Probe | None = None,
     reload: Callable[[], Config] | None = None,
 ) -> None:
@@ -367,7 +367,7 @@ def run(
         for source in sources:
             source.connect()
         found = topics.ensure(admin, config, [table.table for source in sources for table in source.tables()])
-        settings = settings or Settings.of(config)
+        settings = settings or KafkaSettings.of(config)
         limits = Limits.of(found, settings.producer)
         settings = replace(settings, producer=limits.producer(settings.producer))
         # Open for as long as tables may change.

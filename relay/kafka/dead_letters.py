@@ -32,7 +32,7 @@ class Sends(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RecordPlace:
     """Where the stub of a change goes, and so the whole one later. ``key``, ``headers``: the record's."""
 
     topic: str
@@ -41,7 +41,7 @@ class Place:
     headers: Headers
 
 
-class DeadLetters:
+class DeadLetterWriter:
     """The topic, as the relay writes to it: in the transaction of the stub. ``largest``: bytes of a record it takes."""
 
     def __init__(self, topic: str, largest: int) -> None:
@@ -49,14 +49,14 @@ class DeadLetters:
         self.largest = largest
 
     def __repr__(self) -> str:
-        return f"<DeadLetters[{self.topic}]>"
+        return f"<DeadLetterWriter[{self.topic}]>"
 
     def send(
         self,
         publisher: Sends,
         change: Change,
         whole: bytes,
-        place: Place,
+        place: RecordPlace,
         *,
         item_key: bytes,
         reason: str,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from relay.kafka.topics import LARGEST_MESSAGE, Found
+from relay.kafka.topics import LARGEST_MESSAGE, FoundTopic
 
 Headers = list[tuple[str, str | bytes | None]]
 
@@ -36,7 +36,7 @@ class Limits:
     batch: int
 
     @classmethod
-    def of(cls, found: Sequence[Found], producer: Mapping[str, Any]) -> Limits:
+    def of(cls, found: Sequence[FoundTopic], producer: Mapping[str, Any]) -> Limits:
         """Return the limits of topics that exist: the least of what producer, broker and topic say."""
         own = int(producer.get("message.max.bytes", LARGEST_MESSAGE))
         records = {each.topic.name: min(own, each.largest_message or own) for each in found}

@@ -30,7 +30,7 @@ PRODUCER: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Settings:
+class KafkaSettings:
     """``client``: for consumers and admin clients. ``producer``: for the transactional producer, complete.
 
     ``transaction_timeout``: seconds, from ``kafka.producer``; the group's timeouts follow from it.
@@ -46,7 +46,7 @@ class Settings:
     group: str
 
     @classmethod
-    def of(cls, config: Config) -> Settings:
+    def of(cls, config: Config) -> KafkaSettings:
         given = dict(config.kafka.producer)
         timeout = float(given.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT * 1000)) / 1000
         # A commit is several small requests in a row: Nagle's algorithm would make each wait for an acknowledgement.

@@ -15,7 +15,7 @@ from relay.avro.encode import ChangeEncoder, Unencodable
 from relay.avro.schema import change_schema
 from relay.change import REDRIVEN, Change, Images, Operation
 from relay.errors import RelayError
-from relay.kafka.dead_letters import NOT_ENCODABLE, TOO_LARGE, DeadLetters, Place, Sends, change_json
+from relay.kafka.dead_letters import NOT_ENCODABLE, TOO_LARGE, DeadLetterWriter, RecordPlace, Sends, change_json
 from relay.kafka.keys import KeyCodec, Partitioner
 from relay.kafka.limits import Headers, record_size
 from relay.kafka.topics import LARGEST_MESSAGE
@@ -52,7 +52,7 @@ class TopicWriter:
         *,
         tombstones: bool = False,
         largest: int = LARGEST_MESSAGE,
-        letters: DeadLetters | None = None,
+        letters: DeadLetterWriter | None = None,
         on_unencodable: Literal["fail", "dead_letter"] = "fail",
     ) -> None:
         self.table = table
@@ -92,9 +92,9 @@ class TopicWriter:
             value = self._encoder.encode(change)
             size = len(value) + len(key)
             if size + _ROOM > self.largest and (size := record_size(value, key, headers)) > self.largest:
-                value, beside = self._set_aside(publisher, change, Place(self.topic, number, key, headers), size)
+                value, beside = self._set_aside(publisher, change, RecordPlace(self.topic, number, key, headers), size)
         except Unencodable as fault:
-            value, beside = self._refused(publisher, change, Place(self.topic, number, key, headers), fault)
+            value, beside = self._refused(publisher, change, RecordPlace(self.topic, number, key, headers), fault)
         publisher.send(self.topic, value, key, number, headers)
         if self.tombstones and change.operation is Operation.DELETE:
             publisher.send(self.topic, None, key, number, headers)
@@ -119,13 +119,13 @@ class TopicWriter:
             headers.append(self._token_header)
         return headers
 
-    def _set_aside(self, publisher: Sends, change: Change, place: Place, size: int) -> tuple[bytes, int]:
+    def _set_aside(self, publisher: Sends, change: Change, place: RecordPlace, size: int) -> tuple[bytes, int]:
         """Keep a change of ``size`` bytes whole among the dead letters. Return its stub, and the bytes kept."""
         whole = self._encoder.encode(_whole(change))
         detail = f"{size} bytes; {self.topic} takes {self.largest}"
         return self._stub(change, place), self._keep(publisher, change, whole, place, TOO_LARGE, detail, "avro")
 
-    def _refused(self, publisher: Sends, change: Change, place: Place, fault: Unencodable) -> tuple[bytes, int]:
+    def _refused(self, publisher: Sends, change: Change, place: RecordPlace, fault: Unencodable) -> tuple[bytes, int]:
         """Do with a change that Avro cannot hold what the config says. Return as ``_set_aside``."""
         if fault.in_key:
             raise fault
@@ -138,7 +138,7 @@ class TopicWriter:
         whole = change_json(_whole(change), self._item_key(change))
         return self._stub(change, place), self._keep(publisher, change, whole, place, NOT_ENCODABLE, str(fault), "json")
 
-    def _stub(self, change: Change, place: Place) -> bytes:
+    def _stub(self, change: Change, place: RecordPlace) -> bytes:
         stub = self._encoder.encode(replace(change, old=None, new=None, images=Images.OMITTED))
         size = record_size(stub, place.key, place.headers)
         if size > self.largest:
@@ -154,7 +154,7 @@ class TopicWriter:
         publisher: Sends,
         change: Change,
         whole: bytes,
-        place: Place,
+        place: RecordPlace,
         reason: str,
         detail: str,
         encoding: Literal["avro", "json"],

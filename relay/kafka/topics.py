@@ -73,7 +73,7 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundTopic:
     """What there is of a needed topic. ``problem``: why it cannot serve, empty if it can or is missing.
 
     ``hint``: what might be better about it, for ``relay check`` alone.
@@ -152,14 +152,14 @@ def existing(admin: AdminClient, config: Config) -> dict[str, TopicMetadata]:
     return _metadata(admin, config, _CONNECT_TIMEOUT, []).topics
 
 
-def survey(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[Found]:
+def survey(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[FoundTopic]:
     """Look at every topic that relaying ``tables`` needs. ``Unavailable`` if a broker does not answer."""
     topics = needed(config, tables)
     cluster = _metadata(admin, config, _CONNECT_TIMEOUT, [])
     there = cluster.topics
     settings = _settings(admin, config, [topic.name for topic in topics if topic.name in there])
     return [
-        Found(
+        FoundTopic(
             topic,
             exists=True,
             problem=_problem(topic, there[topic.name], settings[topic.name]),
@@ -168,12 +168,12 @@ def survey(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[Fo
             compacted="compact" in settings[topic.name].get("cleanup.policy", ""),
         )
         if topic.name in there
-        else Found(topic, exists=False)
+        else FoundTopic(topic, exists=False)
         for topic in topics
     ]
 
 
-def ensure(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[Found]:
+def ensure(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[FoundTopic]:
     """Create the topics that are missing, and wait until they can be written to. Return them all.
 
     Raises ``Unavailable`` when one that exists cannot serve, or one cannot be created.
@@ -199,7 +199,7 @@ def ensure(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[Fo
     return _serving(admin, config, tables)
 
 
-def _serving(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[Found]:
+def _serving(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[FoundTopic]:
     """Return the survey. Raises ``Unavailable`` with every problem in it."""
     found = survey(admin, config, tables)
     if problems := [topic.problem for topic in found if topic.problem]:

@@ -26,7 +26,7 @@ _COMMITS = 0.05  # the share of the time that commits may take while work keeps 
 _LONGEST_EVER = 1.0
 
 
-class Transaction:
+class OpenTransaction:
     """The transaction being filled; it begins with the first record and is reused after its end.
 
     ``publishers``: take turns, each after the commit of the one before it. The broker refuses the next transaction of

@@ -6,7 +6,7 @@ import logging
 import re
 from collections.abc import Iterable
 
-from relay.mysql.connection import Server
+from relay.mysql.connection import ServerConnection
 
 log = logging.getLogger(__name__)
 
@@ -16,7 +16,7 @@ _KEY = re.compile(rf"CONSTRAINT {_NAME} FOREIGN KEY \([^)]*\) REFERENCES {_NAME}
 _ACTION = re.compile(r"ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)")
 
 
-def warn_of_cascades(source: str, server: Server, database: str, tables: Iterable[str]) -> None:
+def warn_of_cascades(source: str, server: ServerConnection, database: str, tables: Iterable[str]) -> None:
     """I1: say of each foreign key that changes rows of ``tables`` unseen that it does. Raises ``Unavailable``."""
     if server.logs_cascades:
         return

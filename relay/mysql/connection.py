@@ -19,7 +19,7 @@ from pymysql.cursors import Cursor
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidError, GtidSet, parse
-from relay.mysql.errors import Denied, Diverged, Interrupted, NotCarried, Purged
+from relay.mysql.errors import BinlogPurged, Denied, Diverged, Interrupted, NotCarried
 
 CONNECT_TIMEOUT = 10.0
 READ_TIMEOUT = 30.0
@@ -58,7 +58,7 @@ _VARIABLES = (
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class Login:
     """Where a server is and who reads there. ``ssl``: None for a connection that is not encrypted."""
 
     host: str
@@ -91,10 +91,10 @@ class Account:
             raise translated(fault, self.address) from None
 
 
-class Server:
+class ServerConnection:
     """A server that was connected to; ``connect`` makes it. Used by one thread at a time."""
 
-    def __init__(self, account: Account, connection: Connection[Cursor]) -> None:
+    def __init__(self, account: Login, connection: Connection[Cursor]) -> None:
         self.account = account
         self._connection = connection
         self.settings: Mapping[str, str] = self._settings()
@@ -109,7 +109,7 @@ class Server:
         self.clock_error = time.time() - asked
 
     def __repr__(self) -> str:
-        return f"<Server[{self.account.address}: {self.flavour} {self.version}]>"
+        return f"<ServerConnection[{self.account.address}: {self.flavour} {self.version}]>"
 
     @property
     def is_mariadb(self) -> bool:
@@ -234,12 +234,12 @@ def _on(value: str | None) -> bool:
 
 def connect(
     host: str, port: int = 3306, user: str = "", password: str = "", ssl: tls.SSLContext | None = None
-) -> Server:
+) -> ServerConnection:
     """Connect to a server. Raises ``Interrupted``, ``Denied``, ``Unavailable``."""
-    account = Account(host, port, user, password, ssl)
+    account = Login(host, port, user, password, ssl)
     connection = account.connect()
     try:
-        return Server(account, connection)
+        return ServerConnection(account, connection)
     except BaseException:
         connection.close()
         raise
@@ -275,5 +275,5 @@ def refusal(code: int, text: str, address: str) -> RelayError:
     if any(each in lower for each in _ELSEWHERE):
         return Diverged(said)
     if "purged" in lower or "could not find first log" in lower or "could not find gtid state" in lower:
-        return Purged(said)
+        return BinlogPurged(said)
     return Unavailable(said)

@@ -17,7 +17,7 @@ class Denied(Unavailable):
     """The server answers and refuses: wrong password, a privilege that is missing, a setting that does not fit."""
 
 
-class Purged(Unavailable):
+class BinlogPurged(Unavailable):
     """The server does not have the binlogs any more that the position needs. Another server may have them."""
 
 
@@ -29,5 +29,5 @@ class NotCarried(RelayError):
     """An event that cannot be turned into changes without losing or inventing some: it names table and position."""
 
 
-class Incident(NotCarried):
+class IncidentEvent(NotCarried):
     """The server itself says that changes may be missing from its binlog at this place."""

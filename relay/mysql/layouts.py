@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from relay.errors import RelayError
 from relay.mysql.cascades import warn_of_cascades
-from relay.mysql.connection import Server
+from relay.mysql.connection import ServerConnection
 from relay.sql.definitions import Definition, ask
 from relay.sql.layouts import LeftOut, MadeOnce
 from relay.sql.statements import Classified, Kind
@@ -74,7 +74,7 @@ class Layouts:
         """Return the names of the tables that were seen."""
         return list(self._last)
 
-    def describe(self, server: Server) -> list[TableSchema]:
+    def describe(self, server: ServerConnection) -> list[TableSchema]:
         """Return the schemas of the tables that the server has now.
 
         Raises ``Unavailable``, ``RelayError`` for tables of the config that are not there or cannot be carried.
@@ -96,7 +96,7 @@ class Layouts:
             self._last[name] = before  # a stream knows better what its rows are than the present
         return table
 
-    def _definitions(self, server: Server) -> Mapping[str, Definition]:
+    def _definitions(self, server: ServerConnection) -> Mapping[str, Definition]:
         try:
             return ask(server.execute, self.database, self._named or None)
         except ValueError as error:

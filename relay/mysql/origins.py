@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from relay.errors import RelayError
 from relay.gtid import GtidError, GtidSet, parse
-from relay.mysql.binlog.events import Begin, BinlogEvent, Commit, Rows, Statement
+from relay.mysql.binlog.events import BinlogEvent, Commit, Rows, Statement, TransactionBegin
 from relay.sql.tables import Row, Table, lay_out
 from relay.table import Column
 from relay.token import OriginToken
@@ -34,7 +34,7 @@ class Origin(NamedTuple):
     gtid: str
 
 
-class OriginBegin(Begin):
+class OriginBegin(TransactionBegin):
     """The begin of a transaction that a reshard's replication has applied. ``origin``: None if it was made here."""
 
     origin: Origin | None = None
@@ -142,7 +142,7 @@ class ReplicatedEvents:
         self._events = open_at(start)
         # Up to the last transaction that was given.
         self._before = start.position
-        self._begun: Begin | None = None
+        self._begun: TransactionBegin | None = None
         self._held: list[BinlogEvent] = []
         self._size = 0
         self._has_emptied = False
@@ -163,7 +163,7 @@ class ReplicatedEvents:
     def read(self, timeout: float) -> list[BinlogEvent]:
         told: list[BinlogEvent] = []
         for event in self._events.read(timeout):
-            if isinstance(event, Begin):
+            if isinstance(event, TransactionBegin):
                 self._begin(event, told)
             elif isinstance(event, Rows):
                 self._rows(event, told)
@@ -177,7 +177,7 @@ class ReplicatedEvents:
                 told.append(event)
         return told
 
-    def _begin(self, event: Begin, told: list[BinlogEvent]) -> None:
+    def _begin(self, event: TransactionBegin, told: list[BinlogEvent]) -> None:
         self._begun, self._held, self._size, self._row, self._passes = event, [], 0, None, None
         self._has_emptied = False
         self._deleted.clear()
@@ -225,7 +225,7 @@ class ReplicatedEvents:
         self._before, self._begun, self._held = begun.position, None, []
         return False
 
-    def _judge(self, begun: Begin) -> tuple[bool, Origin | None]:
+    def _judge(self, begun: TransactionBegin) -> tuple[bool, Origin | None]:
         """Return whether the transaction's changes are told, and where they were made."""
         if self._row is None:
             if self._has_emptied and not self._size and self._is_finished(begun.gtid):
@@ -259,7 +259,7 @@ class ReplicatedEvents:
         )
 
 
-def _begin(begun: Begin, origin: Origin | None) -> Begin:
+def _begin(begun: TransactionBegin, origin: Origin | None) -> TransactionBegin:
     if origin is None:
         return begun
     return OriginBegin(

@@ -19,11 +19,11 @@ from relay.gtid import GtidSet, parse
 from relay.lineage import Checkpoint, Gap, Journal, Shard, StreamId
 from relay.mysql.binlog.events import BinlogEvent
 from relay.mysql.binlog.stream import BinlogEvents
-from relay.mysql.connection import Server
+from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Closed
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import TimestampMap
-from relay.mysql.servers import Found, Loss, ShardServers, role_of
+from relay.mysql.servers import LostPosition, ReadableServer, ShardServers, role_of
 from relay.mysql.transactions import ShardTransactions
 from relay.source import Page
 
@@ -47,7 +47,7 @@ class Events(Protocol):
     def close(self) -> None: ...
 
 
-OpenEvents = Callable[[Server, GtidSet], Events]
+OpenEvents = Callable[[ServerConnection, GtidSet], Events]
 
 End = Callable[[GtidSet], tuple[Journal, Mapping[str, Any]] | None]
 """Asked now and then, between two transactions, with the executed set: what follows a shard once others have taken its
@@ -92,8 +92,8 @@ class BinlogShardReader:
         self._seen: dict[str, dict[str, int]] = {}
         self._read_before = ""
         self._events: Events | None = None
-        self._found: Found | None = None
-        self._primary: Server | None = None
+        self._found: ReadableServer | None = None
+        self._primary: ServerConnection | None = None
         self._of_primary: GtidSet = parse("")
         # What the shard had executed, and when it was asked for.
         self._head: tuple[GtidSet, float] | None = None
@@ -224,14 +224,14 @@ class BinlogShardReader:
 
     # ------------------------------------------------------------------ servers
 
-    def _binlog(self, server: Server, executed: GtidSet) -> Events:
+    def _binlog(self, server: ServerConnection, executed: GtidSet) -> Events:
         return BinlogEvents(server, executed, self.layouts, self.layouts.wanted)
 
     def _open(self) -> Gap | None:
         """Connect to a server that can go on. Return what is lost, if none ever can."""
         asked, executed = self.clock(), self.transactions.executed
         found = self.servers.find(executed, self.transactions.local, self._seen, self.transactions.partly)
-        if isinstance(found, Loss):
+        if isinstance(found, LostPosition):
             begin = self.transactions.where()
             self.transactions.jump(found.resume)
             end = self.transactions.where()
@@ -275,7 +275,7 @@ class BinlogShardReader:
         self.transactions.is_local = None
         self.transactions.abort()
 
-    def _learn_state(self, server: Server) -> None:
+    def _learn_state(self, server: ServerConnection) -> None:
         """Learn how far each server has written each domain, as far as that was read."""
         ((text,),) = server.execute("SELECT @@global.gtid_binlog_state")
         read = {domain: sequence for domain, _, sequence in _gtids(str(self.transactions.executed))}
@@ -314,7 +314,7 @@ class BinlogShardReader:
         except Unavailable as error:
             self._lose(error)
 
-    def _ask_head(self, found: Found) -> GtidSet:
+    def _ask_head(self, found: ReadableServer) -> GtidSet:
         """Return what the shard has executed: its primary, if one answers, else the server that is read."""
         head = self._ask_primary() if found.role.is_replica else None
         return found.server.executed() if head is None else head

@@ -20,7 +20,7 @@ from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet, parse
 from relay.keyrange import KeyRange, overlapping, shard_range, shards_covering
 from relay.lineage import Checkpoint, Journal
-from relay.mysql.connection import Server
+from relay.mysql.connection import ServerConnection
 from relay.mysql.origins import CheckpointRow, CheckpointTable
 from relay.mysql.positions import common
 
@@ -121,7 +121,7 @@ class HandingOver:
         self,
         shard: str,
         listed: Callable[[], Sequence[str]],
-        connect: Callable[[str], Server],
+        connect: Callable[[str], ServerConnection],
         checkpoints: CheckpointTable,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -178,7 +178,7 @@ class HandingOver:
                 running += [row.position for row in rows if row.state.lower() == _GROUPS]
         return hop, begins, reached, running
 
-    def _rows(self, server: Server, target: str) -> list[CheckpointRow]:
+    def _rows(self, server: ServerConnection, target: str) -> list[CheckpointRow]:
         found = [row for row in rows_of(server, self._checkpoints) if row.shard == self.shard]
         where = f"{self._checkpoints} of shard {target} ({server.account.address})"
         if not found:
@@ -191,7 +191,7 @@ class HandingOver:
         return found
 
 
-def rows_of(server: Server, checkpoints: CheckpointTable) -> list[CheckpointRow]:
+def rows_of(server: ServerConnection, checkpoints: CheckpointTable) -> list[CheckpointRow]:
     """Return the rows of a target's checkpoint table. Raises ``Unavailable``, with what to do."""
     columns = server.execute(
         "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"

@@ -18,8 +18,8 @@ from pymysql.cursors import DictCursor
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet, MariaDBSet, parse
 from relay.mysql.binlog.files import look_into, purged
-from relay.mysql.connection import Server, translated
-from relay.mysql.errors import Denied, Diverged, Purged
+from relay.mysql.connection import ServerConnection, translated
+from relay.mysql.errors import BinlogPurged, Denied, Diverged
 from relay.mysql.positions import common
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Role:
     domains: frozenset[str] = frozenset()
     in_group: bool = False
 
-    def is_local(self, server: Server, gtid: str) -> bool:
+    def is_local(self, server: ServerConnection, gtid: str) -> bool:
         """Whether a transaction was made on a replica itself, where no other server of the shard gets it from."""
         if not (self.is_replica and self.is_read_only):
             return False
@@ -54,7 +54,7 @@ class Role:
         return gtid.partition(":")[0] == server.uuid.lower()
 
 
-def role_of(server: Server) -> Role:
+def role_of(server: ServerConnection) -> Role:
     """Ask a server what it is. Raises ``Unavailable``; ``Denied``, with the GRANT that is missing: nothing is guessed.
 
     A replica taken for a primary would have lost what it has yet to get; taken for one that is not behind, it would
@@ -71,7 +71,7 @@ def role_of(server: Server) -> Role:
     return Role(is_replica, server.read_only, lag, domains, server.in_group)
 
 
-def _replication(server: Server) -> Sequence[Mapping[str, object]]:
+def _replication(server: ServerConnection) -> Sequence[Mapping[str, object]]:
     statement = "SHOW ALL SLAVES STATUS" if server.is_mariadb else "SHOW REPLICA STATUS"
     try:
         try:
@@ -86,7 +86,7 @@ def _replication(server: Server) -> Sequence[Mapping[str, object]]:
         raise Denied(f"{error}. Whether it is a replica cannot be asked: `{server.grant}`") from None
 
 
-def _named(server: Server, statement: str) -> Sequence[Mapping[str, object]]:
+def _named(server: ServerConnection, statement: str) -> Sequence[Mapping[str, object]]:
     try:
         with server._connection.cursor(DictCursor) as cursor:
             cursor.execute(statement)
@@ -101,16 +101,16 @@ def _lag(status: Mapping[str, object]) -> float:
 
 
 @dataclass
-class Found:
+class ReadableServer:
     """A server to read from. ``executed``: what it had when it was asked."""
 
-    server: Server
+    server: ServerConnection
     role: Role
     executed: GtidSet
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LostPosition:
     """What was read cannot be gone on from anywhere. ``resume``: where to go on, with what is lost before it."""
 
     reason: str
@@ -121,14 +121,14 @@ class Loss:
 class _Looked:
     """What one look at all servers has found. Servers in it are open."""
 
-    found: list[Found] = field(default_factory=list)
+    found: list[ReadableServer] = field(default_factory=list)
     # Those that are no replicas and lack what was read, or went another way.
-    lacking: list[Found] = field(default_factory=list)
-    purged: list[Found] = field(default_factory=list)
+    lacking: list[ReadableServer] = field(default_factory=list)
+    purged: list[ReadableServer] = field(default_factory=list)
     # Why the others are of no use now; they may be later.
     waits: list[str] = field(default_factory=list)
 
-    def close(self, *, but: Found | None = None) -> None:
+    def close(self, *, but: ReadableServer | None = None) -> None:
         for each in (*self.found, *self.lacking, *self.purged):
             if each is not but:
                 each.server.close()
@@ -144,7 +144,7 @@ class ShardServers:
         self,
         shard: str,
         addresses: Callable[[], Sequence[str]],
-        connect: Callable[[str], Server],
+        connect: Callable[[str], ServerConnection],
         *,
         max_lag: float,
         clock: Callable[[], float] = time.monotonic,
@@ -168,9 +168,9 @@ class ShardServers:
         """Remember why a server could not be read, so that others are tried before it."""
         now = self._clock()
         self._avoid[address] = now + _AVOID
-        if isinstance(error, Purged | Diverged):
+        if isinstance(error, BinlogPurged | Diverged):
             # A server that was behind may have what it lacked by now; what was purged does not come back.
-            self._refusals[address] = error, math.inf if isinstance(error, Purged) else now + _AGAIN
+            self._refusals[address] = error, math.inf if isinstance(error, BinlogPurged) else now + _AGAIN
 
     def goes_on(self) -> None:
         """Reading has got further than what was refused."""
@@ -183,7 +183,7 @@ class ShardServers:
         local: GtidSet,
         seen: Mapping[str, Mapping[str, int]],
         partly: Sequence[str] = (),
-    ) -> Found | Loss:
+    ) -> ReadableServer | LostPosition:
         """Return the server to go on with after ``executed``.
 
         ``local``: what of it only one replica has. ``seen``: MariaDB, the last sequence number of each server in each
@@ -215,7 +215,7 @@ class ShardServers:
             near = [each for each in looked.found if each.role.lag <= self.max_lag]
             return near[0].server.account.address if near and near[0].server.account.address != current else None
 
-    def primary(self) -> Server | None:
+    def primary(self) -> ServerConnection | None:
         """Connect to the first server that is no replica; None if none answers."""
         self.has_unasked = False
         for address in self._ordered():
@@ -273,11 +273,11 @@ class ShardServers:
                 f"shard {self.shard}: the position {needed.position} is not one of {address}, which is "
                 f"{server.flavour} {server.version}: give the new database a source of another name"
             )
-        found = Found(server, role, executed)
+        found = ReadableServer(server, role, executed)
         refusal, until = self._refusals.get(address, (None, 0.0))
         if until < self._clock():
             refusal = None
-        if isinstance(refusal, Purged):
+        if isinstance(refusal, BinlogPurged):
             looked.purged.append(found)
         elif not is_behind and not has_diverged and refusal is None:
             looked.found.append(found)
@@ -290,7 +290,7 @@ class ShardServers:
         else:
             looked.lacking.append(found)
 
-    def _lost(self, looked: _Looked, executed: GtidSet, seen: Mapping[str, Mapping[str, int]]) -> Loss:
+    def _lost(self, looked: _Looked, executed: GtidSet, seen: Mapping[str, Mapping[str, int]]) -> LostPosition:
         """Return what is lost, if that is certain. Raises ``Unavailable`` if it is not."""
         if looked.lacking:
             # Nobody sends to a server that follows nobody what it lacks.
@@ -303,12 +303,12 @@ class ShardServers:
                 if resume == executed and new.server.is_mariadb and new.server.account.address in self._refusals:
                     resume = _after_hole(executed, new)
                 self._refusals.clear()
-                return Loss("failover lost transactions", resume)
+                return LostPosition("failover lost transactions", resume)
             looked.waits += [f"{each.server.account.address} lacks some of what was read" for each in looked.lacking]
         elif looked.purged and not looked.waits:
             oldest = min((purged(each.server) for each in looked.purged), key=_Size)
             self._refusals.clear()
-            return Loss("purged", executed | oldest)
+            return LostPosition("purged", executed | oldest)
         reasons = [*looked.waits, *(str(self._refusals[each.server.account.address][0]) for each in looked.purged)]
         gone = ", or remove from `shards` those that are gone for good" if looked.purged else ""
         raise Unavailable(
@@ -327,7 +327,7 @@ class _Size:
         return other.gtids.contains(self.gtids) and self.gtids != other.gtids
 
 
-def _common(executed: GtidSet, new: Found, seen: Mapping[str, Mapping[str, int]]) -> GtidSet:
+def _common(executed: GtidSet, new: ReadableServer, seen: Mapping[str, Mapping[str, int]]) -> GtidSet:
     """Return how far what was read and what a server has are the same."""
     if not isinstance(executed, MariaDBSet):
         return common(executed, new.executed)
@@ -349,7 +349,7 @@ def _common(executed: GtidSet, new: Found, seen: Mapping[str, Mapping[str, int]]
     return parse("MariaDB/" + ",".join(shared))
 
 
-def _after_hole(executed: GtidSet, new: Found) -> GtidSet:
+def _after_hole(executed: GtidSet, new: ReadableServer) -> GtidSet:
     """Return the next place that can be read from, where a server has more than ``executed`` and not its last.
 
     Its files say where they begin; what lies before the first such place is told as lost.
@@ -361,7 +361,7 @@ def _after_hole(executed: GtidSet, new: Found) -> GtidSet:
     return executed | new.executed
 
 
-def _has_all(server: Server, gtids: Sequence[str]) -> bool:
+def _has_all(server: ServerConnection, gtids: Sequence[str]) -> bool:
     """Whether a server that has got as far as these transactions has them, and not others in their place.
 
     Of MariaDB the sets do not say it: the last of a domain stands for all before it, whoever made those.
@@ -376,7 +376,7 @@ def _has_all(server: Server, gtids: Sequence[str]) -> bool:
     return True
 
 
-def _held(server: Server, needed: GtidSet) -> GtidSet:
+def _held(server: ServerConnection, needed: GtidSet) -> GtidSet:
     """Return what a server has: also, of MariaDB, of a domain of which nothing is in its binlog, what it was made with.
 
     Such a domain was idle since the server was copied from another, and MariaDB lets a reader go on after it.
@@ -393,7 +393,7 @@ def _held(server: Server, needed: GtidSet) -> GtidSet:
     return executed | parse("MariaDB/" + ",".join(more)) if more else executed
 
 
-def _written(server: Server) -> dict[str, dict[str, int]]:
+def _written(server: ServerConnection) -> dict[str, dict[str, int]]:
     """Return, of a MariaDB's binlog, the last sequence number of each server in each domain."""
     ((text,),) = server.execute("SELECT @@global.gtid_binlog_state")
     written: dict[str, dict[str, int]] = {}

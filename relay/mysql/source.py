@@ -22,7 +22,7 @@ from relay.lineage import Checkpoint, Shard, StreamId
 from relay.mysql import connection
 from relay.mysql.binlog.events import Statement
 from relay.mysql.binlog.stream import BinlogEvents
-from relay.mysql.connection import Server
+from relay.mysql.connection import ServerConnection
 from relay.mysql.layouts import Layouts
 from relay.mysql.origins import CheckpointTable, Parent, ReplicatedEvents
 from relay.mysql.positions import TimestampMap
@@ -30,7 +30,7 @@ from relay.mysql.reader import BinlogShardReader, Events, OpenEvents
 from relay.mysql.reshard import HandingOver, begin_of_target, first_shards, hop_of, unfinished
 from relay.mysql.servers import ShardServers, role_of
 from relay.mysql.start import TooOld, executed_before
-from relay.source import Begin, ShardReader
+from relay.source import ShardReader, StartingPoints
 from relay.sql.statements import classify
 from relay.sql.tables import Table
 from relay.table import Column, TableSchema
@@ -121,13 +121,13 @@ class MySQLSource:
     def take_heads(self, shards: Sequence[Shard]) -> None:
         """A position that ``begin`` asks for is exact."""
 
-    def begin(self, shards: Sequence[Shard], now: float) -> Begin:
+    def begin(self, shards: Sequence[Shard], now: float) -> StartingPoints:
         names = [shard.name for shard in shards]
         if isinstance(self.config.start, StartAtGtids):
-            return Begin(self._given(self.config.start.positions, names))
+            return StartingPoints(self._given(self.config.start.positions, names))
         since = self.config.start_since(now)
         starts = {name: self._current(name) if since is None else self._since(name, since) for name in names}
-        return Begin({name: {"gtid": executed.position} for name, executed in starts.items()})
+        return StartingPoints({name: {"gtid": executed.position} for name, executed in starts.items()})
 
     def shards(self) -> list[Shard]:
         keyrange = KeyRange.parse(self.config.keyrange)
@@ -212,14 +212,14 @@ class MySQLSource:
 
     # ------------------------------------------------------------------ servers
 
-    def _connect(self, address: str) -> Server:
+    def _connect(self, address: str) -> ServerConnection:
         host, port = host_port(address)
         return connection.connect(host, port, self.config.user or "", self.config.password or "", self._ssl)
 
     def _servers(self, shard: str) -> ShardServers:
         return ShardServers(shard, lambda: self._shards.get(shard, ()), self._connect, max_lag=self.config.max_lag)
 
-    def _any(self, shard: str, *, verified: bool = False) -> Server:
+    def _any(self, shard: str, *, verified: bool = False) -> ServerConnection:
         """Connect to the first server of a shard that answers. Raises ``Unavailable`` with what each says."""
         problems = []
         for address in self._shards[shard]:
@@ -236,7 +236,7 @@ class MySQLSource:
                 problems.append(str(error))
         raise Unavailable(f"source {self.name}: no server of shard {shard} can be read: {'; '.join(problems)}")
 
-    def _verify(self, server: Server) -> None:
+    def _verify(self, server: ServerConnection) -> None:
         server.verify()
         if role_of(server).is_replica:
             server.verify_replica()
@@ -266,7 +266,7 @@ class MySQLSource:
         def empties(event: Statement) -> bool:
             return bool(self.layouts.emptied(classify(event.sql, event.database, event.ansi_quotes)))
 
-        def opened(server: Server, executed: GtidSet) -> Events:
+        def opened(server: ServerConnection, executed: GtidSet) -> Events:
             at: Callable[[GtidSet], Events] = partial(_binlog, server, layout, wanted)
             own = str(server.server_id) if server.is_mariadb else server.uuid.lower()
             return ReplicatedEvents(ended, self._checkpoints, executed, at, empties=empties, own=own)
@@ -282,7 +282,7 @@ def tables_of(entry: MySQLConfig) -> Iterable[str]:
 
 
 def _binlog(
-    server: Server,
+    server: ServerConnection,
     layout: Callable[[str, str, Sequence[Column], Sequence[str]], Table | None],
     wanted: Callable[[str, str], bool],
     executed: GtidSet,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from contextlib import closing, suppress
 
 from relay.gtid import GtidSet, parse
-from relay.mysql.binlog.events import Begin, Commit
+from relay.mysql.binlog.events import Commit, TransactionBegin
 from relay.mysql.binlog.files import Binlog, look_into
 from relay.mysql.binlog.stream import BinlogEvents
-from relay.mysql.connection import Server
-from relay.mysql.errors import Purged
+from relay.mysql.connection import ServerConnection
+from relay.mysql.errors import BinlogPurged
 
 
-class TooOld(Purged):
+class TooOld(BinlogPurged):
     """The server's binlogs begin later than the wanted time. ``oldest``: seconds, when they begin."""
 
     def __init__(self, address: str, oldest: int) -> None:
@@ -21,7 +21,7 @@ class TooOld(Purged):
         self.oldest = oldest
 
 
-def executed_before(server: Server, since: float, known: GtidSet | None = None) -> GtidSet:
+def executed_before(server: ServerConnection, since: float, known: GtidSet | None = None) -> GtidSet:
     """Return what a server had executed just before the first transaction at or after ``since`` (seconds).
 
     All it has executed, if there is none yet. ``known``: a place before that, by a ``TimestampMap``. Raises ``TooOld``
@@ -29,18 +29,18 @@ def executed_before(server: Server, since: float, known: GtidSet | None = None) 
     """
     wanted = int(since)  # times are whole seconds
     if known is not None:
-        with suppress(Purged):  # then by its files, which tell how far back they reach
+        with suppress(BinlogPurged):  # then by its files, which tell how far back they reach
             return _search(server, known, wanted)
     return _search(server, _file_before(server, wanted).before, wanted)
 
 
-def _search(server: Server, start: GtidSet, wanted: int) -> GtidSet:
+def _search(server: ServerConnection, start: GtidSet, wanted: int) -> GtidSet:
     head, position = server.executed(), start.position
     with closing(BinlogEvents(server, start, None)) as events:
-        begun: Begin | None = None
+        begun: TransactionBegin | None = None
         while not parse(position).contains(head):
             for event in events.read(1.0):
-                if isinstance(event, Begin):
+                if isinstance(event, TransactionBegin):
                     if event.timestamp >= wanted:
                         return parse(position)
                     begun = event
@@ -49,7 +49,7 @@ def _search(server: Server, start: GtidSet, wanted: int) -> GtidSet:
     return parse(position)
 
 
-def _file_before(server: Server, wanted: int) -> Binlog:
+def _file_before(server: ServerConnection, wanted: int) -> Binlog:
     """Return the newest file that was begun before ``wanted``: what earlier ones hold is older."""
     names = server.binlogs()
     found = None

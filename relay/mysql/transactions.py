@@ -14,7 +14,7 @@ from typing import Any
 from relay.change import Change
 from relay.gtid import GtidSet, parse
 from relay.lineage import StreamId
-from relay.mysql.binlog.events import Begin, BinlogEvent, Commit, Heartbeat, Rows, Statement
+from relay.mysql.binlog.events import BinlogEvent, Commit, Heartbeat, Rows, Statement, TransactionBegin
 from relay.mysql.errors import NotCarried
 from relay.mysql.layouts import Layouts
 from relay.mysql.origins import OriginBegin
@@ -67,7 +67,7 @@ class ShardTransactions:
         self._saved_size = 0
         self._tables: dict[str, Table] = {}
         # The open transaction, whether it has begun for ``_changes``, and what it empties.
-        self._begun: Begin | None = None
+        self._begun: TransactionBegin | None = None
         self._is_open = False
         self._emptied: list[Table] = []
         self._waiting: deque[BinlogEvent] = deque()
@@ -174,7 +174,7 @@ class ShardTransactions:
                     return True
             elif kind is Commit:
                 self._commit()
-            elif isinstance(event, Begin):
+            elif isinstance(event, TransactionBegin):
                 self._begun = event
                 self._is_open = False
                 self._emptied = []
@@ -237,7 +237,7 @@ class ShardTransactions:
         )
         self._is_open = True
 
-    def _shared(self, begun: Begin) -> str:
+    def _shared(self, begun: TransactionBegin) -> str:
         """Return the position that a token carries: what other servers of the shard come to have as well.
 
         A set with a replica's own transactions in it could not be compared with one of another server (I5).

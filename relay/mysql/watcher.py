@@ -17,10 +17,10 @@ from typing import Self
 from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
 from relay.mysql import connection
-from relay.mysql.binlog.events import Begin, BinlogEvent, Commit
+from relay.mysql.binlog.events import BinlogEvent, Commit, TransactionBegin
 from relay.mysql.binlog.files import look_into
 from relay.mysql.binlog.stream import BinlogEvents
-from relay.mysql.connection import Server
+from relay.mysql.connection import ServerConnection
 from relay.mysql.positions import TimestampMap
 from relay.mysql.servers import Role, role_of
 from relay.token import EventToken
@@ -42,7 +42,7 @@ class ReplicationWatcher:
     ``error``. A new watcher can be started. Of a replica it leaves out what no other server of the shard has.
     """
 
-    def __init__(self, connect: Callable[[], Server], shard: str) -> None:
+    def __init__(self, connect: Callable[[], ServerConnection], shard: str) -> None:
         if shard.count("/") < 2:
             raise ValueError(f"{shard!r} is not a shard as tokens name it: <source>/<database>/<shard>")
         self.shard = shard
@@ -109,7 +109,7 @@ class ReplicationWatcher:
 
     # ------------------------------------------------------------------ the thread
 
-    def _run(self, server: Server, role: Role, events: _Events, executed: GtidSet, timestamp: int) -> None:
+    def _run(self, server: ServerConnection, role: Role, events: _Events, executed: GtidSet, timestamp: int) -> None:
         try:
             with closing(server), closing(events):
                 self._watch(server, role, events, executed, timestamp)
@@ -123,14 +123,14 @@ class ReplicationWatcher:
             if self.error is not None:
                 log.warning("%s is not watched any more: %s", self.shard, self.error)
 
-    def _watch(self, server: Server, role: Role, events: _Events, executed: GtidSet, timestamp: int) -> None:
+    def _watch(self, server: ServerConnection, role: Role, events: _Events, executed: GtidSet, timestamp: int) -> None:
         role_at, start = time.monotonic() + _ROLE_EVERY, executed
-        begun: Begin | None = None
+        begun: TransactionBegin | None = None
         noted, before = 0, executed.position
         while not self._stopping.is_set():
-            done: tuple[Begin, tuple[str, int]] | None = None
+            done: tuple[TransactionBegin, tuple[str, int]] | None = None
             for event, place in events.placed(_WAIT):
-                if isinstance(event, Begin):
+                if isinstance(event, TransactionBegin):
                     begun = event
                 elif isinstance(event, Commit) and begun is not None:
                     timestamp = max(timestamp, begun.timestamp)
@@ -150,7 +150,7 @@ class ReplicationWatcher:
                     return
                 role = now
 
-    def _wait_for(self, server: Server, begun: Begin, place: tuple[str, int]) -> bool:
+    def _wait_for(self, server: ServerConnection, begun: TransactionBegin, place: tuple[str, int]) -> bool:
         """Wait until queries see a transaction; False if that is not to be waited for any more."""
         while not self._stopping.is_set():
             if server.is_mariadb:
@@ -165,7 +165,7 @@ class ReplicationWatcher:
 class _Events(BinlogEvents):
     """A binlog without its rows, that says where in it each transaction ends."""
 
-    def __init__(self, server: Server, start: GtidSet) -> None:
+    def __init__(self, server: ServerConnection, start: GtidSet) -> None:
         super().__init__(server, start, None)
         self._ends: list[tuple[str, int]] = []
 
@@ -183,7 +183,7 @@ class _Events(BinlogEvents):
             self._ends.append((self.file, self.position))
 
 
-def _snapshot(server: Server) -> tuple[str, int]:
+def _snapshot(server: ServerConnection) -> tuple[str, int]:
     """Return the place in MariaDB's binlog up to which a query sees all transactions, and none after it."""
     server.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
     try:
@@ -198,7 +198,7 @@ def _place(file: str, position: int) -> tuple[int, str, int]:
     return len(file), file, position
 
 
-def _visible(server: Server) -> GtidSet:
+def _visible(server: ServerConnection) -> GtidSet:
     """Return the executed set that queries see."""
     if not server.is_mariadb:
         return server.executed()
@@ -206,7 +206,7 @@ def _visible(server: Server) -> GtidSet:
     return parse(f"MariaDB/{text or ''}")
 
 
-def _shared(server: Server, role: Role, executed: GtidSet, start: GtidSet) -> GtidSet:
+def _shared(server: ServerConnection, role: Role, executed: GtidSet, start: GtidSet) -> GtidSet:
     """Return what the other servers of the shard have of ``executed``, or come to have.
 
     A set with a replica's own transactions compares with none of theirs by what it holds (I5). MySQL names those of a

@@ -9,9 +9,9 @@ from prometheus_client.registry import Collector
 
 from relay.observe import metrics
 from relay.observe.metrics import Metric
-from relay.observe.status import SourceStatus, Status
+from relay.observe.status import SourceView, WorkerStatus
 
-Moment = tuple[Status | None, float | None, float, float]
+Moment = tuple[WorkerStatus | None, float | None, float, float]
 """The newest status, when the main loop last turned, and both clocks: see ``health.stalls``."""
 
 
@@ -40,19 +40,19 @@ def _family(metric: Metric, samples: Iterable[tuple[list[str], float]]) -> Gauge
     return family
 
 
-def _shard_lags(source: SourceStatus, wall: float) -> Iterator[float]:
+def _shard_lags(source: SourceView, wall: float) -> Iterator[float]:
     for shard in source.open:
         lag = source.shard_lag(shard, wall)
         if lag is not None:
             yield lag
 
 
-def _listing_age(source: SourceStatus, wall: float) -> float | None:
+def _listing_age(source: SourceView, wall: float) -> float | None:
     return max(0.0, wall - source.listed_at) if source.listed_at else None
 
 
 # Of a source, at a moment by the monotonic and by the wall clock; None where there is nothing to say.
-_SOURCE: dict[Metric, Callable[[SourceStatus, float, float], float | None]] = {
+_SOURCE: dict[Metric, Callable[[SourceView, float, float], float | None]] = {
     metrics.LAG: lambda source, now, wall: source.lag(wall),
     metrics.SHARD_LAG: lambda source, now, wall: max(_shard_lags(source, wall), default=None),
     metrics.WATERMARK: lambda source, now, wall: source.low_watermark,

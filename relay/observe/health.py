@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from relay.config.fields import redacted
-from relay.observe.status import SourceStatus, Status
+from relay.observe.status import SourceView, WorkerStatus
 
 STALLED_AFTER = 60.0
 """Seconds without a successful poll of a shard, or a turn of the main loop. The longest backoff is 5 s."""
@@ -31,7 +31,7 @@ class Stall:
 
 
 def stalls(
-    status: Status | None, turned: float | None, now: float, wall: float, *, limit: float = STALLED_AFTER
+    status: WorkerStatus | None, turned: float | None, now: float, wall: float, *, limit: float = STALLED_AFTER
 ) -> list[Stall]:
     """Return what has made no progress for ``limit`` seconds.
 
@@ -53,7 +53,7 @@ def stalls(
     return found
 
 
-def _of_source(source: SourceStatus, now: float, wall: float, limit: float) -> Iterator[Stall]:
+def _of_source(source: SourceView, now: float, wall: float, limit: float) -> Iterator[Stall]:
     name = source.stream.source
     # A shard that waits for its parents is not open, and not stalled.
     for stream, shard, poll in source.polls():
@@ -67,7 +67,7 @@ def _of_source(source: SourceStatus, now: float, wall: float, limit: float) -> I
             yield Stall("the shards of a source cannot be listed", age, name, source.stream.label)
 
 
-def unready(status: Status | None) -> list[str]:
+def unready(status: WorkerStatus | None) -> list[str]:
     """Return why this worker does not do its part yet: group, fence, plans. Empty if it does."""
     if status is None:
         return ["starting: connecting to the sources and to Kafka"]

@@ -11,7 +11,7 @@ from relay.observe.bars import SnapshotBars
 from relay.observe.gauges import Gauges, Moment
 from relay.observe.metrics import Metrics
 from relay.observe.report import report
-from relay.observe.status import Status, take
+from relay.observe.status import WorkerStatus, take
 
 if TYPE_CHECKING:
     from relay.engine.source_state import SourceState
@@ -46,7 +46,7 @@ class Observer:
         # Where somebody watches the snapshots.
         self.bars: SnapshotBars | None = None
         # Written by the worker's thread, each in one step; what is in them never changes.
-        self._status: Status | None = None
+        self._status: WorkerStatus | None = None
         self._turned: float | None = None
         self._taken = 0.0
         self._fencing_since: float | None = None

@@ -11,13 +11,13 @@ from typing import Any
 
 from relay.config.fields import redacted
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
-from relay.observe.status import Poll, SourceStatus, Status
+from relay.observe.status import Poll, SourceView, WorkerStatus
 
 LISTED = "listed"
 """What a shard is called that no checkpoint knows yet."""
 
 
-def report(status: Status | None, now: float, wall: float) -> dict[str, Any]:
+def report(status: WorkerStatus | None, now: float, wall: float) -> dict[str, Any]:
     """Return what is known at ``now``, by the monotonic clock, which is ``wall`` by that of the epoch."""
     if status is None:
         return {"at": _time(wall), "group": None, "sources": [], "shards": []}
@@ -35,7 +35,7 @@ def report(status: Status | None, now: float, wall: float) -> dict[str, Any]:
     }
 
 
-def _source(source: SourceStatus, wall: float) -> dict[str, Any]:
+def _source(source: SourceView, wall: float) -> dict[str, Any]:
     plan = source.plan
     gaps: list[dict[str, str | None]] = [
         {"id": c.gap, "shard": shard} for shard, c in source.checkpoints.items() if c.gap is not None
@@ -55,7 +55,7 @@ def _source(source: SourceStatus, wall: float) -> dict[str, Any]:
     }
 
 
-def _shards(source: SourceStatus, owned: frozenset[int], now: float, wall: float) -> Iterator[dict[str, Any]]:
+def _shards(source: SourceView, owned: frozenset[int], now: float, wall: float) -> Iterator[dict[str, Any]]:
     for shard in sorted(source.shards()):
         checkpoint = source.checkpoints.get(shard)
         progress = checkpoint.progress if checkpoint else None

@@ -33,7 +33,7 @@ class Poll:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceStatus:
+class SourceView:
     """One source. ``checkpoints``: the committed ones of all workers. ``listed``: shards of the newest listing.
 
     ``listed_at``: seconds since the epoch, 0 before the first. ``resume_timestamp``, ``low_watermark``: see
@@ -98,7 +98,7 @@ class SourceStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class WorkerStatus:
     """``joined``: whether this worker is a member of the group that has passed the fence with some partitions.
 
     ``fencing_since``: since when some have not passed it, which may take ``barrier_timeout`` seconds;
@@ -109,7 +109,7 @@ class Status:
     joined: bool
     owned: frozenset[int]
     gained: frozenset[int]
-    sources: tuple[SourceStatus, ...]
+    sources: tuple[SourceView, ...]
     barrier_timeout: float = 0.0
     fencing_since: float | None = None
     unconfirmed_since: float | None = None
@@ -120,15 +120,15 @@ def take(
     sources: Iterable[SourceState],
     fencing_since: float | None = None,
     unconfirmed_since: float | None = None,
-) -> Status:
+) -> WorkerStatus:
     """For the worker's thread."""
-    return Status(
+    return WorkerStatus(
         group.group,
         group.joined,
         frozenset(group.owned),
         frozenset(group.gained),
         tuple(
-            SourceStatus(
+            SourceView(
                 stream=source.stream,
                 plan=source.plan,
                 checkpoints=dict(source.checkpoints),

@@ -93,7 +93,7 @@ def _kafka(config: Config) -> list[Finding]:
     ]
 
 
-def _topic(found: topics.Found) -> Finding:
+def _topic(found: topics.FoundTopic) -> Finding:
     topic = found.topic
     name = f"topic {topic.name}"
     count = topics.partition_count(topic.partitions)

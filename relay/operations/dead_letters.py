@@ -28,7 +28,7 @@ from relay.kafka.committed import committed
 from relay.kafka.dead_letters import REDRIVEN
 from relay.kafka.limits import Headers, Limits, record_size
 from relay.kafka.publisher import Aborted, Fenced, Publisher
-from relay.kafka.settings import Settings
+from relay.kafka.settings import KafkaSettings
 from relay.operations.tail import plain
 
 _RELAY = "relay"
@@ -142,7 +142,7 @@ class Letters:
         """
         found = topics.survey(self._admin, self.config, list(self.tables.values()))
         places = {each.topic.name: each for each in found if each.exists and each.topic.name in self.tables}
-        settings = Settings.of(self.config)
+        settings = KafkaSettings.of(self.config)
         limits = Limits.of([each for each in found if each.exists], settings.producer)
         problems: list[str] = []
         publisher = None

@@ -19,7 +19,7 @@ from relay.errors import ConfigError
 from relay.kafka import topics
 from relay.kafka.checkpoints import CheckpointView, read_whole
 from relay.kafka.committed import everything
-from relay.kafka.settings import Settings
+from relay.kafka.settings import KafkaSettings
 
 
 class GapState(StrEnum):
@@ -31,7 +31,7 @@ class GapState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ListedGap:
     """A loss. ``gap``: as on the gaps topic. ``decision``: None while there is none, or once that is over."""
 
     gap: Mapping[str, Any]
@@ -51,12 +51,12 @@ class Found:
         return {**self.gap, "state": self.state.value, "decision": self.decision and self.decision.value}
 
 
-def found_gaps(admin: AdminClient, config: Config) -> list[Found]:
+def found_gaps(admin: AdminClient, config: Config) -> list[ListedGap]:
     """Return every loss, those that wait first. Raises ``Unavailable``."""
-    published: dict[str, Found] = {}
+    published: dict[str, ListedGap] = {}
     for message in everything(admin, config, config.internal("gaps")):
         gap = orjson.loads(message.value() or b"")
-        published[gap["id"]] = Found(gap, GapState.PUBLISHED)
+        published[gap["id"]] = ListedGap(gap, GapState.PUBLISHED)
     waiting = []
     if config.internal("checkpoints") in topics.existing(admin, config):
         with closing(read_whole(config.kafka.client(), config.internal("checkpoints"))) as view:
@@ -64,11 +64,11 @@ def found_gaps(admin: AdminClient, config: Config) -> list[Found]:
                 # Published and not yet removed by the worker that looks after it.
                 if loss.id not in published:
                     state = GapState.ACCEPTED if loss.decision else GapState.PENDING
-                    waiting.append(Found(loss.gap, state, loss.decision))
+                    waiting.append(ListedGap(loss.gap, state, loss.decision))
     return [*waiting, *published.values()]
 
 
-def accept(config: Config, gap_id: str, decision: Decision) -> Found:
+def accept(config: Config, gap_id: str, decision: Decision) -> ListedGap:
     """Write down what was decided about a loss that waits. Raises ``ConfigError``, ``Unavailable``.
 
     Whoever meets the loss next, a running worker or the next start, goes on under it.
@@ -89,8 +89,8 @@ def accept(config: Config, gap_id: str, decision: Decision) -> Found:
         loss = next((loss for loss in _losses(view, config) if loss.id == gap_id), None)
     if loss is None:
         raise ConfigError(f"gap {gap_id} was published just now: there is nothing left to decide")
-    gap_decisions.write(Settings.of(config), replace(loss, decision=decision, updated_at=time.time()))
-    return Found(loss.gap, GapState.ACCEPTED, decision)
+    gap_decisions.write(KafkaSettings.of(config), replace(loss, decision=decision, updated_at=time.time()))
+    return ListedGap(loss.gap, GapState.ACCEPTED, decision)
 
 
 def _losses(view: CheckpointView, config: Config) -> list[PendingGap]:

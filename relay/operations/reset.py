@@ -23,8 +23,8 @@ from relay.kafka.checkpoints import CheckpointView, read_whole
 from relay.kafka.group import members
 from relay.kafka.identity import Identity
 from relay.kafka.publisher import Abandoned, Aborted, Fenced, Publisher
-from relay.kafka.settings import Settings
-from relay.kafka.transaction import Transaction
+from relay.kafka.settings import KafkaSettings
+from relay.kafka.transaction import OpenTransaction
 from relay.lineage import Gap, Plan, StreamId
 from relay.operations.status import source_of
 
@@ -46,7 +46,7 @@ class Reset:
 def look(config: Config, name: str, to: str) -> Reset:
     """Return what a reset would do now, and do nothing. Raises as ``reset``, except for running workers."""
     entry = _moved(config, name, to)
-    settings = Settings.of(config)
+    settings = KafkaSettings.of(config)
     workers = _workers(config, settings)
     with closing(read_whole(settings.client, settings.checkpoints)) as view:
         return _decide(config, entry, view, workers)
@@ -59,7 +59,7 @@ def reset(config: Config, name: str, to: str) -> Reset:
     nothing was read yet; ``Unavailable``. What raises has changed nothing, unless it says so.
     """
     entry = _moved(config, name, to)
-    settings = Settings.of(config)
+    settings = KafkaSettings.of(config)
     if workers := _workers(config, settings):
         raise RelayError(
             f"{len(workers)} workers of {config.name} run: stop them first ({', '.join(workers)}). "
@@ -75,7 +75,7 @@ def reset(config: Config, name: str, to: str) -> Reset:
         stack.callback(identity.release)
         try:
             publisher = Publisher(settings.producer, identity.transactional_id)
-            transaction = Transaction([publisher], group, settings.checkpoints)
+            transaction = OpenTransaction([publisher], group, settings.checkpoints)
             stack.callback(_abort, transaction)
             for key in decided.forgotten:
                 transaction.record(key, None)
@@ -104,7 +104,7 @@ def _moved(config: Config, name: str, to: str) -> SourceConfig:
         raise ConfigError(f"--to: {error}") from error
 
 
-def _workers(config: Config, settings: Settings) -> tuple[str, ...]:
+def _workers(config: Config, settings: KafkaSettings) -> tuple[str, ...]:
     admin = topics.connect(config)
     if settings.checkpoints not in topics.existing(admin, config):
         raise RelayError(f"{config.name} has not run yet, so there is nothing to reset: `start` says where it begins")
@@ -142,7 +142,7 @@ def _decide(config: Config, entry: SourceConfig, view: CheckpointView, workers: 
     return Reset(stream, plan, gap, tuple(forgotten), workers)
 
 
-def _abort(transaction: Transaction) -> None:
+def _abort(transaction: OpenTransaction) -> None:
     """Leave nothing open behind a failure; what cannot be aborted times out."""
     try:
         transaction.abort()

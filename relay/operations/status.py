@@ -1,6 +1,6 @@
 """``relay status``: how far a relay is, from what it has written down. Asks Kafka only, but for a token.
 
-``Status.to_json`` is a contract with programs, described in ``relay/README.md``: add to it, change nothing in it.
+``RelayStatus.to_json`` is a contract with programs, described in ``relay/README.md``: add to it, change nothing in it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from relay.kafka.checkpoints import CheckpointView, partition_of, read_whole
 from relay.kafka.group import Member, members
 from relay.lineage import Checkpoint, ShardState, StreamId
 from relay.operations.dead_letters import Letters
-from relay.operations.gaps import Found, found_gaps
+from relay.operations.gaps import ListedGap, found_gaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +65,11 @@ class SourceStatus:
     lag_seconds: float | None
     snapshot: Mapping[str, Any] | None
     shards: Sequence[ShardStatus]
-    gaps: Sequence[Found]
+    gaps: Sequence[ListedGap]
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class RelayStatus:
     """A whole relay. ``dead_letters``: those that were not sent again. ``at``: seconds since the epoch."""
 
     name: str
@@ -91,7 +91,7 @@ class Status:
         }
 
 
-def status(config: Config) -> Status:
+def status(config: Config) -> RelayStatus:
     """Return how far ``config``'s relay is. Raises ``Unavailable``."""
     admin = topics.connect(config)
     group, checkpoints = f"{config.name}.relay", config.internal("checkpoints")
@@ -104,7 +104,7 @@ def status(config: Config) -> Status:
     else:
         with closing(read_whole(config.kafka.client(), config.internal("checkpoints"))) as view:
             sources = [_source(entry, view, workers, gaps, now) for entry in config.sources]
-    return Status(config.name, now, group, workers, sources, _dead_letters(admin, config))
+    return RelayStatus(config.name, now, group, workers, sources, _dead_letters(admin, config))
 
 
 def token(config: Config, name: str) -> dict[str, Any]:
@@ -146,7 +146,7 @@ def _source(
     entry: SourceConfig,
     view: CheckpointView | None,
     workers: Sequence[Member],
-    gaps: Sequence[Found],
+    gaps: Sequence[ListedGap],
     now: float,
 ) -> SourceStatus:
     stream = newest_planned(view, entry.name) if view is not None else None

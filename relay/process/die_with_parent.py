@@ -1,7 +1,8 @@
 """Run as a script: become the given command, as another user, and die when the process that asked for it does.
 
 ``die_with_parent.py PARENT_PID[:UID:GID] COMMAND...``; with 0 for the parent it outlives all. Not a ``preexec_fn``,
-which may deadlock in a process with threads. Nothing of ours may be imported here: it runs without site-packages to start fast.
+which may deadlock in a process with threads. Imports nothing of this project: it runs without site-packages to start
+fast.
 """
 
 from __future__ import annotations

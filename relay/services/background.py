@@ -27,10 +27,10 @@ from relay.services.kafka import KafkaBroker
 from relay.services.mariadb import MariaDB
 from relay.services.redis import RedisServer
 from relay.services.registry import SchemaRegistry
-from relay.services.server import Server
+from relay.services.server import EmbeddedServer
 from relay.services.vitess import Vitess
 
-KINDS: dict[str, type[Server]] = {
+KINDS: dict[str, type[EmbeddedServer]] = {
     each.name: each for each in (KafkaBroker, DynamoDBLocal, RedisServer, SchemaRegistry, MariaDB, Vitess)
 }
 DEFAULT = ("kafka", "dynamodb", "redis")

@@ -12,10 +12,10 @@ from typing import ClassVar
 
 from relay.jvm.jars import jars
 from relay.process.managed import HOST, accepts
-from relay.services.server import Server, java_command
+from relay.services.server import EmbeddedServer, java_command
 
 
-class DynamoDBLocal(Server):
+class DynamoDBLocal(EmbeddedServer):
     """DynamoDB with Streams; forgets all when it ends.
 
     Any credentials and region will do, and see the same tables. It listens on all interfaces: it has no option

@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from relay.errors import Unavailable
 from relay.jvm.jars import jars
 from relay.process.managed import HOST, accepts
-from relay.services.server import Server, java_command
+from relay.services.server import EmbeddedServer, java_command
 
 SETTINGS = {
     "process.roles": "broker,controller",
@@ -50,7 +50,7 @@ SETTINGS = {
 }
 
 
-class KafkaBroker(Server):
+class KafkaBroker(EmbeddedServer):
     """Kafka 4.1 on the loopback address. Topics are not created by being written to.
 
     ``settings``: of the broker, beyond those here or in their place. ``client``: what a client needs besides the

@@ -13,10 +13,10 @@ from redis.exceptions import RedisError
 
 from relay.jvm.jars import jars
 from relay.process.managed import HOST, accepts
-from relay.services.server import Server
+from relay.services.server import EmbeddedServer
 
 
-class RedisServer(Server):
+class RedisServer(EmbeddedServer):
     """The ``redis-server`` of the PATH, else a Redis 6.2 from Maven Central, on the loopback address."""
 
     name: ClassVar[str] = "redis"

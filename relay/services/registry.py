@@ -11,10 +11,10 @@ from typing import ClassVar
 
 from relay.jvm.jars import jars
 from relay.process.managed import HOST, accepts
-from relay.services.server import Server, java_command
+from relay.services.server import EmbeddedServer, java_command
 
 
-class SchemaRegistry(Server):
+class SchemaRegistry(EmbeddedServer):
     """Apicurio Registry 2.6 on the loopback address; forgets all when it ends."""
 
     name: ClassVar[str] = "registry"

@@ -20,7 +20,7 @@ from relay.process.managed import ManagedProcess, free_port, taken
 _STARTS = 3
 
 
-class Server(ABC):
+class EmbeddedServer(ABC):
     """One embedded server. ``with KafkaBroker() as kafka: ...`` or ``start`` and ``stop``.
 
     ``folder``: where its log and data live; a temporary one, removed by ``stop``, if not given. ``detached``: it

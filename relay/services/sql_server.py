@@ -17,7 +17,7 @@ from pymysql.cursors import Cursor
 
 from relay.errors import Unavailable
 from relay.process.managed import HOST
-from relay.services.server import Server
+from relay.services.server import EmbeddedServer
 
 USER = "relay"
 PASSWORD = "relay"
@@ -26,7 +26,7 @@ PASSWORD = "relay"
 _PURGE_SECONDS = 10.0
 
 
-class SQLServer(Server):
+class SQLServer(EmbeddedServer):
     """A server on the loopback address, whose root needs no password on its local socket."""
 
     # Whether it was told to be, which has to outlive a restart.

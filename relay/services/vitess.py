@@ -22,7 +22,7 @@ from relay.errors import Unavailable
 from relay.process.account import Account, data_folder, give, programs, unprivileged
 from relay.process.managed import HOST, ManagedProcess, accepts
 from relay.services.mariadb import MariaDB
-from relay.services.server import Server
+from relay.services.server import EmbeddedServer
 from relay.services.vitess_build import vtcombo
 
 CELL = "test"
@@ -75,7 +75,7 @@ _FLAGS: dict[str, str | int] = {
 }
 
 
-class Vitess(Server):
+class Vitess(EmbeddedServer):
     """Vitess 0.23 on the loopback address.
 
     ``keyspaces``: the shards of each keyspace. ``schemas``: per keyspace its tables, as SQL run in every shard, and its

@@ -99,7 +99,7 @@ _RESERVED = (
 # fmt: on
 
 
-class _Reader:
+class _StatementScanner:
     """Tokens, one after another."""
 
     def __init__(self, sql: str, database: str, ansi_quotes: bool) -> None:
@@ -166,7 +166,7 @@ _CHANGES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "DO
 
 def classify(sql: str, database: str, ansi_quotes: bool = False) -> Classified:
     """Say what a statement does. ``database``: the one it was given in, for names without one."""
-    reader = _Reader(sql, database, ansi_quotes)
+    reader = _StatementScanner(sql, database, ansi_quotes)
     if reader.skip("SET") and reader.skip("STATEMENT"):
         while reader.now is not _END and not reader.now.says("FOR"):
             reader.step()
@@ -197,7 +197,7 @@ def classify(sql: str, database: str, ansi_quotes: bool = False) -> Classified:
     return Classified(Kind.OTHER)
 
 
-def _drop(reader: _Reader) -> Classified:
+def _drop(reader: _StatementScanner) -> Classified:
     temporary = reader.skip("TEMPORARY")
     if reader.skip("DATABASE", "SCHEMA"):
         reader.if_exists()
@@ -208,7 +208,7 @@ def _drop(reader: _Reader) -> Classified:
     return Classified(Kind.DROP, tuple(reader.names()), temporary=temporary)
 
 
-def _rename(reader: _Reader) -> Classified:
+def _rename(reader: _StatementScanner) -> Classified:
     reader.if_exists()
     pairs: list[tuple[Name, Name]] = []
     while (old := reader.name()) is not None:
@@ -226,7 +226,7 @@ def _rename(reader: _Reader) -> Classified:
     return Classified(Kind.RENAME, tuple(old for old, _ in pairs), tuple(pairs))
 
 
-def _alter(reader: _Reader) -> Classified:
+def _alter(reader: _StatementScanner) -> Classified:
     ignores = False
     while reader.now.says("ONLINE", "IGNORE"):
         ignores = reader.step().says("IGNORE") or ignores
@@ -265,7 +265,7 @@ def _alter(reader: _Reader) -> Classified:
     return Classified(Kind.CHANGE if silently else Kind.ALTER, (table,), tuple(renamed), tuple(silently))
 
 
-def _create(reader: _Reader) -> Classified:
+def _create(reader: _StatementScanner) -> Classified:
     replaces = reader.skip("OR") and reader.skip("REPLACE")
     temporary = reader.skip("TEMPORARY")
     if not reader.skip("TABLE"):

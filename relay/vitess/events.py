@@ -21,9 +21,9 @@ from relay.sql.tables import Row, Table
 from relay.table import TableSchema
 from relay.vitess.journals import early, ends, told
 from relay.vitess.losses import emptied, refill, refusal, warn_of_gone, warn_of_left_out, warn_of_rename
-from relay.vitess.position import Place, added, canonical, including
+from relay.vitess.position import VStreamPosition, added, canonical, including
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.rows import Decoder, Partial
+from relay.vitess.rows import Partial, VStreamRowDecoder
 from relay.vitess.tables import INTERNAL, Tables
 
 BEGIN, COMMIT, ROLLBACK, DDL, OTHER, ROW, FIELD, VGTID, JOURNAL, COPY_COMPLETED = 2, 3, 4, 5, 11, 12, 13, 15, 16, 20
@@ -52,7 +52,7 @@ class ShardEvents:
         keyspace: str,
         shard: str,
         tables: Tables,
-        place: Place,
+        place: VStreamPosition,
         *,
         floor: int,
         snapshot: Snapshot | None = None,
@@ -87,8 +87,8 @@ class ShardEvents:
         self._gone = gone
         self._snapshot = snapshot
         self._copy_begun = copy_begun
-        self._decoders: dict[str, Decoder | None] = {}
-        self._copied: dict[str, Decoder | None] = {}
+        self._decoders: dict[str, VStreamRowDecoder | None] = {}
+        self._copied: dict[str, VStreamRowDecoder | None] = {}
         # Layouts of the rows in the page being made, by table.
         self._touched: dict[str, Table] = {}
         self._last: Table | None = None
@@ -126,7 +126,7 @@ class ShardEvents:
         self.records = 0
         return schemas
 
-    def place_now(self) -> Place:
+    def place_now(self) -> VStreamPosition:
         """Where to go on once the changes that were ready are published."""
         if self._has_begun and (done := further(self.changes.rows_of, self._done_before())):
             return replace(self.place, transaction=self._gtid, done=done)
@@ -402,13 +402,13 @@ class ShardEvents:
             self.changes.size += len(change.after.values) or 1
             self.records += 1
 
-    def _decoder(self, table: str, decoders: Mapping[str, Decoder | None]) -> Decoder | None:
+    def _decoder(self, table: str, decoders: Mapping[str, VStreamRowDecoder | None]) -> VStreamRowDecoder | None:
         try:
             return decoders[table]
         except KeyError:
             raise Broken(f"rows of {table} before its fields") from None
 
-    def _undecodable(self, decoder: Decoder, change: pb.RowChange) -> RelayError:
+    def _undecodable(self, decoder: VStreamRowDecoder, change: pb.RowChange) -> RelayError:
         where = f"in {self._gtid}" if self._gtid else f"after {self.place.executed}"
         return RelayError(f"shard {self.qualified}: a row of {decoder.table.name} {where}: {decoder.refused(change)}")
 

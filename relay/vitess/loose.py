@@ -119,10 +119,10 @@ def primary_key(text: str) -> bytes:
         return b"".join(map(weights.ascii.__getitem__, text.encode("ascii")))
     if weights.dependent.isdisjoint(text):
         return b"".join(map(weights.keys.__getitem__, text))
-    return _Reader(weights, text).key()
+    return _WeightReader(weights, text).key()
 
 
-class _Reader:
+class _WeightReader:
     """The elements of one text in the order in which Vitess takes them.
 
     Vitess orders marks while it reads, and not always by the book, so this follows its steps and not the standard.

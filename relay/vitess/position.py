@@ -24,7 +24,7 @@ from relay.vitess.proto import vtgate_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class VStreamPosition:
     """``executed``: the set, flavour in front, canonical; "" before the first of a copy is known.
 
     ``copied``: the tables that were copied, None if none are to be. ``pks``: of the table being copied.
@@ -38,7 +38,7 @@ class Place:
     done: Done = field(default_factory=dict)
 
     @classmethod
-    def of(cls, position: Mapping[str, Any], shard: str) -> Place:
+    def of(cls, position: Mapping[str, Any], shard: str) -> VStreamPosition:
         """Read a position or a start: ``{"type": "copy"}`` too. Raises ``RelayError``."""
         if position.get("type") == "copy":
             return cls("", ())
@@ -72,9 +72,11 @@ class Place:
             found |= to_position({self.transaction: self.done})
         return found
 
-    def past(self, executed: str) -> Place:
+    def past(self, executed: str) -> VStreamPosition:
         """Return the place after the transaction that ends at ``executed``."""
-        return Place(executed, self.copied, self.pks, self.transaction, self.done)  # for each: not by `replace`
+        return VStreamPosition(
+            executed, self.copied, self.pks, self.transaction, self.done
+        )  # for each: not by `replace`
 
 
 def canonical(text: str) -> str:

@@ -23,11 +23,11 @@ from relay.vitess.failures import Ending, ending, hint, participants, unknown_sh
 from relay.vitess.head import rule
 from relay.vitess.http2 import CallEnded
 from relay.vitess.journals import early
-from relay.vitess.position import Place
+from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.settings import Settings
+from relay.vitess.settings import VStreamSettings
 from relay.vitess.tables import INTERNAL, Tables
-from relay.vitess.watch import Purged, Watch
+from relay.vitess.watch import PositionPurged, Watch
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class VitessShardReader:
         stream: StreamId,
         shard: Shard,
         tables: Tables,
-        settings: Settings,
+        settings: VStreamSettings,
         *,
         start: Mapping[str, Any],
         checkpoint: Checkpoint | None,
@@ -64,7 +64,7 @@ class VitessShardReader:
         self.keyspace = space or settings.keyspace
         position = checkpoint.position if checkpoint is not None else None
         # What the last page that was returned led to.
-        self.place = Place.of(position if position is not None else start, self.qualified)
+        self.place = VStreamPosition.of(position if position is not None else start, self.qualified)
         self.floor = floor
         self.token = checkpoint.token if checkpoint is not None else None
         named = orjson.dumps([stream.source, stream.label, shard.id, dict(start)], option=orjson.OPT_SORT_KEYS)
@@ -144,7 +144,7 @@ class VitessShardReader:
         """Return ``page``, which has nothing, or the reason why there is nothing although there should be."""
         try:
             why = self.watch.verdict(self.place, self._events.moved, page.begun)
-        except Purged as loss:
+        except PositionPurged as loss:
             self._hang_up()
             self._lost = str(loss)
             return self._lose(page.begun)

@@ -56,7 +56,7 @@ class Partial(Exception):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decoder:
+class VStreamRowDecoder:
     """How the rows after one FIELD event are read. ``decode`` raises ValueError on what cannot be carried.
 
     ``before``: the same of a row as it was. `Partial`: some columns were not logged, which come as NULL, unmarked.
@@ -92,7 +92,7 @@ class Decoder:
         return f"its values have {len(row.values)} bytes where their lengths say {at}"
 
 
-def decoder(event: pb.FieldEvent, layout: Layout, *, copied: bool = False) -> Decoder | None:
+def decoder(event: pb.FieldEvent, layout: Layout, *, copied: bool = False) -> VStreamRowDecoder | None:
     """Return how rows of the table of ``event`` are read, None where ``layout`` does not want it.
 
     ``copied``: the rows are those of a SELECT, not of a binlog. Raises ``RelayError`` naming table and column.
@@ -120,7 +120,7 @@ def decoder(event: pb.FieldEvent, layout: Layout, *, copied: bool = False) -> De
         exec(compile(_source("before", values, required), f"<old rows of {name}>", "exec"), environment)
         before = environment["before"]
     single = (eval(f"lambda x: {value.replace(_VALUE, 'x')}", environment) for value in values)
-    return Decoder(table, decode, before, tuple(zip(table.names, single, strict=True)))
+    return VStreamRowDecoder(table, decode, before, tuple(zip(table.names, single, strict=True)))
 
 
 def _doubted(

@@ -13,7 +13,7 @@ MARGIN = 65
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class VStreamSettings:
     """How the shards of a keyspace are read.
 
     ``tables``: those that are wanted, None for all, also those that appear later. ``tablet_type``: PRIMARY, REPLICA or

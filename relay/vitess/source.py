@@ -21,7 +21,7 @@ from relay.config.fields import StartAtGtids
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.keyrange import KeyRange, shards_covering
 from relay.lineage import Checkpoint, Shard, StreamId
-from relay.source import Begin, ShardReader
+from relay.source import ShardReader, StartingPoints
 from relay.sql.definitions import Definition, ask
 from relay.sql.layouts import LeftOut, MadeOnce
 from relay.sql.tables import Row, Table, lay_out
@@ -29,7 +29,7 @@ from relay.table import Column, TableSchema
 from relay.vitess.client import Tls, Vtgate
 from relay.vitess.head import Head, row_images, why_silent
 from relay.vitess.reader import VitessShardReader
-from relay.vitess.settings import Settings
+from relay.vitess.settings import VStreamSettings
 from relay.vitess.tables import INTERNAL, Tables
 from relay.vitess.vindex import VindexError, keyspace_id
 
@@ -70,7 +70,7 @@ class VitessSource:
         self.layout = MadeOnce(self._lay_out)
         # The shards that the key range covers, as the topology has them.
         self._shards: list[str] = []
-        self._settings = Settings(
+        self._settings = VStreamSettings(
             config.keyspace,
             config.tables,
             tablet_type=config.tablet_type.upper(),
@@ -147,20 +147,20 @@ class VitessSource:
     def shards(self) -> list[Shard]:
         return [Shard(name) for name in self._shards]
 
-    def begin(self, shards: Sequence[Shard], now: float) -> Begin:
+    def begin(self, shards: Sequence[Shard], now: float) -> StartingPoints:
         names = [shard.name for shard in shards]
         start = self.config.start
         if start == "copy":
-            return Begin({name: {"type": "copy", "since": now} for name in names})
+            return StartingPoints({name: {"type": "copy", "since": now} for name in names})
         if isinstance(start, StartAtGtids):
             if set(start.positions) != set(names):
                 raise ConfigError(
                     f"source {self.name}: `start` names the shards {', '.join(sorted(start.positions))}, and key range "
                     f"{self.config.keyrange} has {', '.join(names)}"
                 )
-            return Begin({name: {"gtid": start.positions[name]} for name in names})
+            return StartingPoints({name: {"gtid": start.positions[name]} for name in names})
         # I4: `current` is where a shard stands now, written down before anything of it is read.
-        return Begin({name: {"gtid": self._head(name)} for name in names})
+        return StartingPoints({name: {"gtid": self._head(name)} for name in names})
 
     def open(
         self,

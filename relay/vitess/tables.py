@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from relay.sql.tables import Table
 from relay.vitess.proto import vtgate_pb2 as pb
-from relay.vitess.rows import Decoder, Layout, decoder
+from relay.vitess.rows import Layout, VStreamRowDecoder, decoder
 
 INTERNAL = ("_vt_", "_vt.")
 """What the names of tables begin with that Vitess makes for itself."""
@@ -26,7 +26,7 @@ class Tables:
         self._layout = layout
         self._find = find
         self._known = dict(now)
-        self._decoders: dict[tuple[bytes, bool], Decoder | None] = {}
+        self._decoders: dict[tuple[bytes, bool], VStreamRowDecoder | None] = {}
 
     @property
     def names(self) -> list[str]:
@@ -45,7 +45,7 @@ class Tables:
         """Return the last layout that is known of a table, None if it is not one that is wanted."""
         return self._known.get(name)
 
-    def decoder(self, event: pb.FieldEvent, *, copied: bool) -> Decoder | None:
+    def decoder(self, event: pb.FieldEvent, *, copied: bool) -> VStreamRowDecoder | None:
         """Return how the rows after ``event`` are read: see ``rows.decoder``."""
         key = (event.SerializeToString(), copied)
         if key not in self._decoders:

@@ -15,15 +15,15 @@ from relay.errors import RelayError
 from relay.gtid import GtidSet
 from relay.vitess.client import Vtgate
 from relay.vitess.head import Head, missing_before, why_silent
-from relay.vitess.position import Place
-from relay.vitess.settings import Settings
+from relay.vitess.position import VStreamPosition
+from relay.vitess.settings import VStreamSettings
 
 _DOUBLINGS = 7
 _PRIMARY = "PRIMARY"
 _COPY_PATIENCE = 20  # times as long: vtgate first sorts a table that it copies
 
 
-class Purged(Exception):
+class PositionPurged(Exception):
     """What comes after the position is not there any more."""
 
 
@@ -38,7 +38,7 @@ class Watch:
         keyspace: str,
         shard: str,
         table: str,
-        settings: Settings,
+        settings: VStreamSettings,
         *,
         clock: Callable[[], float],
     ) -> None:
@@ -104,7 +104,7 @@ class Watch:
     def head_failed(self) -> str:
         return self._head.failed or "vtgate does not say"
 
-    def look(self, place: Place, moves: bool) -> bool:
+    def look(self, place: VStreamPosition, moves: bool) -> bool:
         """Look how far ``place`` is from the head. Return whether a head was reached just now.
 
         ``moves``: whether the stream, since it was opened, gave anything of the shard itself.
@@ -127,10 +127,10 @@ class Watch:
         self._given_up = 0
         return True
 
-    def verdict(self, place: Place, moves: bool, begun: float) -> str | None:
+    def verdict(self, place: VStreamPosition, moves: bool, begun: float) -> str | None:
         """Return why nothing comes, once it is sure that something should, None before.
 
-        Raises `Purged`, and ``RelayError`` if the shard never had ``place``.
+        Raises `PositionPurged`, and ``RelayError`` if the shard never had ``place``.
         """
         now, silence = time.monotonic(), self.settings.silence
         if now - self._heard > silence:
@@ -153,13 +153,13 @@ class Watch:
             return None
         head = self._ahead[1]
         if place.executed and self.is_purged(place, ""):
-            raise Purged(f"nothing came after {place.executed}, and the binlogs there were purged")
+            raise PositionPurged(f"nothing came after {place.executed}, and the binlogs there were purged")
         self._given_up += 1
         return (
             f"nothing came for {patience:g} s after {place.executed}, and it stands at {head.position}: {self._why()}"
         )
 
-    def mismatched(self, place: Place, timeout: float) -> str | None:
+    def mismatched(self, place: VStreamPosition, timeout: float) -> str | None:
         """No tablet has executed ``place``: return that they are behind it, None if that is not known.
 
         Raises ``RelayError`` once it is sure that the shard never had it.
@@ -168,7 +168,7 @@ class Watch:
         head = self.head(timeout)
         return None if head is None else self.refuse(place, head, patient=self._mismatches < 2)
 
-    def refuse(self, place: Place, head: GtidSet, *, patient: bool) -> str | None:
+    def refuse(self, place: VStreamPosition, head: GtidSet, *, patient: bool) -> str | None:
         """Return that the tablet, which stands at ``head``, is behind ``place``; None if it is not.
 
         Raises ``RelayError`` if the shard never had ``place``. That a replica lacks it says nothing: it may be far
@@ -204,7 +204,7 @@ class Watch:
         answer = self._primary.poll(self.settings.wait)
         return answer[1] if answer is not None else None
 
-    def is_purged(self, place: Place, text: str) -> bool:
+    def is_purged(self, place: VStreamPosition, text: str) -> bool:
         """Whether what comes after ``place`` is gone. ``text``: what the server said of it."""
         if "purged" in text or "errno 1789" in text:
             return True

@@ -19,8 +19,8 @@ from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, St
 
 from relay.errors import RelayError
 from relay.token import EventToken
-from spark_consumers.decode import Layout, Status
-from spark_consumers.fold import ChangeLike, Counts, Stored, Verdict, fold, sweep, tally, truncate
+from spark_consumers.decode import DecodeStatus, Layout
+from spark_consumers.fold import ChangeLike, StoredRow, Verdict, VerdictCounts, fold, sweep, tally, truncate
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.tombstones import COLLECTED_AT, Tombstones
 
@@ -46,7 +46,7 @@ _ROUNDS = 20  # a row that changes under as many attempts in a row is no content
 _SWEPT_AT_ONCE = 20_000  # rows decided and written in one go (I11)
 
 
-_Rule = Callable[[Stored], tuple[Stored, Verdict]]
+_Rule = Callable[[StoredRow], tuple[StoredRow, Verdict]]
 
 
 class PlacedChange(ChangeLike, Protocol):
@@ -63,8 +63,8 @@ class Item(Enum):
 @dataclass(frozen=True, slots=True)
 class _Write:
     key: Key
-    read: Stored | None
-    row: Stored
+    read: StoredRow | None
+    row: StoredRow
     partition: int | None = None  # of Kafka, where the row's changes are; None leaves it
 
 
@@ -86,7 +86,7 @@ class CopyTable:
                 f"({', '.join(self.key_columns)}): Delta cannot keep them"
             )
 
-    def apply(self, batch: DataFrame, items: Mapping[Key, Sequence[PlacedChange]], counts: Counts) -> None:
+    def apply(self, batch: DataFrame, items: Mapping[Key, Sequence[PlacedChange]], counts: VerdictCounts) -> None:
         """Apply the changes of some items, each item's in order."""
         session = batch.sparkSession
         left = items
@@ -94,7 +94,7 @@ class CopyTable:
             if not left:
                 return
             stored = self._read(session, list(left))
-            round_counts = {key: Counts() for key in left}
+            round_counts = {key: VerdictCounts() for key in left}
             writes = []
             for key, changes in left.items():
                 read = stored.get(key)
@@ -113,14 +113,14 @@ class CopyTable:
         batch: DataFrame,
         change: ChangeLike,
         partitions: Iterable[int],
-        beside: Callable[[Stored], Sequence[ChangeLike]],
-        counts: Counts,
+        beside: Callable[[StoredRow], Sequence[ChangeLike]],
+        counts: VerdictCounts,
     ) -> None:
         """Delete, of ``partitions`` of Kafka, every row that is older. ``beside``: further truncations, for a row."""
         where = f"_relay_partition IN ({', '.join(map(str, partitions))})"
         self._sweep(batch, where, lambda row: truncate(row, change, beside(row)), counts)
 
-    def sweep(self, batch: DataFrame, end: ChangeLike, partition: int, counts: Counts) -> None:
+    def sweep(self, batch: DataFrame, end: ChangeLike, partition: int, counts: VerdictCounts) -> None:
         """Delete, of one partition of Kafka, every row that a snapshot that has ended did not find."""
         begin = end.snapshot.as_of if end.snapshot is not None else 0
         where = f"_relay_partition = {partition} AND _relay_read_as_of < {begin}"
@@ -132,7 +132,7 @@ class CopyTable:
             self._tombstones = Tombstones(session, self._table, self._retention)
         return self._tombstones
 
-    def _sweep(self, batch: DataFrame, where: str, rule: _Rule, counts: Counts) -> None:
+    def _sweep(self, batch: DataFrame, where: str, rule: _Rule, counts: VerdictCounts) -> None:
         session = batch.sparkSession
         self._make(session)
         columns = ", ".join(map(delta.quoted, (*self.key_columns, *_STATE)))
@@ -143,7 +143,9 @@ class CopyTable:
         while part := list(islice(states, _SWEPT_AT_ONCE)):
             self._apply_to_all(batch, dict(part), rule, counts)
 
-    def _apply_to_all(self, batch: DataFrame, read: Mapping[Key, Stored], rule: _Rule, counts: Counts) -> None:
+    def _apply_to_all(
+        self, batch: DataFrame, read: Mapping[Key, StoredRow], rule: _Rule, counts: VerdictCounts
+    ) -> None:
         for _ in range(_ROUNDS):
             decided = {key: rule(state) for key, state in read.items()}
             writes = [_Write(key, read[key], row) for key, (row, _) in decided.items() if not _same(row, read[key])]
@@ -158,7 +160,7 @@ class CopyTable:
 
     # ------------------------------------------------------------------ reading
 
-    def _read(self, session: SparkSession, keys: Sequence[Key]) -> dict[Key, Stored]:
+    def _read(self, session: SparkSession, keys: Sequence[Key]) -> dict[Key, StoredRow]:
         """Return the states of those of ``keys`` that are in the table."""
         self._make(session)
         self._keyed(session.createDataFrame(list(keys), self._key_schema())).createOrReplaceTempView("relay_keys")
@@ -168,10 +170,10 @@ class CopyTable:
         ).collect()
         return dict(map(self._state, rows))
 
-    def _state(self, row: Row) -> tuple[Key, Stored]:
+    def _state(self, row: Row) -> tuple[Key, StoredRow]:
         key = tuple(_text(row[name]) for name in self.key_columns)
         token = row["_relay_token"]
-        return key, Stored(
+        return key, StoredRow(
             Item.AS_STORED,
             None if token is None else EventToken.from_json(token),
             row["_relay_event_id"],
@@ -190,7 +192,7 @@ class CopyTable:
         decided = session.createDataFrame([self._decided(write) for write in writes], self._write_schema())
         # Partition and offset tell changes apart within a topic, and a batch is of all topics.
         source, name = self._of
-        ours = (F.col("status") == Status.CHANGE) & (F.col("source") == source) & (F.col("table") == name)
+        ours = (F.col("status") == DecodeStatus.CHANGE) & (F.col("source") == source) & (F.col("table") == name)
         images = batch.where(ours).select(
             F.col("partition").alias("_partition"), F.col("offset").alias("_offset"), F.col("new").alias("_item")
         )
@@ -301,12 +303,12 @@ class CopyTable:
         return " AND ".join(f"t.{delta.quoted(name)} = s.k{n}" for n, name in enumerate(self.key_columns))
 
 
-def _same(row: Stored, other: Stored | None) -> bool:
+def _same(row: StoredRow, other: StoredRow | None) -> bool:
     """Whether two states are of the same change, and so hold the same item."""
     return other is not None and replace(row, item=None) == replace(other, item=None)
 
 
-def _add(counts: Counts, more: Counts) -> None:
+def _add(counts: VerdictCounts, more: VerdictCounts) -> None:
     counts.applied += more.applied
     counts.ignored += more.ignored
     counts.unknown += more.unknown

@@ -23,7 +23,7 @@ from relay.kafka.publisher import Publisher
 from relay.kafka.settings import PRODUCER
 from relay.kafka.topic_writer import TopicWriter
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
-from relay.kafka.transaction import Transaction
+from relay.kafka.transaction import OpenTransaction
 from relay.lineage import Checkpoint, ShardState
 from relay.services.kafka import KafkaBroker
 from tests.benchmarks.changes import STREAM, TABLE, Message, change, finished
@@ -87,7 +87,7 @@ def _run(client: dict[str, Any]) -> list[Benchmark]:
 
     def published(kind: str) -> float:
         publishers, outbox = contenders[kind]
-        transaction = Transaction(publishers, group, topics["checkpoints"])
+        transaction = OpenTransaction(publishers, group, topics["checkpoints"])
         begun = time.perf_counter()
         for at in range(0, CHANGES, PAGE):
             page = changes[at : at + PAGE]

@@ -23,11 +23,11 @@ from relay.config import Config
 from relay.engine.topic_writers import TopicWriters
 from relay.engine.worker import Worker
 from relay.kafka import topics
-from relay.kafka.settings import Settings
+from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import TopicWriter
 from relay.lineage import Checkpoint, Shard, StreamId
 from relay.observe.observer import Observer
-from relay.source import Begin, Page, ShardReader
+from relay.source import Page, ShardReader, StartingPoints
 from relay.table import TableSchema
 from relay.token import EventToken
 from tests.benchmarks.changes import STREAM, TABLE, change
@@ -117,8 +117,8 @@ class FedSource:
     def take_heads(self, shards: Sequence[Shard]) -> None:
         """All of it is wanted."""
 
-    def begin(self, shards: Sequence[Shard], now: float) -> Begin:
-        return Begin({shard.id: {"type": "trim_horizon"} for shard in shards})
+    def begin(self, shards: Sequence[Shard], now: float) -> StartingPoints:
+        return StartingPoints({shard.id: {"type": "trim_horizon"} for shard in shards})
 
     def shards(self) -> list[Shard]:
         return [Shard(f"shard-{number:04}") for number in range(self.feed.shards)]
@@ -215,7 +215,7 @@ def main(text: str) -> None:
     source = FedSource(feed)
     live = feed.per_second > 0
     worker = Worker(
-        Settings.of(config),
+        KafkaSettings.of(config),
         [source],
         outboxes,
         observer=Observer(feed.name),

@@ -23,7 +23,7 @@ from relay.avro.registry import open_schemas
 from relay.config import load
 from relay.demo.dynamodb_orders import create_table, workload
 from relay.demo.report import acknowledged, ends, percentile
-from relay.demo.truth import Event
+from relay.demo.truth import PublishedChange
 from relay.demo.watching import BatchLog, TopicWatch
 from relay.demo.workload import CACHE_KEY
 from relay.errors import RelayError
@@ -76,7 +76,7 @@ def run() -> Benchmark:
 class _Result:
     """Latencies in ms, of the changes after the warm-up."""
 
-    def __init__(self, written: int, events: list[Event]) -> None:
+    def __init__(self, written: int, events: list[PublishedChange]) -> None:
         self.written = written
         self.seen = len({event.event_id for event in events})
         self.to_topic: list[float] = []
@@ -137,7 +137,7 @@ class _Phase:
         _wait(lambda: batches.refresh().has_reached(ends(watch.events)))
         watch.stop()
         result = _Result(written, watch.events)
-        by_item: dict[Any, list[Event]] = {}
+        by_item: dict[Any, list[PublishedChange]] = {}
         for event in sorted(watch.events, key=lambda e: (e.partition, e.offset)):
             by_item.setdefault(event.item, []).append(event)
         for event_id, commit in acknowledged(history, by_item).items():

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from relay.config import Config, load
 from relay.jvm.jars import jars
 from spark_consumers import kafka_source
-from spark_consumers.offsets import Checkpoint
+from spark_consumers.offsets import ConsumerCheckpoint
 from spark_consumers.session import open_session
 
 
@@ -46,7 +46,7 @@ def _stock_stream(session: SparkSession, config: Config, topic: str) -> DataFram
 def main(path: str, checkpoint: str, *flags: str) -> None:
     config = load(Path(path))
     topic = config.topic(next(iter(config.tables)))
-    point = Checkpoint(Path(checkpoint))
+    point = ConsumerCheckpoint(Path(checkpoint))
     if "--tuned" in flags:
         stream = kafka_source.read(open_session("no-op", delta=False), config, "no-op", [topic], "earliest", 50_000)
     else:

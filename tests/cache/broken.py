@@ -10,8 +10,8 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from relay.cache.entry import UNPLACED, Entry, Loaded, State, decode, encode, judge
-from relay.cache.store import KEEP, READ, Store, Stored, Write, generation_key
+from relay.cache.entry import UNPLACED, Entry, LoadedValue, State, decode, encode, judge
+from relay.cache.store import KEEP, READ, ConditionalWrite, Store, StoredEntry, generation_key
 from relay.token import EventToken, Order
 
 _nonces = count()
@@ -23,10 +23,10 @@ class BrokenStore:
     def __init__(self, inner: Store) -> None:
         self.inner = inner
 
-    def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[Stored | None], str]:
+    def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[StoredEntry | None], str]:
         return self.inner.read(keys, generation_key)
 
-    def compare_and_set(self, writes: Sequence[Write]) -> dict[str, bytes | None]:
+    def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
         return self.inner.compare_and_set([self.broken(write) for write in writes])
 
     def generation(self, generation_key: str) -> str:
@@ -35,24 +35,24 @@ class BrokenStore:
     def renew(self, generation_key: str) -> str:
         return self.inner.renew(generation_key)
 
-    def broken(self, write: Write) -> Write:
+    def broken(self, write: ConditionalWrite) -> ConditionalWrite:
         return write
 
 
 class UnguardedFills(BrokenStore):
     """Stores a value over whatever stands there, as a plain SET does."""
 
-    def broken(self, write: Write) -> Write:
+    def broken(self, write: ConditionalWrite) -> ConditionalWrite:
         if write.value is None:
             return write
-        standing = self.inner.compare_and_set([Write(write.key, READ, None, None, KEEP)])
+        standing = self.inner.compare_and_set([ConditionalWrite(write.key, READ, None, None, KEEP)])
         return write._replace(expected=standing[write.key])
 
 
 class LateGeneration(BrokenStore):
     """Stores a value with the generation of when it is stored, not of before it was loaded."""
 
-    def broken(self, write: Write) -> Write:
+    def broken(self, write: ConditionalWrite) -> ConditionalWrite:
         if write.value is None or write.meta is None:
             return write
         generation = self.inner.generation(generation_key(write.key.partition(":")[0]))
@@ -66,7 +66,7 @@ class NoLeases(BrokenStore):
         super().__init__(inner)
         self.found: dict[bytes | None, bytes | None] = {}
 
-    def compare_and_set(self, writes: Sequence[Write]) -> dict[str, bytes | None]:
+    def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
         made = []
         for write in writes:
             if write.meta and decode(write.meta).state is State.LEASE:
@@ -78,7 +78,7 @@ class NoLeases(BrokenStore):
         return self.inner.compare_and_set(made)
 
 
-def stores_whatever_is_loaded(lease: Entry, loaded: Loaded, until: float = 0.0) -> Entry:
+def stores_whatever_is_loaded(lease: Entry, loaded: LoadedValue, until: float = 0.0) -> Entry:
     return Entry(State.VALUE, lease.generation, dict(loaded.tokens), until)
 
 

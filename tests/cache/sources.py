@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from relay.cache import Loaded, Tokens, is_fresher
+from relay.cache import LoadedValue, Tokens, is_fresher
 from relay.token import EventToken
 
 SHARD = "orders/stream/1"
@@ -25,12 +25,12 @@ class Source:
     meanwhile: Callable[[], object] = lambda: None
     asked: list[tuple[str, Tokens | None]] = field(default_factory=list)
 
-    def load(self, key: str, compare: Tokens | None) -> Loaded:
+    def load(self, key: str, compare: Tokens | None) -> LoadedValue:
         self.asked.append((key, compare))
         fresher = is_fresher(self.tokens, compare) if self.fresher is None else self.fresher
-        loaded = Loaded(self.value, self.tokens, fresher)
+        loaded = LoadedValue(self.value, self.tokens, fresher)
         self.meanwhile()
         return loaded
 
-    def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, Loaded]:
+    def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
         return {key: self.load(key, compare) for key, compare in wanted.items()}

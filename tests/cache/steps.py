@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from relay.cache.store import Store, Stored, Write
+from relay.cache.store import ConditionalWrite, Store, StoredEntry
 from relay.errors import Unavailable
 
 T = TypeVar("T")
@@ -72,12 +72,12 @@ class SteppedStore:
     observe: Callable[[], Mapping[Any, Any]]
     floors: dict[str, Mapping[Any, Any]] = field(default_factory=dict)
 
-    def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[Stored | None], str]:
+    def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[StoredEntry | None], str]:
         found, floors = self.steps.call(lambda: (self._entries(keys, generation_key), self.observe()))
         self.floors.update(dict.fromkeys(keys, floors))
         return found, self.generation(generation_key)
 
-    def compare_and_set(self, writes: Sequence[Write]) -> dict[str, bytes | None]:
+    def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
         return self.steps.call(lambda: self.inner.compare_and_set(writes))
 
     def generation(self, generation_key: str) -> str:
@@ -86,5 +86,5 @@ class SteppedStore:
     def renew(self, generation_key: str) -> str:
         return self.steps.call(lambda: self.inner.renew(generation_key))
 
-    def _entries(self, keys: Sequence[str], generation_key: str) -> list[Stored | None]:
+    def _entries(self, keys: Sequence[str], generation_key: str) -> list[StoredEntry | None]:
         return self.inner.read(keys, generation_key)[0]

@@ -10,7 +10,7 @@ from relay.cache.entry import (
     UNPLACED,
     UNREADABLE,
     Entry,
-    Loaded,
+    LoadedValue,
     State,
     Tokens,
     decode,
@@ -140,7 +140,7 @@ def test_a_token_without_a_shard_counts_as_null() -> None:
 def test_a_value_read_without_a_token_is_cleared_by_any_invalidation() -> None:
     """A consistent read leaves no component: an invalidation that looks old may still be of after it."""
     lease = leased(tombstone(by_shard(dynamo(50, timestamp=900))), G, 10.0)
-    entry = filled(lease, Loaded(b"x", {}, fresher=True))
+    entry = filled(lease, LoadedValue(b"x", {}, fresher=True))
     assert entry == value()
     for token in (dynamo(1, timestamp=1), dynamo(50, timestamp=900), mysql(1, LEFT), None):
         assert invalidated(entry, token, G) is not None
@@ -170,7 +170,7 @@ def test_components_are_bounded_and_the_oldest_leaves_its_mark() -> None:
     assert invalidated(entry, dynamo(4, shards[0]), G) is not None
     everything = {shard: dynamo(9, shard) for shard in shards}
     assert not is_fresher(everything, entry.tokens)
-    kept = filled(leased(None, G, 1.0), Loaded(b"x", everything, fresher=True))
+    kept = filled(leased(None, G, 1.0), LoadedValue(b"x", everything, fresher=True))
     assert kept is not None
     assert len(kept.tokens) == MAX_COMPONENTS + 1
     assert kept.tokens[UNPLACED] is None
@@ -224,26 +224,26 @@ def test_folding_only_what_is_included_leaves_the_entry_alone() -> None:
 
 def test_a_value_holds_exactly_the_tokens_it_was_read_with() -> None:
     lease = leased(tombstone(by_shard(mysql(5, LEFT), mysql(7, PARENT))), G, 10.0)
-    entry = filled(lease, Loaded(b"x", {"any name": mysql(9, LEFT)}, fresher=True), until=70.0)
+    entry = filled(lease, LoadedValue(b"x", {"any name": mysql(9, LEFT)}, fresher=True), until=70.0)
     assert entry == Entry(State.VALUE, G, by_shard(mysql(9, LEFT)), 70.0)
 
 
 def test_what_is_not_fresher_than_a_tombstone_is_not_stored() -> None:
     """Seed 004, "Cache Invalidation", third case."""
     lease = leased(tombstone(by_shard(mysql(5, LEFT))), G, 10.0)
-    assert filled(lease, Loaded(b"x", by_shard(mysql(9, LEFT)), fresher=False)) is None
+    assert filled(lease, LoadedValue(b"x", by_shard(mysql(9, LEFT)), fresher=False)) is None
     assert released(lease) == tombstone(by_shard(mysql(5, LEFT)))
 
 
 def test_a_loader_is_not_believed_against_its_own_token() -> None:
     """I6."""
     lease = leased(tombstone(by_shard(mysql(5, LEFT))), G, 10.0)
-    assert filled(lease, Loaded(b"x", by_shard(mysql(4, LEFT)), fresher=True)) is None
+    assert filled(lease, LoadedValue(b"x", by_shard(mysql(4, LEFT)), fresher=True)) is None
 
 
 def test_where_nothing_stood_any_read_is_stored_and_a_released_lease_leaves_nothing() -> None:
     lease = leased(None, G, 10.0)
-    assert filled(lease, Loaded(None, {}, fresher=False)) == value()
+    assert filled(lease, LoadedValue(None, {}, fresher=False)) == value()
     assert released(lease) is None
 
 

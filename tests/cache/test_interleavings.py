@@ -17,7 +17,7 @@ import redis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from relay.cache import Invalidator, Loaded, MemoryStore, Outcome, RedisStore, Store, TokenCache, entry_key
+from relay.cache import Invalidator, LoadedValue, MemoryStore, Outcome, RedisStore, Store, TokenCache, entry_key
 from relay.cache.entry import Tokens
 from tests.cache import broken
 from tests.cache.world import LEASE_TTL, Backend, InMemory, Move, World, token
@@ -167,10 +167,10 @@ class _Race:
         if int(cached.value) < floor:
             self.failures.append(f"{cached.outcome}: {cached.value!r} is older than {floor}")
 
-    def _load(self, key: str, compare: Tokens | None) -> Loaded:
+    def _load(self, key: str, compare: Tokens | None) -> LoadedValue:
         value = str(self.written).encode()
         time.sleep(random.choice([0, 0, 0.002, 0.015]))
-        return Loaded(value, {}, fresher=True)
+        return LoadedValue(value, {}, fresher=True)
 
 
 # -- what would happen without -------------------------------------------------------------------------------

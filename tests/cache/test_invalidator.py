@@ -6,16 +6,16 @@ from collections.abc import Sequence
 import pytest
 
 from relay.cache import (
-    Counts,
+    ConditionalWrite,
     Entry,
+    InvalidationCounts,
     Invalidator,
-    Loaded,
+    LoadedValue,
     MemoryStore,
     Outcome,
     State,
     TokenCache,
     Tokens,
-    Write,
     entry_key,
     generation_key,
 )
@@ -37,8 +37,8 @@ def entry(store: MemoryStore, key: str = "k") -> Entry | None:
 
 
 def fill(store: MemoryStore, key: str = "k", tokens: dict[str, EventToken] | None = None) -> None:
-    def load(_: str, compare: Tokens | None) -> Loaded:
-        return Loaded(b"value", tokens or {}, fresher=True)
+    def load(_: str, compare: Tokens | None) -> LoadedValue:
+        return LoadedValue(b"value", tokens or {}, fresher=True)
 
     assert TokenCache(store, "shop").get_or_load(key, load).outcome is Outcome.FILLED
 
@@ -56,7 +56,7 @@ def invalidator(store: MemoryStore) -> Invalidator:
 def test_keys_that_nobody_cached_get_a_tombstone_in_one_round_trip(store: MemoryStore) -> None:
     counting = Counting(store)
     counts = Invalidator(counting, "shop").apply([("a", token(1)), ("b", token(2))])
-    assert counts == Counts(applied=2)
+    assert counts == InvalidationCounts(applied=2)
     assert entry(store, "a") == Entry(State.TOMBSTONE, store.generation(generation_key("shop")), {SHARD: token(1)})
     assert counting.calls == 1
 
@@ -66,7 +66,7 @@ def test_a_value_is_cleared_and_an_invalidation_it_includes_is_discarded(
 ) -> None:
     fill(store, "a", {SHARD: token(5)})
     fill(store, "b", {SHARD: token(5)})
-    assert invalidator.apply([("a", token(6)), ("b", token(5))]) == Counts(applied=1, discarded=1)
+    assert invalidator.apply([("a", token(6)), ("b", token(5))]) == InvalidationCounts(applied=1, discarded=1)
     found, _ = store.read([entry_key("shop", "a"), entry_key("shop", "b")], generation_key("shop"))
     assert [stored.value if stored else None for stored in found] == [None, b"value"]
 
@@ -75,7 +75,7 @@ def test_a_replay_changes_nothing_and_is_counted_as_discarded(store: MemoryStore
     pairs = [("a", token(1)), ("b", token(2)), ("a", token(3))]
     assert invalidator.apply(pairs).applied == 3
     before = [entry(store, "a"), entry(store, "b")]
-    assert invalidator.apply(pairs) == Counts(discarded=3)
+    assert invalidator.apply(pairs) == InvalidationCounts(discarded=3)
     assert [entry(store, "a"), entry(store, "b")] == before
 
 
@@ -84,7 +84,7 @@ def test_unknown_orders_invalidate_and_are_counted(store: MemoryStore, invalidat
     fill(store, "no token")
     fill(store, "other shard", {SHARD: token(9)})
     pairs = [("no token", token(1)), ("other shard", token(1, "orders/stream/2")), ("null", None)]
-    assert invalidator.apply(pairs) == Counts(applied=3, unknown=2)
+    assert invalidator.apply(pairs) == InvalidationCounts(applied=3, unknown=2)
     assert entry(store, "null") == Entry(State.TOMBSTONE, store.generation(generation_key("shop")), {UNPLACED: None})
 
 
@@ -139,12 +139,14 @@ class Counting(MemoryStore):
         super().__init__()
         self.inner, self.times, self.rival, self.calls = inner, times, rival, 0
 
-    def compare_and_set(self, writes: Sequence[Write]) -> dict[str, bytes | None]:
+    def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
         self.calls += 1
         if writes[0].expected != READ and self.calls <= self.times:
             name = writes[0].key
-            standing = self.inner.compare_and_set([Write(name, READ, None, None, KEEP)])[name]
-            self.inner.compare_and_set([Write(name, standing, b"%s%d" % (self.rival, self.calls), None, 9.0)])
+            standing = self.inner.compare_and_set([ConditionalWrite(name, READ, None, None, KEEP)])[name]
+            self.inner.compare_and_set(
+                [ConditionalWrite(name, standing, b"%s%d" % (self.rival, self.calls), None, 9.0)]
+            )
         return self.inner.compare_and_set(writes)
 
     def generation(self, generation_key: str) -> str:

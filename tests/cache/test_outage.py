@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from relay.cache import Cached, MemoryStore, Outcome, Stored, TokenCache, Write
+from relay.cache import Cached, ConditionalWrite, MemoryStore, Outcome, StoredEntry, TokenCache
 from relay.errors import Unavailable
 from tests.cache.sources import Source
 
@@ -23,11 +23,11 @@ class Failing(MemoryStore):
         if self.calls < 0:
             raise Unavailable("Redis at redis://127.0.0.1:6379/0: refused")
 
-    def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[Stored | None], str]:
+    def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[StoredEntry | None], str]:
         self._call()
         return super().read(keys, generation_key)
 
-    def compare_and_set(self, writes: Sequence[Write]) -> dict[str, bytes | None]:
+    def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
         lost = super().compare_and_set(writes) if self.made else {}
         self._call()
         return lost if self.made else super().compare_and_set(writes)

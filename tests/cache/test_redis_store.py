@@ -9,12 +9,12 @@ import redis
 
 from relay.cache import (
     Cached,
+    ConditionalWrite,
     Invalidator,
-    Loaded,
+    LoadedValue,
     Outcome,
     RedisStore,
     TokenCache,
-    Write,
     entry_key,
     generation_key,
 )
@@ -38,14 +38,14 @@ def client(redis_server: Any) -> Iterator[redis.Redis]:
 
 
 def constant(value: bytes) -> Any:
-    return lambda key, compare: Loaded(value, {}, fresher=True)
+    return lambda key, compare: LoadedValue(value, {}, fresher=True)
 
 
 @pytest.mark.services
 def test_the_script_is_loaded_again_where_the_server_forgot_it(
     store: RedisStore, client: redis.Redis, unique: str
 ) -> None:
-    writes = [Write(entry_key(unique, str(n)), None, b"meta", None, 60.0) for n in range(1000)]
+    writes = [ConditionalWrite(entry_key(unique, str(n)), None, b"meta", None, 60.0) for n in range(1000)]
     assert store.compare_and_set(writes[:500]) == {}
     client.script_flush()
     assert store.compare_and_set(writes[500:]) == {}
@@ -57,7 +57,7 @@ def test_times_to_live_are_set_kept_and_taken_away(store: RedisStore, client: re
     key = entry_key(unique, "k")
     steps = [(None, b"1", 60.0, 60_000), (b"1", b"2", KEEP, 60_000), (b"2", b"3", FOREVER, -1), (b"3", b"4", KEEP, -1)]
     for expected, meta, ttl, left in steps:
-        assert store.compare_and_set([Write(key, expected, meta, b"v", ttl)]) == {}
+        assert store.compare_and_set([ConditionalWrite(key, expected, meta, b"v", ttl)]) == {}
         assert client.pttl(key) == pytest.approx(left, abs=5_000 if left > 0 else 0)
 
 
@@ -65,7 +65,7 @@ def test_times_to_live_are_set_kept_and_taken_away(store: RedisStore, client: re
 def test_a_key_of_somebody_else_is_named(store: RedisStore, client: redis.Redis, unique: str) -> None:
     client.set(entry_key(unique, "k"), "text", ex=60)
     with pytest.raises(RelayError, match=f"WRONGTYPE.*{unique}:k"):
-        store.compare_and_set([Write(entry_key(unique, "k"), None, b"meta", None, 60.0)])
+        store.compare_and_set([ConditionalWrite(entry_key(unique, "k"), None, b"meta", None, 60.0)])
     with pytest.raises(RelayError, match=f"WRONGTYPE|{unique}:k"):
         store.read([entry_key(unique, "k")], generation_key(unique))
 
@@ -103,7 +103,7 @@ def test_of_many_who_write_the_same_entry_one_does(redis_server: Any, unique: st
         for turn in range(200):
             expected = b"%d" % turn if turn else None
             barrier.wait()
-            write = Write(entry_key(unique, "k"), expected, b"%d" % (turn + 1), b"%d" % number, 60.0)
+            write = ConditionalWrite(entry_key(unique, "k"), expected, b"%d" % (turn + 1), b"%d" % number, 60.0)
             if not stores[number].compare_and_set([write]):
                 won.append(turn)
 
@@ -123,7 +123,7 @@ def test_a_server_that_is_not_there_is_unavailable_and_its_password_stays_secret
             lambda: store.generation("g"),
             lambda: store.renew("g"),
             lambda: store.read(["k"], "g"),
-            lambda: store.compare_and_set([Write("k", None, b"m", None, 1.0)]),
+            lambda: store.compare_and_set([ConditionalWrite("k", None, b"m", None, 1.0)]),
         ):
             with pytest.raises(Unavailable, match=r"redis://127\.0\.0\.1") as raised:
                 call()
@@ -173,11 +173,11 @@ def test_a_fill_that_began_before_the_restart_is_not_served_after_it(server: Red
     with RedisStore(server.url) as store, redis.Redis.from_url(server.url) as client:
         cache = TokenCache(store, "shop")
 
-        def load(key: str, compare: object) -> Loaded:
+        def load(key: str, compare: object) -> LoadedValue:
             client.save()
             server.kill()
             server.restart()
-            return Loaded(b"old", {}, fresher=True)
+            return LoadedValue(b"old", {}, fresher=True)
 
         assert cache.get_or_load("k", load).value == b"old"
         assert cache.get_or_load("k", constant(b"new")) == Cached(b"new", Outcome.FILLED)

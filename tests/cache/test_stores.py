@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from relay.cache import MemoryStore, RedisStore, Store, Stored, Write, entry_key, generation_key
+from relay.cache import ConditionalWrite, MemoryStore, RedisStore, Store, StoredEntry, entry_key, generation_key
 from relay.cache.store import FOREVER, KEEP, READ
 
 
@@ -33,11 +33,11 @@ def key(namespace: str) -> str:
 
 
 def write(store: Store, key: str, expected: bytes | None, meta: bytes | None, **more: Any) -> bool:
-    made = Write(key, expected, meta, more.get("value"), more.get("ttl", 60.0))
+    made = ConditionalWrite(key, expected, meta, more.get("value"), more.get("ttl", 60.0))
     return key not in store.compare_and_set([made])
 
 
-def read(store: Store, key: str) -> Stored | None:
+def read(store: Store, key: str) -> StoredEntry | None:
     return store.read([key], generation_key("t"))[0][0]
 
 
@@ -46,15 +46,15 @@ def test_a_write_needs_what_it_expects(store: Store, key: str) -> None:
     assert write(store, key, None, b"one")
     assert not write(store, key, None, b"two")
     assert not write(store, key, b"other", b"two")
-    assert read(store, key) == Stored(b"one", None)
+    assert read(store, key) == StoredEntry(b"one", None)
     assert write(store, key, b"one", b"two", value=b"v")
-    assert read(store, key) == Stored(b"two", b"v")
+    assert read(store, key) == StoredEntry(b"two", b"v")
 
 
 def test_a_write_that_is_refused_tells_what_stands_there(store: Store, namespace: str) -> None:
     keys = [entry_key(namespace, name) for name in "abcd"]
-    store.compare_and_set([Write(name, None, b"meta of " + name.encode(), b"v", 60.0) for name in keys[:2]])
-    lost = store.compare_and_set([Write(name, b"x", b"y", None, 60.0) for name in keys])
+    store.compare_and_set([ConditionalWrite(name, None, b"meta of " + name.encode(), b"v", 60.0) for name in keys[:2]])
+    lost = store.compare_and_set([ConditionalWrite(name, b"x", b"y", None, 60.0) for name in keys])
     assert lost == {
         keys[0]: b"meta of " + keys[0].encode(),
         keys[1]: b"meta of " + keys[1].encode(),
@@ -67,13 +67,13 @@ def test_a_write_without_a_value_leaves_none(store: Store, key: str) -> None:
     """Else a tombstone would still hold what it invalidates."""
     write(store, key, None, b"one", value=b"old")
     assert write(store, key, b"one", b"two")
-    assert read(store, key) == Stored(b"two", None)
+    assert read(store, key) == StoredEntry(b"two", None)
 
 
 @pytest.mark.parametrize("value", [b"", b"\x00\r\n\xff", b"x" * 3_000_000])
 def test_values_are_bytes_of_any_kind_and_size(store: Store, key: str, value: bytes) -> None:
     assert write(store, key, None, b"one", value=value)
-    assert read(store, key) == Stored(b"one", value)
+    assert read(store, key) == StoredEntry(b"one", value)
 
 
 def test_deleting_is_a_write_of_nothing(store: Store, key: str) -> None:
@@ -85,16 +85,16 @@ def test_deleting_is_a_write_of_nothing(store: Store, key: str) -> None:
 
 
 def test_expecting_what_never_stands_only_reads(store: Store, key: str) -> None:
-    assert store.compare_and_set([Write(key, READ, None, None, KEEP)]) == {key: None}
+    assert store.compare_and_set([ConditionalWrite(key, READ, None, None, KEEP)]) == {key: None}
     write(store, key, None, b"one", value=b"v")
-    assert store.compare_and_set([Write(key, READ, None, None, KEEP)]) == {key: b"one"}
-    assert read(store, key) == Stored(b"one", b"v")
+    assert store.compare_and_set([ConditionalWrite(key, READ, None, None, KEEP)]) == {key: b"one"}
+    assert read(store, key) == StoredEntry(b"one", b"v")
 
 
 def test_many_writes_of_all_kinds_in_one_call_do_not_mix(store: Store, namespace: str) -> None:
     ttls = [KEEP, FOREVER, 60.0, 7.5]
     writes = [
-        Write(
+        ConditionalWrite(
             entry_key(namespace, str(n)),
             None,
             b"meta %d" % n,
@@ -107,8 +107,8 @@ def test_many_writes_of_all_kinds_in_one_call_do_not_mix(store: Store, namespace
     assert store.compare_and_set(writes) == {}
     assert store.compare_and_set(writes) == {made.key: made.meta for made in writes}
     found, _ = store.read(keys, generation_key(namespace))
-    assert found == [Stored(made.meta or b"", made.value) for made in writes]
-    store.compare_and_set([Write(made.key, made.meta, None, None, KEEP) for made in writes])
+    assert found == [StoredEntry(made.meta or b"", made.value) for made in writes]
+    store.compare_and_set([ConditionalWrite(made.key, made.meta, None, None, KEEP) for made in writes])
     assert store.read(keys, generation_key(namespace))[0] == [None] * len(keys)
 
 

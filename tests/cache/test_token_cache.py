@@ -6,12 +6,12 @@ import pytest
 
 from relay.cache import (
     Cached,
+    ConditionalWrite,
     Invalidator,
-    Loaded,
+    LoadedValue,
     MemoryStore,
     Outcome,
     TokenCache,
-    Write,
     entry_key,
     generation_key,
 )
@@ -167,7 +167,7 @@ def test_a_reader_waits_for_the_value_another_is_loading(cache: Cache) -> None:
         stored = cache.memory.read([entry_key("shop", "k")], generation_key("shop"))[0][0]
         assert stored is not None
         value = stored.meta.replace(b'"lease"', b'"value"').replace(b'"n":"', b'"n":"x')
-        cache.memory.compare_and_set([Write(entry_key("shop", "k"), stored.meta, value, b"one", 600.0)])
+        cache.memory.compare_and_set([ConditionalWrite(entry_key("shop", "k"), stored.meta, value, b"one", 600.0)])
 
     cache.get_or_load("k", Source(meanwhile=second_reader).load)
     assert seen == [hit(b"one")]
@@ -289,7 +289,7 @@ def test_several_keys_are_loaded_at_once_and_each_once(cache: Cache) -> None:
     source = Source()
     calls: list[Sequence[str]] = []
 
-    def load_many(wanted: Mapping[str, Tokens | None]) -> Mapping[str, Loaded]:
+    def load_many(wanted: Mapping[str, Tokens | None]) -> Mapping[str, LoadedValue]:
         calls.append(list(wanted))
         return source.load_many(wanted)
 
@@ -326,7 +326,7 @@ def test_the_counters_tell_what_became_of_each_key(cache: Cache) -> None:
 
 def test_bytes_that_are_no_entry_are_replaced_by_a_consistent_read(cache: Cache) -> None:
     name = entry_key("shop", "k")
-    cache.memory.compare_and_set([Write(name, None, b"\xff not ours", b"junk", 600.0)])
+    cache.memory.compare_and_set([ConditionalWrite(name, None, b"\xff not ours", b"junk", 600.0)])
     assert cache.get_or_load("k", Source(fresher=False).load).outcome is Outcome.DROPPED
     assert cache.get_or_load("k", Source().load).outcome is Outcome.FILLED
     stored = cache.memory.read([name], generation_key("shop"))[0][0]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from relay.cache import Cached, Invalidator, Loaded, MemoryStore, Outcome, Store, TokenCache, is_fresher
+from relay.cache import Cached, Invalidator, LoadedValue, MemoryStore, Outcome, Store, TokenCache, is_fresher
 from relay.cache.entry import Tokens, decode
 from relay.cache.store import entry_key, generation_key
 from relay.errors import Unavailable
@@ -212,7 +212,7 @@ class World:
             done=partial(self._served, begun, store.floors),
         )
 
-    def _load(self, steps: Steps, wanted: Mapping[str, Tokens | None]) -> dict[str, Loaded]:
+    def _load(self, steps: Steps, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
         """Read the rows of each key, one shard after the other, so that writes come between."""
         compare = dict(wanted)
         unplaced = any(None in tokens.values() for tokens in compare.values() if tokens)
@@ -227,7 +227,7 @@ class World:
             for key in compare:
                 positions[key][shard] = self.versions({shard: read_at})[key, shard]
         fresher = {key: unplaced or not self.replicas or is_fresher(tokens, compare[key]) for key in compare}
-        return {key: Loaded(json.dumps(positions[key]).encode(), tokens, fresher[key]) for key in compare}
+        return {key: LoadedValue(json.dumps(positions[key]).encode(), tokens, fresher[key]) for key in compare}
 
     def _positions(self) -> dict[str, int]:
         return dict(self.replica)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from relay.demo.truth import Event, check_versions, final_versions
+from relay.demo.truth import PublishedChange, check_versions, final_versions
 from relay.demo.vitess_orders import (
     ADDED,
     AFTER,
@@ -142,8 +142,8 @@ def test_a_move_keeps_no_one_from_writing_to_other_shards() -> None:
     assert {placement.keyspace(customer) for customer in others} == {BEFORE}
 
 
-def event(item: Item, shard: str, *columns: str) -> Event:
-    return Event(item, 1, "INSERT", 0, 0, "", None, "", f"orders/{BEFORE}/{shard}", frozenset(columns))
+def event(item: Item, shard: str, *columns: str) -> PublishedChange:
+    return PublishedChange(item, 1, "INSERT", 0, 0, "", None, "", f"orders/{BEFORE}/{shard}", frozenset(columns))
 
 
 def test_a_split_or_a_column_that_the_topic_does_not_show_is_a_problem() -> None:

@@ -18,8 +18,8 @@ from confluent_kafka import KafkaException
 from relay.avro.registry import open_schemas
 from relay.config import Config, load
 from relay.demo.dynamodb_orders import create_table, workload
-from relay.demo.truth import Event, check_topic, read_topic
-from relay.demo.workload import Item, Workload, Write
+from relay.demo.truth import PublishedChange, check_topic, read_topic
+from relay.demo.workload import Item, RecordedWrite, Workload
 from relay.kafka.failures import passes
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class Scene:
         arguments = [str(self.path), step, str(number), str(delay), str(transaction_timeout)]
         return self._start([sys.executable, "-m", PAUSED_WORKER, *arguments])
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[PublishedChange]:
         config = self.config
         schemas = open_schemas(config)
         return read_topic(config.kafka.client(), config.topic(self.table), schemas)
@@ -92,7 +92,7 @@ class Scene:
 
         return wait_until(more, timeout)
 
-    def finish(self, history: Mapping[Item, Sequence[Write]]) -> list[str]:
+    def finish(self, history: Mapping[Item, Sequence[RecordedWrite]]) -> list[str]:
         """Relay the rest, and return what is wrong with the topic."""
         last = self.relay("--until-caught-up")
         assert last.wait(120) == 0, last.log()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from relay.config import load
 from relay.engine.worker import run
-from relay.kafka.settings import Settings
+from relay.kafka.settings import KafkaSettings
 from tests.faults.harness import stop_self
 
 
@@ -32,7 +32,7 @@ def main(path: str, step: str, number: str, delay: str, transaction_timeout: str
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     config = load(Path(path))
-    settings = Settings.of(config)
+    settings = KafkaSettings.of(config)
     producer = {**settings.producer, "transaction.timeout.ms": int(transaction_timeout)}
     run(config, settings=replace(settings, producer=producer), probe=probe)
 

@@ -12,13 +12,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from relay.kafka.limits import Limits, record_size
-from relay.kafka.topics import LARGEST_MESSAGE, Found, Topic
+from relay.kafka.topics import LARGEST_MESSAGE, FoundTopic, Topic
 
 LIMIT = 20_000
 
 
-def found(name: str, limit: int) -> Found:
-    return Found(Topic(name, 1, ""), exists=True, largest_message=limit)
+def found(name: str, limit: int) -> FoundTopic:
+    return FoundTopic(Topic(name, 1, ""), exists=True, largest_message=limit)
 
 
 def test_the_least_of_topic_and_producer_is_the_limit_and_of_all_topics_that_of_a_batch() -> None:

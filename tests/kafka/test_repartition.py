@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from relay.demo.truth import check_topic
-from relay.demo.workload import Item, Write
+from relay.demo.workload import Item, RecordedWrite
 from tests.faults.harness import Scene
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
@@ -55,7 +55,7 @@ def test_a_relay_moves_to_a_topic_of_more_partitions_as_documented(scene: Scene)
         for place, topic in enumerate((old, new))
         for event in topic
     ]
-    history: dict[Item, list[Write]] = {}
+    history: dict[Item, list[RecordedWrite]] = {}
     for writer in workload.writers:
         for write in writer.writes:
             history.setdefault(write.item, []).append(write)

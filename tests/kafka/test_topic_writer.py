@@ -17,7 +17,7 @@ from relay.avro.framing import split
 from relay.avro.schema import change_schema
 from relay.change import REDRIVEN, Change, Images, Operation, Snapshot, Uncarriable
 from relay.errors import RelayError
-from relay.kafka.dead_letters import DeadLetters
+from relay.kafka.dead_letters import DeadLetterWriter
 from relay.kafka.keys import partition
 from relay.kafka.limits import Headers, record_size
 from relay.kafka.topic_writer import TopicWriter
@@ -50,8 +50,8 @@ def outbox(table: TableSchema = TABLE, key: Literal["hash", "item"] = "hash", **
     return TopicWriter(table, "shop.orders", 6, key, Known(), **options)
 
 
-def letters(largest: int = 100_000) -> DeadLetters:
-    return DeadLetters("shop.dead_letters", largest)
+def letters(largest: int = 100_000) -> DeadLetterWriter:
+    return DeadLetterWriter("shop.dead_letters", largest)
 
 
 def change(customer: str = "ada", line: str = "1", *, payload: str = "x", **fields: Any) -> Change:

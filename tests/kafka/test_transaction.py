@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from relay.kafka.transaction import GATHERED, LATE, LONGEST, Transaction
+from relay.kafka.transaction import GATHERED, LATE, LONGEST, OpenTransaction
 
 
 class Clock:
@@ -44,23 +44,25 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def transaction(clock: Clock) -> Transaction:
+def transaction(clock: Clock) -> OpenTransaction:
     sent: Any = Sent(clock)
-    made = Transaction([sent], sent, "checkpoints", clock=clock)
+    made = OpenTransaction([sent], sent, "checkpoints", clock=clock)
     made.begin()
     made.commit()
     return made
 
 
 @pytest.mark.parametrize("pause", [0.005, 1.0, 3600.0])
-def test_a_few_changes_are_committed_at_once(transaction: Transaction, clock: Clock, pause: float) -> None:
+def test_a_few_changes_are_committed_at_once(transaction: OpenTransaction, clock: Clock, pause: float) -> None:
     clock.now += pause
     transaction.begin()
     transaction.size += 5_000
     assert transaction.linger == 0.0
 
 
-def test_what_has_come_while_the_last_commit_took_its_time_is_not_much(transaction: Transaction, clock: Clock) -> None:
+def test_what_has_come_while_the_last_commit_took_its_time_is_not_much(
+    transaction: OpenTransaction, clock: Clock
+) -> None:
     """At a few hundred changes a second some always wait for a commit to end, which is no reason to keep them."""
     transaction.begin()
     sent: Any = transaction.publisher
@@ -72,7 +74,7 @@ def test_what_has_come_while_the_last_commit_took_its_time_is_not_much(transacti
     assert transaction.linger == 0.0
 
 
-def test_a_burst_after_a_while_is_committed_at_once(transaction: Transaction, clock: Clock) -> None:
+def test_a_burst_after_a_while_is_committed_at_once(transaction: OpenTransaction, clock: Clock) -> None:
     clock.now += 1.0
     transaction.begin()
     transaction.size += 1 << 20
@@ -80,7 +82,7 @@ def test_a_burst_after_a_while_is_committed_at_once(transaction: Transaction, cl
 
 
 def test_while_much_comes_a_transaction_gathers_some_and_no_longer_than_that(
-    transaction: Transaction, clock: Clock
+    transaction: OpenTransaction, clock: Clock
 ) -> None:
     clock.now += 0.005
     transaction.begin()
@@ -90,7 +92,9 @@ def test_while_much_comes_a_transaction_gathers_some_and_no_longer_than_that(
     assert transaction.linger == 0.0
 
 
-def test_what_is_late_already_is_gathered_until_the_transaction_is_long(transaction: Transaction, clock: Clock) -> None:
+def test_what_is_late_already_is_gathered_until_the_transaction_is_long(
+    transaction: OpenTransaction, clock: Clock
+) -> None:
     """A relay that catches up spends its time on changes, not on commits; one that has caught up does not wait."""
     clock.now += 0.005
     transaction.begin()

@@ -8,10 +8,10 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from relay.gtid import GtidSet, parse
-from relay.mysql.binlog.events import Begin, BinlogEvent, Commit, Heartbeat, Rotate, Rows, Statement
+from relay.mysql.binlog.events import BinlogEvent, Commit, Heartbeat, Rotate, Rows, Statement, TransactionBegin
 from relay.mysql.binlog.rows import Change
 from relay.mysql.binlog.stream import BinlogEvents
-from relay.mysql.connection import Server, connect
+from relay.mysql.connection import ServerConnection, connect
 from relay.services.sql_server import PASSWORD, USER
 from relay.sql.tables import Row, Table, lay_out
 from relay.table import Column
@@ -19,7 +19,7 @@ from relay.table import Column
 NUMBERS = "(WITH RECURSIVE s AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM s WHERE n < {}) SELECT n{} FROM s)"
 """A query for the numbers up to one, and what else is selected with each."""
 
-Told = Begin | Rows | Statement | Commit
+Told = TransactionBegin | Rows | Statement | Commit
 
 
 def layout(database: str, table: str, columns: Sequence[Column], primary: Sequence[str]) -> Table:
@@ -27,7 +27,7 @@ def layout(database: str, table: str, columns: Sequence[Column], primary: Sequen
 
 
 @contextmanager
-def connected(server: Any, context: ssl.SSLContext | None = None) -> Iterator[Server]:
+def connected(server: Any, context: ssl.SSLContext | None = None) -> Iterator[ServerConnection]:
     with closing(connect(server.host, server.port, USER, PASSWORD, context)) as there:
         yield there
 

@@ -17,7 +17,7 @@ from relay.engine.journals import record_of, shards_of
 from relay.gtid import parse
 from relay.keyrange import KeyRange
 from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState
-from relay.mysql.binlog.events import Begin, Commit, Rows
+from relay.mysql.binlog.events import Commit, Rows, TransactionBegin
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import connect
 from relay.mysql.source import MySQLSource
@@ -99,10 +99,10 @@ class Replication:
         with closing(server), closing(events), closing(self.target.connect(autocommit=False)) as connection:
             cursor = connection.cursor()
             rows: list[tuple[Any, Any]] = []
-            begun: Begin | None = None
+            begun: TransactionBegin | None = None
             while not self._stop.is_set():
                 for event in events.read(0.05):
-                    if isinstance(event, Begin):
+                    if isinstance(event, TransactionBegin):
                         begun, rows = event, []
                     elif isinstance(event, Rows):
                         rows += event.changes
@@ -111,7 +111,7 @@ class Replication:
                         connection.commit()
                         self.position = begun.position
 
-    def _apply(self, cursor: Cursor, begun: Begin, rows: Sequence[tuple[Any, Any]]) -> None:
+    def _apply(self, cursor: Cursor, begun: TransactionBegin, rows: Sequence[tuple[Any, Any]]) -> None:
         first = self._random.random() < 0.3
         if first:
             self._write_down(cursor, begun)
@@ -128,7 +128,7 @@ class Replication:
         if not first:
             self._write_down(cursor, begun)
 
-    def _write_down(self, cursor: Cursor, begun: Begin) -> None:
+    def _write_down(self, cursor: Cursor, begun: TransactionBegin) -> None:
         if self.silent:
             return
         if self.is_vitess:

@@ -10,7 +10,7 @@ from relay.change import Change
 from relay.config import MySQLConfig
 from relay.lineage import Checkpoint, Shard, ShardState
 from relay.mysql.source import MySQLSource
-from relay.services.server import Server
+from relay.services.server import EmbeddedServer
 from relay.services.sql_server import PASSWORD, USER
 from relay.source import Page, ShardReader
 
@@ -31,7 +31,7 @@ def config(database: str, shards: Mapping[str, Sequence[str]], **settings: Any) 
     )
 
 
-def source_of(database: str, *servers: Server, **settings: Any) -> MySQLSource:
+def source_of(database: str, *servers: EmbeddedServer, **settings: Any) -> MySQLSource:
     """A connected source of one unsharded database."""
     source = MySQLSource(config(database, {"-": [server.address for server in servers]}, **settings))
     source.connect()

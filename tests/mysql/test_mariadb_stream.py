@@ -16,9 +16,9 @@ from relay.errors import RelayError
 from relay.gtid import parse
 from relay.mysql.binlog import files
 from relay.mysql.binlog.dump import Dump
-from relay.mysql.binlog.events import Begin, Commit, Rows, Statement
+from relay.mysql.binlog.events import Commit, Rows, Statement, TransactionBegin
 from relay.mysql.connection import connect
-from relay.mysql.errors import Closed, Denied, Diverged, Purged
+from relay.mysql.errors import BinlogPurged, Closed, Denied, Diverged
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
 from relay.sql.statements import Kind, classify
@@ -45,8 +45,13 @@ class TestATransaction:
             told = reader.told()
             last = mariadb.gtid
             assert reader.stream.executed == parse(last)
-        assert [type(each) for each in told] == [Begin, Statement, Commit, *[Begin, Rows, Commit] * 2]
-        begins = [each for each in told if isinstance(each, Begin)]
+        assert [type(each) for each in told] == [
+            TransactionBegin,
+            Statement,
+            Commit,
+            *[TransactionBegin, Rows, Commit] * 2,
+        ]
+        begins = [each for each in told if isinstance(each, TransactionBegin)]
         assert [each.is_ddl for each in begins] == [True, False, False]
         assert begins[-1].position == f"MariaDB/{last}"
         assert last.endswith(begins[-1].gtid)
@@ -139,7 +144,7 @@ class TestAStream:
             start = parse(own.gtid)
             execute("INSERT INTO t VALUES (1)")
             own.purge_binlogs()
-            with reading(own, unique, start=start) as reader, pytest.raises(Purged, match=r"purged.*1236"):
+            with reading(own, unique, start=start) as reader, pytest.raises(BinlogPurged, match=r"purged.*1236"):
                 reader.told()
             with connected(own) as there:
                 assert files.purged(there) == parse(own.gtid)

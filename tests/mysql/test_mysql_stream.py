@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from relay.errors import RelayError, Unavailable
 from relay.gtid import parse
 from relay.mysql import connection
-from relay.mysql.binlog.events import Begin, Commit, Heartbeat, Rows, Statement
+from relay.mysql.binlog.events import Commit, Heartbeat, Rows, Statement, TransactionBegin
 from relay.mysql.binlog.stream import BinlogEvents
-from relay.mysql.errors import Closed, Denied, Diverged, Incident, Interrupted, NotCarried, Purged
+from relay.mysql.errors import BinlogPurged, Closed, Denied, Diverged, IncidentEvent, Interrupted, NotCarried
 from relay.sql.tables import Table, lay_out
 from tests.mysql.encoder import (
     ColumnType,
@@ -64,7 +64,7 @@ def inserted(*ids: int, table: str = "orders", payload: bytes = b"x") -> list[tu
 
 
 @contextmanager
-def there(script: Scripted) -> Iterator[connection.Server]:
+def there(script: Scripted) -> Iterator[connection.ServerConnection]:
     with running(script), closing(connection.connect("127.0.0.1", script.port, "relay", "secret")) as server:
         yield server
 
@@ -84,7 +84,7 @@ def reading(
 def told(stream: BinlogEvents, commits: int) -> list[Any]:
     found: list[Any] = []
     while sum(isinstance(each, Commit) for each in found) < commits:
-        found += [each for each in stream.read(5) if isinstance(each, Begin | Rows | Statement | Commit)]
+        found += [each for each in stream.read(5) if isinstance(each, TransactionBegin | Rows | Statement | Commit)]
     return found
 
 
@@ -134,13 +134,13 @@ class TestATransaction:
         made = event(QUERY, query(b"CREATE TABLE `orders` (`id` int) START TRANSACTION"))
         events = [event(GTID, gtid(A, 10)), made, *(event(*each) for each in inserted(1)), event(XID, bytes(8))]
         with reading(events) as (stream, _):
-            assert [type(each) for each in told(stream, 1)] == [Begin, Statement, Rows, Commit]
+            assert [type(each) for each in told(stream, 1)] == [TransactionBegin, Statement, Rows, Commit]
 
     def test_without_an_end_is_forgotten_if_it_had_no_rows_and_refused_if_it_had(self) -> None:
         """I1: the server died while it wrote it, so it never committed."""
         cut = [event(GTID, gtid(A, 10)), event(QUERY, query(b"BEGIN"))]
         with reading([*cut, *transaction(10, *inserted(1))]) as (stream, _):
-            assert [type(each) for each in told(stream, 1)] == [Begin, Begin, Rows, Commit]
+            assert [type(each) for each in told(stream, 1)] == [TransactionBegin, TransactionBegin, Rows, Commit]
             assert stream.executed == parse(f"{A}:1-10")
         cut += [event(*each) for each in inserted(1)]
         with (
@@ -154,7 +154,7 @@ class TestATransaction:
         numbers = [(server, number) for number in (3, 1, 2, 7, 6, 9) for server in servers]
         events = [each for server, number in numbers for each in transaction(number, server=server)]
         with reading(events) as (stream, _):
-            begins = [each for each in told(stream, len(numbers)) if isinstance(each, Begin)]
+            begins = [each for each in told(stream, len(numbers)) if isinstance(each, TransactionBegin)]
         seen = parse(f"{A}:1-9")
         for begin, (server, number) in zip(begins, numbers, strict=True):
             seen |= parse(f"{server}:{number}")
@@ -245,8 +245,8 @@ class TestADump:
     @pytest.mark.parametrize(
         ("code", "text", "kind"),
         [
-            (1236, "Cannot replicate because the source purged required binary logs.", Purged),
-            (1236, "Could not find first log file name in binary log index file", Purged),
+            (1236, "Cannot replicate because the source purged required binary logs.", BinlogPurged),
+            (1236, "Could not find first log file name in binary log index file", BinlogPurged),
             (1236, "Replica has more GTIDs than the source has, using the source's SERVER_UUID.", Diverged),
             (1236, "The binlog on the master is missing the GTID 0-1-5 requested by the slave", Diverged),
             (1236, "log event entry exceeded max_allowed_packet; Increase max_allowed_packet on source", Unavailable),
@@ -281,7 +281,7 @@ def test_an_xa_transaction_is_told_once_it_commits_in_one_phase() -> None:
     end = event(XA_PREPARE, b"\1" + bytes(12))
     with reading([*xa, end, *transaction(11, *inserted(3))]) as (stream, _):
         found = told(stream, 2)
-        assert [type(each) for each in found] == [Begin, Rows, Commit] * 2
+        assert [type(each) for each in found] == [TransactionBegin, Rows, Commit] * 2
         assert [after[0] for each in found if isinstance(each, Rows) for _, after in each.changes if after] == [1, 2, 3]
         assert stream.executed == parse(f"{A}:1-11")
     with reading(xa) as (stream, _):
@@ -350,7 +350,10 @@ class TestItRefuses:
 
     def test_to_go_on_after_an_incident(self) -> None:
         """I9."""
-        with reading([event(26, b"\x01\x00\x09lost rows")]) as (stream, _), pytest.raises(Incident, match="lost rows"):
+        with (
+            reading([event(26, b"\x01\x00\x09lost rows")]) as (stream, _),
+            pytest.raises(IncidentEvent, match="lost rows"),
+        ):
             told(stream, 1)
 
     def test_nothing_of_tables_that_are_not_wanted(self) -> None:
@@ -405,18 +408,18 @@ class TestACompressedTransaction:
                 found += some
         ids_ = [after[0] for each in found if isinstance(each, Rows) for _, after in each.changes if after]
         assert ids_ == list(range(61))
-        assert [each.gtid for each in found if isinstance(each, Begin)] == [f"{A}:10", f"{A}:11"]
+        assert [each.gtid for each in found if isinstance(each, TransactionBegin)] == [f"{A}:10", f"{A}:11"]
 
     def test_of_tables_that_are_not_wanted_is_passed_at_once(self) -> None:
         bodies = [each for number in range(30) for each in inserted(number, payload=bytes(100_000))]
         raw = b"".join([bare(QUERY, query(b"BEGIN")), *(bare(*each) for each in bodies), bare(XID, bytes(8))])
         events = [event(GTID, gtid(A, 10)), event(40, self.body(255, raw))]
         with reading(events, wanted=lambda _database, _table: False) as (stream, _):
-            while Begin not in (kinds := [type(each) for each in stream.read(5)]):
+            while TransactionBegin not in (kinds := [type(each) for each in stream.read(5)]):
                 pass
             if Commit not in kinds:
                 kinds += [type(each) for each in stream.read(0.0)]
-        assert kinds[-2:] == [Begin, Commit]
+        assert kinds[-2:] == [TransactionBegin, Commit]
 
     def test_that_is_cut_off_is_refused(self) -> None:
         raw = self.raw()
@@ -434,7 +437,7 @@ class TestACompressedTransaction:
             closing(connection.connect("127.0.0.1", scripted.port, "relay", "secret")) as server,
             closing(BinlogEvents(server, parse(f"{A}:1-9"), None)) as timed,
         ):
-            assert [type(each) for each in told(timed, 1)] == [Begin, Commit]
+            assert [type(each) for each in told(timed, 1)] == [TransactionBegin, Commit]
             assert timed.executed == parse(f"{A}:1-10")
         with (
             reading([event(GTID, gtid(A, 10)), event(40, self.body(0, self.raw()))]) as (stream, _),

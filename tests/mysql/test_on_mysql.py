@@ -11,8 +11,8 @@ import pytest
 
 from relay.gtid import parse
 from relay.mysql.binlog import files
-from relay.mysql.binlog.events import Begin, Commit, Rows, Statement
-from relay.mysql.errors import Diverged, NotCarried, Purged
+from relay.mysql.binlog.events import Commit, Rows, Statement, TransactionBegin
+from relay.mysql.errors import BinlogPurged, Diverged, NotCarried
 from relay.mysql.start import executed_before
 from relay.sql.statements import Kind, classify
 from tests.mysql.reading import NUMBERS, connected, reading, session
@@ -39,8 +39,13 @@ class TestATransaction:
             told = reader.told()
             ((now,),) = execute("SELECT UNIX_TIMESTAMP(NOW(6))")
             executed = mysql.gtid
-        assert [type(each) for each in told] == [Begin, Statement, Commit, *[Begin, Rows, Commit] * 3]
-        begins = [each for each in told if isinstance(each, Begin)]
+        assert [type(each) for each in told] == [
+            TransactionBegin,
+            Statement,
+            Commit,
+            *[TransactionBegin, Rows, Commit] * 3,
+        ]
+        begins = [each for each in told if isinstance(each, TransactionBegin)]
         assert [each.is_ddl for each in begins] == [True, False, False, False]
         assert begins[-1].position == f"MySQL56/{executed}"
         for begin in begins:
@@ -81,7 +86,9 @@ class TestATransaction:
             told = reader.told()
         rows = [change for each in told if isinstance(each, Rows) for change in each.changes]
         assert rows == [*((None, (each,)) for each in (1, 3, 5, 6, 1)), ((6,), (8,))]
-        assert sum(isinstance(each, Begin) for each in told) == sum(isinstance(each, Commit) for each in told)
+        assert sum(isinstance(each, TransactionBegin) for each in told) == sum(
+            isinstance(each, Commit) for each in told
+        )
 
     def test_that_is_a_statement_is_told_as_it_was_meant(self, mysql: Any, unique: str) -> None:
         with session(mysql, unique) as execute:
@@ -138,7 +145,7 @@ class TestAStream:
             start = parse(own.gtid)
             execute("INSERT INTO t VALUES (1)")
             own.purge_binlogs()
-            with reading(own, unique, start=start) as reader, pytest.raises(Purged, match=r"purged.*1236"):
+            with reading(own, unique, start=start) as reader, pytest.raises(BinlogPurged, match=r"purged.*1236"):
                 reader.told()
             with connected(own) as there:
                 assert files.purged(there) == parse(own.gtid)

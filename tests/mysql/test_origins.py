@@ -6,7 +6,7 @@ import pytest
 
 from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
-from relay.mysql.binlog.events import COMMIT, Begin, BinlogEvent, Rows, Statement
+from relay.mysql.binlog.events import COMMIT, BinlogEvent, Rows, Statement, TransactionBegin
 from relay.mysql.origins import CheckpointTable, OriginBegin, Parent, ReplicatedEvents, latest
 from relay.sql.tables import lay_out
 from relay.table import Column
@@ -56,9 +56,9 @@ class Stream:
         self._left = []
 
 
-def _begin(transaction: list[BinlogEvent]) -> Begin:
+def _begin(transaction: list[BinlogEvent]) -> TransactionBegin:
     begin = transaction[0]
-    assert isinstance(begin, Begin)
+    assert isinstance(begin, TransactionBegin)
     return begin
 
 
@@ -67,7 +67,7 @@ def replicated(number: int, position: str, before: str, shard: str = "-", size: 
     row = ["1", source(shard), position, "1700000000"]
     was = ["1", source(shard), before, "1699999999"]
     return [
-        Begin(f"{TARGET}:{number}", f"MySQL56/{TARGET}:1-{number}", 1_800_000_000, None, False),
+        TransactionBegin(f"{TARGET}:{number}", f"MySQL56/{TARGET}:1-{number}", 1_800_000_000, None, False),
         Rows(TABLE, [(None, (number,))], size),
         Rows(VREPLICATION, [(was, row)], 100),
         COMMIT,
@@ -89,7 +89,7 @@ def origins(told: list[BinlogEvent]) -> list[tuple[str, str] | None]:
     return [
         (each.origin.gtid, each.origin.token.position) if isinstance(each, OriginBegin) and each.origin else None
         for each in told
-        if isinstance(each, Begin)
+        if isinstance(each, TransactionBegin)
     ]
 
 
@@ -147,7 +147,7 @@ def test_a_name_is_the_same_whenever_it_is_read() -> None:
 
 def test_transactions_made_on_the_target_have_no_origin() -> None:
     own: list[BinlogEvent] = [
-        Begin(f"{TARGET}:2", f"MySQL56/{TARGET}:1-2", 1, None, False),
+        TransactionBegin(f"{TARGET}:2", f"MySQL56/{TARGET}:1-2", 1, None, False),
         Rows(TABLE, [(None, (1,))], 9),
         COMMIT,
     ]
@@ -159,19 +159,23 @@ def test_transactions_made_on_the_target_have_no_origin() -> None:
 
 def test_one_that_was_replicated_without_a_checkpoint_is_refused() -> None:
     """I1, I3: it cannot be told whether its parent has told it."""
-    begun = Begin(f"{A}:101", f"MySQL56/{A}:101,{TARGET}:1", 1, None, False)
+    begun = TransactionBegin(f"{A}:101", f"MySQL56/{A}:101,{TARGET}:1", 1, None, False)
     with pytest.raises(RelayError, match=rf"{A}:101 was replicated .* _vt.vreplication .*reshard_checkpoint_table"):
         read(Stream([begun, Rows(TABLE, [(None, (1,))], 9), COMMIT]))
 
 
 def stated(gtid: str, sql: str) -> list[BinlogEvent]:
-    return [Begin(gtid, f"MySQL56/{gtid},{TARGET}:1", 1, None, True), Statement(sql, "shop", 1, False), COMMIT]
+    return [
+        TransactionBegin(gtid, f"MySQL56/{gtid},{TARGET}:1", 1, None, True),
+        Statement(sql, "shop", 1, False),
+        COMMIT,
+    ]
 
 
 def test_a_table_that_a_parent_has_told_to_be_emptied_is_not_emptied_again() -> None:
     """I3: its own stream has told it, and rows that came after it would be gone from the copies."""
     told = read(Stream(stated(f"{A}:100", "TRUNCATE t"), stated(f"{A}:99", "DROP TABLE t")))
-    assert [type(each) for each in told] == [Begin, type(COMMIT)] * 2
+    assert [type(each) for each in told] == [TransactionBegin, type(COMMIT)] * 2
 
 
 def test_one_that_was_emptied_before_without_a_checkpoint_is_refused() -> None:

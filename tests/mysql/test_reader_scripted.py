@@ -9,12 +9,12 @@ from typing import Any
 from relay.gtid import GtidSet
 from relay.lineage import Checkpoint, ShardState, StreamId
 from relay.lineage import Shard as ShardOf
-from relay.mysql.binlog.events import COMMIT, Begin, BinlogEvent, Heartbeat, Rows
-from relay.mysql.connection import Server
+from relay.mysql.binlog.events import COMMIT, BinlogEvent, Heartbeat, Rows, TransactionBegin
+from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Interrupted
 from relay.mysql.layouts import Layouts
 from relay.mysql.reader import BinlogShardReader
-from relay.mysql.servers import Found, ShardServers
+from relay.mysql.servers import ReadableServer, ShardServers
 from relay.sql.tables import lay_out
 from relay.table import Column
 from tests.mysql.shards import config
@@ -30,7 +30,7 @@ class Binlog:
     def __init__(self, events: Iterator[list[BinlogEvent]]) -> None:
         self.events = events
 
-    def __call__(self, server: Server, executed: GtidSet) -> Binlog:
+    def __call__(self, server: ServerConnection, executed: GtidSet) -> Binlog:
         return self
 
     def read(self, timeout: float) -> list[BinlogEvent]:
@@ -57,7 +57,7 @@ def reader(
 
 def transaction(gtid: str, position: str, at: int = 1_700_000_000) -> list[BinlogEvent]:
     row = int(gtid.replace(":", "-").rpartition("-")[2])
-    return [Begin(gtid, position, at, None, False), Rows(TABLE, [(None, (row,))], 10), COMMIT]
+    return [TransactionBegin(gtid, position, at, None, False), Rows(TABLE, [(None, (row,))], 10), COMMIT]
 
 
 def test_a_heartbeat_says_nothing_before_all_has_come_that_there_was_at_the_beginning() -> None:
@@ -139,4 +139,4 @@ def test_transactions_of_a_former_primary_are_not_taken_for_its_own_while_the_ne
     position = reading.read().position
     assert position is not None
     assert "local" in position  # no other server is known that could have it
-    assert isinstance(alone.servers.find(reading.transactions.executed, reading.transactions.local, {}), Found)
+    assert isinstance(alone.servers.find(reading.transactions.executed, reading.transactions.local, {}), ReadableServer)

@@ -16,7 +16,7 @@ from relay.errors import RelayError, Unavailable
 from relay.gtid import parse
 from relay.keyrange import KeyRange
 from relay.lineage import Checkpoint, ShardState
-from relay.mysql.connection import Server, connect
+from relay.mysql.connection import ServerConnection, connect
 from relay.mysql.origins import CheckpointTable
 from relay.mysql.reshard import HandingOver, Hop, begin_of_target, first_shards, hop_of, unfinished
 from relay.mysql.source import MySQLSource
@@ -338,5 +338,5 @@ def test_a_shard_hands_over_once_the_replication_has_been_stopped(servers: list[
     assert end(parse(f"MariaDB/{origin.gtid}")) is not None
 
 
-def reached(server: MariaDB) -> Server:
+def reached(server: MariaDB) -> ServerConnection:
     return connect(server.host, server.port, USER, PASSWORD)

@@ -11,21 +11,21 @@ import pytest
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import parse
-from relay.mysql.connection import Account, Server
-from relay.mysql.errors import Diverged, Interrupted, Purged
-from relay.mysql.servers import Found, Loss, ShardServers, role_of
+from relay.mysql.connection import Login, ServerConnection
+from relay.mysql.errors import BinlogPurged, Diverged, Interrupted
+from relay.mysql.servers import LostPosition, ReadableServer, ShardServers, role_of
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 
-class Scripted(Server):
+class Scripted(ServerConnection):
     """A MySQL server that answers what the test says. ``lag``: of a replica; None while it does not replicate."""
 
     def __init__(
         self, name: str, executed: str, *, replica: bool = False, lag: int | None = 0, purged: str = "", uuid: str = A
     ) -> None:
-        self.account = Account(name, 3306, "relay", "")
+        self.account = Login(name, 3306, "relay", "")
         self.flavour = "MySQL56"
         self.version = "8.0.40"
         self.server_id = 1
@@ -83,14 +83,14 @@ class Shard:
             "-", lambda: list(self.known), self._connect, max_lag=max_lag, clock=lambda: self.now
         )
 
-    def _connect(self, address: str) -> Server:
+    def _connect(self, address: str) -> ServerConnection:
         if address in self.down:
             raise Interrupted(f"{address} is down")
         return self.known[address]
 
-    def find(self, executed: str, local: str = "", partly: Sequence[str] = ()) -> str | Loss:
+    def find(self, executed: str, local: str = "", partly: Sequence[str] = ()) -> str | LostPosition:
         found = self.servers.find(parse(executed), parse(local), {}, partly)
-        return found.server.account.host if isinstance(found, Found) else found
+        return found.server.account.host if isinstance(found, ReadableServer) else found
 
 
 def test_the_first_server_that_has_what_was_read_and_is_near_is_read() -> None:
@@ -119,7 +119,7 @@ def test_a_primary_that_lacks_what_was_read_is_a_loss_once_that_is_sure() -> Non
     with pytest.raises(Unavailable, match="new:3306 lacks some"):
         shard.find(f"{A}:1-100")
     shard.now += 2
-    assert shard.find(f"{A}:1-100") == Loss("failover lost transactions", parse(f"{A}:1-90"))
+    assert shard.find(f"{A}:1-100") == LostPosition("failover lost transactions", parse(f"{A}:1-90"))
     shard.down.clear()
     shard.known["old:3306"].gtids = f"{A}:1-100"
     assert shard.find(f"{A}:1-100") == "old"
@@ -133,7 +133,7 @@ def test_a_primary_that_lacks_a_transaction_that_was_read_in_part_is_a_loss() ->
         shard.find(f"{A}:1-90", partly=[f"{A}:91"])
     shard.now += 2
     lost = shard.find(f"{A}:1-90", partly=[f"{A}:91"])
-    assert lost == Loss("failover lost transactions", parse(f"{A}:1-90"))
+    assert lost == LostPosition("failover lost transactions", parse(f"{A}:1-90"))
     behind = Shard(Scripted("replica", f"{A}:1-90", replica=True))
     with pytest.raises(Unavailable, match="replica:3306 is behind"):
         behind.find(f"{A}:1-90", partly=[f"{A}:91"])
@@ -168,15 +168,15 @@ def test_what_is_purged_everywhere_is_a_loss_only_when_every_server_says_so() ->
     """I9: one that does not answer may have it."""
     one, two = Scripted("one", f"{A}:1-100", purged=f"{A}:1-80"), Scripted("two", f"{A}:1-100", purged=f"{A}:1-60")
     shard = Shard(one, two)
-    shard.servers.failed("one:3306", Purged("one: purged"))
+    shard.servers.failed("one:3306", BinlogPurged("one: purged"))
     assert shard.find(f"{A}:1-50") == "two"
-    shard.servers.failed("two:3306", Purged("two: purged"))
+    shard.servers.failed("two:3306", BinlogPurged("two: purged"))
     shard.down.add("two:3306")
     with pytest.raises(Unavailable, match=r"remove from `shards`"):
         shard.find(f"{A}:1-50,{B}:1-9")
     shard.down.clear()
     one.gtids = two.gtids = f"{A}:1-100,{B}:1-9"
-    assert shard.find(f"{A}:1-50,{B}:1-9") == Loss("purged", parse(f"{A}:1-60,{B}:1-9"))
+    assert shard.find(f"{A}:1-50,{B}:1-9") == LostPosition("purged", parse(f"{A}:1-60,{B}:1-9"))
     assert shard.find(f"{A}:1-60,{B}:1-9") == "one"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from relay.errors import Unavailable
 from relay.gtid import parse
-from relay.mysql.servers import Found, Loss, ShardServers
+from relay.mysql.servers import LostPosition, ReadableServer, ShardServers
 from tests.mysql.test_servers import Scripted
 
 
@@ -60,7 +60,7 @@ class Shard:
             "-", lambda: ["one:3306"], lambda address: server, max_lag=10.0, clock=lambda: self.now
         )
 
-    def find(self, executed: str) -> Found | Loss:
+    def find(self, executed: str) -> ReadableServer | LostPosition:
         for _ in range(10):
             try:
                 return self.servers.find(parse(executed), parse(""), {})
@@ -73,17 +73,17 @@ class Shard:
 def test_a_domain_that_was_idle_since_the_server_was_made_is_no_loss() -> None:
     """I9, I10: nothing of it is in the binlog, and what was read of it the server has all the same."""
     shard = Shard(ScriptedMariaDB("0-2-520", "0-1-480,0-2-520", made_with="0-1-480,1-1-7"))
-    assert isinstance(shard.find("MariaDB/0-1-450,1-1-7"), Found)
-    assert isinstance(shard.find("MariaDB/0-1-450,1-1-8"), Loss)
+    assert isinstance(shard.find("MariaDB/0-1-450,1-1-7"), ReadableServer)
+    assert isinstance(shard.find("MariaDB/0-1-450,1-1-8"), LostPosition)
 
 
 def test_a_domain_that_a_server_knows_nothing_of_is_lost_once_and_reading_goes_on() -> None:
     """I9, I10."""
     shard = Shard(ScriptedMariaDB("0-2-520", "0-1-480,0-2-520"))
     loss = shard.find("MariaDB/0-1-450,1-1-7")
-    assert isinstance(loss, Loss)
+    assert isinstance(loss, LostPosition)
     assert loss.resume.position == "MariaDB/0-1-450"
-    assert isinstance(shard.find(loss.resume.position), Found)
+    assert isinstance(shard.find(loss.resume.position), ReadableServer)
 
 
 def test_a_replica_that_does_not_log_what_it_replicates_is_refused_though_it_can_be_written_to() -> None:
@@ -93,4 +93,4 @@ def test_a_replica_that_does_not_log_what_it_replicates_is_refused_though_it_can
     with pytest.raises(Unavailable, match="log_slave_updates"):
         Shard(server).find("MariaDB/")
     server.sets(log_slave_updates="ON")
-    assert isinstance(Shard(server).find("MariaDB/"), Found)
+    assert isinstance(Shard(server).find("MariaDB/"), ReadableServer)

@@ -10,8 +10,8 @@ import pytest
 
 from relay.gtid import parse
 from relay.mysql.binlog import files
-from relay.mysql.binlog.events import Begin, Commit, Heartbeat, Rotate, Rows, Statement
-from relay.mysql.errors import Interrupted, Purged
+from relay.mysql.binlog.events import Commit, Heartbeat, Rotate, Rows, Statement, TransactionBegin
+from relay.mysql.errors import BinlogPurged, Interrupted
 from tests.mysql.reading import NUMBERS, connected, reading, session
 
 pytestmark = pytest.mark.services
@@ -38,7 +38,13 @@ class TestATransaction:
         with session(server, unique) as execute, reading(server, "another") as reader:
             execute("CREATE TABLE t (id INT PRIMARY KEY)")
             execute("INSERT INTO t VALUES (1)")
-            assert [type(each) for each in reader.told()] == [Begin, Statement, Commit, Begin, Commit]
+            assert [type(each) for each in reader.told()] == [
+                TransactionBegin,
+                Statement,
+                Commit,
+                TransactionBegin,
+                Commit,
+            ]
             assert reader.stream.executed == parse(server.gtid)
 
     def test_of_ten_thousand_rows_takes_the_memory_of_few(self, server: Any, unique: str) -> None:
@@ -66,7 +72,7 @@ class TestAStream:
             execute("CREATE TABLE t (id INT PRIMARY KEY)")
             for number in range(5):
                 execute(f"INSERT INTO t VALUES ({number})")
-            positions = [each.position for each in reader.told() if isinstance(each, Begin)][1:]
+            positions = [each.position for each in reader.told() if isinstance(each, TransactionBegin)][1:]
             for number, position in enumerate(positions):
                 with reading(server, unique, start=parse(position)) as again:
                     assert again.rows() == [(rest,) for rest in range(number + 1, 5)]
@@ -118,7 +124,7 @@ class TestAStream:
             found = list(reader.each())
             with connected(own) as there:
                 looked = [files.look_into(there, name) for name in there.binlogs()]
-                with pytest.raises(Purged):
+                with pytest.raises(BinlogPurged):
                     files.look_into(there, "binlog.999999")
         assert [event.changes[0][1] for event in found if isinstance(event, Rows)] == [(1,), (2,)]
         assert [event.file for event in found if isinstance(event, Rotate)][-1] == own.binlogs[-1]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from relay.lineage import StreamId
-from relay.mysql.binlog.events import COMMIT, Begin, BinlogEvent, Rows, Statement
+from relay.mysql.binlog.events import COMMIT, BinlogEvent, Rows, Statement, TransactionBegin
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import TimestampMap
 from relay.mysql.transactions import ShardTransactions
@@ -48,8 +48,8 @@ class Shard:
                 return found
 
 
-def begin(number: int, server: int = 1) -> Begin:
-    return Begin(f"0-{server}-{number}", f"MariaDB/0-{server}-{number}", 1000 + number, None, False)
+def begin(number: int, server: int = 1) -> TransactionBegin:
+    return TransactionBegin(f"0-{server}-{number}", f"MariaDB/0-{server}-{number}", 1000 + number, None, False)
 
 
 def inserted(number: int, table: Table, size: int = 10) -> list[BinlogEvent]:
@@ -136,7 +136,7 @@ def test_one_that_only_a_replica_has_is_asked_of_no_other() -> None:
     shard = Shard()
     table = shard.layout("id")
     shard.transactions.is_local = lambda gtid: gtid.startswith("9-")
-    local = Begin("9-7-3", "MariaDB/0-1-100,9-7-3", 1001, None, False)
+    local = TransactionBegin("9-7-3", "MariaDB/0-1-100,9-7-3", 1001, None, False)
     shard.pages(local, Rows(table, [(None, (1,)), (None, (2,))], 10))
     position = shard.transactions.where()
     assert (position["transaction"], position["rows_done"]) == ("9-7-3", 1)

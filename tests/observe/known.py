@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from relay.lineage import Checkpoint, Plan, Shard, ShardState, StreamId
-from relay.observe.status import Poll, SourceStatus, Status
+from relay.observe.status import Poll, SourceView, WorkerStatus
 
 NOW = 1000.0
 """By the monotonic clock."""
@@ -15,10 +15,10 @@ WALL = 1_800_000_000.0
 PLAN = Plan("trim_horizon", WALL - 500, {}, {})
 
 
-def source(name: str = "orders", **known: Any) -> SourceStatus:
+def source(name: str = "orders", **known: Any) -> SourceView:
     """A planned source that was listed just now and has no shards, but for what is ``known``."""
     stream = StreamId(name, "2026-01-01")
-    return SourceStatus(
+    return SourceView(
         **{
             "stream": stream,
             "plan": PLAN,
@@ -37,10 +37,10 @@ def source(name: str = "orders", **known: Any) -> SourceStatus:
     )
 
 
-def status(*sources: SourceStatus, **known: Any) -> Status:
+def status(*sources: SourceView, **known: Any) -> WorkerStatus:
     """A worker that owns everything."""
     fields = {"group": "shop.relay", "joined": True, "owned": frozenset(range(64)), "gained": frozenset(), **known}
-    return Status(sources=sources, **fields)
+    return WorkerStatus(sources=sources, **fields)
 
 
 def reading(progress: float | None = None, **fields: Any) -> Checkpoint:

@@ -16,7 +16,7 @@ from relay.errors import ConfigError, Unavailable
 from relay.lineage import Shard
 from relay.observe.observer import Observer
 from relay.observe.server import observing
-from relay.observe.status import Status
+from relay.observe.status import WorkerStatus
 from relay.process.managed import free_port
 from tests.observe.known import NOW, WALL, finished, listed, polled, reading, source, status
 
@@ -37,7 +37,7 @@ class Site:
         self.port = port
         observer.clock, observer.wall = lambda: NOW, lambda: WALL
 
-    def knows(self, known: Status, turned: float = NOW) -> None:
+    def knows(self, known: WorkerStatus, turned: float = NOW) -> None:
         self.observer._status, self.observer._turned = known, turned
 
     def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:

@@ -14,7 +14,7 @@ import pytest
 from relay.commands.status_text import show
 from relay.dynamodb import Stream
 from relay.kafka.group import Member
-from relay.operations.status import ShardStatus, SourceStatus, Status
+from relay.operations.status import RelayStatus, ShardStatus, SourceStatus
 from relay.process.managed import free_port
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 from tests.dynamodb.reading import read, versions
@@ -39,7 +39,7 @@ def test_a_thousand_shards_stay_readable(capsys: pytest.CaptureFixture[str]) -> 
     shards = [shard(number, "finished" if number % 10 else "reading") for number in range(1000)]
     source = SourceStatus("s", "dynamodb", "t", "label", "latest", 1.0, 1, 990.0, None, shards, [])
     member = Member("m-1", "host-1", "127.0.0.1", frozenset(range(64)))
-    status = Status("shop", 2.0, "shop.relay", [member], [source], 3)
+    status = RelayStatus("shop", 2.0, "shop.relay", [member], [source], 3)
     show(status, every=False)
     lines = capsys.readouterr().out.splitlines()
     assert sum("shardId" in line for line in lines) == 100
@@ -66,7 +66,7 @@ def test_positions_of_sql_shards_are_shown(
     monkeypatch.setenv("COLUMNS", "200")
     reading = ShardStatus("-80", "reading", None, position, None, (), None, 1.0, 0.0, None, None, 1.0)
     source = SourceStatus("s", "vitess", "t", "commerce", "current", 1.0, 1, 0.0, None, [reading], [])
-    show(Status("shop", 2.0, "shop.relay", [], [source], 0), every=False)
+    show(RelayStatus("shop", 2.0, "shop.relay", [], [source], 0), every=False)
     (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("-80"))
     assert line.split("  ")[-1].strip() == "0 s"
     assert shown in line

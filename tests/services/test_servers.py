@@ -27,7 +27,7 @@ from relay.process.managed import accepts
 from relay.services.dynamodb import DynamoDBLocal
 from relay.services.kafka import KafkaBroker
 from relay.services.redis import RedisServer
-from relay.services.server import Server
+from relay.services.server import EmbeddedServer
 from tests.process.processes import gone
 
 pytestmark = pytest.mark.services
@@ -140,7 +140,7 @@ class TestKafkaThatIsKilled:
 
 class TestWhatIsLeftBehind:
     @pytest.mark.parametrize("service", [RedisServer, DynamoDBLocal])
-    def test_a_stopped_server_leaves_neither_process_nor_files(self, service: type[Server]) -> None:
+    def test_a_stopped_server_leaves_neither_process_nor_files(self, service: type[EmbeddedServer]) -> None:
         with service() as server:
             pid, folder, port = server.process.pid, server.folder, server.port
             assert accepts(port)
@@ -149,7 +149,7 @@ class TestWhatIsLeftBehind:
         assert not accepts(port)
 
     @pytest.mark.parametrize("service", [RedisServer, DynamoDBLocal])
-    def test_it_runs_again_after_a_stop(self, service: type[Server]) -> None:
+    def test_it_runs_again_after_a_stop(self, service: type[EmbeddedServer]) -> None:
         server = service()
         for _ in range(2):
             with server:

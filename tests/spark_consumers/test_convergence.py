@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from relay.change import REDRIVEN, Images, Operation, Snapshot
 from relay.token import EventToken
-from spark_consumers.fold import Counts, Stored, fold, store
+from spark_consumers.fold import StoredRow, VerdictCounts, fold, store
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def histories(draw: st.DrawFn) -> list[Written]:
     return found
 
 
-def apply(stored: Stored | None, changes: list[Written]) -> Stored | None:
+def apply(stored: StoredRow | None, changes: list[Written]) -> StoredRow | None:
     for one in changes:
         stored = store(stored, one)[0]
     return stored
@@ -56,7 +56,7 @@ def apply(stored: Stored | None, changes: list[Written]) -> Stored | None:
 def test_prefixes_applied_again_do_not_change_the_end(history: list[Written], data: st.DataObject) -> None:
     """Every replay begins somewhere before and goes on to the end, as after a restart."""
     clean = apply(None, history)
-    state: Stored | None = None
+    state: StoredRow | None = None
     reached = 0
     for _ in range(data.draw(st.integers(0, 4))):
         begin = data.draw(st.integers(0, reached))
@@ -73,11 +73,11 @@ def test_folding_a_batch_is_applying_its_changes_one_by_one(history: list[Writte
     cut = data.draw(st.integers(0, len(history)))
     stored = apply(None, history[:cut])
     batch = history[data.draw(st.integers(0, cut)) :]
-    assert fold(stored, batch, Counts()) == apply(stored, batch)
+    assert fold(stored, batch, VerdictCounts()) == apply(stored, batch)
 
 
 def test_a_row_without_a_token_takes_any_change() -> None:
-    assert apply(Stored("dumped", None, ""), [change(1)]) == Stored("v1", change(1).token, "e1")
+    assert apply(StoredRow("dumped", None, ""), [change(1)]) == StoredRow("v1", change(1).token, "e1")
 
 
 def test_a_strictly_older_change_is_ignored() -> None:
@@ -90,12 +90,12 @@ def test_a_late_insert_does_not_revive_what_was_deleted_after_it() -> None:
     assert tombstone is not None
     assert tombstone.deleted
     assert apply(tombstone, [change(3)]) == tombstone
-    assert apply(tombstone, [change(7)]) == Stored("v7", change(7).token, "e7")
+    assert apply(tombstone, [change(7)]) == StoredRow("v7", change(7).token, "e7")
 
 
 def test_an_unknown_order_stores_and_is_counted() -> None:
     """I5"""
-    counts = Counts()
+    counts = VerdictCounts()
     stored = apply(None, [change(1, "s/l/a", timestamp=1000)])
     other = change(2, "s/l/b", timestamp=1000)
     after = fold(stored, [other], counts)
@@ -109,7 +109,7 @@ def test_a_snapshot_row_replaces_only_what_is_older_than_it() -> None:
 
     streamed = apply(None, [change(5)])  # its timestamp is 1005
     assert apply(streamed, [read(1005)]) == streamed
-    assert apply(streamed, [read(1006)]) == Stored("read", None, "r", read_as_of=1006)
+    assert apply(streamed, [read(1006)]) == StoredRow("read", None, "r", read_as_of=1006)
     deleted = apply(None, [change(5, deletes=True)])
     assert apply(deleted, [read(1000)]) == deleted
 
@@ -118,9 +118,9 @@ def test_a_change_without_its_image_keeps_the_row_and_says_that_it_is_incomplete
     """I8"""
     omitted = Written("o", Operation.UPDATE, None, Images.OMITTED, change(6).token)
     after = apply(apply(None, [change(5)]), [omitted])
-    assert after == Stored("v5", omitted.token, "o", incomplete=True)
+    assert after == StoredRow("v5", omitted.token, "o", incomplete=True)
     redriven = Written("o", Operation.UPDATE, "whole", Images.NEW, omitted.token, attributes={REDRIVEN: "true"})
-    assert apply(after, [redriven]) == Stored("whole", omitted.token, "o")
+    assert apply(after, [redriven]) == StoredRow("whole", omitted.token, "o")
 
 
 def stub(whole: Written) -> Written:
@@ -173,6 +173,6 @@ def test_a_snapshot_row_that_came_after_a_stub_is_not_undone() -> None:
 def test_a_snapshot_row_too_large_to_publish_is_completed_by_its_own_whole_alone() -> None:
     read = Written("r", Operation.READ, "read", Images.NEW, None, Snapshot("one", 2000))
     incomplete = apply(None, [change(5), stub(read)])
-    assert incomplete == Stored("v5", None, "r", incomplete=True, read_as_of=2000)
+    assert incomplete == StoredRow("v5", None, "r", incomplete=True, read_as_of=2000)
     assert apply(incomplete, [sent_again(change(5))]) == incomplete
-    assert apply(incomplete, [sent_again(read)]) == Stored("read", None, "r", read_as_of=2000)
+    assert apply(incomplete, [sent_again(read)]) == StoredRow("read", None, "r", read_as_of=2000)

@@ -13,7 +13,7 @@ import yaml
 
 from relay.change import Operation
 from relay.dynamodb.values import image_json
-from relay.kafka.dead_letters import DeadLetters
+from relay.kafka.dead_letters import DeadLetterWriter
 from tests.spark_consumers.topic import Topic, change, mark
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
@@ -75,7 +75,7 @@ def test_a_redrive_completes_copy_and_log_and_undoes_nothing_and_tombstones_go_w
     raw = yaml.safe_load(topic.path.read_text())
     raw["copy"]["tombstone_retention"] = "1s"
     topic.path.write_text(yaml.safe_dump(raw))
-    letters = DeadLetters(topic.config.internal("dead_letters"), LARGEST)
+    letters = DeadLetterWriter(topic.config.internal("dead_letters"), LARGEST)
     topic.publish(
         [
             mark("begin", 1_600_000_000),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from relay.change import Images, Operation, Snapshot
 from relay.token import EventToken
 from spark_consumers import fold
-from spark_consumers.fold import Counts, Stored
+from spark_consumers.fold import StoredRow, VerdictCounts
 
 SHARD = "orders/label/shard"
 MARGIN = 4  # seconds by which clocks and roundings differ at most
@@ -115,13 +115,13 @@ class World:
         self.topic += self.stream[self.relayed :]
 
 
-Sweep = Callable[[Stored, fold.ChangeLike], tuple[Stored, fold.Verdict]]
+Sweep = Callable[[StoredRow, fold.ChangeLike], tuple[StoredRow, fold.Verdict]]
 
 
-def apply(copy: dict[int, Stored], changes: list[Published], sweep: Sweep = fold.sweep) -> None:
+def apply(copy: dict[int, StoredRow], changes: list[Published], sweep: Sweep = fold.sweep) -> None:
     for change in changes:
         if change.item is not None:
-            row = fold.fold(copy.get(change.item), [change], Counts())
+            row = fold.fold(copy.get(change.item), [change], VerdictCounts())
             assert row is not None
             copy[change.item] = row
         elif change.mark == "end":
@@ -129,7 +129,7 @@ def apply(copy: dict[int, Stored], changes: list[Published], sweep: Sweep = fold
                 copy[item] = sweep(row, change)[0]
 
 
-def living(copy: dict[int, Stored]) -> dict[int, int]:
+def living(copy: dict[int, StoredRow]) -> dict[int, int]:
     return {item: row.item for item, row in copy.items() if not row.deleted}
 
 
@@ -150,7 +150,7 @@ def scenario(seed: int) -> World:
 @given(st.integers(0, 2**32))
 def test_the_copy_ends_as_the_table_whatever_was_lost_late_or_read_meanwhile(seed: int) -> None:
     world = scenario(seed)
-    copy: dict[int, Stored] = {}
+    copy: dict[int, StoredRow] = {}
     apply(copy, world.topic)
     assert living(copy) == world.table
 
@@ -161,7 +161,7 @@ def test_so_it_does_when_a_part_is_applied_again(seed: int, first: float, second
     world = scenario(seed)
     reached = int(len(world.topic) * max(first, second))
     again = int(len(world.topic) * min(first, second))
-    copy: dict[int, Stored] = {}
+    copy: dict[int, StoredRow] = {}
     apply(copy, world.topic[:reached])
     apply(copy, world.topic[again:])
     assert living(copy) == world.table
@@ -170,12 +170,12 @@ def test_so_it_does_when_a_part_is_applied_again(seed: int, first: float, second
 def test_without_the_sweep_rows_deleted_in_a_loss_would_stay() -> None:
     """The property above can fail."""
 
-    def keep(row: Stored, _: fold.ChangeLike) -> tuple[Stored, fold.Verdict]:
+    def keep(row: StoredRow, _: fold.ChangeLike) -> tuple[StoredRow, fold.Verdict]:
         return row, fold.Verdict.IGNORED
 
     def differs(seed: int) -> bool:
         world = scenario(seed)
-        copy: dict[int, Stored] = {}
+        copy: dict[int, StoredRow] = {}
         apply(copy, world.topic, keep)
         return living(copy) != world.table
 
@@ -183,29 +183,29 @@ def test_without_the_sweep_rows_deleted_in_a_loss_would_stay() -> None:
 
 
 def test_a_read_replaces_only_what_is_older_than_it() -> None:
-    def stored(timestamp: int) -> Stored:
-        return Stored(1, EventToken(timestamp, SHARD, "DynamoDB/1"), "e1")
+    def stored(timestamp: int) -> StoredRow:
+        return StoredRow(1, EventToken(timestamp, SHARD, "DynamoDB/1"), "e1")
 
     read = Published("r", Operation.READ, 0, 2, None, Snapshot("s", 100), Images.NEW)
-    assert fold.store(stored(99), read)[0] == Stored(2, None, "r", read_as_of=100)
+    assert fold.store(stored(99), read)[0] == StoredRow(2, None, "r", read_as_of=100)
     assert fold.store(stored(100), read)[0] == stored(100)
     late = Published("e2", Operation.UPDATE, 0, 3, EventToken(50, SHARD, "DynamoDB/2"))
-    after = fold.store(Stored(2, None, "r", read_as_of=100), late)[0]
-    assert after == Stored(3, late.token, "e2", read_as_of=100)
+    after = fold.store(StoredRow(2, None, "r", read_as_of=100), late)[0]
+    assert after == StoredRow(3, late.token, "e2", read_as_of=100)
 
 
 @pytest.mark.parametrize(
     ("row", "survives"),
     [
-        (Stored(1, EventToken(99, SHARD, "DynamoDB/1"), "e"), False),
-        (Stored(1, EventToken(100, SHARD, "DynamoDB/1"), "e"), True),
-        (Stored(1, None, "r", read_as_of=99), False),
-        (Stored(1, None, "r", read_as_of=100), True),
-        (Stored(1, EventToken(50, SHARD, "DynamoDB/1"), "e", read_as_of=100), True),
-        (Stored(1, EventToken(50, SHARD, "DynamoDB/1"), "e", read_as_of=150), True),
+        (StoredRow(1, EventToken(99, SHARD, "DynamoDB/1"), "e"), False),
+        (StoredRow(1, EventToken(100, SHARD, "DynamoDB/1"), "e"), True),
+        (StoredRow(1, None, "r", read_as_of=99), False),
+        (StoredRow(1, None, "r", read_as_of=100), True),
+        (StoredRow(1, EventToken(50, SHARD, "DynamoDB/1"), "e", read_as_of=100), True),
+        (StoredRow(1, EventToken(50, SHARD, "DynamoDB/1"), "e", read_as_of=150), True),
     ],
 )
-def test_the_end_of_a_snapshot_deletes_what_is_older_and_was_not_found(row: Stored, survives: bool) -> None:
+def test_the_end_of_a_snapshot_deletes_what_is_older_and_was_not_found(row: StoredRow, survives: bool) -> None:
     end = Published("s-end", Operation.READ, None, None, None, Snapshot("s", 100), Images.KEYS_ONLY, "end")
     after, _ = fold.sweep(row, end)
     if survives:

@@ -10,7 +10,7 @@ import pytest
 
 from relay.change import REDRIVEN, Images, Operation, Snapshot
 from relay.token import EventToken
-from spark_consumers.fold import Stored, Verdict, store, stretches, sweep, truncate
+from spark_consumers.fold import StoredRow, Verdict, store, stretches, sweep, truncate
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ def token(shard: str, number: int, timestamp: int | None = None) -> EventToken:
     return EventToken(timestamp or 1000 + number, f"s/k/{shard}", f"MariaDB/0-1-{number}")
 
 
-def after(shard: str, number: int, truncated: str, at: int, **times: int) -> tuple[Stored, Verdict]:
-    stored = Stored("row", token(shard, number), "e")
+def after(shard: str, number: int, truncated: str, at: int, **times: int) -> tuple[StoredRow, Verdict]:
+    stored = StoredRow("row", token(shard, number), "e")
     return truncate(stored, Truncation(token(truncated, at, **times)))
 
 
@@ -39,7 +39,7 @@ def test_a_row_that_is_older_in_the_same_shard_is_gone() -> None:
 
 
 def test_a_row_that_was_written_after_it_stays() -> None:
-    assert after("-80", 3, "-80", 2) == (Stored("row", token("-80", 3), "e"), Verdict.IGNORED)
+    assert after("-80", 3, "-80", 2) == (StoredRow("row", token("-80", 3), "e"), Verdict.IGNORED)
 
 
 def test_within_one_second_the_position_decides() -> None:
@@ -48,7 +48,7 @@ def test_within_one_second_the_position_decides() -> None:
 
 @pytest.mark.parametrize(("shard", "truncated"), [("80-", "-80"), ("-40", "80-"), ("80-@3", "-80")])
 def test_a_row_of_another_shard_stays_as_it_is(shard: str, truncated: str) -> None:
-    assert after(shard, 1, truncated, 2) == (Stored("row", token(shard, 1), "e"), Verdict.IGNORED)
+    assert after(shard, 1, truncated, 2) == (StoredRow("row", token(shard, 1), "e"), Verdict.IGNORED)
 
 
 @pytest.mark.parametrize(("shard", "truncated"), [("-", "-80"), ("-c0", "80-"), ("orders", "-80")])
@@ -62,11 +62,11 @@ def test_a_row_that_another_shard_may_hold_by_now_stays_and_says_that_it_may_be_
 
 def test_a_row_is_gone_if_every_shard_that_may_hold_it_was_truncated() -> None:
     every = [Truncation(token(shard, 9)) for shard in ("-40", "40-80", "80-c0", "c0-")]
-    for stored in (Stored("row", token("-", 1), "e"), Stored("row", None, "e")):
+    for stored in (StoredRow("row", token("-", 1), "e"), StoredRow("row", None, "e")):
         assert truncate(stored, every[0], every)[0].deleted
         assert not truncate(stored, every[0], [*every[:2], every[3]])[0].deleted
     older = [*every[:3], Truncation(token("c0-", 1, timestamp=900))]
-    assert not truncate(Stored("row", token("-", 1), "e"), every[0], older)[0].deleted
+    assert not truncate(StoredRow("row", token("-", 1), "e"), every[0], older)[0].deleted
 
 
 @pytest.mark.parametrize(("shard", "truncated"), [("-80", "-"), ("40-80", "-80@2"), ("-80", "-80@2"), ("-8000", "-80")])
@@ -94,9 +94,9 @@ def test_what_comes_after_a_truncation_in_its_partition_is_applied_after_it() ->
 
 def test_a_copied_row_is_gone_and_what_was_deleted_stays_as_it_was() -> None:
     for read_as_of, deleted, incomplete in ((0, True, False), (900, False, True), (1100, False, False)):
-        row = truncate(Stored("row", None, "e", read_as_of=read_as_of), Truncation(token("0", 2)))[0]
+        row = truncate(StoredRow("row", None, "e", read_as_of=read_as_of), Truncation(token("0", 2)))[0]
         assert (row.deleted, row.incomplete) == (deleted, incomplete)
-    tombstone = Stored(None, token("-80", 1), "e", deleted=True)
+    tombstone = StoredRow(None, token("-80", 1), "e", deleted=True)
     assert truncate(tombstone, Truncation(token("-80", 2))) == (tombstone, Verdict.IGNORED)
 
 
@@ -107,7 +107,7 @@ def test_a_row_that_came_as_a_stub_is_gone_too_and_what_is_sent_again_does_not_b
     whole = Truncation(token("-80", 1), "e", Operation.INSERT, new="row", attributes={REDRIVEN: "true"})
     stored, _ = store(None, stub)
     assert stored is not None
-    assert store(stored, whole)[0] == Stored("row", whole.token, "e")
+    assert store(stored, whole)[0] == StoredRow("row", whole.token, "e")
     if ending == "truncate":
         gone, verdict = truncate(stored, Truncation(token("-80", 2)))
     else:

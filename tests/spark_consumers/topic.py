@@ -18,7 +18,7 @@ from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
 from relay.config import Config, load
 from relay.dynamodb.values import image_json
 from relay.kafka import topics
-from relay.kafka.dead_letters import DeadLetters
+from relay.kafka.dead_letters import DeadLetterWriter
 from relay.kafka.topic_writer import TopicWriter
 from relay.kafka.topics import LARGEST_MESSAGE
 from relay.table import KeyColumn, TableSchema
@@ -100,7 +100,7 @@ class Topic:
         self._runs = 0
 
     def publish(
-        self, changes: Sequence[Change], *, largest: int = LARGEST_MESSAGE, letters: DeadLetters | None = None
+        self, changes: Sequence[Change], *, largest: int = LARGEST_MESSAGE, letters: DeadLetterWriter | None = None
     ) -> None:
         schemas = TopicSchemas(self._client, self.config.internal("schemas"))
         for name in {one.table for one in changes} - self._outboxes.keys():

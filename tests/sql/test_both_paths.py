@@ -11,7 +11,7 @@ from relay.avro.encode import ChangeEncoder
 from relay.avro.schema import change_schema
 from relay.change import Change
 from relay.gtid import parse
-from relay.mysql.binlog.events import Begin, Commit, Rows
+from relay.mysql.binlog.events import Commit, Rows, TransactionBegin
 from relay.services.vitess import Vitess, database
 from relay.sql.changes import TransactionChanges
 from relay.table import TableSchema
@@ -93,7 +93,7 @@ def test_a_row_of_every_type_is_the_same_in_every_byte(cluster: Vitess) -> None:
     with reading(cluster.mariadb, below, start=parse(at)) as stream:
         for event in stream.told():
             match event:
-                case Begin():
+                case TransactionBegin():
                     made.begin(event.gtid, event.position, event.timestamp)
                 case Rows():
                     assert (event.table.schema.row, event.table.schema.key) == (table.row, table.key)

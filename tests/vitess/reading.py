@@ -13,7 +13,7 @@ from relay.vitess.client import Vtgate
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.reader import VitessShardReader
 from relay.vitess.rows import decoder
-from relay.vitess.settings import Settings
+from relay.vitess.settings import VStreamSettings
 from relay.vitess.tables import Tables
 from tests.vitess.scripted import KEYSPACE, Log, ScriptedVtgate, fields
 
@@ -55,7 +55,7 @@ def opened(
             StreamId(SOURCE, keyspace),
             Shard(shard),
             Tables(layout, now or {}),
-            Settings(keyspace, tables, **settings),
+            VStreamSettings(keyspace, tables, **settings),
             start=start,
             checkpoint=checkpoint,
             floor=floor,

@@ -13,7 +13,7 @@ from relay.lineage import Shard
 from relay.source import Page
 from relay.token import EventToken
 from relay.vitess.events import COPY_COMPLETED
-from relay.vitess.position import Place
+from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import decoder
 from tests.vitess.reading import NOW, TABLES, is_at_head, layout, new, opened, until
@@ -91,7 +91,7 @@ def test_the_position_of_every_page_of_a_copy_covers_its_rows_and_no_others(in_p
         for page in [page for page in pages if page.changes]:
             seen += [change.key["id"] for change in page.changes if change.key is not None]
             assert page.position is not None
-            assert [Place.of(page.position, "0").pks[0].lastpk.rows[0].values] == [b"%d" % seen[-1]]
+            assert [VStreamPosition.of(page.position, "0").pks[0].lastpk.rows[0].values] == [b"%d" % seen[-1]]
         assert seen == list(range(1, 30))
         # Gone while nobody reads: whatever was published of it, its DELETE has to come.
         first = next(page for page in pages if page.changes)
@@ -155,7 +155,7 @@ def test_a_copy_that_stops_between_its_last_row_and_the_word_that_it_is_done_is_
         with opened(vtgate.address, {"type": "copy"}, now=NOW) as reader:
             page = until(reader, lambda page: bool(page.changes))[-1]
         assert page.position is not None
-        assert [pk.table_name for pk in Place.of(page.position, "0").pks] == ["customer"]
+        assert [pk.table_name for pk in VStreamPosition.of(page.position, "0").pks] == ["customer"]
         is_late = False
         log.add(((b"3", b"x"), None))
         rows["customer"] = [row for row in rows["customer"] if row[0] != b"3"]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from relay import gtid
 from relay.sql.done import ANY
-from relay.vitess.position import Place, added, canonical, including
+from relay.vitess.position import VStreamPosition, added, canonical, including
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests.vitess.scripted import made
 
@@ -30,13 +30,13 @@ def test_positions_come_back_from_json_as_they_were(text: str) -> None:
         table_name="t", lastpk=pb.QueryResult(fields=[pb.Field(name="id")], rows=[made([b"\0\xff", None])])
     )
     for place in (
-        Place(canonical(text)),
-        Place(canonical(text), transaction="0-1-5", done={"t": 7, "u": 1}),
-        Place(canonical(text), transaction="0-1-5", done={ANY: 7}),
-        Place(canonical(text), ("a", "b"), (pk,)),
-        Place(canonical(text), ()),
+        VStreamPosition(canonical(text)),
+        VStreamPosition(canonical(text), transaction="0-1-5", done={"t": 7, "u": 1}),
+        VStreamPosition(canonical(text), transaction="0-1-5", done={ANY: 7}),
+        VStreamPosition(canonical(text), ("a", "b"), (pk,)),
+        VStreamPosition(canonical(text), ()),
     ):
-        assert Place.of(orjson.loads(orjson.dumps(place.to_json())), "shard") == place
+        assert VStreamPosition.of(orjson.loads(orjson.dumps(place.to_json())), "shard") == place
 
 
 @given(text=mariadb, domain=st.integers(0, 4), server=st.integers(1, 3), number=st.integers(1, 60))
@@ -62,7 +62,7 @@ def test_a_position_has_one_text(text: str) -> None:
 
 
 def test_a_copy_begins_without_a_position() -> None:
-    place = Place.of({"type": "copy"}, "shard")
+    place = VStreamPosition.of({"type": "copy"}, "shard")
     assert place.to_json() is None
     assert place.copied == ()
 

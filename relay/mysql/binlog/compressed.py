@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from relay.mysql.binlog import events
-from relay.mysql.binlog.dump import Event
+from relay.mysql.binlog.dump import RawEvent
 from relay.mysql.errors import NotCarried
 
 _INFLATED = 1 << 20
 
 
-def unpacked(body: bytes, position: int, place: str) -> Iterator[tuple[bytes, list[Event]]]:
+def unpacked(body: bytes, position: int, place: str) -> Iterator[tuple[bytes, list[RawEvent]]]:
     """Yield the events of a TRANSACTION_PAYLOAD, about a megabyte at a time: each buffer with what is in it.
 
     ``position``: what they get for their place in the file. ``place``: of the errors. Raises ``NotCarried``.
@@ -36,7 +36,7 @@ def unpacked(body: bytes, position: int, place: str) -> Iterator[tuple[bytes, li
     for chunk in chunks:
         buffer = rest + chunk
         at = 0
-        found: list[Event] = []
+        found: list[RawEvent] = []
         while at + 19 <= len(buffer):
             size = int.from_bytes(buffer[at + 9 : at + 13], "little")
             if at + size > len(buffer):

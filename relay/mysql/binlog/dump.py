@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pymysql.connections import Connection
     from pymysql.cursors import Cursor
 
-    from relay.mysql.connection import Server
+    from relay.mysql.connection import ServerConnection
 
 HEARTBEAT = 0.5
 """Seconds without an event after which the server says that there is none."""
@@ -40,7 +40,7 @@ SILENT = 60.0
 
 ROTATE, FORMAT_DESCRIPTION = 4, 15
 
-Event = tuple[int, int, int, int, int, int, int]
+RawEvent = tuple[int, int, int, int, int, int, int]
 """Type, timestamp, server id, end in the server's file, flags, and where in the buffer its body begins and ends."""
 
 _RECEIVE = 1 << 15  # more is asked of the kernel anew for each call, and costs more than it saves
@@ -58,7 +58,7 @@ class Dump:
     ``quiet``: our clock, when last all had been read that had arrived.
     """
 
-    def __init__(self, server: Server, start: GtidSet | None, command: bytes) -> None:
+    def __init__(self, server: ServerConnection, start: GtidSet | None, command: bytes) -> None:
         self.address = server.account.address
         self.quiet = 0.0
         self._closed = False
@@ -79,7 +79,7 @@ class Dump:
         return f"<Dump[{self.address}]>"
 
     @classmethod
-    def from_gtid(cls, server: Server, start: GtidSet) -> Dump:
+    def from_gtid(cls, server: ServerConnection, start: GtidSet) -> Dump:
         """Send what is not in ``start``. Raises ``Unavailable``; that the server cannot, only ``read`` will say."""
         if server.is_mariadb:
             return cls(server, start, _dump("", 4))
@@ -88,11 +88,11 @@ class Dump:
         return cls(server, start, bytes([_DUMP_GTID]) + body)
 
     @classmethod
-    def from_file(cls, server: Server, name: str, position: int) -> Dump:
+    def from_file(cls, server: ServerConnection, name: str, position: int) -> Dump:
         """Send a file from a position on, and what follows it. 4 is the begin of a file."""
         return cls(server, None, _dump(name, position))
 
-    def _begin(self, server: Server, start: GtidSet | None, command: bytes) -> None:
+    def _begin(self, server: ServerConnection, start: GtidSet | None, command: bytes) -> None:
         connection, period = self._connection, int(HEARTBEAT * 1e9)
         settings = [
             f"@master_heartbeat_period = {period}",
@@ -131,7 +131,7 @@ class Dump:
         with self._lock:
             self._connection._force_close()  # type: ignore[attr-defined]
 
-    def read(self, timeout: float) -> tuple[bytes, list[Event]]:
+    def read(self, timeout: float) -> tuple[bytes, list[RawEvent]]:
         """Return a buffer and the events in it as soon as there are any; none after ``timeout`` seconds.
 
         Raises ``Closed``, ``Interrupted``, and for what the server says ``Denied``, ``Purged``, ``Diverged``,
@@ -182,11 +182,11 @@ class Dump:
         self._size = len(rest)
         self._needed = needed
 
-    def _take(self) -> tuple[bytes, list[Event]]:
+    def _take(self) -> tuple[bytes, list[RawEvent]]:
         """Cut what has come into events, as far as it is whole."""
         buffer = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
         view, size = memoryview(buffer), len(buffer)
-        events: list[Event] = []
+        events: list[RawEvent] = []
         at, needed = 0, 4
         is_checked, unpack = self._is_checked, _PACKET.unpack_from
         while at + 24 <= size:
@@ -222,7 +222,7 @@ class Dump:
         self._keep(buffer[at:], needed)
         return buffer, events
 
-    def _take_other(self, buffer: bytes, at: int, end: int, events: list[Event]) -> tuple[bytes, list[Event]]:
+    def _take_other(self, buffer: bytes, at: int, end: int, events: list[RawEvent]) -> tuple[bytes, list[RawEvent]]:
         """Raise what a packet says that is no event. What came before it is not lost to it: that is taken first."""
         if events:
             self._keep(buffer[at:], 4)
@@ -230,7 +230,7 @@ class Dump:
         self._keep(buffer[end:], 4)
         raise self._said(buffer[at + 4 : end])
 
-    def _take_long(self, buffer: bytes) -> tuple[bytes, list[Event]]:
+    def _take_long(self, buffer: bytes) -> tuple[bytes, list[RawEvent]]:
         """Put an event together that is longer than a packet."""
         at, parts = 0, []
         while True:

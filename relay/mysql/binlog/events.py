@@ -50,8 +50,8 @@ IGNORABLE_FLAG = 0x80
 STANDALONE, IS_DDL, PREPARED_XA = 1, 32, 64
 
 
-class Begin(msgspec.Struct, gc=False):
-    """A transaction begins. One without a ``Commit`` before the next ``Begin`` never happened; it had no rows.
+class TransactionBegin(msgspec.Struct, gc=False):
+    """A transaction begins. One without a ``Commit`` before the next begin never happened; it had no rows.
 
     ``gtid``: ``uuid:n`` or ``d-s-n``. ``position``: the executed set up to and including it, flavour in front.
     ``timestamp``: seconds, of its GTID event. ``committed_at``: microseconds, where it was first committed, or None.
@@ -101,7 +101,7 @@ class Rotate(msgspec.Struct, gc=False):
     position: int
 
 
-BinlogEvent = Begin | Rows | Statement | Commit | Heartbeat | Rotate
+BinlogEvent = TransactionBegin | Rows | Statement | Commit | Heartbeat | Rotate
 COMMIT = Commit()
 
 _QUERY = struct.Struct("<IIBHH")

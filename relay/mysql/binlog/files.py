@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from relay.gtid import GtidSet, parse
 from relay.mysql.binlog.dump import FORMAT_DESCRIPTION, Dump
 from relay.mysql.binlog.events import SILENT
-from relay.mysql.connection import Server
+from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Interrupted, NotCarried
 
 PREVIOUS_GTIDS, GTID_LIST = 35, 163
@@ -27,7 +27,7 @@ class Binlog:
     begun: int
 
 
-def look_into(server: Server, name: str) -> Binlog:
+def look_into(server: ServerConnection, name: str) -> Binlog:
     """Read the head of a file, on a connection of its own. Raises ``Unavailable``, ``Purged`` if it is not there."""
     begun = 0
     deadline = time.monotonic() + _PATIENCE
@@ -46,7 +46,7 @@ def look_into(server: Server, name: str) -> Binlog:
     raise Interrupted(f"{server.account.address}: the head of {name} did not come within {_PATIENCE:.0f} s")
 
 
-def purged(server: Server) -> GtidSet:
+def purged(server: ServerConnection) -> GtidSet:
     """Return what was executed before the oldest binlog that the server still has. Raises ``Unavailable``."""
     if server.is_mariadb:
         return look_into(server, server.binlogs()[0]).before

@@ -13,12 +13,12 @@ from relay.gtid import GtidSet
 from relay.gtid import parse as parse_set
 from relay.mysql.binlog import events, refusals
 from relay.mysql.binlog.compressed import unpacked
-from relay.mysql.binlog.dump import Dump, Event
-from relay.mysql.binlog.events import COMMIT, ROWS, Begin, BinlogEvent, Heartbeat, Rows, Statement
+from relay.mysql.binlog.dump import Dump, RawEvent
+from relay.mysql.binlog.events import COMMIT, ROWS, BinlogEvent, Heartbeat, Rows, Statement, TransactionBegin
 from relay.mysql.binlog.rows import RowDecoder, columns_of
 from relay.mysql.binlog.table_map import BadTableMap, name_in, packed, parse
-from relay.mysql.connection import Server
-from relay.mysql.errors import Incident, NotCarried
+from relay.mysql.connection import ServerConnection
+from relay.mysql.errors import IncidentEvent, NotCarried
 from relay.mysql.executed import Executed
 from relay.sql.statements import Classified, Kind, classify
 from relay.sql.tables import Table
@@ -57,12 +57,16 @@ class BinlogEvents:
     where the last event is in the server's binlog.
     """
 
-    def __init__(self, server: Server, start: GtidSet, layout: Layout | None, wanted: Wanted | None = None) -> None:
+    def __init__(
+        self, server: ServerConnection, start: GtidSet, layout: Layout | None, wanted: Wanted | None = None
+    ) -> None:
         """No ``layout``: no rows. Raises ``Unavailable``, ``RelayError`` for a ``start`` of the other flavour."""
         self._setup(server, layout, wanted, Executed(start, server.flavour))
         self._dump = Dump.from_gtid(server, start)
 
-    def _setup(self, server: Server, layout: Layout | None, wanted: Wanted | None, executed: Executed) -> None:
+    def _setup(
+        self, server: ServerConnection, layout: Layout | None, wanted: Wanted | None, executed: Executed
+    ) -> None:
         self.file = ""
         self.position = 0
         self._server = server
@@ -77,8 +81,8 @@ class BinlogEvents:
         # a wanted table, whether it is only prepared, and rows of which that is not known yet.
         self._held: tuple[int, int | None] | None = None
         # A compressed transaction that was not told to its end (I11), and what came after it.
-        self._unpacking: Iterator[tuple[bytes, list[Event]]] | None = None
-        self._left: tuple[bytes, Iterator[Event]] | None = None
+        self._unpacking: Iterator[tuple[bytes, list[RawEvent]]] | None = None
+        self._left: tuple[bytes, Iterator[RawEvent]] | None = None
         # What ended the stream, while what came before it was given.
         self._fault: RelayError | None = None
         self._is_statement = False
@@ -135,7 +139,7 @@ class BinlogEvents:
         gtid = f", GTID {self._gtid}" if self._gtid else ""
         return f"{self._server.account.address}, {self.file} before {self.position}{gtid}"
 
-    def _tell(self, buffer: bytes, found: Iterator[Event], told: list[BinlogEvent]) -> None:
+    def _tell(self, buffer: bytes, found: Iterator[RawEvent], told: list[BinlogEvent]) -> None:
         """Take events in, up to a compressed transaction: what is in that, and what follows it, is left for later."""
         for kind, timestamp, server_id, position, flags, start, end in found:
             if kind in ROWS:
@@ -159,7 +163,7 @@ class BinlogEvents:
                 reached = self._executed.add_mariadb(domain, server_id, sequence)
                 self._is_statement = bool(bits & events.STANDALONE)
                 self._is_prepared = bool(bits & events.PREPARED_XA)
-                told.append(Begin(self._gtid, reached, timestamp, None, bool(bits & events.IS_DDL)))
+                told.append(TransactionBegin(self._gtid, reached, timestamp, None, bool(bits & events.IS_DDL)))
             elif kind == events.GTID:
                 self.position = position or self.position
                 server, number, committed_at = events.mysql_gtid(buffer[start:end])
@@ -202,7 +206,7 @@ class BinlogEvents:
         if self._held is not None:
             timestamp, committed_at = self._held
             self._held = None
-            told.append(Begin(self._gtid, self._executed.position, timestamp, committed_at, is_ddl))
+            told.append(TransactionBegin(self._gtid, self._executed.position, timestamp, committed_at, is_ddl))
 
     def _commit(self, told: list[BinlogEvent]) -> None:
         if self._gtid:
@@ -346,7 +350,9 @@ class BinlogEvents:
             self._commit(told)
         elif kind == events.INCIDENT:
             text = body[3:].decode("utf-8", "replace") if len(body) > 3 else "no reason is given"
-            raise Incident(f"{self._place}: the server says that changes may be missing from its binlog here: {text}")
+            raise IncidentEvent(
+                f"{self._place}: the server says that changes may be missing from its binlog here: {text}"
+            )
         else:
             entry = self._open.get(body[:6]) if kind == events.PARTIAL_UPDATE_ROWS else None
             if (refusal := refusals.event(self._place, kind, flags, entry.name if entry else None)) is not None:
