@@ -23,6 +23,7 @@ from relay.engine.open_source import open_sources
 from relay.engine.publishing import Publishing
 from relay.engine.reader_pool import OpenShard, ReaderPool
 from relay.engine.source_state import SourceState
+from relay.engine.status import take
 from relay.engine.topic_writers import TopicWriters, open_topic_writers
 from relay.errors import RelayError, Unavailable
 from relay.kafka import topics
@@ -34,6 +35,7 @@ from relay.kafka.settings import KafkaSettings
 from relay.observe.bars import SnapshotBars
 from relay.observe.observer import Observer
 from relay.observe.server import observing
+from relay.observe.status import WorkerStatus
 from relay.process.signals import Signals
 from relay.source import Page, Source
 
@@ -117,7 +119,7 @@ class Worker:
             self._close()
 
     def _turn(self) -> None:
-        self._observer.turn(self._group, self._sources, self._publishing.unconfirmed_since)
+        self._observer.turn(self._status, fencing=bool(self._group.gained))
         try:
             if (now := time.monotonic()) - self._looked_at >= _LOOK_EVERY:
                 self._looked_at = now
@@ -140,6 +142,9 @@ class Worker:
             for source in self._sources:
                 source.list_soon()
             self._start_over(error)
+
+    def _status(self, fencing_since: float | None) -> WorkerStatus:
+        return take(self._group, self._sources, fencing_since, self._publishing.unconfirmed_since)
 
     def _take(self, timeout: float) -> list[tuple[OpenShard, Page]]:
         """Take what was read. Raises what a reader raised, once what it gave before is committed.

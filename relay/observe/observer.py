@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 from relay.observe import health
 from relay.observe.bars import SnapshotBars
 from relay.observe.gauges import Gauges, Moment
 from relay.observe.metrics import Metrics
 from relay.observe.report import report
-from relay.observe.status import WorkerStatus, take
-
-if TYPE_CHECKING:
-    from relay.engine.source_state import SourceState
-    from relay.kafka.assignment import Assignment
+from relay.observe.status import WorkerStatus
 
 _TAKE_EVERY = 1.0
+
+Take = Callable[[float | None], WorkerStatus]
+"""Takes a status, given since when, by the monotonic clock, some partitions have not passed the fence (None: all have)."""
 
 
 class Observer:
@@ -52,16 +51,20 @@ class Observer:
         self._fencing_since: float | None = None
         self.metrics.registry.register(Gauges(self._moment))
 
-    def turn(self, group: Assignment, sources: Sequence[SourceState], unconfirmed_since: float | None) -> None:
-        """The main loop begins a turn. For the worker's thread. ``unconfirmed_since``: see ``Publishing``."""
+    def turn(self, take: Take, *, fencing: bool) -> None:
+        """The main loop begins a turn. For the worker's thread.
+
+        ``take``: gives the worker's status, of which this one keeps a new one every second. ``fencing``: whether some
+        partitions have not passed the fence.
+        """
         self._turned = now = self.clock()
-        if not group.gained:
+        if not fencing:
             self._fencing_since = None
         elif self._fencing_since is None:
             self._fencing_since = now
         if self.shows and (self._status is None or now - self._taken >= _TAKE_EVERY):
             self._taken = now
-            self._status = take(group, sources, self._fencing_since, unconfirmed_since)
+            self._status = take(self._fencing_since)
 
     def stalls(self) -> list[health.Stall]:
         """Return what stands still (I10). This, and all below, from any thread."""
