@@ -24,10 +24,11 @@ test: setup      ## Everything, on real services.
 quick: setup     ## What needs no service, in under a minute.
 	@$(RUN) pytest -n 3 -m "not services" $(ARGS)
 
-lint: setup      ## ruff and mypy --strict.
+lint: setup      ## ruff, mypy --strict, and the layers of imports.
 	@$(RUN) ruff check .
 	@$(RUN) ruff format --check .
 	@$(RUN) mypy
+	@$(RUN) lint-imports
 
 format: setup    ## Write what ruff can mend.
 	@$(RUN) ruff check --fix .
