@@ -16,7 +16,7 @@ from relay.observe.status import WorkerStatus
 _TAKE_EVERY = 1.0
 
 Take = Callable[[float | None], WorkerStatus]
-"""Takes a status, given since when, by the monotonic clock, some partitions have not passed the fence (None: all have)."""
+"""Takes a status. Its argument: since when some partitions have not passed the fence, None if all have."""
 
 
 class Observer:
