@@ -13,7 +13,7 @@ from relay.errors import RelayError
 from relay.mysql.cascades import warn_of_cascades
 from relay.mysql.connection import ServerConnection
 from relay.sql.definitions import Definition, ask
-from relay.sql.layouts import LeftOut, MadeOnce
+from relay.sql.layouts import LayoutCache, SkippedTables
 from relay.sql.statements import Classified, Kind
 from relay.sql.tables import Table, lay_out
 from relay.table import Column, TableSchema
@@ -30,9 +30,9 @@ class Layouts:
         self.database = config.database
         self._config = config
         self._named = frozenset(config.tables or ())
-        self._made = MadeOnce(self._lay_out)
+        self._made = LayoutCache(self._lay_out)
         self._last: dict[str, Table] = {}
-        self._left_out = LeftOut(config.name, config.database)
+        self._skipped = SkippedTables(config.name, config.database)
 
     def __repr__(self) -> str:
         return f"<Layouts[{self.source}: {len(self._last)} tables]>"
@@ -105,6 +105,6 @@ class Layouts:
     def _lay_out(self, table: str, columns: tuple[Column, ...], primary: tuple[str, ...]) -> Table | None:
         key = self._config.key_columns(table)
         if not primary and not key and table not in self._named:
-            self._left_out.say(table, columns)
+            self._skipped.warn(table, columns)
             return None
         return lay_out(self.source, table, columns, primary, key=key)

@@ -23,7 +23,7 @@ from relay.keyrange import KeyRange, shards_covering
 from relay.lineage import Checkpoint, Shard, StreamId
 from relay.source import ShardReader, StartingPoints
 from relay.sql.definitions import Definition, ask
-from relay.sql.layouts import LeftOut, MadeOnce
+from relay.sql.layouts import LayoutCache, SkippedTables
 from relay.sql.tables import Row, Table, lay_out
 from relay.table import Column, TableSchema
 from relay.vitess.client import Tls, Vtgate
@@ -62,12 +62,13 @@ class VitessSource:
         self.on_gap: Literal["fail", "skip", "resnapshot"] = config.on_gap
         self._vtgate = _connect(config)
         self._layouts: dict[str, Table] = {}
+        # Shared by the readers' threads, each written in one step: a race costs one more question to vtgate.
         # By table, the columns of its primary vindex and what it is called.
         self._vindexes: dict[str, tuple[list[str], str]] = {}
         # By table, its primary key in the key's own order.
         self._primary: dict[str, list[str]] = {}
-        self._left_out = LeftOut(config.name, config.keyspace)
-        self.layout = MadeOnce(self._lay_out)
+        self._skipped = SkippedTables(config.name, config.keyspace)
+        self.layout = LayoutCache(self._lay_out)
         # The shards that the key range covers, as the topology has them.
         self._shards: list[str] = []
         self._settings = VStreamSettings(
@@ -202,7 +203,7 @@ class VitessSource:
             if table.startswith(INTERNAL):
                 return None
             if not key and not primary:
-                self._left_out.say(table, columns)
+                self._skipped.warn(table, columns)
                 return None
             self._look_up(table)
         elif table not in self.config.tables:
@@ -218,9 +219,11 @@ class VitessSource:
         """Return a primary key in its own order: the stream tells which columns it has. Raises ``Unavailable``."""
         if len(primary) < 2:
             return primary
-        if set(self._primary.get(table, ())) != set(primary):
-            self._primary = {name: found.primary for name, found in _definitions(self._vtgate, self.config).items()}
-        known = self._primary.get(table, ())
+        known = self._primary.get(table, [])
+        if set(known) != set(primary):
+            found = {name: each.primary for name, each in _definitions(self._vtgate, self.config).items()}
+            # Another thread may put an older answer in its place: this table's key is taken from this one.
+            self._primary, known = found, found.get(table, [])
         return known if set(known) == set(primary) else primary
 
     def _head(self, shard: str) -> str:

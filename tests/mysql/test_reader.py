@@ -212,7 +212,7 @@ def test_a_table_without_a_key_is_left_out_loudly_once(
     changes, _ = read_to_head(reader)
     reader.close()
     assert [each.table for each in changes] == ["t"]
-    assert sum(f"{table}.bare ARE NOT RELAYED" in each.getMessage() for each in caplog.records) == 1
+    assert sum(f"{table}.bare are not relayed" in each.getMessage() for each in caplog.records) == 1
     with pytest.raises(RelayError, match=r"bare has no primary key.*key: "):
         source_of(table, mariadb, tables=["bare"])
     keyed = source_of(table, mariadb, tables=["bare"], key=["a", "b"])
