@@ -44,15 +44,21 @@ def open_schemas(config: Config) -> TopicSchemas | RegistrySchemas:
 
 
 class TopicSchemas:
-    """The schemas in a compacted topic, which has to exist. May be used by several threads."""
+    """The schemas in a compacted topic, which has to exist. Thread-safe.
+
+    A thread that needs the broker waits for one that is reading, for up to ``patience`` seconds. `all`, and `lookup`
+    of a schema that is known, never wait.
+    """
 
     def __init__(self, client: Mapping[str, Any], topic: str, patience: float = _PATIENCE) -> None:
         self._client = dict(client)
         self._topic = topic
         self._patience = patience
+        # Shared by the threads: entries are only added, each in one step.
         self._known: dict[bytes, dict[str, Any]] = {}
+        # Used only by the thread that has the turn to read.
+        self._turn = threading.Lock()
         self._next = 0  # the first offset that was not read
-        self._lock = threading.RLock()
         self._consumer = Consumer(
             {
                 **self._client,
@@ -73,31 +79,31 @@ class TopicSchemas:
         return f"<TopicSchemas[{self._topic}, {len(self._known)} known]>"
 
     def register(self, topic: str, schema: Mapping[str, Any]) -> bytes:
-        """Publish a schema, unless it is there, and give the header of its values.
+        """Publish a schema, unless the topic has it, and return the header of its values.
 
-        Returns once it is durable, so before and outside any transaction that uses it. Raises `RelayError` if
-        its fingerprint is held by another schema, `Unavailable` if the topic cannot be read or written.
+        Returns once the schema is durable, so call it before, and outside, any transaction that uses it. Raises
+        `RelayError` if another schema has its fingerprint, `Unavailable` if the topic cannot be read or written.
         """
         mine = dict(schema)
         mark = fingerprint(mine)
         header = single_object_header(mark)
-        with self._lock:
+        self.refresh()
+        published = header not in self._known
+        if published:
+            mine = following(mine, [one for one in self.all().values() if of_one_table(one, mine)])
+            self._publish(mark, mine)
+            # Read it back: of two that register at once, the first in the topic holds the fingerprint.
             self.refresh()
-            published = header not in self._known
+        holder = self._known[header]
+        if not same(holder, mine):
             if published:
-                mine = following(mine, [one for one in self._known.values() if of_one_table(one, mine)])
-                self._publish(mark, mine)
-                # Read it back: of two that register at once, the first in the topic holds the fingerprint.
-                self.refresh()
-            holder = self._known[header]
-            if not same(holder, mine):
-                if published:
-                    # Compaction keeps the last record of a key: put the holder's back behind mine.
-                    self._publish(mark, holder)
-                raise RelayError(  # I8
-                    f"the schema of {topic} has the fingerprint {mark.hex()}, which another schema in"
-                    f" {self._topic} holds: values of the two could not be told apart"
-                )
+                # Compaction keeps the last record of a key: put the holder's back behind mine.
+                self._publish(mark, holder)
+            raise RelayError(  # I8
+                f"the schema of {topic} has the fingerprint {mark.hex()}, and so has another schema in the topic"
+                f" {self._topic}: readers could not tell which of the two wrote a value. Rename one of the table's"
+                " columns, or relay the table under another source name."
+            )
         return header
 
     def lookup(self, header: bytes) -> dict[str, Any] | None:
@@ -109,21 +115,24 @@ class TopicSchemas:
         return known
 
     def all(self) -> dict[bytes, dict[str, Any]]:
-        """Give the schemas known so far, by header."""
-        with self._lock:
-            return dict(self._known)
+        """Return the schemas known so far, by header."""
+        return dict(self._known)
 
     def refresh(self) -> None:
-        """Read the topic on to its end."""
-        with self._lock:
+        """Read the topic on to its end. Raises `Unavailable`, and `RelayError` for a record that is no schema."""
+        if not self._turn.acquire(timeout=self._patience):
+            raise self._unavailable(f"was not read to its end by another thread within {self._patience:g} s")
+        try:
             if self._next == 0:
                 self._look_for_topic()
-            # Assigning anew makes the consumer say once more where the end is.
+            # Assigning again makes the consumer report the end again.
             self._consumer.assign([TopicPartition(self._topic, _PARTITION, self._next)])
             try:
                 self._read_to_end()
             finally:
                 self._consumer.unassign()
+        finally:
+            self._turn.release()
 
     def close(self) -> None:
         self._consumer.close()

@@ -122,7 +122,7 @@ def test_a_schema_is_published_once(topic: Topic, opened: TopicSchemas, reader: 
 def test_a_fingerprint_held_by_another_schema_is_refused(topic: Topic, opened: TopicSchemas) -> None:
     """I8"""
     header = opened.register("shop.orders", schema())
-    with pytest.raises(RelayError, match=f"has the fingerprint {header[2:].hex()}, which another schema"):
+    with pytest.raises(RelayError, match=f"has the fingerprint {header[2:].hex()}, and so has another schema"):
         opened.register("shop.orders", with_scale(schema(), 4))
     assert topic.records() == [(header[2:].hex().encode(), schema())]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -32,4 +34,27 @@ def test_a_registry_that_does_not_answer_is_named_without_its_password(nobody: s
         schemas.lookup(b"\x00\x00\x00\x00\x01")
     assert "secret" not in str(raised.value)
     assert "secret" not in repr(schemas)
+    schemas.close()
+
+
+def test_a_slow_broker_stops_nobody_who_needs_no_answer_from_it(nobody: str) -> None:
+    """The schemas that are known are given while another thread waits for the broker."""
+    schemas = TopicSchemas({"bootstrap.servers": nobody}, "shop.schemas", patience=4.0)
+    with ThreadPoolExecutor(2) as pool:
+        reading = pool.submit(schemas.refresh)
+        with pytest.raises(TimeoutError):
+            reading.result(0.3)
+        assert pool.submit(schemas.all).result(2.0) == {}
+        assert not reading.done()
+        assert isinstance(reading.exception(30.0), Unavailable)
+    schemas.close()
+
+
+def test_the_wait_for_another_thread_that_reads_is_bounded(nobody: str) -> None:
+    schemas = TopicSchemas({"bootstrap.servers": nobody}, "shop.schemas", patience=1.0)
+    with ThreadPoolExecutor(8) as pool:
+        started = time.monotonic()
+        reading = [pool.submit(schemas.refresh) for _ in range(8)]
+        assert all(isinstance(each.exception(30.0), Unavailable) for each in reading)
+        assert time.monotonic() - started < 5.0
     schemas.close()
