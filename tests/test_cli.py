@@ -161,7 +161,7 @@ class TestBadFiles:
     def test_a_missing_file_exits_2(self, command: tuple[str, ...], tmp_path: Path) -> None:
         result = relay(*command, tmp_path / "none.yaml")
         assert result.exit_code == 2
-        assert errors(result) == [f"{tmp_path}/none.yaml: there is no such file"]
+        assert errors(result) == [f"{tmp_path}/none.yaml: no such file"]
 
     def test_broken_yaml_exits_2_with_line_and_column(
         self, command: tuple[str, ...], file: Callable[..., Path]

@@ -1,10 +1,10 @@
-"""The column types that attributes of a DynamoDB table can be declared as: ``columns:`` of a source."""
+"""The types that ``columns:`` of a DynamoDB source can declare for attributes."""
 
 from __future__ import annotations
 
 from relay.table import MAX_AVRO_PRECISION, REST, Decimals, column_type
 
-_ATTRIBUTES = {
+_ATTRIBUTE_TYPES = {
     "string": "S",
     "bytes": "B",
     "boolean": "BOOL",
@@ -17,20 +17,21 @@ _ATTRIBUTES = {
 }
 
 
-def declared(text: str) -> str:
-    """Give a declared type in its one spelling; ValueError if an attribute cannot be declared as it."""
+def canonical_type(text: str) -> str:
+    """Return a declared type in its canonical spelling. ValueError if no attribute can be declared as it."""
     try:
         kind = column_type(text)
     except ValueError:
         kind = REST
     if isinstance(kind, Decimals):
         if kind.precision > MAX_AVRO_PRECISION:
-            raise ValueError(f"{kind} has more than {MAX_AVRO_PRECISION} digits, and no number of DynamoDB has")
-    elif kind not in _ATTRIBUTES:
-        raise ValueError(f"{text!r} is none of {', '.join(_ATTRIBUTES)}, decimal(p,s) with p up to 38")
+            raise ValueError(f"type {kind} has more than {MAX_AVRO_PRECISION} digits, the most a DynamoDB number has")
+    elif kind not in _ATTRIBUTE_TYPES:
+        types = ", ".join(_ATTRIBUTE_TYPES)
+        raise ValueError(f"unknown type {text!r}; the types are {types}, and decimal(p,s) with p up to 38")
     return str(kind)
 
 
 def attribute_type(kind: str) -> str | None:
-    """Give the DynamoDB type that a column of a declared type holds, such as ``N``; None for any."""
-    return "N" if isinstance(column_type(kind), Decimals) else _ATTRIBUTES[kind]
+    """Return the DynamoDB type that a column of a declared type holds, such as ``N``; None if it holds any."""
+    return "N" if isinstance(column_type(kind), Decimals) else _ATTRIBUTE_TYPES[kind]

@@ -1,7 +1,6 @@
-"""The configuration: every key, what it may hold, and what has to fit together.
+"""The config file: every key, its valid values, and the checks across keys.
 
-The keys are a contract with users. Add one here with a docstring, which is also its text in
-``relay check --schema``, and take it out of the list of later keys in ``relay.config.errors``.
+The keys are a contract with users. The docstring of a key is also its description in ``relay check --schema``.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from relay.config import yaml_file
-from relay.config.errors import explain, refuse
-from relay.config.fields import Address, Name, Part, Seconds, redacted, url
+from relay.config.errors import explain, invalid
+from relay.config.fields import Address, ConfigModel, Name, Seconds, redacted, url
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
 from relay.config.sources import DynamoDBConfig, MySQLConfig, SourceConfig, VitessConfig
 from relay.config.template import Template
@@ -46,24 +45,24 @@ Internal = Literal["checkpoints", "schemas", "gaps", "dead_letters", "watermarks
 INTERNAL: tuple[Internal, ...] = ("checkpoints", "schemas", "gaps", "dead_letters", "watermarks")
 
 
-class CacheConfig(Part):
-    url: Annotated[str, url("redis", "rediss", "unix", unbuilt=("memcached", "memcache"))]
+class CacheConfig(ConfigModel):
+    url: Annotated[str, url("redis", "rediss", "unix", planned=("memcached", "memcache"))]
     """The Redis to invalidate in, such as `redis://127.0.0.1:6379/0`."""
 
     namespace: str
-    """What every key of this cache begins with."""
+    """The prefix of every key of this cache."""
 
     keys: dict[str, list[str]] = Field(min_length=1)
     """Per table, templates of the cache keys that a change of one of its items invalidates."""
 
     tombstone_ttl: Seconds = 3600.0
-    """How long an invalidation is remembered. Longer than any load from the database takes."""
+    """How long the cache remembers an invalidation. Must be longer than any load from the database takes."""
 
     @field_validator("namespace")
     @classmethod
     def _plain(cls, value: str) -> str:
         if not value or re.search(r"[\s{}]", value):
-            raise refuse("has to be text without spaces and braces")
+            raise invalid("must be text without spaces or braces")
         return value
 
     @field_validator("keys")
@@ -80,39 +79,39 @@ class CacheConfig(Part):
                 except ValueError as error:
                     problems.append(((table, i), str(error)))
         if problems:
-            raise refuse(*problems)
+            raise invalid(*problems)
         return value
 
 
-class LogConfig(Part):
+class LogConfig(ConfigModel):
     path: Annotated[str, Field(min_length=1)]
-    """Where the change log is kept, such as `file:///var/lib/relay/log`."""
+    """Where to keep the change log, such as `file:///var/lib/relay/log`."""
 
 
-class CopyConfig(Part):
-    url: Annotated[str, url("delta", unbuilt=("postgresql", "postgres"))]
-    """Where the copy is kept, such as `delta:///var/lib/relay/copy`."""
+class CopyConfig(ConfigModel):
+    url: Annotated[str, url("delta", planned=("postgresql", "postgres"))]
+    """Where to keep the copy, such as `delta:///var/lib/relay/copy`."""
 
     tombstone_retention: Seconds = 30 * 86400.0
-    """How long the copy remembers a deleted row. Changes older than this, applied again, may bring it back."""
+    """How long the copy remembers a deleted row. A change older than this, applied again, may bring the row back."""
 
 
-class Config(Part):
-    """The whole file. The checks across keys are here, so that a config built in Python meets them too."""
+class Config(ConfigModel):
+    """The complete file. Checks across keys are validators, so they also apply to a config built in Python."""
 
     name: Name
-    """What this relay is called: its internal topics and consumer groups begin with it."""
+    """The name of this relay: the prefix of its internal topics and consumer groups."""
 
     kafka: KafkaConfig
 
     schema_registry: SchemaRegistryConfig | None = None
-    """Where the Avro schemas go. Without it: into the topic `<name>.schemas`."""
+    """Where to register the Avro schemas. Without it, they go to the topic `<name>.schemas`."""
 
     topics: str = "{name}.{table}"
     """The topic of a table's changes."""
 
     sources: list[SourceConfig] = Field(min_length=1)
-    # Of each source, the number of its entry in the file.
+    # For each source, the index of its entry in the file.
     _entries: list[int] = PrivateAttr(default_factory=list)
 
     cache: CacheConfig | None = None
@@ -125,7 +124,7 @@ class Config(Part):
     """The second copy of the tables that `relay consume copy` keeps up to date."""
 
     http: Address | None = None
-    """Where `relay run` shows its metrics, health and status, such as `127.0.0.1:9400`."""
+    """Where `relay run` serves its metrics, health and status, such as `127.0.0.1:9400`."""
 
     @field_validator("topics")
     @classmethod
@@ -133,48 +132,48 @@ class Config(Part):
         try:
             unknown = set(Template.parse(value).columns) - {"name", "table"}
         except ValueError as error:
-            raise refuse(str(error)) from error
+            raise invalid(str(error)) from error
         if unknown:
-            raise refuse(f"{{{min(unknown)}}} is not known in it: {{name}} and {{table}} are")
+            raise invalid(f"unknown placeholder {{{min(unknown)}}}; use {{name}} and {{table}}")
         return value
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        each = [source.split() for source in self.sources]
-        self._entries = [number for number, sources in enumerate(each) for _ in sources]
-        # Frozen for all others: from here on every source of DynamoDB has one table, or tags that say which.
-        object.__setattr__(self, "sources", [source for sources in each for source in sources])
+    def _check_across_keys(self) -> Self:
+        split = [source.split() for source in self.sources]
+        self._entries = [number for number, sources in enumerate(split) for _ in sources]
+        # The model is frozen. From here on, every DynamoDB source has one table, or tags to find its tables by.
+        object.__setattr__(self, "sources", [source for sources in split for source in sources])
         if problems := [*self._source_problems(), *self._topic_problems(), *self._cache_problems()]:
-            raise refuse(*problems)
+            raise invalid(*problems)
         return self
 
     @property
     def names_tables(self) -> bool:
-        """Whether the config says itself which tables there are."""
+        """Whether every source names its tables, so that no database has to be asked for them."""
         return all(source.names_tables for source in self.sources)
 
     @property
     def tables(self) -> dict[str, SourceConfig]:
-        """The tables that are known, each with the source that has it."""
+        """The known tables, each with its source."""
         return {table: source for source in self.sources for table in source.table_names}
 
     def with_tables(self, find: Callable[[SourceConfig], Iterable[str]], *, only_split: bool = False) -> Config:
-        """Return this config with the tables that ``find`` gives for sources that name none. ``ConfigError``.
+        """Return this config with the tables that ``find`` returns for sources that name none. Raises ``ConfigError``.
 
-        ``only_split``: for those alone of which each table becomes a source.
+        ``only_split``: find them only for sources of which each table becomes a source of its own.
         """
         if self.names_tables:
             return self
-        each = [
+        split = [
             [source]
-            if source.names_tables or (only_split and not source.is_split)
-            else source.having(sorted(find(source)))
+            if source.names_tables or (only_split and not source.one_source_per_table)
+            else source.for_tables(sorted(find(source)))
             for source in self.sources
         ]
-        found = self.model_copy(update={"sources": [source for sources in each for source in sources]})
+        found = self.model_copy(update={"sources": [source for sources in split for source in sources]})
         found._entries = list(range(len(found.sources)))
         for _, problem in (*found._source_problems(), *found._topic_problems(), *found._cache_problems()):
-            raise ConfigError(f"with the tables that were found: {problem}")
+            raise ConfigError(f"after looking up the tables of the sources: {problem}")
         return found
 
     def _source_problems(self) -> Iterator[tuple[Location, str]]:
@@ -182,21 +181,21 @@ class Config(Part):
         tables: dict[str, str] = {}
         for i, source in zip(self._entries, self.sources, strict=True):
             if source.name in names:
-                yield ("sources", i, "name"), f"another source is called {source.name!r} already"
+                yield ("sources", i, "name"), f"another source is already called {source.name!r}"
             names.add(source.name)
             for table in source.table_names:
                 if (other := tables.setdefault(table, source.name)) != source.name:
                     yield (
                         ("sources", i, source.table_key),
-                        f"the source {other!r} has the table {table!r} already, "
-                        f"and both would go to the topic {self.topic(table)!r}",
+                        f"source {other!r} already reads table {table!r}, "
+                        f"and both would write to topic {self.topic(table)!r}",
                     )
 
     def _topic_problems(self) -> Iterator[tuple[Location, str]]:
         tables = list(dict.fromkeys(self.tables))
         several = len(tables) > 1 or not self.names_tables
         if several and "table" not in Template.parse(self.topics).columns:
-            yield ("topics",), "has to contain {table}, since there are several tables"
+            yield ("topics",), "must contain {table}, because there are several tables"
             return
         # Kafka itself refuses two topics that differ only in dots and underscores.
         taken = {self.internal(kind).replace(".", "_"): self.internal(kind) for kind in INTERNAL}
@@ -204,31 +203,31 @@ class Config(Part):
             if len(topic) > _TOPIC_LENGTH:
                 yield (
                     ("name",),
-                    f"the topic {topic!r} is longer than the {_TOPIC_LENGTH} characters Kafka allows",
+                    f"topic {topic!r} is longer than the {_TOPIC_LENGTH} characters that Kafka allows",
                 )
         for table in tables:
             topic = self.topic(table)
             other = taken.setdefault(topic.replace(".", "_"), topic)
             if not is_topic(topic):
-                yield ("topics",), f"{topic!r} is not a topic name that Kafka allows"
+                yield ("topics",), f"Kafka does not allow the topic name {topic!r}"
             elif other != topic or topic in map(self.internal, INTERNAL):
                 yield (
                     ("topics",),
-                    f"the topic {topic!r} of the table {table!r} collides with the topic {other!r}",
+                    f"topic {topic!r} of table {table!r} collides with topic {other!r}",
                 )
 
     def _cache_problems(self) -> Iterator[tuple[Location, str]]:
         if not self.names_tables:
-            return  # asked again when their tables are known
+            return  # checked once the tables are known
         tables = list(self.tables)
         for table in self.cache.keys if self.cache else ():
             if table not in tables:
                 nearest = difflib.get_close_matches(table, tables, n=1, cutoff=0.5)
-                hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are: {', '.join(tables)}"
-                yield ("cache", "keys", table), f"no source has the table {table!r}; {hint}"
+                hint = f"did you mean {nearest[0]!r}?" if nearest else f"known tables: {', '.join(tables)}"
+                yield ("cache", "keys", table), f"no source reads table {table!r}; {hint}"
 
     def topic(self, table: str) -> str:
-        """Return the topic that the changes of ``table`` go to."""
+        """Return the topic of the changes of ``table``."""
         return Template.parse(self.topics).render({"name": self.name, "table": table})
 
     def internal(self, kind: Internal) -> str:
@@ -236,24 +235,24 @@ class Config(Part):
         return f"{self.name}.{kind}"
 
     def client(self, role: str) -> dict[str, Any]:
-        """Return what a Kafka client needs to connect, named ``<name>-<role>`` in the brokers' logs and quotas."""
+        """Return the connection settings of a Kafka client called ``<name>-<role>`` in the brokers' logs and quotas."""
         return {**self.kafka.client(), "client.id": f"{self.name}-{role}"}
 
 
 def is_topic(name: str) -> bool:
-    """Tell whether Kafka allows a topic of this name."""
+    """Return whether Kafka allows a topic of this name."""
     return re.fullmatch(r"[A-Za-z0-9._-]+", name) is not None and name not in (".", "..")
 
 
 def load(path: Path) -> Config:
     """Read and check the file at ``path``, without connecting to anything.
 
-    Raises ``ConfigError`` with a line ``file:line:column: what is wrong`` for each thing that is.
+    Raises ``ConfigError`` with one line ``file:line:column: problem`` for each problem.
     """
     document = yaml_file.read(path)
     if not isinstance(document.data, dict):
-        what = "is empty" if document.data is None else "has to be a mapping of keys to values"
-        raise ConfigError(f"{path}:1:1: the file {what}")
+        problem = "is empty" if document.data is None else "must be a mapping of keys to values"
+        raise ConfigError(f"{path}:1:1: the file {problem}")
     try:
         return Config.model_validate(document.data, context={"file": path}, by_alias=True, by_name=False)
     except ValidationError as error:

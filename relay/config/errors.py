@@ -1,7 +1,7 @@
-"""What is said about a wrong configuration, and where in the file.
+"""Error messages about an invalid config, each with its place in the file.
 
-``refuse`` and ``later`` are raised by the validators of ``relay.config``; ``explain`` turns all that pydantic
-found into one ``ConfigError`` with a line for each. Change here how an error reads.
+The validators of ``relay.config`` raise ``invalid`` and ``unsupported``; ``explain`` turns everything that pydantic
+found into one ``ConfigError``, one line per problem.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from relay.config.yaml_file import Document, Location
 from relay.errors import ConfigError
 
-# Keys that are part of the design and that this version does not have, by the path to where they stand.
-_LATER: dict[tuple[str, ...], frozenset[str]] = {
+# Keys that are planned but not built yet, by the path of the mapping they belong to.
+_PLANNED_KEYS: dict[tuple[str, ...], frozenset[str]] = {
     (): frozenset({"order"}),
     ("sources",): frozenset({"lateness", "order"}),
 }
 SOURCE_TYPES = ("dynamodb", "vitess", "mysql")
 
 _EXPECTED = {
-    "string_type": "text (in quotes, if it looks like something else)",
-    "int_type": "a whole number",
+    "string_type": "text (quote it if it looks like something else)",
+    "int_type": "an integer",
     "float_type": "a number",
     "bool_type": "true or false",
     "list_type": "a list",
@@ -35,76 +35,76 @@ _EXPECTED = {
 }
 
 
-def refuse(*problems: str | tuple[Location, str]) -> PydanticCustomError:
-    """Return the error of a validator: messages, each with its path where that leads on from the value."""
+def invalid(*problems: str | tuple[Location, str]) -> PydanticCustomError:
+    """Return a validator's error: messages, each optionally with a path below the validated value."""
     found = [((), problem) if isinstance(problem, str) else problem for problem in problems]
     text = "; ".join(text for _, text in found)
-    return PydanticCustomError("wrong", "{text}", {"text": text, "problems": found})
+    return PydanticCustomError("invalid", "{text}", {"text": text, "problems": found})
 
 
-def later(what: str, at: Location = ()) -> PydanticCustomError:
-    """Return the error for what is designed and not built yet: it is refused, never parsed and ignored."""
+def unsupported(what: str, at: Location = ()) -> PydanticCustomError:
+    """Return the error for a planned setting that is not built yet: it is refused, never ignored."""
     text = f"{what} is not available in this version"
-    return PydanticCustomError("later", "{text}", {"text": text, "problems": [(at, text)]})
+    return PydanticCustomError("unsupported", "{text}", {"text": text, "problems": [(at, text)]})
 
 
 def explain(document: Document, error: ValidationError, root: type[BaseModel]) -> ConfigError:
-    """Return one error that lists everything wrong, in the order of the file."""
+    """Return one error that lists every problem, in the order of the file."""
     found: set[tuple[tuple[int, int], str]] = set()
     for detail in error.errors(include_url=False, include_input=True):
-        detail["loc"], kind = _untagged(detail["loc"])
+        detail["loc"], kind = _without_type_tag(detail["loc"])
         location: Location = detail["loc"]
-        for inside, text in _texts(detail, root, kind):
+        for inside, text in _messages(detail, root, kind):
             place = document.place((*location, *inside), key=detail["type"] == "extra_forbidden")
             found.add((place, text))
     return ConfigError("\n".join(str(document.error(place, text)) for place, text in sorted(found)))
 
 
-def _untagged(location: Location) -> tuple[Location, str | None]:
-    """Return a location as it is in the file, and which type of source it is in."""
+def _without_type_tag(location: Location) -> tuple[Location, str | None]:
+    """Return a location as it is in the file, and the type of the source it is in."""
     match location:
         case ("sources", int(), str(tag), *rest) if tag in SOURCE_TYPES:
             return (*location[:2], *rest), tag
     return location, None
 
 
-def _texts(detail: ErrorDetails, root: type[BaseModel], source: str | None) -> list[tuple[Location, str]]:
+def _messages(detail: ErrorDetails, root: type[BaseModel], source: str | None) -> list[tuple[Location, str]]:
     location, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
     name = _dotted(location)
-    if kind == "later":
+    if kind == "unsupported":
         return list(context["problems"])
-    if kind == "wrong":
+    if kind == "invalid":
         named = ((inside, _dotted((*location, *inside)), text) for inside, text in context["problems"])
         return [(inside, f"`{where}`: {text}" if where else text) for inside, where, text in named]
     if kind == "extra_forbidden":
-        return [((), _unknown(location, root, source))]
+        return [((), _unknown_key(location, root, source))]
     if kind == "union_tag_not_found":
-        return [((), f"`{name}.type` is missing: one of {', '.join(SOURCE_TYPES)}")]
+        return [((), f"`{name}.type` is missing; set it to one of {', '.join(SOURCE_TYPES)}")]
     if kind == "union_tag_invalid":
-        return [(("type",), f"`{name}.type` has to be one of {', '.join(SOURCE_TYPES)}")]
+        return [(("type",), f"`{name}.type` must be one of {', '.join(SOURCE_TYPES)}")]
     if kind == "missing":
         return [((), f"`{name}` is missing")]
     if kind == "literal_error":
-        return [((), f"`{name}` has to be {context['expected']}")]
+        return [((), f"`{name}` must be {context['expected']}")]
     if kind in _EXPECTED:
-        return [((), f"`{name}` has to be {_EXPECTED[kind]}, not {_what(detail['input'])}")]
-    # The input itself may be a secret: what pydantic says about it does not quote it.
+        return [((), f"`{name}` must be {_EXPECTED[kind]}, not {_kind_of(detail['input'])}")]
+    # The input may be a secret; pydantic's message does not quote it.
     return [((), f"`{name}`: {detail['msg']}")]
 
 
-def _unknown(location: Location, root: type[BaseModel], source: str | None) -> str:
+def _unknown_key(location: Location, root: type[BaseModel], source: str | None) -> str:
     *parents, key = location
     names = tuple(part for part in parents if isinstance(part, str))
-    if key in _LATER.get(names, ()):
+    if key in _PLANNED_KEYS.get(names, ()):
         return f"`{key}` is not available in this version"
-    known = _known(names, root, source)
+    known = _known_keys(names, root, source)
     nearest = difflib.get_close_matches(str(key), known, n=1, cutoff=0.5)
-    hint = f"did you mean `{nearest[0]}`?" if nearest else f"known here: {', '.join(known)}"
+    hint = f"did you mean `{nearest[0]}`?" if nearest else f"known keys: {', '.join(known)}"
     where = f" in `{_dotted(tuple(parents))}`" if parents else ""
     return f"unknown key `{key}`{where}; {hint}"
 
 
-def _known(names: tuple[str, ...], root: type[BaseModel], source: str | None) -> list[str]:
+def _known_keys(names: tuple[str, ...], root: type[BaseModel], source: str | None) -> list[str]:
     model: type[BaseModel] | None = root
     for name in names:
         model = _model(_fields(model)[name].annotation, source) if model and name in _fields(model) else None
@@ -112,12 +112,12 @@ def _known(names: tuple[str, ...], root: type[BaseModel], source: str | None) ->
 
 
 def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """Return the fields of ``model`` by the key that stands for them in the file."""
+    """Return the fields of ``model`` by their key in the file."""
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def _model(annotation: Any, source: str | None) -> type[BaseModel] | None:
-    """Return the model inside ``list[X]``, ``X | None`` or ``X``; of sources, the one of type ``source``."""
+    """Return the model inside ``list[X]``, ``X | None`` or ``X``; among sources, the one of type ``source``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         kind = annotation.model_fields.get("type")
         return annotation if kind is None or source in (None, *get_args(kind.annotation)) else None
@@ -129,7 +129,7 @@ def _dotted(location: Location) -> str:
     return text.removeprefix(".")
 
 
-def _what(value: Any) -> str:
+def _kind_of(value: Any) -> str:
     kinds: list[tuple[type | tuple[type, ...], str]] = [
         (bool, "true or false"),
         ((int, float), "a number"),

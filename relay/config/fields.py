@@ -1,7 +1,4 @@
-"""The kinds of values the configuration holds, and how one is shown without its secrets.
-
-Change here what counts as a duration, a start, a legal name or a secret.
-"""
+"""Value types of the config: durations, starts, names, URLs, addresses; and ``redacted``, which hides secrets."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from relay.config.errors import later, refuse
+from relay.config.errors import invalid, unsupported
 from relay.gtid import GtidError
 from relay.gtid import parse as parse_gtids
 from relay.stream_token import InvalidPosition, StreamToken
@@ -40,8 +37,8 @@ _HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([\w.-]+)):(\d{1,5})")
 _USER_INFO = re.compile(r"(?<=://)[^/\s]+@")
 
 
-class Part(BaseModel):
-    """A mapping of the configuration: known keys only, right types only, secrets never shown."""
+class ConfigModel(BaseModel):
+    """A mapping in the config: it refuses unknown keys and wrong types, and its ``repr`` shows no secrets."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -54,13 +51,13 @@ class Part(BaseModel):
     )
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
-        """Show a part without its passwords, in logs and tracebacks as well."""
+        """Hide passwords, in logs and tracebacks too."""
         for name, value in super().__repr_args__():
             yield name, redacted(value) if value is None or not _SECRET.search(name or "") else "***"
 
 
 def redacted(value: Any) -> Any:
-    """Return ``value`` as it may be shown: without secret settings and what a URL says before ``@``."""
+    """Return ``value`` without secret settings and without the user and password of a URL."""
     if isinstance(value, str):
         return _USER_INFO.sub("***@", value)
     if isinstance(value, dict):
@@ -69,17 +66,17 @@ def redacted(value: Any) -> Any:
 
 
 def duration(text: str) -> float:
-    """Return the seconds that ``30s``, ``5m``, ``1h`` or ``7d`` means. ValueError on anything else."""
+    """Parse a duration such as ``30s``, ``5m``, ``1h`` or ``7d``; return seconds. ValueError on anything else."""
     match = _DURATION.fullmatch(text.strip())
     if not match:
-        raise ValueError(f"{text!r} is not a duration such as 30s, 5m, 1h or 7d")
+        raise ValueError(f"{text!r} is not a duration; write, for example, 30s, 5m, 1h or 7d")
     return float(match[1]) * _UNITS[match[2]]
 
 
-def since(start: str, now: float) -> float | None:
-    """Return the epoch seconds that ``start`` means at ``now``, None for everything there is.
+def start_time(start: str, now: float) -> float | None:
+    """Parse a ``start`` given at ``now``; return seconds since the epoch, None for ``trim_horizon``.
 
-    A time without an offset is UTC. ValueError on anything that is not a start.
+    A time without an offset is UTC. ValueError on anything else.
     """
     if start == "trim_horizon":
         return None
@@ -91,7 +88,7 @@ def since(start: str, now: float) -> float | None:
         time = datetime.fromisoformat(start)
     except ValueError:
         raise ValueError(
-            f"{start!r} is not a start: trim_horizon, latest, an ISO time such as 2026-11-21T06:00:00Z, "
+            f"{start!r} is not a start; use trim_horizon, latest, an ISO time such as 2026-11-21T06:00:00Z, "
             "or a time ago such as -30s"
         ) from None
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
@@ -102,12 +99,12 @@ def _seconds(value: Any, info: ValidationInfo) -> Any:
         try:
             value = duration(value)
         except ValueError as error:
-            raise refuse(str(error)) from error
+            raise invalid(str(error)) from error
     elif info.context is not None:
-        # In a file a bare number says nothing about its unit; in Python a float is seconds.
-        raise refuse("a duration needs its unit, such as 30s, 5m, 1h or 7d")
+        # In Python a number is seconds; in a file it would leave the unit to a guess.
+        raise invalid("a duration needs a unit: write, for example, 30s, 5m, 1h or 7d")
     if isinstance(value, (int, float)) and value <= 0:
-        raise refuse("a duration has to be longer than nothing")
+        raise invalid("a duration must be greater than zero")
     return value
 
 
@@ -120,13 +117,13 @@ Seconds = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class StartAtToken:
-    """A start where a stream's token says (see ``relay.stream_token``). ``content``: the token, checked."""
+    """A start at the positions of a stream token (``relay.stream_token``). ``content``: the validated token."""
 
     path: str
     content: Mapping[str, Any]
 
     def __str__(self) -> str:
-        """Name the token by what it says: the file may move, and must not change once reading has begun."""
+        """Name the token by its content: the file may move, but must not change once the source has a plan."""
         text = json.dumps(self.content, sort_keys=True, separators=(",", ":"))
         return f"token:{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
 
@@ -136,18 +133,18 @@ class StartAtToken:
 
     @classmethod
     def read(cls, path: str, folder: Path) -> StartAtToken:
-        """Read the token at ``path``, relative to ``folder``. ValueError with the file and the line."""
+        """Read the token at ``path``, relative to ``folder``. ValueError names the file and the line."""
         file = folder / Path(path).expanduser()
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError:
-            raise ValueError(f"{file}: there is no such file") from None
+            raise ValueError(f"{file}: no such file") from None
         except OSError as error:
             raise ValueError(f"{file}: cannot be read: {error.strerror}") from error
         except UnicodeDecodeError as error:
-            raise ValueError(f"{file}: is not UTF-8 text (byte {error.start})") from error
+            raise ValueError(f"{file}: not UTF-8 text (at byte {error.start})") from error
         except json.JSONDecodeError as error:
-            raise ValueError(f"{file}:{error.lineno}:{error.colno}: is not JSON: {error.msg}") from error
+            raise ValueError(f"{file}:{error.lineno}:{error.colno}: not valid JSON: {error.msg}") from error
         try:
             return cls(path, StreamToken.from_json(content).to_json())
         except InvalidPosition as error:
@@ -160,16 +157,16 @@ def _start(value: Any, info: ValidationInfo) -> str | StartAtToken:
             return value
         if isinstance(value, dict):
             if set(value) != {"token"} or not isinstance(value["token"], str):
-                raise ValueError("a start in braces is the file of a token, such as {token: path.json}")
+                raise ValueError("a start in braces must name a token file: {token: path.json}")
             file = (info.context or {}).get("file")
             return StartAtToken.read(value["token"], Path(file).parent if file is not None else Path())
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            raise ValueError("a start needs its unit, such as -30s")
+            raise ValueError("a start needs a unit, such as -30s")
         if not isinstance(value, str):
-            raise ValueError("a start is trim_horizon, latest, an ISO time, a time ago, or {token: path.json}")
-        since(value, 0.0)
+            raise ValueError("a start must be trim_horizon, latest, an ISO time, a time ago, or {token: path.json}")
+        start_time(value, 0.0)
     except ValueError as error:
-        raise refuse(str(error)) from error
+        raise invalid(str(error)) from error
     return value
 
 
@@ -194,7 +191,7 @@ Start = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class StartAtGtids:
-    """A start at a GTID set for each shard, flavour in front. ``word``: `vgtid` or `gtid`, as the config has it."""
+    """A start at a GTID set per shard, with flavour prefix. ``word``: the config's key, `vgtid` or `gtid`."""
 
     word: str
     positions: Mapping[str, str]
@@ -203,8 +200,8 @@ class StartAtGtids:
         return f"{self.word}:{json.dumps(self.positions, sort_keys=True, separators=(',', ':'))}"
 
     @classmethod
-    def of(cls, word: str, positions: Mapping[str, str]) -> StartAtGtids:
-        """Read what was given for each shard. ValueError on what is no GTID set."""
+    def parse(cls, word: str, positions: Mapping[str, str]) -> StartAtGtids:
+        """Parse the GTID set of each shard. ValueError names the shard of one that is invalid or empty."""
         found = {}
         for shard, text in positions.items():
             try:
@@ -212,61 +209,64 @@ class StartAtGtids:
             except GtidError as error:
                 raise ValueError(f"shard {shard!r}: {error}") from error
             if not gtids:
-                raise ValueError(f"shard {shard!r}: {text!r} is empty: to begin at the head, say `current`")
+                raise ValueError(
+                    f"shard {shard!r}: the GTID set {text!r} is empty; to start at the head, use `current`"
+                )
             found[str(shard)] = gtids.position
         if not found:
-            raise ValueError("names no shard")
+            raise ValueError("lists no shard")
         return cls(word, found)
 
 
-def start_of_vstream(value: Any) -> str | StartAtGtids:
-    """Read where a VStream is to begin. ValueError on anything else."""
+def parse_vstream_start(value: Any) -> str | StartAtGtids:
+    """Parse the start of a Vitess source. ValueError on anything else."""
     if isinstance(value, StartAtGtids) or value in ("current", "copy"):
         return value  # type: ignore[no-any-return]
     if isinstance(value, str) and value.startswith("vgtid:"):
         value = {"vgtid": json.loads(value.removeprefix("vgtid:"))}
     if isinstance(value, dict) and set(value) == {"vgtid"} and isinstance(value["vgtid"], dict):
-        return StartAtGtids.of("vgtid", value["vgtid"])  # as its text has it
+        return StartAtGtids.parse("vgtid", value["vgtid"])  # as str(StartAtGtids) prints it
     if not isinstance(value, dict) or set(value) != {"vgtid"} or not isinstance(value["vgtid"], list):
         raise ValueError(
-            f'{value!r} is not a start: `current`, `copy`, or {{vgtid: [{{shard: "-80", gtid: "MySQL56/..."}}, ...]}}'
+            f"{value!r} is not a start; use `current`, `copy`, or "
+            '{vgtid: [{shard: "-80", gtid: "MySQL56/..."}, ...]}'
         )
     positions: dict[str, str] = {}
     for each in value["vgtid"]:
         if not isinstance(each, dict) or not {"shard", "gtid"} <= set(each) <= {"keyspace", "shard", "gtid"}:
-            raise ValueError(f"an entry of `vgtid` has `shard` and `gtid`, not {each!r}")
+            raise ValueError(f"an entry of `vgtid` must have the keys `shard` and `gtid`, not {each!r}")
         if each["shard"] in positions:
-            raise ValueError(f"the shard {each['shard']!r} is in `vgtid` twice")
+            raise ValueError(f"`vgtid` lists shard {each['shard']!r} twice")
         positions[each["shard"]] = str(each["gtid"])
-    return StartAtGtids.of("vgtid", positions)
+    return StartAtGtids.parse("vgtid", positions)
 
 
-def start_of_binlogs(value: Any) -> str | StartAtGtids:
-    """Read where binlogs are to be read from. ValueError on anything else."""
+def parse_binlog_start(value: Any) -> str | StartAtGtids:
+    """Parse the start of a MySQL source. ValueError on anything else."""
     if isinstance(value, StartAtGtids) or value == "current":
         return value  # type: ignore[no-any-return]
     if isinstance(value, str) and value.startswith("gtid:"):
         value = {"gtid": json.loads(value.removeprefix("gtid:"))}
     if isinstance(value, dict):
         if set(value) != {"gtid"} or not isinstance(value["gtid"], dict):
-            raise ValueError('a start in braces is a GTID set for each shard: {gtid: {"-80": "MariaDB/0-1-5"}}')
-        return StartAtGtids.of("gtid", {str(shard): str(text) for shard, text in value["gtid"].items()})
+            raise ValueError('a start in braces must give a GTID set per shard: {gtid: {"-80": "MariaDB/0-1-5"}}')
+        return StartAtGtids.parse("gtid", {str(shard): str(text) for shard, text in value["gtid"].items()})
     if isinstance(value, str) and value not in ("trim_horizon", "latest"):
         with suppress(ValueError):
-            since(value, 0.0)
+            start_time(value, 0.0)
             return value
     raise ValueError(
-        f"{value!r} is not a start: `current`, an ISO time such as 2026-11-21T06:00:00Z, a time ago such as -30s, or "
-        '{gtid: {"-80": "MariaDB/0-1-5"}}'
+        f"{value!r} is not a start; use `current`, an ISO time such as 2026-11-21T06:00:00Z, a time ago such as -30s, "
+        'or {gtid: {"-80": "MariaDB/0-1-5"}}'
     )
 
 
-def _refusing(read: Callable[[Any], str | StartAtGtids]) -> PlainValidator:
+def _start_validator(parse: Callable[[Any], str | StartAtGtids]) -> PlainValidator:
     def check(value: Any) -> str | StartAtGtids:
         try:
-            return read(value)
+            return parse(value)
         except ValueError as error:
-            raise refuse(str(error)) from error
+            raise invalid(str(error)) from error
 
     return PlainValidator(check)
 
@@ -274,45 +274,45 @@ def _refusing(read: Callable[[Any], str | StartAtGtids]) -> PlainValidator:
 _GTIDS = {"type": "object", "minProperties": 1, "maxProperties": 1}
 StartOfVStream = Annotated[
     str | StartAtGtids,
-    _refusing(start_of_vstream),
+    _start_validator(parse_vstream_start),
     WithJsonSchema({"anyOf": [{"enum": ["current", "copy"]}, {**_GTIDS, "properties": {"vgtid": {"type": "array"}}}]}),
 ]
 StartOfBinlogs = Annotated[
     str | StartAtGtids,
-    _refusing(start_of_binlogs),
+    _start_validator(parse_binlog_start),
     WithJsonSchema({"anyOf": [{"type": "string"}, {**_GTIDS, "properties": {"gtid": {"type": "object"}}}]}),
 ]
 
 
 def _name(value: str) -> str:
     if not _LEGAL.fullmatch(value) or value in (".", ".."):
-        raise refuse(f"{value!r} may hold only letters a-z and A-Z, digits, dots, underscores and dashes")
+        raise invalid(f"{value!r} may contain only letters a-z and A-Z, digits, dots, underscores and dashes")
     return value
 
 
 Name = Annotated[str, AfterValidator(_name)]
-"""A name that Kafka allows in a topic, and a token in front of a slash."""
+"""A name that may be part of a Kafka topic, and of a token's shard in front of the slash."""
 
 
-def url(*schemes: str, unbuilt: tuple[str, ...] = ()) -> BeforeValidator:
-    """Accept URLs of ``schemes``; say of those of ``unbuilt`` that they come later."""
+def url(*schemes: str, planned: tuple[str, ...] = ()) -> BeforeValidator:
+    """Accept URLs with one of ``schemes``; report those with one of ``planned`` as not available yet."""
 
     def check(value: Any) -> Any:
         if isinstance(value, str):
             scheme = urlsplit(value).scheme if "://" in value else ""
-            if scheme.split("+")[0] in unbuilt:
-                raise later(f"a URL that begins with `{scheme}://`")
+            if scheme.split("+")[0] in planned:
+                raise unsupported(f"a URL that starts with `{scheme}://`")
             if scheme not in schemes:
-                raise refuse("has to begin with " + " or ".join(f"{s}://" for s in schemes))
+                raise invalid("must start with " + " or ".join(f"{s}://" for s in schemes))
             if scheme in _WITH_HOST and not _has_host(value):
-                raise refuse(f"needs a host, and a port that is a number: {scheme}://host:port")
+                raise invalid(f"needs a host and a numeric port: {scheme}://host:port")
         return value
 
     return BeforeValidator(check)
 
 
 def host_port(text: str) -> tuple[str, int]:
-    """Return the host and the port of an address to listen on. ValueError on anything else."""
+    """Parse the host and the port of an address to listen on. ValueError on anything else."""
     match = _HOST_PORT.fullmatch(text)
     if not match or int(match[3]) > 65535:
         raise ValueError(f"{text!r} is not an address to listen on, such as 127.0.0.1:9400 or [::1]:9400")
@@ -323,18 +323,18 @@ def _address(value: str) -> str:
     try:
         host_port(value)
     except ValueError as error:
-        raise refuse(str(error)) from error
+        raise invalid(str(error)) from error
     return value
 
 
 Address = Annotated[str, AfterValidator(_address)]
-"""A host and a port to listen on; port 0 leaves the choice to the system."""
+"""A host and a port to listen on; with port 0 the system picks one."""
 
 
 def _remote(value: str) -> str:
     match = _HOST_PORT.fullmatch(value)
     if not match or not 0 < int(match[3]) <= 65535:
-        raise refuse(f"{value!r} is not an address to connect to, such as db1:3306 or [::1]:3306")
+        raise invalid(f"{value!r} is not an address to connect to, such as db1:3306 or [::1]:3306")
     return value
 
 
@@ -354,8 +354,8 @@ def _keys(value: Any) -> Any:
     of_tables = list(value.values()) if isinstance(value, dict) else [value]
     if value in ("hash", "item") or (of_tables and all(map(_are_columns, of_tables))):
         return value
-    raise refuse(
-        "has to be `hash`, `item`, the columns that stand for a primary key, such as [a, b], or {table: [a, b]}"
+    raise invalid(
+        "must be `hash`, `item`, a list of columns that serve as the primary key, such as [a, b], or {table: [a, b]}"
     )
 
 
@@ -364,4 +364,4 @@ def _are_columns(value: Any) -> bool:
 
 
 Keys = Annotated[Literal["hash", "item"] | list[str] | dict[str, list[str]], BeforeValidator(_keys)]
-"""What a table is keyed by."""
+"""The Kafka key of an SQL table, or the columns that serve as its primary key."""

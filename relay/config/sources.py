@@ -1,6 +1,6 @@
-"""The sources of a config: what each kind of database needs to be told.
+"""The config of each kind of source.
 
-The keys are a contract with users: add one with a docstring, which is also its text in ``relay check --schema``.
+The keys are a contract with users. The docstring of a key is also its description in ``relay check --schema``.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from relay.config.columns import declared
-from relay.config.errors import refuse
+from relay.config.columns import canonical_type
+from relay.config.errors import invalid
 from relay.config.fields import (
+    ConfigModel,
     Keys,
     Name,
-    Part,
     RemoteAddress,
     Seconds,
     Start,
@@ -25,9 +25,9 @@ from relay.config.fields import (
     StartAtToken,
     StartOfBinlogs,
     StartOfVStream,
-    since,
-    start_of_binlogs,
-    start_of_vstream,
+    parse_binlog_start,
+    parse_vstream_start,
+    start_time,
     url,
 )
 from relay.config.yaml_file import Location
@@ -37,71 +37,74 @@ from relay.table import REST
 _STREAM_ARN = re.compile(r"arn:[\w-]+:dynamodb:([\w-]+):\d*:table/([A-Za-z0-9._-]+)/stream/([\w.:-]+)")
 
 
-class DynamoDBConfig(Part):
+class DynamoDBConfig(ConfigModel):
     has_snapshots: ClassVar[bool] = True
-    is_split: ClassVar[bool] = True  # each of its tables is a source of its own
+    one_source_per_table: ClassVar[bool] = True
 
     name: Name
-    """What this source is called in tokens, metrics and commands."""
+    """The name of this source in tokens, metrics and commands."""
 
     type: Literal["dynamodb"]
 
     table: str | None = None
-    """The table whose stream is read. Or give `stream_arn`."""
+    """The table whose stream to read."""
 
     tables: list[str] | None = Field(default=None, min_length=1)
-    """Several tables in place of one. Each becomes a source of its own, called `<name>.<table>`."""
+    """Several tables instead of one. Each becomes a source of its own, called `<name>.<table>`."""
 
     tags: dict[str, str] | None = Field(default=None, min_length=1)
-    """All tables of the region that carry these tags, in place of `tables`. They are looked for at each start."""
+    """All tables of the region with these tags, instead of `tables`. The relay looks them up at each start."""
 
     stream_arn: str | None = None
-    """One stream, by its ARN, in place of `table`."""
+    """The ARN of one stream, instead of `table`."""
 
     region: str | None = None
-    """The region of the table. Without it: that of `stream_arn`, or what the AWS settings around say."""
+    """The region of the table. Default: that of `stream_arn`, or that of the AWS environment."""
 
     endpoint_url: Annotated[str, url("http", "https")] | None = None
-    """Where DynamoDB answers, when it is not AWS."""
+    """The URL of DynamoDB, if it is not AWS."""
 
     start: Start = "trim_horizon"
-    """Where to begin on the first run: `trim_horizon`, `latest`, an ISO time (UTC unless it says otherwise),
-    a time ago such as `-30s`, or `{token: path.json}`: where a token of the stream says."""
+    """Where to start on the first run: `trim_horizon`, `latest`, an ISO time (UTC unless it has an offset), a time ago
+    such as `-30s`, or `{token: path.json}`, a token of the stream."""
 
     snapshot: Literal["none", "initial"] = "none"
-    """`initial` reads the whole table once, beside the stream, and publishes every item as READ."""
+    """`initial` also reads the complete table once, beside the stream, and publishes every item as READ."""
 
     key: Literal["hash", "item"] = "hash"
     """The Kafka key: the hash key alone, or the full primary key."""
 
     on_gap: Literal["fail", "skip", "resnapshot"] = "fail"
-    """What to do when changes were lost before they could be read: stop, go on, or go on and read the table again."""
+    """What to do when the stream lost changes before they were read: stop, continue, or continue and read the table
+    again."""
 
     on_unencodable: Literal["fail", "dead_letter"] = "fail"
-    """What to do with a change that cannot be carried exactly, such as text that is not Unicode: stop, or publish it
-    without its images and keep it whole among the dead letters."""
+    """What to do with a change that Avro cannot hold exactly, such as text that is not Unicode: stop, or publish it
+    without its images and keep the complete change as a dead letter."""
 
     tombstones: bool = False
-    """Follow each DELETE with a null value, so that a compacted topic forgets the item. Needs `key: item`."""
+    """Follow each DELETE with a null value, so that a compacted topic drops the item. Requires `key: item`."""
 
     columns: dict[str, str] | None = Field(default=None, min_length=1)
-    """Types of attributes, key columns included, for typed rows in place of JSON. What is in none of them is
-    carried beside them, in `rest`. Types: string, bytes, boolean, int, long, double, decimal(p,s), timestamp
-    (seconds since the epoch), set (of strings), json (anything)."""
+    """Types of attributes, key columns included, for typed rows instead of JSON. Attributes without a column are in
+    `rest`. Types: string, bytes, boolean, int, long, double, decimal(p,s), timestamp (seconds since the epoch), set (of
+    strings), json (anything)."""
 
     @field_validator("table", "tables")
     @classmethod
     def _table(cls, value: str | list[str] | None) -> str | list[str] | None:
         for name in [value] if isinstance(value, str) else value or ():
             if not re.fullmatch(r"[A-Za-z0-9_.-]{3,255}", name):
-                raise refuse(f"{name!r} is not a table name: 3 to 255 letters, digits, dots, dashes, underscores")
+                raise invalid(
+                    f"{name!r} is not a valid table name; use 3 to 255 letters, digits, dots, dashes and underscores"
+                )
         return value
 
     @field_validator("stream_arn")
     @classmethod
     def _arn(cls, value: str | None) -> str | None:
         if value is not None and not _STREAM_ARN.fullmatch(value):
-            raise refuse("is not the ARN of a stream: arn:aws:dynamodb:REGION:ACCOUNT:table/NAME/stream/LABEL")
+            raise invalid("is not a stream ARN; write arn:aws:dynamodb:REGION:ACCOUNT:table/NAME/stream/LABEL")
         return value
 
     @field_validator("columns")
@@ -111,39 +114,42 @@ class DynamoDBConfig(Part):
         kinds: dict[str, str] = {}
         for name, kind in (value or {}).items():
             try:
-                kinds[name] = declared(kind)
+                kinds[name] = canonical_type(kind)
             except ValueError as error:
-                problems.append(((name,), f"the type {error}"))
+                problems.append(((name,), str(error)))
             if name == REST:
-                problems.append(((name,), "cannot be declared: it is where the attributes without a column are"))
+                problems.append(((name,), f"cannot be declared: `{REST}` holds the attributes without a column"))
         if problems:
-            raise refuse(*problems)
+            raise invalid(*problems)
         return kinds or None
 
     @model_validator(mode="after")
     def _one_table(self) -> Self:
         if [self.table, self.tables, self.tags, self.stream_arn].count(None) != 3:
-            raise refuse("a source needs either `table` or `stream_arn`, or, for several tables, `tables` or `tags`")
+            raise invalid("set exactly one of `table`, `stream_arn`, `tables` and `tags`")
         if self.tombstones and self.key != "item":
-            # I1: compaction would take a null for the end of every item of the hash key.
-            raise refuse((("tombstones",), "needs `key: item`: the null would stand for all items of a hash key"))
+            # I1
+            raise invalid(
+                (("tombstones",), "requires `key: item`: under a hash key, a tombstone would delete all of its items")
+            )
         if self.columns and (self.tables or self.tags):
-            raise refuse((("columns",), "are those of one table: give it a source of its own"))
+            raise invalid((("columns",), "describe a single table: give that table a source of its own"))
         if isinstance(self.start, StartAtToken) and self.stream_arn != self.start.stream_arn and self.table is None:
-            # Of a table the stream is looked up when it is read.
-            raise refuse((("start",), f"the token is of the stream {self.start.stream_arn} alone"))
+            # With `table`, the stream is looked up and compared when it is opened.
+            stream = self.start.stream_arn
+            raise invalid((("start",), f"the token belongs to stream {stream}; set `stream_arn` to it, or set `table`"))
         arn = _STREAM_ARN.fullmatch(self.stream_arn or "")
-        # An embedded DynamoDB writes a region of its own into its ARNs.
+        # DynamoDB Local has a region of its own in its ARNs.
         if arn and self.region and self.endpoint_url is None and arn[1] != self.region:
-            raise refuse((("region",), f"is {self.region}, but the stream is in {arn[1]}"))
+            raise invalid((("region",), f"is {self.region}, but the stream is in {arn[1]}"))
         return self
 
     def split(self) -> list[DynamoDBConfig]:
-        """Return a source for each table, if several are named."""
-        return self.having(self.tables) if self.tables else [self]
+        """Return one source per table if `tables` is set, else this one."""
+        return self.for_tables(self.tables) if self.tables else [self]
 
-    def having(self, tables: Iterable[str]) -> list[DynamoDBConfig]:
-        """Return a source for each of ``tables``, set up as this one, called after it and the table."""
+    def for_tables(self, tables: Iterable[str]) -> list[DynamoDBConfig]:
+        """Return one source per table, each configured like this one and called `<name>.<table>`."""
         return [
             self.model_copy(update={"name": f"{self.name}.{table}", "table": table, "tables": None, "tags": None})
             for table in tables
@@ -155,12 +161,12 @@ class DynamoDBConfig(Part):
 
     @property
     def table_names(self) -> list[str]:
-        """The tables that are known: one, once the config is read, unless tags say which."""
+        """The table; none if it is to be found by `tags`."""
         return [] if self.tags else [self.table_name]
 
     @property
     def table_key(self) -> str:
-        """The key that says which table it is."""
+        """The config key that names the table."""
         return "stream_arn" if self.stream_arn else "table"
 
     @property
@@ -169,68 +175,70 @@ class DynamoDBConfig(Part):
 
     @property
     def table_name(self) -> str:
-        """The table, also where only the ARN of its stream is configured."""
+        """The table, from `table` or from the ARN of its stream."""
         arn = _STREAM_ARN.fullmatch(self.stream_arn or "")
         return arn[2] if arn else str(self.table)
 
     @property
     def region_name(self) -> str | None:
-        """The region to ask. None leaves it to the AWS settings around."""
+        """The region to connect to; None leaves it to the AWS environment."""
         arn = _STREAM_ARN.fullmatch(self.stream_arn or "")
         return self.region or (arn[1] if arn else None)
 
-    def start_since(self, now: float) -> float | None:
-        """Return the epoch seconds from which changes are wanted, None where a time does not say it."""
-        return None if isinstance(self.start, StartAtToken) else since(self.start, now)
+    def start_time(self, now: float) -> float | None:
+        """Return the seconds since the epoch to start at; None if `start` is not a time."""
+        return None if isinstance(self.start, StartAtToken) else start_time(self.start, now)
 
     @staticmethod
-    def place(to: str) -> str | StartAtToken:
-        """Read what ``relay reset --to`` says: a start, or ``token:PATH``. ValueError on anything else."""
+    def parse_start(to: str) -> str | StartAtToken:
+        """Parse ``relay reset --to``: a start, or ``token:PATH``. ValueError on anything else."""
         if to.startswith("token:"):
             return StartAtToken.read(to.removeprefix("token:"), Path())
-        since(to, 0.0)
+        start_time(to, 0.0)
         return to
 
 
-class _SQLConfig(Part):
-    """What Vitess and MySQL have in common."""
+class _SQLConfig(ConfigModel):
+    """The keys that Vitess and MySQL share."""
 
     has_snapshots: ClassVar[bool] = False
-    is_split: ClassVar[bool] = False
+    one_source_per_table: ClassVar[bool] = False
 
     name: Name
-    """What this source is called in tokens, metrics and commands."""
+    """The name of this source in tokens, metrics and commands."""
 
     keyrange: str = "-"
-    """The part of the key space that is read: it has to cover whole shards."""
+    """The key range to read. It must cover complete shards."""
 
     tables: list[str] | None = Field(default=None, min_length=1)
-    """The tables to read. Without it: all there are, also those created later."""
+    """The tables to read. Default: all, including those created later."""
 
     user: str | None = None
-    """Whom to log in as."""
+    """The user to log in as."""
 
     password: str | None = None
-    """Best as `${ENV}`."""
+    """The password, best given as `${ENV}`."""
 
     tls: dict[str, str] | None = None
-    """Encrypt the connection. `ca`, `cert`, `key`: files; an empty mapping trusts the system's authorities."""
+    """Encrypt the connection. `ca`, `cert` and `key` are files; an empty mapping trusts the system's authorities."""
 
     key: Keys = "hash"
-    """The Kafka key: `hash`, the columns that choose the shard, else the primary key; `item`, the full primary key as
-    JSON; or, for tables without a primary key, the columns that stand for one: `[a, b]`, or `{table: [a, b]}`."""
+    """The Kafka key: `hash`, the sharding columns, or the primary key where they are not known; `item`, the full
+    primary key as JSON; or, for tables without a primary key, the columns that serve as one: `[a, b]`, or
+    `{table: [a, b]}`."""
 
     on_gap: Literal["fail", "skip"] = "fail"
-    """What to do when changes were lost before they could be read: stop, or go on."""
+    """What to do when changes were lost before they could be read: stop, or continue."""
 
     on_unencodable: Literal["fail", "dead_letter"] = "fail"
-    """What to do with a change that cannot be carried exactly: stop, or publish it without its images and keep it
-    whole among the dead letters."""
+    """What to do with a change that Avro cannot hold exactly: stop, or publish it without its images and keep the
+    complete change as a dead letter."""
 
     tombstones: bool = False
-    """Follow each DELETE with a null value, so that a compacted topic forgets the row. Needs `key: item`."""
+    """Follow each DELETE with a null value, so that a compacted topic drops the row. Requires `key: item`."""
 
-    _found: list[str] = PrivateAttr(default_factory=list)
+    # The tables found in the database, if `tables` is not set.
+    _found_tables: list[str] = PrivateAttr(default_factory=list)
 
     @field_validator("keyrange")
     @classmethod
@@ -238,45 +246,47 @@ class _SQLConfig(Part):
         try:
             return str(KeyRange.parse(value))
         except ValueError as error:
-            raise refuse(str(error)) from error
+            raise invalid(str(error)) from error
 
     @field_validator("tls")
     @classmethod
     def _tls(cls, value: dict[str, str] | None) -> dict[str, str] | None:
         unknown = (value or {}).keys() - {"ca", "cert", "key"}
-        if problems := [((key,), "is none of ca, cert, key") for key in unknown]:
-            raise refuse(*problems)
+        if problems := [((key,), "unknown key; use ca, cert or key") for key in unknown]:
+            raise invalid(*problems)
         if value and ("cert" in value) != ("key" in value):
-            raise refuse("`cert` and `key` belong together")
+            raise invalid("set both `cert` and `key`, or neither")
         return value
 
     @model_validator(mode="after")
-    def _tombstones_need_items(self) -> Self:
+    def _check_key(self) -> Self:
         if self.tombstones and self.key != "item":
-            # I1: compaction would take a null for the end of every row of the key.
-            raise refuse((("tombstones",), "needs `key: item`: the null would stand for all rows of a hash key"))
+            # I1
+            raise invalid(
+                (("tombstones",), "requires `key: item`: under a hash key, a tombstone would delete all of its rows")
+            )
         if isinstance(self.key, dict) and self.tables:
             for table in self.key.keys() - set(self.tables):
-                raise refuse((("key", table), "is not among `tables`"))
+                raise invalid((("key", table), "is not listed in `tables`"))
         return self
 
     def split(self) -> list[Self]:
         return [self]
 
-    def having(self, tables: Iterable[str]) -> list[Self]:
-        """Return this source, knowing the tables that it has now."""
+    def for_tables(self, tables: Iterable[str]) -> list[Self]:
+        """Return this source with the tables found in the database."""
         found = self.model_copy()
-        found._found = list(tables)
+        found._found_tables = list(tables)
         return [found]
 
     @property
     def names_tables(self) -> bool:
-        return self.tables is not None or bool(self._found)
+        return self.tables is not None or bool(self._found_tables)
 
     @property
     def table_names(self) -> list[str]:
-        """The tables that are known."""
-        return list(self.tables or self._found)
+        """The tables to read, as far as they are known."""
+        return list(self.tables or self._found_tables)
 
     @property
     def table_key(self) -> str:
@@ -287,67 +297,67 @@ class _SQLConfig(Part):
         return "item" if self.key == "item" else "hash"
 
     def key_columns(self, table: str) -> tuple[str, ...]:
-        """The columns that stand for the primary key of ``table``; none if it has one of its own."""
+        """The columns configured to serve as the primary key of ``table``; empty if none are."""
         if isinstance(self.key, dict):
             return tuple(self.key.get(table, ()))
         return tuple(self.key) if isinstance(self.key, list) else ()
 
 
 class VitessConfig(_SQLConfig):
-    """A keyspace, read through the VStream of a vtgate."""
+    """A Vitess keyspace, read through the VStream of a vtgate."""
 
     type: Literal["vitess"]
 
     vtgate: RemoteAddress
-    """Where vtgate answers gRPC, such as `127.0.0.1:15991`."""
+    """The gRPC address of vtgate, such as `127.0.0.1:15991`."""
 
     keyspace: str = Field(min_length=1)
-    """The keyspace that is read."""
+    """The keyspace to read."""
 
     start: StartOfVStream = "current"
-    """Where to begin on the first run: `current`; `copy`, all rows and then what changes; or
+    """Where to start on the first run: `current`; `copy`, all rows and then their changes; or
     `{vgtid: [{shard: "-80", gtid: MySQL56/...}, ...]}`."""
 
     tablet_type: Literal["primary", "replica", "rdonly"] = "replica"
-    """The tablets that are read from."""
+    """The type of tablets to read from."""
 
     cells: list[str] | None = Field(default=None, min_length=1)
-    """The cells whose tablets are read from. Without it: those that vtgate prefers."""
+    """The cells whose tablets to read from. Default: those that vtgate prefers."""
 
     silence: Seconds = 30.0
-    """How long a stream may say nothing at all, not even that it lives, before it is opened anew."""
+    """How long a stream may be silent, heartbeats included, before the relay reopens it."""
 
     @property
     def database(self) -> str:
         return self.keyspace
 
     @staticmethod
-    def place(to: str) -> str | StartAtGtids:
-        """Read what ``relay reset --to`` says: ``current``, ``copy`` or ``vgtid:JSON``. ValueError on anything else."""
-        return start_of_vstream(to)
+    def parse_start(to: str) -> str | StartAtGtids:
+        """Parse ``relay reset --to``: ``current``, ``copy`` or ``vgtid:JSON``. ValueError on anything else."""
+        return parse_vstream_start(to)
 
 
 class MySQLConfig(_SQLConfig):
-    """A database on servers of MySQL or MariaDB, read from their binlogs."""
+    """A database on MySQL or MariaDB servers, read from their binlogs."""
 
     type: Literal["mysql"]
 
     shards: dict[str, list[RemoteAddress]] = Field(min_length=1)
-    """Per shard its servers, in the order in which they are tried: `{"-": ["db1:3306", "db1-replica:3306"]}`. While
-    a reshard is under way, both: first the shards before it, then those that follow."""
+    """The servers of each shard, in the order in which to try them: `{"-": ["db1:3306", "db1-replica:3306"]}`. During
+    a reshard, list the shards of both sides: those before it first, then those after it."""
 
     database: str = Field(min_length=1)
-    """The database that is read, called so on every server."""
+    """The database to read. It has the same name on every server."""
 
     start: StartOfBinlogs = "current"
-    """Where to begin on the first run: `current`, an ISO time (UTC unless it says otherwise), a time ago such as
-    `-30s`, or `{gtid: {"-80": "MariaDB/0-1-5"}}`."""
+    """Where to start on the first run: `current`, an ISO time (UTC unless it has an offset), a time ago such as `-30s`,
+    or `{gtid: {"-80": "MariaDB/0-1-5"}}`."""
 
     max_lag: Seconds = 60.0
-    """How far a replica may be behind before another server of its shard is read."""
+    """How far a replica may lag before the relay reads another server of its shard."""
 
     reshard_checkpoint_table: str = "_vt.vreplication"
-    """Where the replication of a reshard writes, within each transaction that it applies, how far it has come."""
+    """The table in which the replication of a reshard records its position, in each transaction that it applies."""
 
     @field_validator("shards")
     @classmethod
@@ -362,7 +372,7 @@ class MySQLConfig(_SQLConfig):
             if not servers:
                 problems.append(((shard,), "needs a server, such as db1:3306"))
         if problems:
-            raise refuse(*problems)
+            raise invalid(*problems)
         return value
 
     @field_validator("reshard_checkpoint_table")
@@ -370,17 +380,19 @@ class MySQLConfig(_SQLConfig):
     def _with_its_database(cls, value: str) -> str:
         database, _, table = value.rpartition(".")
         if not database or not table:
-            raise refuse(f"{value!r} is no table with its database, such as _vt.vreplication")
+            raise invalid(f"{value!r} must be a table with its database, such as _vt.vreplication")
         return value
 
     @staticmethod
-    def place(to: str) -> str | StartAtGtids:
-        """Read what ``relay reset --to`` says: ``current``, a time, or ``gtid:JSON``. ValueError on anything else."""
-        return start_of_binlogs(to)
+    def parse_start(to: str) -> str | StartAtGtids:
+        """Parse ``relay reset --to``: ``current``, a time, or ``gtid:JSON``. ValueError on anything else."""
+        return parse_binlog_start(to)
 
-    def start_since(self, now: float) -> float | None:
-        """Return the epoch seconds from which changes are wanted, None where a time does not say it."""
-        return None if isinstance(self.start, StartAtGtids) or self.start == "current" else since(self.start, now)
+    def start_time(self, now: float) -> float | None:
+        """Return the seconds since the epoch to start at; None if `start` is not a time."""
+        if isinstance(self.start, StartAtGtids) or self.start == "current":
+            return None
+        return start_time(self.start, now)
 
 
 SourceConfig = Annotated[DynamoDBConfig | VitessConfig | MySQLConfig, Field(discriminator="type")]

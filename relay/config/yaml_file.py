@@ -1,8 +1,4 @@
-"""Reading a YAML file into plain data that remembers where everything stood.
-
-Knows nothing of the keys: ``relay.config`` says what they mean. Change here how files are read, how
-``${NAME}`` expands and how a place in the file is shown.
-"""
+"""Reads a YAML file into plain data, expands ``${NAME}``, and records the line and column of every key and value."""
 
 from __future__ import annotations
 
@@ -23,14 +19,14 @@ Location = tuple[str | int, ...]
 _VARIABLE = re.compile(r"\$(\$\{)|\$\{([^}]*)(\}?)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCALARS = {"tag:yaml.org,2002:" + kind for kind in ("null", "bool", "int", "float")}
-# A time is kept as the text that stands in the file: what it means is for the key to say.
+# A time is kept as text: each key decides what it means.
 _TEXTS = {"tag:yaml.org,2002:" + kind for kind in ("str", "timestamp", "value")}
 _MERGE = "tag:yaml.org,2002:merge"
 
 
 @dataclass
 class Document:
-    """What a file holds, and the (line, column) of every value and every key, both counted from 1."""
+    """The data of a file, and the (line, column) of every value and every key, both counted from 1."""
 
     path: Path
     data: Any = None
@@ -38,7 +34,7 @@ class Document:
     keys: dict[Location, tuple[int, int]] = field(default_factory=dict)
 
     def place(self, location: Location, *, key: bool = False) -> tuple[int, int]:
-        """Return where ``location`` stands, or where the nearest thing around it does."""
+        """Return the place of ``location``, or of the innermost known value around it."""
         if key and location in self.keys:
             return self.keys[location]
         while location not in self.values and location:
@@ -50,31 +46,31 @@ class Document:
 
 
 def read(path: Path, environment: Mapping[str, str] | None = None) -> Document:
-    """Read the YAML file at ``path``; ``${NAME}`` in its strings is expanded from ``environment`` (ours).
+    """Read the YAML file at ``path`` and expand ``${NAME}`` in its strings from ``environment`` (this process's).
 
-    Raises ``ConfigError`` with file, line and column for broken YAML, a key given twice, a missing
-    variable and what is not plain data.
+    Raises ``ConfigError`` with file, line and column for broken YAML, a duplicate key, a missing variable, and a value
+    that is not plain data.
     """
     document = Document(path)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such file") from None
+        raise ConfigError(f"{path}: no such file") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start})") from error
+        raise ConfigError(f"{path}: not UTF-8 text (at byte {error.start})") from error
     loader = _loader(document, text)
     try:
         root = loader.get_single_node()
         if root is not None:
-            _NodeReader(document, loader, os.environ if environment is None else environment).take(root, ())
+            _NodeReader(document, loader, os.environ if environment is None else environment).read(root, ())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = (mark.line + 1, mark.column + 1) if mark else (1, 1)
         problem = ", ".join(part for part in (error.context, error.problem) if part)
         if any("${" in line for line in text.splitlines()[place[0] - 1 : place[0]]):
-            problem += "; inside {...} a text with ${NAME} has to stand in quotes"
+            problem += "; inside {...}, quote text that contains ${NAME}"
         raise document.error(place, f"broken YAML: {problem}") from error
     finally:
         loader.dispose()
@@ -92,24 +88,24 @@ def _loader(document: Document, text: str) -> yaml.SafeLoader:
 
 @dataclass
 class _NodeReader:
-    """Turns nodes into plain data, noting places in ``document``."""
+    """Turns nodes into plain data, and records their places in ``document``."""
 
     document: Document
     loader: yaml.SafeLoader
     environment: Mapping[str, str]
-    # Nodes being read now: an alias to one of them would never end.
-    open: list[yaml.Node] = field(default_factory=list)
+    # The nodes around the current one: following an alias to one of them would never end.
+    enclosing: list[yaml.Node] = field(default_factory=list)
 
-    def take(self, root: yaml.Node, location: Location) -> None:
+    def read(self, root: yaml.Node, location: Location) -> None:
         self.document.data = self._value(root, location)
 
     def _value(self, node: yaml.Node, location: Location) -> Any:
         self.document.values[location] = _place(node)
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
-        if node in self.open:
-            raise self.document.error(_place(node), "an alias (*) stands inside the value that it means")
-        self.open.append(node)
+        if node in self.enclosing:
+            raise self.document.error(_place(node), "this alias (*) refers to the value that contains it")
+        self.enclosing.append(node)
         try:
             if isinstance(node, yaml.MappingNode):
                 return self._mapping(node, location)
@@ -117,7 +113,7 @@ class _NodeReader:
                 raise self._not_plain(node)
             return [self._value(item, (*location, i)) for i, item in enumerate(node.value)]
         finally:
-            self.open.pop()
+            self.enclosing.pop()
 
     def _mapping(self, node: yaml.MappingNode, location: Location) -> dict[str, Any]:
         if node.tag != "tag:yaml.org,2002:map":
@@ -125,17 +121,17 @@ class _NodeReader:
         seen: dict[str, yaml.Node] = {}
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise self.document.error(_place(key), "a key has to be plain text")
+                raise self.document.error(_place(key), "a key must be plain text")
             if key.tag == _MERGE:
                 continue
             if key.value in seen:
                 line = _place(seen[key.value])[0]
-                raise self.document.error(_place(key), f"the key `{key.value}` is given twice, first on line {line}")
+                raise self.document.error(_place(key), f"duplicate key `{key.value}`; it is already set on line {line}")
             seen[key.value] = key
         self.loader.flatten_mapping(node)
         found: dict[str, Any] = {}
         for key, value in node.value:
-            # Keys are text whatever they look like: a table may be called `on` or `2024`.
+            # Every key is text: a table may be called `on` or `2024`.
             inside = (*location, key.value)
             self.document.keys[inside] = _place(key)
             found[key.value] = self._value(value, inside)
@@ -157,10 +153,9 @@ class _NodeReader:
             if escaped:
                 return "${"
             if not closed or not _NAME.fullmatch(name):
-                # The text itself may be a password, so it is not shown.
+                # The text may be a password, so it is not shown.
                 raise self.document.error(
-                    _place(node),
-                    "`${` has to begin a variable such as ${NAME}; a literal `${` is written `$${`",
+                    _place(node), "`${` must start a variable such as ${NAME}; write a literal `${` as `$${`"
                 )
             if name not in self.environment:
                 raise self.document.error(_place(node), f"the environment variable {name} is not set")

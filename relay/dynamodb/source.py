@@ -103,7 +103,7 @@ class DynamoDBSource:
                     f"{self.config.start.stream_arn}, not of {self.session.stream_arn}"
                 )
             return begin_at_token(StreamToken.from_json(self.config.start.content), shards, self.shards, now)
-        since = self.config.start_since(now)
+        since = self.config.start_time(now)
         start = HORIZON if since is None else {"since": since}
         return StartingPoints({shard.id: start for shard in shards})
 

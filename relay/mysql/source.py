@@ -125,7 +125,7 @@ class MySQLSource:
         names = [shard.name for shard in shards]
         if isinstance(self.config.start, StartAtGtids):
             return StartingPoints(self._given(self.config.start.positions, names))
-        since = self.config.start_since(now)
+        since = self.config.start_time(now)
         starts = {name: self._current(name) if since is None else self._since(name, since) for name in names}
         return StartingPoints({name: {"gtid": executed.position} for name, executed in starts.items()})
 

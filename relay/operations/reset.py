@@ -99,7 +99,7 @@ def _moved(config: Config, name: str, to: str) -> SourceConfig:
     """Return the config of the source ``name`` with another start. ``ConfigError`` for a place that is none."""
     entry = source_of(config, name)
     try:
-        return entry.model_copy(update={"start": entry.place(to)})
+        return entry.model_copy(update={"start": entry.parse_start(to)})
     except ValueError as error:
         raise ConfigError(f"--to: {error}") from error
 

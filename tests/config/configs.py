@@ -1,4 +1,4 @@
-"""A config that is right, and reading what a test makes of it."""
+"""A valid config, and helpers that change one part of it and load the result."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GOOD = """\
     http: "127.0.0.1:9400"
 """
 
-ONE_TABLE = "a source needs either `table` or `stream_arn`, or, for several tables, `tables` or `tags`"
+ONE_TABLE = "set exactly one of `table`, `stream_arn`, `tables` and `tags`"
 ARN = "arn:aws:dynamodb:eu-west-1:123456789012:table/orders/stream/2026-11-21T06:00:00.000"
 
 
@@ -41,7 +41,7 @@ def read(file: Path, text: str) -> Config:
 
 
 def refused(file: Path, text: str) -> list[str]:
-    """Return what is said about a file, without its name."""
+    """Return the errors about a file, each without the file's name."""
     with pytest.raises(ConfigError) as caught:
         read(file, text)
     assert caught.value.exit_code == 2

@@ -1,4 +1,4 @@
-"""The configuration file: what it may say, and what is said about a wrong one."""
+"""The config file: valid values, defaults, and the errors about invalid ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "shop.yaml"
 
 
-def test_the_file_of_the_design_is_read(file: Path) -> None:
+def test_a_complete_config_is_read(file: Path) -> None:
     config = read(file, GOOD)
     assert config.name == "shop"
     assert config.kafka.client() == {"bootstrap.servers": "127.0.0.1:9092"}
@@ -37,7 +37,7 @@ def test_the_file_of_the_design_is_read(file: Path) -> None:
     assert [config.internal(kind) for kind in INTERNAL] == [f"shop.{kind}" for kind in INTERNAL]
 
 
-def test_what_is_left_out_has_its_default(file: Path) -> None:
+def test_missing_keys_have_defaults(file: Path) -> None:
     config = read(
         file,
         """\
@@ -52,7 +52,7 @@ def test_what_is_left_out_has_its_default(file: Path) -> None:
     assert (config.schema_registry, config.cache, config.log, config.copy_) == (None, None, None, None)
 
 
-def test_a_config_survives_being_sent_to_another_process(file: Path) -> None:
+def test_a_config_can_be_pickled(file: Path) -> None:
     config = read(file, GOOD)
     assert pickle.loads(pickle.dumps(config)) == config
 
@@ -66,11 +66,11 @@ def test_a_config_survives_being_sent_to_another_process(file: Path) -> None:
          "15:42: unknown key `namspace` in `cache`; did you mean `namespace`?"),
         ("partitions: 6", "partitons: 6",
          "2:46: unknown key `partitons` in `kafka`; did you mean `partitions`?"),
-        ("copy: {", "copy: {zzz: 1, ", "17:8: unknown key `zzz` in `copy`; known here: url, tombstone_retention"),
+        ("copy: {", "copy: {zzz: 1, ", "17:8: unknown key `zzz` in `copy`; known keys: url, tombstone_retention"),
         ("copy: {", "copy_: {", "17:1: unknown key `copy_`; did you mean `copy`?"),
     ],
 )  # fmt: skip
-def test_an_unknown_key_is_an_error_that_names_the_nearest_known_one(file: Path, old: str, new: str, said: str) -> None:
+def test_an_unknown_key_is_an_error_that_names_the_nearest_known_key(file: Path, old: str, new: str, said: str) -> None:
     assert refused(file, change(old, new)) == [said]
 
 
@@ -78,50 +78,50 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest_known_one(file: Path,
     ("old", "new", "said"),
     [
         ("name: shop\n", "name: 12\n",
-         "1:7: `name` has to be text (in quotes, if it looks like something else), not a number"),
-        ("partitions: 6", "partitions: many", "2:58: `kafka.partitions` has to be a whole number, not text"),
-        ("partitions: 6", "partitions: 6.5", "2:58: `kafka.partitions` has to be a whole number, not a number"),
+         "1:7: `name` must be text (quote it if it looks like something else), not a number"),
+        ("partitions: 6", "partitions: many", "2:58: `kafka.partitions` must be an integer, not text"),
+        ("partitions: 6", "partitions: 6.5", "2:58: `kafka.partitions` must be an integer, not a number"),
         ("partitions: 6", "partitions: yes",
-         "2:58: `kafka.partitions` has to be a whole number, not true or false"),
+         "2:58: `kafka.partitions` must be an integer, not true or false"),
         ("partitions: 6", "partitions: 0",
          "2:58: `kafka.partitions`: Input should be greater than or equal to 1"),
-        ("producer: {}", "producer: []", "2:71: `kafka.producer` has to be a mapping of keys to values, not a list"),
+        ("producer: {}", "producer: []", "2:71: `kafka.producer` must be a mapping of keys to values, not a list"),
         ("producer: {}", "producer: {linger.ms: [5]}",
-         "2:83: `kafka.producer.linger.ms`: has to be text, a number, true or false"),
+         "2:83: `kafka.producer.linger.ms`: must be text, a number, true or false"),
         ('["order:{order_id}"]', '"order:{order_id}"',
-         "15:74: `cache.keys.orders` has to be a list, not text"),
-        ("key: hash", "key: hashed", "13:10: `sources[0].key` has to be 'hash' or 'item'"),
-        ("type: dynamodb", "type: postgres", "7:11: `sources[0].type` has to be one of dynamodb, vitess, mysql"),
+         "15:74: `cache.keys.orders` must be a list, not text"),
+        ("key: hash", "key: hashed", "13:10: `sources[0].key` must be 'hash' or 'item'"),
+        ("type: dynamodb", "type: postgres", "7:11: `sources[0].type` must be one of dynamodb, vitess, mysql"),
         ('path: "file:///var/lib/relay/log"', "", "16:6: `log.path` is missing"),
         ("tombstone_ttl: 1h", "tombstone_ttl: 1 hour",
-         "15:112: `cache.tombstone_ttl`: '1 hour' is not a duration such as 30s, 5m, 1h or 7d"),
+         "15:112: `cache.tombstone_ttl`: '1 hour' is not a duration; write, for example, 30s, 5m, 1h or 7d"),
         ("tombstone_ttl: 1h", "tombstone_ttl: 3600",
-         "15:112: `cache.tombstone_ttl`: a duration needs its unit, such as 30s, 5m, 1h or 7d"),
+         "15:112: `cache.tombstone_ttl`: a duration needs a unit: write, for example, 30s, 5m, 1h or 7d"),
         ("tombstone_ttl: 1h", "tombstone_ttl: 0s",
-         "15:112: `cache.tombstone_ttl`: a duration has to be longer than nothing"),
-        ("start: trim_horizon", "start: -30", "11:12: `sources[0].start`: a start needs its unit, such as -30s"),
+         "15:112: `cache.tombstone_ttl`: a duration must be greater than zero"),
+        ("start: trim_horizon", "start: -30", "11:12: `sources[0].start`: a start needs a unit, such as -30s"),
         ("region: us-east-1", "region: us-east-1\n        stream_arn: nonsense",
-         "10:17: `sources[0].stream_arn`: is not the ARN of a stream: "
+         "10:17: `sources[0].stream_arn`: is not a stream ARN; write "
          "arn:aws:dynamodb:REGION:ACCOUNT:table/NAME/stream/LABEL"),
         ("table: orders\n", "table: or\n",
-         "8:12: `sources[0].table`: 'or' is not a table name: "
-         "3 to 255 letters, digits, dots, dashes, underscores"),
+         "8:12: `sources[0].table`: 'or' is not a valid table name; use "
+         "3 to 255 letters, digits, dots, dashes and underscores"),
         ('"127.0.0.1:9092"', '"127.0.0.1:9092, :"',
-         "2:28: `kafka.bootstrap_servers`: ' :' is not a broker such as 127.0.0.1:9092"),
+         "2:28: `kafka.bootstrap_servers`: ' :' is not a broker address, such as 127.0.0.1:9092"),
         ('"redis://127.0.0.1:6379/0"', '"redis://127.0.0.1:port"',
-         "15:14: `cache.url`: needs a host, and a port that is a number: redis://host:port"),
+         "15:14: `cache.url`: needs a host and a numeric port: redis://host:port"),
         ('"redis://127.0.0.1:6379/0"', "localhost",
-         "15:14: `cache.url`: has to begin with redis:// or rediss:// or unix://"),
-        ("namespace: shop", "namespace: a b", "15:53: `cache.namespace`: has to be text without spaces and braces"),
+         "15:14: `cache.url`: must start with redis:// or rediss:// or unix://"),
+        ("namespace: shop", "namespace: a b", "15:53: `cache.namespace`: must be text without spaces or braces"),
         ("name: shop\n", "name: my shop\n",
-         "1:7: `name`: 'my shop' may hold only letters a-z and A-Z, digits, dots, underscores and dashes"),
+         "1:7: `name`: 'my shop' may contain only letters a-z and A-Z, digits, dots, underscores and dashes"),
         ('http: "127.0.0.1:9400"', 'http: "9400"',
          "18:7: `http`: '9400' is not an address to listen on, such as 127.0.0.1:9400 or [::1]:9400"),
         ("9400", "65536",
          "18:7: `http`: '127.0.0.1:65536' is not an address to listen on, such as 127.0.0.1:9400 or [::1]:9400"),
     ],
 )  # fmt: skip
-def test_a_wrong_value_is_reported_at_its_place(file: Path, old: str, new: str, said: str) -> None:
+def test_an_invalid_value_is_reported_with_line_and_column(file: Path, old: str, new: str, said: str) -> None:
     assert refused(file, change(old, new)) == [said]
 
 
@@ -130,16 +130,18 @@ def test_a_wrong_value_is_reported_at_its_place(file: Path, old: str, new: str, 
     [
         ("key: hash", "lateness: 60s", "13:5: `lateness` is not available in this version"),
         ("redis://127.0.0.1:6379/0", "memcached://127.0.0.1:11211",
-         "15:14: a URL that begins with `memcached://` is not available in this version"),
+         "15:14: a URL that starts with `memcached://` is not available in this version"),
         ("delta:///var/lib/relay/copy", "postgresql://relay@127.0.0.1/copy",
-         "17:13: a URL that begins with `postgresql://` is not available in this version"),
+         "17:13: a URL that starts with `postgresql://` is not available in this version"),
     ],
 )  # fmt: skip
-def test_what_comes_later_is_refused_and_never_ignored(file: Path, old: str, new: str, said: str) -> None:
+def test_settings_that_are_not_built_yet_are_refused_and_never_ignored(
+    file: Path, old: str, new: str, said: str
+) -> None:
     assert refused(file, change(old, new)) == [said]
 
 
-def test_everything_wrong_is_said_at_once_in_the_order_of_the_file(file: Path) -> None:
+def test_all_problems_are_reported_at_once_in_the_order_of_the_file(file: Path) -> None:
     said = refused(file, change("key: hash", "keyz: hash").replace("name: shop\n", "name: 1\n"))
     assert [line.split(":")[0] for line in said] == ["1", "13"]
 
@@ -148,52 +150,51 @@ def test_everything_wrong_is_said_at_once_in_the_order_of_the_file(file: Path) -
     ("second", "said"),
     [
         ("{name: orders, type: dynamodb, table: lines}",
-         "15:12: `sources[1].name`: another source is called 'orders' already"),
+         "15:12: `sources[1].name`: another source is already called 'orders'"),
         ("{name: again, type: dynamodb, table: orders, region: eu-west-1}",
-         "15:42: `sources[1].table`: the source 'orders' has the table 'orders' already, and both would go to "
-         "the topic 'shop.orders'"),
+         "15:42: `sources[1].table`: source 'orders' already reads table 'orders', and both would write to "
+         "topic 'shop.orders'"),
         (f'{{name: again, type: dynamodb, stream_arn: "{ARN}"}}',
-         "15:47: `sources[1].stream_arn`: the source 'orders' has the table 'orders' already, and both would go "
-         "to the topic 'shop.orders'"),
+         "15:47: `sources[1].stream_arn`: source 'orders' already reads table 'orders', and both would write "
+         "to topic 'shop.orders'"),
         ("{name: b, type: dynamodb}", f"15:5: `sources[1]`: {ONE_TABLE}"),
         (f'{{name: b, type: dynamodb, table: abc, stream_arn: "{ARN}"}}',
          f"15:5: `sources[1]`: {ONE_TABLE}"),
         (f'{{name: b, type: dynamodb, region: us-east-1, stream_arn: "{ARN}"}}',
          "15:39: `sources[1].region`: is us-east-1, but the stream is in eu-west-1"),
         ("{name: b/c, type: dynamodb, table: abc}",
-         "15:12: `sources[1].name`: 'b/c' may hold only letters a-z and A-Z, digits, dots, underscores and dashes"),
+         "15:12: `sources[1].name`: 'b/c' may contain only letters a-z and A-Z, digits, dots, underscores and dashes"),
     ],
 )  # fmt: skip
-def test_two_sources_have_to_fit_together(file: Path, second: str, said: str) -> None:
+def test_sources_that_contradict_each_other_or_themselves_are_refused(file: Path, second: str, said: str) -> None:
     assert refused(file, two_sources(second)) == [said]
 
 
 @pytest.mark.parametrize(
     ("topics", "tables", "said"),
     [
-        ("all", ["orders", "lines"], "`topics`: has to contain {table}, since there are several tables"),
-        ("{name}.{tabel}", ["orders"], "`topics`: {tabel} is not known in it: {name} and {table} are"),
+        ("all", ["orders", "lines"], "`topics`: must contain {table}, because there are several tables"),
+        ("{name}.{tabel}", ["orders"], "`topics`: unknown placeholder {tabel}; use {name} and {table}"),
         ("{name}.{table", ["orders"],
-         "`topics`: the template '{name}.{table' has a '{' at position 8 without its partner or without a name "
-         "in it (a literal brace is written twice)"),
-        ("{table} x", ["orders"], "`topics`: 'orders x' is not a topic name that Kafka allows"),
+         "`topics`: the template '{name}.{table' has an unmatched or empty '{' at position 8 (write a literal brace "
+         "twice)"),
+        ("{table} x", ["orders"], "`topics`: Kafka does not allow the topic name 'orders x'"),
         ("{name}.{table}", ["checkpoints"],
-         "`topics`: the topic 'shop.checkpoints' of the table 'checkpoints' collides with the topic "
-         "'shop.checkpoints'"),
+         "`topics`: topic 'shop.checkpoints' of table 'checkpoints' collides with topic 'shop.checkpoints'"),
         ("{name}.{table}", ["a.bc", "a_bc"],
-         "`topics`: the topic 'shop.a_bc' of the table 'a_bc' collides with the topic 'shop.a.bc'"),
+         "`topics`: topic 'shop.a_bc' of table 'a_bc' collides with topic 'shop.a.bc'"),
         ("{name}.{table}", ["x" * 245],
-         f"`name`: the topic 'shop.{'x' * 245}' is longer than the 249 characters Kafka allows"),
+         f"`name`: topic 'shop.{'x' * 245}' is longer than the 249 characters that Kafka allows"),
     ],
 )  # fmt: skip
-def test_topics_have_to_be_legal_and_apart(file: Path, topics: str, tables: list[str], said: str) -> None:
+def test_topic_names_must_be_legal_and_distinct(file: Path, topics: str, tables: list[str], said: str) -> None:
     sources = "".join(f"\n  - {{name: s{i}, type: dynamodb, table: {table}}}" for i, table in enumerate(tables))
     text = f'name: shop\nkafka: {{bootstrap_servers: "b:1"}}\ntopics: "{topics}"\nsources:{sources}\n'
     place = "1:7" if said.startswith("`name`") else "3:9"
     assert refused(file, text) == [f"{place}: {said}"]
 
 
-def test_one_topic_without_the_table_is_enough_for_one_table(file: Path) -> None:
+def test_a_single_table_may_have_a_topic_without_the_table_name(file: Path) -> None:
     assert read(file, change("{name}.{table}", "all-{name}")).topic("orders") == "all-shop"
 
 
@@ -201,16 +202,16 @@ def test_one_topic_without_the_table_is_enough_for_one_table(file: Path) -> None
     ("keys", "said"),
     [
         ('{order: ["order:{order_id}"]}',
-         "15:73: `cache.keys.order`: no source has the table 'order'; did you mean 'orders'?"),
-        ('{xxx: ["order:{order_id}"]}', "15:71: `cache.keys.xxx`: no source has the table 'xxx'; there are: orders"),
+         "15:73: `cache.keys.order`: no source reads table 'order'; did you mean 'orders'?"),
+        ('{xxx: ["order:{order_id}"]}', "15:71: `cache.keys.xxx`: no source reads table 'xxx'; known tables: orders"),
         ("{orders: []}", "15:74: `cache.keys.orders`: needs a template such as order:{order_id}"),
         ('{orders: [""]}', "15:75: `cache.keys.orders[0]`: a template cannot be empty"),
         ('{orders: ["a}"]}',
-         "15:75: `cache.keys.orders[0]`: the template 'a}' has a '}' at position 2 without its partner or "
-         "without a name in it (a literal brace is written twice)"),
+         "15:75: `cache.keys.orders[0]`: the template 'a}' has an unmatched or empty '}' at position 2 (write a "
+         "literal brace twice)"),
     ],
 )  # fmt: skip
-def test_cache_keys_are_templates_of_tables_that_are_relayed(file: Path, keys: str, said: str) -> None:
+def test_cache_keys_must_be_templates_for_tables_that_are_relayed(file: Path, keys: str, said: str) -> None:
     assert refused(file, change('{orders: ["order:{order_id}"]}', keys)) == [said]
 
 
@@ -230,7 +231,7 @@ def test_settings_that_would_break_exactly_once_or_order_are_refused(file: Path,
     assert f"`kafka.producer.{key}`: cannot be set" in said
 
 
-def test_security_settings_hold_for_every_client_and_others_for_the_producer_only(file: Path) -> None:
+def test_security_settings_apply_to_every_client_and_others_to_the_producer_only(file: Path) -> None:
     producer = (
         "{security.protocol: SASL_SSL, sasl.username: me, sasl.password: hunter2, ssl.ca.location: /ca, "
         "acks: all, linger.ms: 5}"
@@ -245,18 +246,18 @@ def test_security_settings_hold_for_every_client_and_others_for_the_producer_onl
     }
 
 
-def test_a_client_is_called_after_the_relay_and_what_it_is_for(file: Path) -> None:
+def test_a_client_is_named_after_the_relay_and_its_role(file: Path) -> None:
     config = read(file, GOOD)
     assert config.client("tail") == {**config.kafka.client(), "client.id": "shop-tail"}
 
 
-def test_what_to_do_about_a_schema_that_is_refused_is_fail_or_register(file: Path) -> None:
+def test_on_incompatible_is_fail_or_register(file: Path) -> None:
     registry = read(file, GOOD).schema_registry
     assert registry is not None
     assert registry.on_incompatible == "fail"
     text = change('/ccompat/v7"', '/ccompat/v7", on_incompatible: ignore')
     (said,) = refused(file, text)
-    assert "`schema_registry.on_incompatible` has to be 'fail' or 'register'" in said
+    assert "`schema_registry.on_incompatible` must be 'fail' or 'register'" in said
 
 
 def test_secrets_are_never_shown(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,13 +287,13 @@ def test_secrets_are_never_shown(file: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("file:///a@b", "file:///a@b"),
     ],
 )
-def test_a_url_is_shown_without_who_asks(url: str, shown: str) -> None:
+def test_a_url_is_shown_without_user_and_password(url: str, shown: str) -> None:
     assert redacted(url) == shown
 
 
-def test_a_config_built_in_python_meets_the_same_rules() -> None:
+def test_a_config_built_in_python_is_checked_too() -> None:
     source: dict[str, Any] = {"name": "a", "type": "dynamodb", "table": "orders"}
-    with pytest.raises(ValueError, match="another source is called 'a' already"):
+    with pytest.raises(ValueError, match="another source is already called 'a'"):
         Config(
             name="shop",
             kafka={"bootstrap_servers": "b:1"},  # type: ignore[arg-type]
@@ -301,23 +302,24 @@ def test_a_config_built_in_python_meets_the_same_rules() -> None:
     assert CacheConfig(url="redis://h", namespace="n", keys={"t": ["a"]}, tombstone_ttl=1.5).tombstone_ttl == 1.5
 
 
-def test_the_copy_remembers_deleted_rows_for_a_month_unless_told_otherwise(file: Path) -> None:
+def test_the_copy_remembers_deleted_rows_for_30_days_by_default(file: Path) -> None:
     file.write_text(dedent(GOOD))
     assert load(file).copy_.tombstone_retention == 30 * 86400  # type: ignore[union-attr]
     file.write_text(change("copy: {", "copy: {tombstone_retention: 7d, "))
     assert load(file).copy_.tombstone_retention == 7 * 86400  # type: ignore[union-attr]
 
 
-def test_tombstones_need_the_whole_key_as_the_records_key(file: Path) -> None:
-    """I1: under the hash key alone, a null would end all items of it."""
+def test_tombstones_require_the_full_primary_key_as_the_kafka_key(file: Path) -> None:
+    """I1: under the hash key alone, compaction would drop all of its items."""
     assert refused(file, change("key: hash", "tombstones: true")) == [
-        "13:17: `sources[0].tombstones`: needs `key: item`: the null would stand for all items of a hash key"
+        "13:17: `sources[0].tombstones`: requires `key: item`: under a hash key, a tombstone would delete all of its "
+        "items"
     ]
     file.write_text(change("key: hash", "key: item\n        tombstones: true"))
     assert load(file).sources[0].tombstones
 
 
-def test_the_json_schema_names_the_keys_as_the_file_does(file: Path) -> None:
+def test_the_json_schema_has_every_key_of_the_file(file: Path) -> None:
     schema = Config.model_json_schema()
     assert json.loads(json.dumps(schema)) == schema
     assert set(schema["properties"]) == set(yaml.safe_load(dedent(GOOD)))

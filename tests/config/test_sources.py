@@ -1,4 +1,4 @@
-"""The sources of a config: what each kind of database needs to be told."""
+"""The config of each kind of source."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "shop.yaml"
 
 
-def test_declared_columns_keep_their_order_and_get_one_spelling(file: Path) -> None:
+def test_declared_columns_keep_their_order_and_get_their_canonical_spelling(file: Path) -> None:
     columns = '{order_id: string, on: "decimal( 38, 10)", "": json, "a-b": set, 7: timestamp}'
     source = only(read(file, change("key: hash", f"columns: {columns}")))
     assert source.columns is not None
@@ -33,28 +33,29 @@ def test_declared_columns_keep_their_order_and_get_one_spelling(file: Path) -> N
     assert only(read(file, GOOD)).columns is None
 
 
-_TYPES = "string, bytes, boolean, int, long, double, timestamp, set, json, decimal(p,s) with p up to 38"
+_TYPES = (
+    "the types are string, bytes, boolean, int, long, double, timestamp, set, json, and decimal(p,s) with p up to 38"
+)
 
 
 @pytest.mark.parametrize(
     ("columns", "said"),
     [
         ("{}", "13:14: `sources[0].columns`: Dictionary should have at least 1 item after validation, not 0"),
-        ("[a]", "13:14: `sources[0].columns` has to be a mapping of keys to values, not a list"),
-        ("{a: 1}", "13:18: `sources[0].columns.a` has to be text (in quotes, if it looks like something else), "
+        ("[a]", "13:14: `sources[0].columns` must be a mapping of keys to values, not a list"),
+        ("{a: 1}", "13:18: `sources[0].columns.a` must be text (quote it if it looks like something else), "
                    "not a number"),
-        ("{a: text}", f"13:18: `sources[0].columns.a`: the type 'text' is none of {_TYPES}"),
-        ("{a: float}", f"13:18: `sources[0].columns.a`: the type 'float' is none of {_TYPES}"),
-        ("{a: rest}", f"13:18: `sources[0].columns.a`: the type 'rest' is none of {_TYPES}"),
-        ('{a: "decimal(4)"}', f"13:18: `sources[0].columns.a`: the type 'decimal(4)' is none of {_TYPES}"),
+        ("{a: text}", f"13:18: `sources[0].columns.a`: unknown type 'text'; {_TYPES}"),
+        ("{a: float}", f"13:18: `sources[0].columns.a`: unknown type 'float'; {_TYPES}"),
+        ("{a: rest}", f"13:18: `sources[0].columns.a`: unknown type 'rest'; {_TYPES}"),
+        ('{a: "decimal(4)"}', f"13:18: `sources[0].columns.a`: unknown type 'decimal(4)'; {_TYPES}"),
         ('{a: "decimal(39,0)"}',
-         "13:18: `sources[0].columns.a`: the type decimal(39,0) has more than 38 digits, and no number of DynamoDB "
-         "has"),
+         "13:18: `sources[0].columns.a`: type decimal(39,0) has more than 38 digits, the most a DynamoDB number has"),
         ("{rest: string}",
-         "13:21: `sources[0].columns.rest`: cannot be declared: it is where the attributes without a column are"),
+         "13:21: `sources[0].columns.rest`: cannot be declared: `rest` holds the attributes without a column"),
     ],
 )  # fmt: skip
-def test_columns_are_of_types_that_attributes_have(file: Path, columns: str, said: str) -> None:
+def test_columns_must_have_types_that_attributes_can_have(file: Path, columns: str, said: str) -> None:
     assert refused(file, change("key: hash", f"columns: {columns}")) == [said]
 
 
@@ -73,14 +74,14 @@ def test_columns_are_of_types_that_attributes_have(file: Path, columns: str, sai
         ("2026-11-21", datetime(2026, 11, 21, tzinfo=UTC).timestamp()),
     ],
 )
-def test_a_start_is_a_time_in_seconds_or_everything(file: Path, start: str, expected: float | None) -> None:
+def test_a_start_is_converted_to_seconds_since_the_epoch(file: Path, start: str, expected: float | None) -> None:
     config = read(file, change("start: trim_horizon", f"start: {start}"))
     assert config.sources[0].start == start
-    assert only(config).start_since(1_000_000.0) == expected
+    assert only(config).start_time(1_000_000.0) == expected
 
 
 class TestStartAtAToken:
-    def test_the_file_is_read_beside_the_config_and_named_by_what_it_says(self, file: Path) -> None:
+    def test_the_file_is_found_relative_to_the_config_and_compared_by_content(self, file: Path) -> None:
         token = {"stream_arn": ARN, "active": ["s"], "shards": [{"shard_id": "s"}]}
         (file.parent / "token.json").write_text(json.dumps(token))
         start = read(file, change("start: trim_horizon", "start: {token: token.json}")).sources[0].start
@@ -97,13 +98,13 @@ class TestStartAtAToken:
     @pytest.mark.parametrize(
         ("text", "said"),
         [
-            (None, "token.json: there is no such file"),
-            ('{"active": [],\n oops}', "token.json:2:2: is not JSON: "),
+            (None, "token.json: no such file"),
+            ('{"active": [],\n oops}', "token.json:2:2: not valid JSON: "),
             ("[]", "token.json:1:1: a stream token is an object, not []"),
             ('{"stream_arn": "a", "active": "s"}', "token.json:1:1: the token's active is 's'"),
         ],
     )
-    def test_what_is_no_token_is_refused_with_the_line_of_both_files(
+    def test_an_invalid_token_is_refused_with_its_place_in_both_files(
         self, file: Path, text: str | None, said: str
     ) -> None:
         if text is not None:
@@ -116,22 +117,22 @@ class TestStartAtAToken:
         (line,) = refused(file, change("start: trim_horizon", f"start: {start}"))
         assert line.startswith("11:12: `sources[0].start`: a start ")
 
-    def test_a_token_is_of_one_stream(self, file: Path) -> None:
+    def test_a_token_is_refused_for_another_stream(self, file: Path) -> None:
         (file.parent / "token.json").write_text(json.dumps({"stream_arn": ARN, "active": [], "shards": []}))
         start = GOOD.replace("start: trim_horizon", "start: {token: token.json}")
         (line,) = refused(file, start.replace("table: orders", "tables: [orders, lines]"))
-        assert f"the token is of the stream {ARN} alone" in line
+        assert f"the token belongs to stream {ARN}; set `stream_arn` to it" in line
         (line,) = refused(file, start.replace("table: orders", f"stream_arn: {ARN[:-1]}1"))
-        assert f"the token is of the stream {ARN} alone" in line
+        assert f"the token belongs to stream {ARN}; set `stream_arn` to it" in line
 
 
 @pytest.mark.parametrize("start", ["yesterday", "-", "30s", "-30", "-1y", "2026-13-01", "current"])
-def test_anything_else_is_not_a_start(file: Path, start: str) -> None:
+def test_any_other_start_is_refused(file: Path, start: str) -> None:
     (said,) = refused(file, change("start: trim_horizon", f'start: "{start}"'))
-    assert said.startswith(f"11:12: `sources[0].start`: {start!r} is not a start: ")
+    assert said.startswith(f"11:12: `sources[0].start`: {start!r} is not a start; ")
 
 
-def test_a_stream_arn_stands_for_its_table_and_region(file: Path) -> None:
+def test_a_stream_arn_gives_the_table_and_the_region(file: Path) -> None:
     config = read(
         file,
         f"""\
@@ -154,31 +155,31 @@ class TestSeveralTables:
             ("orders.order-lines", ["order-lines"], "skip"),
         ]
 
-    def test_problems_of_later_sources_are_still_found_at_their_place(self, file: Path) -> None:
+    def test_problems_of_later_sources_are_reported_at_their_place(self, file: Path) -> None:
         text = GOOD.replace("table: orders", "tables: [orders, lines]").replace(
             "    cache:", "      - {name: b, type: dynamodb, table: lines}\n    cache:"
         )
         [line] = refused(file, text)
         assert line.startswith("15:")
-        assert "has the table 'lines' already" in line
+        assert "source 'orders.lines' already reads table 'lines'" in line
 
-    def test_tables_of_tags_are_checked_once_they_are_known(self, file: Path) -> None:
+    def test_tables_found_by_tags_are_checked_once_they_are_known(self, file: Path) -> None:
         config = read(file, GOOD.replace("table: orders", "tags: {relay: 'yes'}"))
         found = config.with_tables(lambda source: ["orders", "lines"])
         assert [source.name for source in found.sources] == ["orders.lines", "orders.orders"]
-        with pytest.raises(ConfigError, match="no source has the table 'orders'"):
+        with pytest.raises(ConfigError, match="no source reads table 'orders'"):
             config.with_tables(lambda source: ["lines"])
 
     @pytest.mark.parametrize(
         ("line", "said"),
         [
             ("tables: []", "tables"),
-            ("tables: [orders, o]", "'o' is not a table name"),
+            ("tables: [orders, o]", "'o' is not a valid table name"),
             ("table: orders\n        tables: [lines]", ONE_TABLE),
-            ("tables: [orders]\n        columns: {id: string}", "are those of one table"),
+            ("tables: [orders]\n        columns: {id: string}", "describe a single table"),
         ],
     )
-    def test_what_makes_no_sense_is_refused(self, file: Path, line: str, said: str) -> None:
+    def test_invalid_or_contradictory_keys_are_refused(self, file: Path, line: str, said: str) -> None:
         assert said in "\n".join(refused(file, GOOD.replace("table: orders", line)))
 
 
@@ -199,44 +200,46 @@ MYSQL = """\
         type: mysql
         database: shop
 """
-NO_START = "is not a start: `current`, an ISO time such as 2026-11-21T06:00:00Z, a time ago such as -30s, or"
-NO_VSTREAM_START = 'is not a start: `current`, `copy`, or {vgtid: [{shard: "-80", gtid: "MySQL56/..."}, ...]}'
+NO_START = "is not a start; use `current`, an ISO time such as 2026-11-21T06:00:00Z, a time ago such as -30s, or"
+NO_VSTREAM_START = 'is not a start; use `current`, `copy`, or {vgtid: [{shard: "-80", gtid: "MySQL56/..."}, ...]}'
 NO_KEY = (
-    "`sources[0].key`: has to be `hash`, `item`, the columns that stand for a primary key, such as [a, b], or "
+    "`sources[0].key`: must be `hash`, `item`, a list of columns that serve as the primary key, such as [a, b], or "
     "{table: [a, b]}"
 )
 
 
-class TestASourceOfSQL:
+class TestSQLSources:
     @pytest.mark.parametrize(
         ("line", "said"),
         [
             ("keyrange: 80-40",
              "8:15: `sources[0].keyrange`: key range 80-40 is empty: its end is not after its start"),
-            ("tls: {ca: a, crt: b}", "8:23: `sources[0].tls.crt`: is none of ca, cert, key"),
-            ("tls: {cert: b}", "8:10: `sources[0].tls`: `cert` and `key` belong together"),
+            ("tls: {ca: a, crt: b}", "8:23: `sources[0].tls.crt`: unknown key; use ca, cert or key"),
+            ("tls: {cert: b}", "8:10: `sources[0].tls`: set both `cert` and `key`, or neither"),
             ("tombstones: true",
-             "8:17: `sources[0].tombstones`: needs `key: item`: the null would stand for all rows of a hash key"),
-            ("key: {a: [b]}\n        tables: [c]", "8:14: `sources[0].key.a`: is not among `tables`"),
+             "8:17: `sources[0].tombstones`: requires `key: item`: under a hash key, a tombstone would delete all of "
+             "its rows"),
+            ("key: {a: [b]}\n        tables: [c]", "8:14: `sources[0].key.a`: is not listed in `tables`"),
             ("key: hsh", f"8:10: {NO_KEY}"),
             ("key: []", f"8:10: {NO_KEY}"),
             ("key: [1]", f"8:10: {NO_KEY}"),
             ("key: {}", f"8:10: {NO_KEY}"),
             ("key: {a: []}", f"8:10: {NO_KEY}"),
-            ("on_gap: resnapshot", "8:13: `sources[0].on_gap` has to be 'fail' or 'skip'"),
-            ("tablet_type: master", "8:18: `sources[0].tablet_type` has to be 'primary', 'replica' or 'rdonly'"),
-            ("silence: 5", "8:14: `sources[0].silence`: a duration needs its unit, such as 30s, 5m, 1h or 7d"),
+            ("on_gap: resnapshot", "8:13: `sources[0].on_gap` must be 'fail' or 'skip'"),
+            ("tablet_type: master", "8:18: `sources[0].tablet_type` must be 'primary', 'replica' or 'rdonly'"),
+            ("silence: 5",
+             "8:14: `sources[0].silence`: a duration needs a unit: write, for example, 30s, 5m, 1h or 7d"),
             ("table: a", "8:5: unknown key `table` in `sources[0]`; did you mean `tables`?"),
         ],
     )  # fmt: skip
-    def test_refuses_what_makes_no_sense_at_its_place(self, file: Path, line: str, said: str) -> None:
+    def test_an_invalid_value_is_reported_with_line_and_column(self, file: Path, line: str, said: str) -> None:
         assert refused(file, f"{VITESS}        {line}\n") == [said]
 
     @pytest.mark.parametrize(
         ("key", "mode", "columns"),
         [("hash", "hash", ()), ("item", "item", ()), ("[a, b]", "hash", ("a", "b")), ("{t: [b]}", "hash", ("b",))],
     )
-    def test_is_keyed_by_what_its_shard_is_chosen_by_or_by_columns_that_are_named(
+    def test_the_key_is_hash_item_or_columns_that_serve_as_the_primary_key(
         self, file: Path, key: str, mode: str, columns: tuple[str, ...]
     ) -> None:
         (source,) = read(file, f"{VITESS}        key: {key}\n").sources
@@ -244,7 +247,7 @@ class TestASourceOfSQL:
         assert (source.key_mode, source.key_columns("t")) == (mode, columns)
 
     @pytest.mark.parametrize("start", ["now", "-30s", "{gtid: {'-': MariaDB/0-1-5}}", "[a]"])
-    def test_begins_a_vstream_where_there_is_one(self, file: Path, start: str) -> None:
+    def test_a_vstream_refuses_other_starts(self, file: Path, start: str) -> None:
         (said,) = refused(file, f"{VITESS}        start: {start}\n")
         assert said.startswith("8:12: `sources[0].start`: ")
         assert said.endswith(NO_VSTREAM_START)
@@ -252,26 +255,26 @@ class TestASourceOfSQL:
     @pytest.mark.parametrize(
         ("start", "said"),
         [
-            ("{vgtid: []}", "names no shard"),
+            ("{vgtid: []}", "lists no shard"),
             ("{vgtid: [{shard: '-80', gtid: current}]}", "shard '-80': 'current' is neither UUID:1-5 (MySQL) nor "
                                                          "domain-server-sequence (MariaDB)"),
             ("{vgtid: [{shard: a, gtid: MariaDB/0-1-5}, {shard: a, gtid: MariaDB/0-1-6}]}",
-             "the shard 'a' is in `vgtid` twice"),
-            ("{vgtid: [{shard: a}]}", "an entry of `vgtid` has `shard` and `gtid`, not {'shard': 'a'}"),
+             "`vgtid` lists shard 'a' twice"),
+            ("{vgtid: [{shard: a}]}", "an entry of `vgtid` must have the keys `shard` and `gtid`, not {'shard': 'a'}"),
         ],
     )  # fmt: skip
-    def test_begins_at_positions_and_at_nothing_else(self, file: Path, start: str, said: str) -> None:
+    def test_a_vgtid_must_give_every_shard_a_position(self, file: Path, start: str, said: str) -> None:
         """I4."""
         assert refused(file, f"{VITESS}        start: {start}\n") == [f"8:12: `sources[0].start`: {said}"]
 
-    def test_takes_a_vgtid_as_vitess_prints_it(self, file: Path) -> None:
+    def test_a_vgtid_is_accepted_as_vitess_prints_it(self, file: Path) -> None:
         entry = "{keyspace: commerce, shard: '-80', gtid: MariaDB/0-1-5}"
         (source,) = read(file, f"{VITESS}        start: {{vgtid: [{entry}]}}\n").sources
         assert isinstance(source.start, StartAtGtids)
         assert source.start.positions == {"-80": "MariaDB/0-1-5"}
 
 
-class TestASourceOfBinlogs:
+class TestMySQLSources:
     @pytest.mark.parametrize(
         ("shards", "said"),
         [
@@ -282,10 +285,10 @@ class TestASourceOfBinlogs:
                                  "with an even number of hex digits in a bound"]),
         ],
     )  # fmt: skip
-    def test_has_servers_for_parts_of_the_key_space(self, file: Path, shards: str, said: list[str]) -> None:
+    def test_shards_must_be_key_ranges_with_servers(self, file: Path, shards: str, said: list[str]) -> None:
         assert refused(file, f"{MYSQL}        shards: {shards}\n") == said
 
-    def test_of_one_shard_may_call_it_as_it_likes_and_of_several_may_not(self, file: Path) -> None:
+    def test_a_single_shard_may_have_any_name_but_several_must_be_key_ranges(self, file: Path) -> None:
         assert read(file, f"{MYSQL}        shards: {{all: ['db:1']}}\n").sources[0].name == "legacy"
         said = refused(file, f"{MYSQL}        shards: {{a: ['db:1'], b: ['db:2']}}\n")
         assert [line.partition("`: ")[0] for line in said] == [
@@ -294,19 +297,21 @@ class TestASourceOfBinlogs:
         ]
 
     @pytest.mark.parametrize("start", ["copy", "latest", "yesterday", "trim_horizon", "[a]", "5"])
-    def test_begins_at_a_time_or_a_position(self, file: Path, start: str) -> None:
+    def test_a_binlog_refuses_other_starts(self, file: Path, start: str) -> None:
         (said,) = refused(file, f"{MYSQL}        shards: {{'-': ['db:1']}}\n        start: {start}\n")
         assert said.startswith("8:12: `sources[0].start`: ")
         assert NO_START in said
 
     @pytest.mark.parametrize(("start", "since"), [("current", None), ("-30s", 970.0), ("1970-01-01T00:00:05Z", 5.0)])
-    def test_knows_since_when(self, file: Path, start: str, since: float | None) -> None:
+    def test_the_start_is_converted_to_seconds_since_the_epoch(
+        self, file: Path, start: str, since: float | None
+    ) -> None:
         (source,) = read(file, f"{MYSQL}        shards: {{'-': ['db:1']}}\n        start: {start}\n").sources
         assert isinstance(source, MySQLConfig)
-        assert source.start_since(1000.0) == since
+        assert source.start_time(1000.0) == since
 
     @pytest.mark.parametrize("table", ["''", "vreplication", "_vt.", ".a"])
-    def test_names_the_table_of_a_reshard_with_its_database(self, file: Path, table: str) -> None:
+    def test_the_reshard_checkpoint_table_needs_its_database(self, file: Path, table: str) -> None:
         text = f"{MYSQL}        shards: {{'-': ['db:1']}}\n        reshard_checkpoint_table: {table}\n"
         (said,) = refused(file, text)
-        assert "is no table with its database, such as _vt.vreplication" in said
+        assert "must be a table with its database, such as _vt.vreplication" in said

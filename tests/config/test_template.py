@@ -21,7 +21,7 @@ from relay.config.template import Template
         ("{user.name:x!r [0]}", ("user.name:x!r [0]",), "9"),
     ],
 )
-def test_a_template_is_filled_with_the_columns_it_names(text: str, columns: tuple[str, ...], rendered: str) -> None:
+def test_rendering_fills_in_the_columns(text: str, columns: tuple[str, ...], rendered: str) -> None:
     template = Template.parse(text)
     assert template.columns == columns
     values = {"order_id": "1", "a": "1", "b": "2", "user.name:x!r [0]": "9"}
@@ -29,18 +29,18 @@ def test_a_template_is_filled_with_the_columns_it_names(text: str, columns: tupl
 
 
 @pytest.mark.parametrize(("text", "position"), [("a{", 2), ("a}b", 2), ("{}", 1), ("{a{b}}", 1), ("{a}}", 4)])
-def test_a_brace_without_its_partner_is_an_error_with_its_position(text: str, position: int) -> None:
-    with pytest.raises(ValueError, match=rf"at position {position} without its partner"):
+def test_an_unmatched_or_empty_brace_is_an_error_with_its_position(text: str, position: int) -> None:
+    with pytest.raises(ValueError, match=rf"has an unmatched or empty .* at position {position} "):
         Template.parse(text)
 
 
-def test_a_column_without_a_value_is_named() -> None:
+def test_rendering_without_a_value_names_the_column() -> None:
     with pytest.raises(KeyError, match="order_id"):
         Template.parse("{order_id}").render({})
 
 
 @given(st.text(), st.text(alphabet=st.characters(exclude_characters="{}"), min_size=1), st.text())
-def test_any_text_around_any_column_comes_back(before: str, column: str, after: str) -> None:
+def test_any_text_around_any_column_is_kept(before: str, column: str, after: str) -> None:
     escaped_before, escaped_after = (text.replace("{", "{{").replace("}", "}}") for text in (before, after))
     template = Template.parse(f"{escaped_before}{{{column}}}{escaped_after}")
     assert template.render({column: "X"}) == before + "X" + after

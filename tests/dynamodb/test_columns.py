@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from relay.change import Change, Images, Operation
-from relay.config.columns import attribute_type, declared
+from relay.config.columns import attribute_type, canonical_type
 from relay.dynamodb.columns import TypedRows
 from relay.dynamodb.values import image_json
 from relay.table import REST, KeyColumn, TableSchema
@@ -166,17 +166,17 @@ def test_what_dynamodb_does_not_have_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_type_has_one_spelling(kind: str) -> None:
-    assert declared(kind) == kind
+    assert canonical_type(kind) == kind
     assert attribute_type(kind) in ("S", "B", "BOOL", "N", "SS", None)
 
 
 def test_spaces_in_a_decimal_make_no_other_type() -> None:
-    assert declared("decimal( 38, 10 )") == "decimal(38,10)"
+    assert canonical_type("decimal( 38, 10 )") == "decimal(38,10)"
 
 
 @pytest.mark.parametrize(
     "text", ["", "text", "float", REST, "decimal", "decimal(39,1)", "decimal(2,3)", "array<string>"]
 )
 def test_other_types_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is none of|more than 38 digits"):
-        declared(text)
+    with pytest.raises(ValueError, match=r"unknown type|more than 38 digits"):
+        canonical_type(text)

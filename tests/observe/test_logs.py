@@ -52,7 +52,7 @@ def test_an_error_that_ends_the_command_is_a_line_too(tmp_path: Path, monkeypatc
         ended = subprocess.run([*command, *arguments], capture_output=True, timeout=60, check=False)
         [said] = map(json.loads, ended.stderr.splitlines())
         assert (ended.returncode, said["level"]) == (2, "ERROR")
-        assert said["message"].endswith("missing.yaml: there is no such file")
+        assert said["message"].endswith("missing.yaml: no such file")
         monkeypatch.setenv("RELAY_LOG_FORMAT", "json")
     ended = subprocess.run([*command, "--log-format", "text"], capture_output=True, timeout=60, check=False)
     assert ended.stderr.startswith(b"relay: error: ")
