@@ -19,6 +19,12 @@ import orjson
 
 from relay.token import EventToken
 
+Position = Mapping[str, Any]
+"""Where a shard has been read up to, as JSON. Each source has a type that reads and writes its own."""
+
+Start = Mapping[str, Any]
+"""Where reading a shard begins, as JSON: a position, ``{"type": "trim_horizon"}``, ``{"since": seconds}`` and so on."""
+
 PASSED = "passed"
 """The type of a start beyond the end of a shard: it was read before the relay began, and is not read again."""
 
@@ -29,6 +35,11 @@ INCARNATION = "@"
 """What stands between the name of a shard and a number, for a shard named as one before it was."""
 
 _VERSION = "v1"
+
+
+def is_inside_transaction(position: Position | None) -> bool:
+    """Whether part of a source transaction is on the topic, which only such a position says."""
+    return position is not None and "transaction" in position
 
 
 class ShardState(StrEnum):
@@ -53,7 +64,7 @@ class Shard:
 
     id: str
     parents: tuple[str, ...] = ()
-    start: Mapping[str, Any] | None = None
+    start: Start | None = None
 
     @property
     def name(self) -> str:
@@ -71,7 +82,7 @@ class Journal:
 
     id: str
     participants: tuple[str, ...]
-    targets: Mapping[str, Mapping[str, Any]]
+    targets: Mapping[str, Start]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +126,11 @@ class Checkpoint:
     """
 
     state: ShardState
-    position: Mapping[str, Any] | None = None
+    position: Position | None = None
     token: EventToken | None = None
     parents: tuple[str, ...] = ()
     children: tuple[str, ...] = ()
-    start: Mapping[str, Any] | None = None
+    start: Start | None = None
     snapshot: Mapping[str, Any] | None = None
     gap: str | None = None
     config_hash: str = ""
@@ -186,7 +197,7 @@ class Plan:
 
     requested: str
     planned_at: float
-    shards: Mapping[str, Mapping[str, Any]]
+    shards: Mapping[str, Start]
     keys: Mapping[str, list[list[str]]]
     config_hash: str = ""
     gap: str | None = None
@@ -194,7 +205,7 @@ class Plan:
     hashed: Mapping[str, int] = field(default_factory=dict)
     past: tuple[str, ...] = ()
 
-    def start_of(self, shard: Shard) -> Mapping[str, Any]:
+    def start_of(self, shard: Shard) -> Start:
         return shard.start or self.shards.get(shard.id, {"type": "trim_horizon"})
 
     @property
@@ -235,8 +246,8 @@ class Gap:
     label: str
     shard: str | None
     reason: str
-    begin: Mapping[str, Any] | None
-    end: Mapping[str, Any] | None
+    begin: Position | None
+    end: Position | None
     found_at: float
 
     @property

@@ -1,158 +1,200 @@
-"""What a source of changes has to do: the contract between databases and the worker.
+"""The contract between a database and the engine.
 
-``relay.dynamodb``, ``relay.vitess`` and ``relay.mysql`` implement it; Kafka, Avro and the worker know nothing else of
-a database.
+``relay.dynamodb``, ``relay.vitess`` and ``relay.mysql`` implement `Source`; the engine, Kafka and Avro know nothing
+else about a database. `Source` lists shards and opens them, `ShardReader` reads one shard page by page, and
+`SnapshotSource` reads the rows that a table already has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from relay.change import Change, Snapshot
-from relay.lineage import Checkpoint, Gap, Journal, Shard, StreamId
+from relay.lineage import Checkpoint, Gap, Journal, Position, Shard, Start, StreamId
 from relay.table import TableSchema
 from relay.token import EventToken
 
 STREAMED_PAGE = 256 << 10
-"""Bytes of changes, about, that one page holds of a shard whose changes come by themselves."""
+"""Bytes of changes, about, in one page of a shard whose changes arrive by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What one read of a shard gave.
-
-    ``position``: everything up to here is in ``changes`` or in earlier pages; None where nothing was ever read.
-    ``token``: of the last change read so far, also of one that ``start`` discarded.
-    ``records``: how many the source gave, those that ``start`` discards included. ``size``: bytes of the changes.
-    ``progress``: unclamped seconds up to which the shard is read. ``begun``: clock before the read.
-    ``full``: more is probably waiting. ``finished``: the shard is closed and this was its end.
-    ``gap``: what the source no longer has; the changes of the page come after it.
-    ``gone``: the source does not know the shard (any more). ``failed``: why nothing could be read; it will pass.
-    Both say nothing about the position: the page has no changes.
-    ``behind``: how many changes carry a time before that of one they follow: their tokens were given a later one.
-    ``fresh``: reading was begun anew where it stood, so empty stretches walked over before are walked over again.
-    ``tables``: the schemas of the tables that it has changes of, where they may differ from page to page.
-    ``reached``: seconds; whatever was committed before is in this page or an earlier one. Known of sources that can be
-    asked where their head is.
-    ``journal``: why the shard ends here, and what goes on after it. Only with ``finished``.
-    """
+    """The changes of one read, in order, and how far the shard has been read once they are published."""
 
     shard: Shard
     changes: Sequence[Change]
-    position: Mapping[str, Any] | None
+    position: Position | None
+    """Covers everything in ``changes`` and in earlier pages; None if nothing was ever read."""
     token: EventToken | None
+    """Of the last change read so far, also if ``start`` discarded it."""
     progress: float | None
+    """Seconds up to which the shard has been read, by the source's clock and not clamped; None if not known."""
     begun: float
+    """The clock, in seconds, before the read."""
     records: int = 0
+    """How many records the source sent, including those that ``start`` discards."""
     size: int = 0
+    """Bytes of the changes."""
     full: bool = False
+    """More is probably waiting."""
     finished: bool = False
+    """The shard is closed and this page is its end."""
     gap: Gap | None = None
-    gone: bool = False
-    failed: str | None = None
+    """What the source no longer has. The changes of this page come after it."""
     fresh: bool = False
+    """Reading restarted at the position, so empty stretches are walked again."""
     behind: int = 0
+    """How many changes are older than one they follow; their tokens carry the later time."""
     tables: Sequence[TableSchema] = ()
+    """Schemas of the tables in ``changes``, from sources where they differ from page to page."""
     reached: float | None = None
+    """Seconds: this page or an earlier one has all that was committed before. Only if the source knows its head."""
     journal: Journal | None = None
+    """Why the shard ends and which shards continue it. Only with ``finished``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A read that failed for a reason that passes by itself. The position has not moved."""
+
+    shard: Shard
+    begun: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownShard:
+    """A read that found that the source does not know the shard, or no longer knows it."""
+
+    shard: Shard
+    begun: float
+
+
+ReadResult = Page | Unreadable | UnknownShard
 
 
 @dataclass(frozen=True, slots=True)
 class StartingPoints:
-    """Where reading begins. ``shards``: the start of each, as checkpoints and plans hold it (``lineage.Plan``).
+    """Where the config says that reading begins, decided once for each stream."""
 
-    ``lost``: shards that should have been read on and that the source has forgotten, with their positions.
-    """
+    shards: Mapping[str, Start]
+    """The start of each shard."""
+    decided_at: float
+    """Seconds since the epoch: the time of the plan. Heads of shards were taken just before it."""
+    lost: Mapping[str, Position] = field(default_factory=dict)
+    """Shards that should continue at a position and that the source has forgotten."""
 
-    shards: Mapping[str, Mapping[str, Any]]
-    lost: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Where and how a shard is opened."""
+
+    shard: Shard
+    start: Start
+    """Where reading begins if there is no checkpoint with a position."""
+    checkpoint: Checkpoint | None = None
+    """The last committed one."""
+    floor: int = 0
+    """Seconds: no token gets an earlier timestamp."""
+    read_until: float = 0.0
+    """Seconds up to which the topic is complete; what the source has dropped since then is a gap."""
+    parents: Mapping[str, Checkpoint] = field(default_factory=dict)
+    """How the parents ended, by shard."""
+
+    @property
+    def position(self) -> Position | None:
+        """The position of the checkpoint; None if nothing of the shard is published."""
+        return self.checkpoint.position if self.checkpoint is not None else None
+
+    @property
+    def resume(self) -> Position | Start:
+        """Where reading continues, or begins."""
+        return self.start if self.position is None else self.position
 
 
 class ShardReader(Protocol):
-    """Reads one shard, in order. Used by one thread at a time.
-
-    ``streams``: changes come by themselves, so ``read`` waits for them, up to half a second, and is called again at
-    once. Otherwise it asks for them.
-    """
+    """Reads one shard, in order. Used by one thread at a time."""
 
     shard: Shard
     streams: bool
+    """Changes arrive by themselves: ``read`` waits for them, up to half a second, and is called again at once."""
 
     def close(self) -> None:
-        """Let go of connections. Called once, by the thread that read last or by another one after it."""
+        """Close connections. Called once, by the thread that read last or by a later one."""
 
-    def read(self) -> Page:
+    def read(self) -> ReadResult:
         """Return the next page, after at most one call that waits on the network.
 
-        Raises ``RelayError`` when the source says something final. What passes by itself is ``Page.failed``:
-        when to try again is the caller's to decide.
+        Raises ``RelayError`` on what is final. The caller decides when to try again after `Unreadable`.
         """
 
 
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One part of a snapshot: number ``number`` of ``count``, read under the name ``shard``."""
+
+    shard: Shard
+    snapshot: Snapshot
+    """``as_of`` is that of the snapshot's begin."""
+    number: int
+    count: int
+    position: Position | None = None
+    """Where reading continues. Has ``rows``, the number of rows read."""
+
+
+class SnapshotSource(Protocol):
+    """Reads the rows of a source's tables beside its stream."""
+
+    initial: bool
+    """Whether the config asks for a snapshot when the source is first read."""
+    margin: float
+    """Seconds between a READ and the changes it may replace: clocks differ, and times are rounded."""
+
+    def measure(self) -> tuple[int, int]:
+        """Return the number of segments to read, and an estimate of the rows. Raises ``Unavailable``."""
+
+    def open(self, segment: Segment) -> ShardReader: ...
+
+
 class Source(Protocol):
-    """One entry of ``sources:``."""
+    """One entry of ``sources:``. ``connect`` comes first."""
 
     name: str
     start: str
     on_gap: Literal["fail", "skip", "resnapshot"]
-    snapshot: Literal["none", "initial"]
     has_journals: bool
     """Whether the streams of parents announce their children, instead of a listing: see ``relay.engine.journals``."""
-    snapshot_margin: float
-    """Seconds by which the clocks and the rounding of times may put a change before a READ that is older."""
+
+    @property
+    def snapshots(self) -> SnapshotSource | None:
+        """Reads the rows that the tables already have; None if this source cannot."""
 
     def close(self) -> None: ...
 
     def reload(self, entry: Any) -> None:
-        """Take in this source's ``entry`` of a config that was read again. ``RelayError``: nothing was changed."""
+        """Apply this source's ``entry`` of a config that was read again. On ``RelayError`` nothing has changed."""
 
     def connect(self, label: str | None = None) -> StreamId:
-        """Look the newest stream up, or the one called ``label``, and verify it. Raises ``Unavailable``."""
+        """Look up and verify the newest stream, or the one called ``label``. Raises ``Unavailable``."""
 
     def newest(self) -> str:
-        """Return the label of the newest stream there is. Raises ``Unavailable``."""
+        """Return the label of the newest stream. Raises ``Unavailable``."""
 
     def tables(self) -> Sequence[TableSchema]: ...
 
     def config_hash(self) -> str:
-        """A hash of what identifies the data behind the source."""
+        """Return a hash of what identifies the data behind the source."""
 
-    def take_heads(self, shards: Sequence[Shard]) -> None:
-        """Called with the first listing, just before the time that the plan is made for is taken."""
+    def starting_points(self, shards: Sequence[Shard], clock: Callable[[], float]) -> StartingPoints:
+        """Decide where reading a stream with ``shards`` begins. ``clock`` gives seconds since the epoch.
 
-    def begin(self, shards: Sequence[Shard], now: float) -> StartingPoints:
-        """Say where, by the config, the reading of a stream with ``shards`` begins at ``now``.
-
-        Raises ``ConfigError`` if the start is of another stream, ``Unavailable``.
+        Raises ``ConfigError`` if the configured start belongs to another stream, ``Unavailable``.
         """
 
     def shards(self) -> list[Shard]:
-        """Return one complete listing. Of a source that has journals: the shards to begin with."""
+        """Return one complete listing; for a source with journals, the shards to begin with."""
 
-    def open(
-        self,
-        shard: Shard,
-        start: Mapping[str, Any],
-        checkpoint: Checkpoint | None,
-        floor: int,
-        read_until: float,
-        parents: Mapping[str, Checkpoint],
-    ) -> ShardReader:
-        """Open ``shard`` after the position of ``checkpoint``, or at ``start`` if it has none.
-
-        No token is made below ``floor``. ``read_until``: seconds up to which nothing of the shard is missing on
-        the topic; what the source has dropped since then is a gap. ``parents``: how its parents ended, by shard.
-        """
-
-    def measure(self) -> tuple[int, int]:
-        """Return how many segments a snapshot is read in, and about how many rows there are."""
-
-    def open_segment(
-        self, shard: Shard, snapshot: Snapshot, segment: int, segments: int, position: Mapping[str, Any] | None
-    ) -> ShardReader:
-        """Open one segment of a snapshot after ``position``. ``snapshot.as_of``: that of its begin.
-
-        Positions of segments hold ``rows``, how many were read.
-        """
+    def open(self, opening: Opening) -> ShardReader: ...

@@ -11,8 +11,8 @@ from relay.dynamodb.creation import may_be_from
 from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.session import PAGE_LIMIT, IteratorExpired, ShardNotFound, StreamSession, Transient, TrimmedData
 from relay.errors import RelayError
-from relay.lineage import Checkpoint, Gap, Shard, StreamId
-from relay.source import Page
+from relay.lineage import Gap, StreamId
+from relay.source import Opening, Page, ReadResult, UnknownShard, Unreadable
 
 LATENESS = 60
 """Seconds by which a record may appear after its creation time: the progress of an idle shard lags by it."""
@@ -43,26 +43,23 @@ class DynamoDBShardReader:
         self,
         session: StreamSession,
         stream: StreamId,
-        shard: Shard,
+        opening: Opening,
         record_format: RecordFormat,
         *,
-        start: Mapping[str, Any],
-        checkpoint: Checkpoint | None,
-        floor: int,
-        read_until: float,
         head: str | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.session = session
         self.stream = stream
-        self.shard = shard
+        self.shard = opening.shard
         self.format = record_format
         # The last sequence number read, None before the first.
         self.sequence: str | None = None
         # The first sequence number wanted, where that is where reading begins; None at the horizon.
         self._first: str | None = None
-        if checkpoint is not None and checkpoint.position is not None:
-            self.sequence = checkpoint.position["sequence"]
+        start, checkpoint = opening.start, opening.checkpoint
+        if opening.position is not None:
+            self.sequence = opening.position["sequence"]
         elif start.get("type") == "after_sequence":
             self.sequence = start["sequence"]
         elif start.get("type") == "at_sequence":
@@ -73,9 +70,9 @@ class DynamoDBShardReader:
         # was published, or a host whose clock is ahead would drop what is new.
         self._discards = head is None and (checkpoint is None or checkpoint.token is None)
         # The last timestamp of this lineage, in seconds.
-        self.floor = floor
+        self.floor = opening.floor
         # Up to when the shard has been read, in seconds.
-        self.read_until = read_until
+        self.read_until = opening.read_until
         self.clock = clock
         self._iterator: str | None = head
         # Whether no page was read at this iterator yet.
@@ -93,7 +90,7 @@ class DynamoDBShardReader:
     def close(self) -> None:
         """Nothing is held: an iterator is only a place."""
 
-    def read(self) -> Page:
+    def read(self) -> ReadResult:
         """Return the next page. Raises ``RelayError`` on what is final."""
         if self._fault is not None:
             raise self._fault
@@ -113,16 +110,16 @@ class DynamoDBShardReader:
                 self._lose()
                 self._iterator = self.sequence = self._first = None
             except ShardNotFound:
-                return self._nothing(begun, gone=True)
+                return UnknownShard(self.shard, begun)
             except Transient as error:
-                return self._nothing(begun, failed=str(error))
+                return Unreadable(self.shard, begun, str(error))
             else:
                 self._iterator = following
                 if not records:
                     return self._page(records, begun, finished=following is None)
                 with _ONE_AT_A_TIME:
                     return self._page(records, begun, finished=following is None)
-        return self._nothing(begun, failed=f"no usable iterator in {_ITERATORS} tries")
+        return Unreadable(self.shard, begun, f"no usable iterator in {_ITERATORS} tries")
 
     def _idle_since(self, begun: float) -> float | None:
         """Return up to when a shard is read that gave nothing at ``begun``; None where more may be just ahead.
@@ -150,9 +147,6 @@ class DynamoDBShardReader:
             begin = self._position() or first or {"type": "at_time", "seconds": self.read_until}
             self._gap = Gap(self.stream.source, self.stream.label, self.shard.id, "trimmed", begin, None, self.clock())
         self.read_until = self.clock()
-
-    def _nothing(self, begun: float, *, gone: bool = False, failed: str | None = None) -> Page:
-        return Page(self.shard, [], self._position(), None, None, begun, gone=gone, failed=failed)
 
     def _page(self, records: list[Any], begun: float, *, finished: bool) -> Page:
         changes, size, behind = [], 0, 0

@@ -12,16 +12,18 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from relay.change import Change, Images, Operation, Snapshot, Uncarriable, event_id
+from relay.dynamodb import describe
 from relay.dynamodb.records import key_bytes
 from relay.dynamodb.session import ShardNotFound, Transient, translated
 from relay.dynamodb.values import image_json, key_value
 from relay.errors import Unavailable
-from relay.lineage import Shard
-from relay.source import Page
+from relay.source import Page, Segment, Unreadable
 from relay.table import TableSchema
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
+
+    from relay.config import DynamoDBConfig
 
 MARGIN = 65.0
 """Seconds by which a page's ``as_of`` lies before its reading: DynamoDB Local rounds creation times down to the
@@ -29,6 +31,36 @@ minute, and clocks differ by some seconds. A change that looks older than a READ
 
 SEGMENT_BYTES = 256 << 20
 MOST_SEGMENTS = 64
+
+
+class TableSnapshots:
+    """Reads the items of a table in parallel segments. ``table``: gives its schema, once it is described."""
+
+    margin = MARGIN
+
+    def __init__(
+        self,
+        client: DynamoDBClient,
+        config: DynamoDBConfig,
+        table: Callable[[], TableSchema],
+        *,
+        image: Callable[[Mapping[str, Any]], Any],
+    ) -> None:
+        self.initial = config.snapshot == "initial"
+        self._client = client
+        self._config = config
+        self._table = table
+        self._image = image
+
+    def __repr__(self) -> str:
+        return f"<TableSnapshots[{self._config.name}]>"
+
+    def measure(self) -> tuple[int, int]:
+        size, rows = describe.measure(self._client, self._config)
+        return min(MOST_SEGMENTS, 1 + size // SEGMENT_BYTES), rows
+
+    def open(self, segment: Segment) -> SegmentReader:
+        return SegmentReader(self._client, self._table(), segment, image=self._image)
 
 
 class SegmentReader:
@@ -40,34 +72,29 @@ class SegmentReader:
         self,
         client: DynamoDBClient,
         table: TableSchema,
-        shard: Shard,
-        snapshot: Snapshot,
-        segment: int,
-        segments: int,
-        position: Mapping[str, Any] | None,
+        segment: Segment,
         *,
         image: Callable[[Mapping[str, Any]], Any] = image_json,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.client = client
         self.table = table
-        self.shard = shard
-        self.snapshot = snapshot
+        self.shard = segment.shard
         self.segment = segment
-        self.segments = segments
         # Gives what an item is in a change; ValueError if it cannot be carried.
         self.image = image
         self.clock = clock
+        position = segment.position
         self._key: Mapping[str, Any] | None = position["key"] if position else None
         self._rows: int = position["rows"] if position else 0
 
     def __repr__(self) -> str:
-        return f"<SegmentReader[{self.table.table} {self.segment + 1} of {self.segments}]>"
+        return f"<SegmentReader[{self.table.table} {self.segment.number + 1} of {self.segment.count}]>"
 
     def close(self) -> None:
         """Nothing is held."""
 
-    def read(self) -> Page:
+    def read(self) -> Page | Unreadable:
         """Return the next page: at most a megabyte of the table. Raises ``RelayError`` on what is final."""
         begun = self.clock()
         arguments: dict[str, Any] = {"ExclusiveStartKey": _python(self._key)} if self._key else {}
@@ -76,16 +103,17 @@ class SegmentReader:
                 answer = self.client.scan(
                     TableName=self.table.table,
                     ConsistentRead=True,
-                    Segment=self.segment,
-                    TotalSegments=self.segments,
+                    Segment=self.segment.number,
+                    TotalSegments=self.segment.count,
                     **arguments,
                 )
         except ShardNotFound as error:
             raise Unavailable(f"source {self.table.source}: the table {self.table.table!r} is gone") from error
         except Transient as error:
-            return self._page([], begun, failed=str(error))
+            return Unreadable(self.shard, begun, str(error))
+        snapshot = self.segment.snapshot
         # Never before the snapshot's own, though the clock may have gone back.
-        as_of = Snapshot(self.snapshot.id, max(self.snapshot.as_of, int(begun - MARGIN)))
+        as_of = Snapshot(snapshot.id, max(snapshot.as_of, int(begun - MARGIN)))
         changes = [self._change(item, as_of, begun) for item in answer["Items"]]
         last = answer.get("LastEvaluatedKey")
         self._key = _json(last) if last else None
@@ -112,7 +140,7 @@ class SegmentReader:
             snapshot=snapshot,
         )
 
-    def _page(self, changes: list[Change], begun: float, *, finished: bool = False, failed: str | None = None) -> Page:
+    def _page(self, changes: list[Change], begun: float, *, finished: bool) -> Page:
         return Page(
             self.shard,
             changes,
@@ -122,9 +150,8 @@ class SegmentReader:
             begun,
             records=len(changes),
             size=sum(len(str(change.new)) for change in changes),
-            full=not finished and failed is None,
+            full=not finished,
             finished=finished,
-            failed=failed,
         )
 
 

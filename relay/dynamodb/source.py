@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 
-from relay.change import Snapshot
 from relay.config.fields import StartAtToken
 from relay.dynamodb import describe
 from relay.dynamodb.columns import TypedRows
 from relay.dynamodb.reader import DynamoDBShardReader
 from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.session import ShardNotFound, StreamSession, Transient
-from relay.dynamodb.snapshot import MARGIN, MOST_SEGMENTS, SEGMENT_BYTES, SegmentReader
+from relay.dynamodb.snapshot import TableSnapshots
 from relay.dynamodb.start import HORIZON, begin_at_token
 from relay.dynamodb.values import image_json
 from relay.errors import ConfigError, StreamGone, Unavailable
-from relay.lineage import Checkpoint, Shard, StreamId
-from relay.source import StartingPoints
+from relay.lineage import Shard, StreamId
+from relay.source import Opening, StartingPoints
 from relay.stream_token import StreamToken
 from relay.table import TableSchema
 
@@ -48,11 +47,14 @@ class DynamoDBSource:
         self.name = config.name
         self.start = str(config.start)
         self.on_gap = config.on_gap
-        self.snapshot = config.snapshot
-        self.snapshot_margin = MARGIN
         self._rows = TypedRows(config.columns) if config.columns else None
-        self._image = self._rows.checked if self._rows else image_json
         self._dynamodb, self._streams = describe.clients(config)
+        self.snapshots = TableSnapshots(
+            self._dynamodb,
+            config,
+            lambda: self.table,
+            image=self._rows.checked if self._rows else image_json,
+        )
         # Iterators at the head of shards, of when the plan was made.
         self._heads: dict[str, str] = {}
 
@@ -65,7 +67,7 @@ class DynamoDBSource:
 
     def reload(self, entry: DynamoDBConfig) -> None:
         if entry != self.config:
-            raise ConfigError("what it is told has changed in the config: restart the relay")
+            raise ConfigError("this source's settings changed; restart the relay to apply them")
 
     def connect(self, label: str | None = None) -> StreamId:
         # Of a stream that is followed while others are read, nobody waits for the table to be created.
@@ -95,7 +97,10 @@ class DynamoDBSource:
         identity = orjson.dumps(["dynamodb", self.session.stream_arn])
         return hashlib.blake2b(identity, digest_size=8).hexdigest()
 
-    def begin(self, shards: Sequence[Shard], now: float) -> StartingPoints:
+    def starting_points(self, shards: Sequence[Shard], clock: Callable[[], float]) -> StartingPoints:
+        if self.start == "latest":
+            self._take_heads(shards)
+        now = clock()
         if isinstance(self.config.start, StartAtToken):
             if self.config.start.stream_arn != self.session.stream_arn:
                 raise ConfigError(
@@ -105,16 +110,14 @@ class DynamoDBSource:
             return begin_at_token(StreamToken.from_json(self.config.start.content), shards, self.shards, now)
         since = self.config.start_time(now)
         start = HORIZON if since is None else {"since": since}
-        return StartingPoints({shard.id: start for shard in shards})
+        return StartingPoints({shard.id: start for shard in shards}, now)
 
-    def take_heads(self, shards: Sequence[Shard]) -> None:
-        """For `start: latest`, stand at the head of every shard now, before the plan's time is taken.
+    def _take_heads(self, shards: Sequence[Shard]) -> None:
+        """Take an iterator at the head of every shard, before the time of the plan.
 
-        A crash before the first record leaves the time only: then the stream is read from its horizon and what
-        is older is discarded. These iterators spare that, and are exact where the records' times are not.
+        After a crash before the first record only the time is left: then the stream is read from its horizon, and
+        older records are discarded. These iterators save that work, and are exact where the times of records are not.
         """
-        if self.start != "latest":
-            return
         for shard in shards:
             with suppress(Transient, ShardNotFound):
                 head = self.session.head(shard.id)
@@ -136,35 +139,8 @@ class DynamoDBSource:
                 time.sleep(0.2 * 2**attempt)
         raise AssertionError("unreachable")
 
-    def open(
-        self,
-        shard: Shard,
-        start: Mapping[str, Any],
-        checkpoint: Checkpoint | None,
-        floor: int,
-        read_until: float,
-        parents: Mapping[str, Checkpoint],
-    ) -> DynamoDBShardReader:
-        record_format = RecordFormat(self.table, self.stream.qualified(shard.id), self._rows)
-        return DynamoDBShardReader(
-            self.session,
-            self.stream,
-            shard,
-            record_format,
-            start=start,
-            checkpoint=checkpoint,
-            floor=floor,
-            read_until=read_until,
-            head=self._heads.pop(shard.id, None) if checkpoint is None or checkpoint.position is None else None,
-        )
-
-    def measure(self) -> tuple[int, int]:
-        size, rows = describe.measure(self._dynamodb, self.config)
-        return min(MOST_SEGMENTS, 1 + size // SEGMENT_BYTES), rows
-
-    def open_segment(
-        self, shard: Shard, snapshot: Snapshot, segment: int, segments: int, position: Mapping[str, Any] | None
-    ) -> SegmentReader:
-        return SegmentReader(
-            self._dynamodb, self.table, shard, snapshot, segment, segments, position, image=self._image
-        )
+    def open(self, opening: Opening) -> DynamoDBShardReader:
+        shard = opening.shard.id
+        record_format = RecordFormat(self.table, self.stream.qualified(shard), self._rows)
+        head = self._heads.pop(shard, None) if opening.position is None else None
+        return DynamoDBShardReader(self.session, self.stream, opening, record_format, head=head)

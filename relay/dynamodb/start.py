@@ -48,7 +48,7 @@ def begin_at_token(
         for shard in (*standing.active, *sorted(standing.ahead))
         if shard not in shards and shard not in standing.finished
     }
-    return StartingPoints(starts, lost)
+    return StartingPoints(starts, now, lost)
 
 
 def token_of(stream_arn: str, checkpoints: Mapping[str, Checkpoint], plan: Plan) -> StreamToken:

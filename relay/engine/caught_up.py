@@ -32,7 +32,7 @@ class CaughtUp:
         shard = page.shard.id
         if page.records or page.gap:
             self._empty[shard] = 0
-        elif page.begun >= self.started and not page.failed:
+        elif page.begun >= self.started:
             self._empty[shard] = 1 if page.fresh else self._empty.get(shard, 0) + 1
         if page.changes and page.progress is not None and page.progress > self.started:
             self._past_start.add(shard)

@@ -1,14 +1,14 @@
-"""Losses that wait for a person: pending under ``on_gap: fail``, accepted by ``relay gaps accept``, then published.
+"""Gaps that wait for a person: pending under ``on_gap: fail``, accepted by ``relay gaps accept``, then published.
 
-Written down beside the checkpoints of the stream, under ``<label>/gaps``, in records that have the shape of a
-checkpoint, so that older relays can hold them: ``position`` is the gap, ``start`` the decision, ``state``
-planned (pending) or finished (accepted). They change with ``schemas/golden/checkpoints.json``.
+Their records are beside the checkpoints of the stream, under ``<label>/gaps``. They have the shape of a checkpoint, so
+that older relays can hold them: ``position`` is the gap, ``start`` the decision, ``state`` planned (pending) or
+finished (accepted). They change with ``schemas/golden/checkpoints.json``.
 
-These records are written outside of the workers' transactions and without the fence, because any worker may meet any
-loss while the record's partition is another's, and a person decides from another process still. Nothing hangs on when
-they arrive: a pending one says what every worker that meets the loss says again, and a decision that is missed, or
-replaced by a late *pending*, makes the relay stop and ask once more. That a loss is published once hangs on the
-checkpoint that comes with it alone (I3). Only the owner of a record's partition removes it, once that one is committed.
+These records are written outside the workers' transactions and without the fence, because any worker may meet a gap
+while another owns the record's partition, and a person decides from yet another process. Nothing depends on when they
+arrive: every worker that meets the gap writes the same pending record, and a decision that is missed, or replaced by a
+late pending record, only makes the relay stop and ask again. That a gap is published once depends on the checkpoint in
+its transaction alone (I3). The owner of a record's partition removes it once that checkpoint is committed.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from relay.kafka.topics import SILENT
 from relay.lineage import Checkpoint, Gap, ShardState, StreamId
 
 _SUFFIX = "/gaps"
-_PATIENCE = 30.0
+_WRITE_SECONDS = 30.0
 
 
 class Decision(StrEnum):
-    """What a person has decided about a loss."""
+    """What a person has decided about a gap."""
 
     SKIP = "skip"
     RESNAPSHOT = "resnapshot"
@@ -41,7 +41,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PendingGap:
-    """A loss that a person has to decide about. ``gap``: as on the gaps topic. ``decision``: None while pending.
+    """A gap that a person has to decide about. ``gap``: as on the gaps topic. ``decision``: None while pending.
 
     ``updated_at``: seconds since the epoch.
     """
@@ -70,7 +70,7 @@ class PendingGap:
 
 
 def records_of(stream: StreamId) -> StreamId:
-    """Return what the losses of ``stream`` are written down under."""
+    """Return the stream under which the pending gaps of ``stream`` have their records."""
     return StreamId(stream.source, stream.label + _SUFFIX)
 
 
@@ -78,58 +78,63 @@ def key(stream: StreamId, gap_id: str) -> bytes:
     return records_of(stream).checkpoint_key(gap_id)
 
 
-def losses(view: CheckpointView, stream: StreamId) -> Iterator[PendingGap]:
-    """Yield what is written down of the losses of ``stream``, pending and accepted."""
+def pending_gaps(view: CheckpointView, stream: StreamId) -> Iterator[PendingGap]:
+    """Yield the records of the gaps of ``stream``, pending and accepted."""
     for record in view.checkpoints.get(records_of(stream), {}).values():
         if record.position is not None:
             decision = Decision(record.start["decision"]) if record.start else None
             yield PendingGap(stream, record.position, decision, record.updated_at)
 
 
-def every_loss(view: CheckpointView, source: str) -> list[PendingGap]:
-    """Return the losses of ``source`` in all its streams, the oldest first."""
+def all_pending_gaps(view: CheckpointView, source: str) -> list[PendingGap]:
+    """Return the pending and accepted gaps of ``source`` in all its streams, the oldest first."""
     streams = [
         StreamId(stream.source, stream.label.removesuffix(_SUFFIX))
         for stream in view.checkpoints
         if stream.source == source and stream.label.endswith(_SUFFIX)
     ]
-    return sorted((loss for stream in streams for loss in losses(view, stream)), key=lambda loss: loss.gap["found_at"])
+    return sorted(
+        (gap for stream in streams for gap in pending_gaps(view, stream)), key=lambda gap: gap.gap["found_at"]
+    )
 
 
-def repairs(view: CheckpointView, stream: StreamId) -> set[str]:
-    """Return the ids of the losses that a person wants a snapshot for."""
-    return {loss.id for loss in losses(view, stream) if loss.decision is Decision.RESNAPSHOT}
+def to_repair(view: CheckpointView, stream: StreamId) -> set[str]:
+    """Return the ids of the gaps that a person wants repaired by a snapshot."""
+    return {gap.id for gap in pending_gaps(view, stream) if gap.decision is Decision.RESNAPSHOT}
 
 
-def dealt_with(view: CheckpointView, stream: StreamId, published: Set[str | None], repaired: Set[str]) -> list[bytes]:
-    """Return the keys of losses that are ``published``. Until a snapshot was asked for, a decision is nowhere else."""
+def resolved(view: CheckpointView, stream: StreamId, published: Set[str | None], repaired: Set[str]) -> list[bytes]:
+    """Return the keys of the records whose gap is ``published``.
+
+    A decision to repair stays until a snapshot was requested for it: nothing else holds it.
+    """
     return [
-        loss.key
-        for loss in losses(view, stream)
-        if loss.id in published and (loss.decision is not Decision.RESNAPSHOT or loss.id in repaired)
+        gap.key
+        for gap in pending_gaps(view, stream)
+        if gap.id in published and (gap.decision is not Decision.RESNAPSHOT or gap.id in repaired)
     ]
 
 
 def find(view: CheckpointView, gap: Gap) -> PendingGap | None:
-    """Return what is written down of ``gap``."""
+    """Return the record of ``gap``, None if it has none."""
     stream = StreamId(gap.source, gap.label)
-    return next((loss for loss in losses(view, stream) if loss.id == gap.id), None)
+    return next((pending for pending in pending_gaps(view, stream) if pending.id == gap.id), None)
 
 
-def decided(settings: KafkaSettings, view: CheckpointView, gap: Gap, timeout: float) -> Decision | None:
-    """Return what was decided about ``gap``; without a decision write it down as pending. Raises ``Unavailable``."""
+def decision_about(settings: KafkaSettings, view: CheckpointView, gap: Gap, timeout: float) -> Decision | None:
+    """Return what was decided about ``gap``; without a decision, write it as pending. Raises ``Unavailable``."""
     stream = StreamId(gap.source, gap.label)
-    # What was decided a moment ago must not be replaced.
+    # A decision made a moment ago must not be overwritten.
     if not view.read_to_end({partition_of(key(stream, gap.id))}, timeout):
-        raise Unavailable(f"{settings.checkpoints} cannot be read to its end")
+        raise Unavailable(f"cannot read {settings.checkpoints} to its end in {timeout:.0f} s")
     known = find(view, gap)
     if known is None:
         write(settings, PendingGap(stream, orjson.loads(gap.to_json()), updated_at=time.time()))
     return known.decision if known is not None else None
 
 
-def write(settings: KafkaSettings, loss: PendingGap) -> None:
-    """Write ``loss`` down, and return once it is. Raises ``Unavailable``. See the module on why without the fence."""
+def write(settings: KafkaSettings, gap: PendingGap) -> None:
+    """Write the record of ``gap``, and wait until it is stored. Raises ``Unavailable``."""
     failures: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: Message) -> None:
@@ -142,20 +147,20 @@ def write(settings: KafkaSettings, loss: PendingGap) -> None:
                 **settings.client,
                 "enable.idempotence": True,
                 "acks": "all",
-                "delivery.timeout.ms": int(_PATIENCE * 1000),
+                "delivery.timeout.ms": int(_WRITE_SECONDS * 1000),
             },
             logger=SILENT,
         )
         producer.produce(
             settings.checkpoints,
-            key=loss.key,
-            value=loss.to_json(),
-            partition=partition_of(loss.key),
+            key=gap.key,
+            value=gap.to_json(),
+            partition=partition_of(gap.key),
             on_delivery=delivered,
         )
-        left = producer.flush(_PATIENCE + 5)
+        left = producer.flush(_WRITE_SECONDS + 5)
     except KafkaException as error:
-        raise Unavailable(f"{settings.checkpoints} cannot be written: {error}") from error
+        raise Unavailable(f"cannot write to {settings.checkpoints}: {error}") from error
     if left or failures:
-        reason = failures[0].str() if failures else "no answer"
-        raise Unavailable(f"{settings.checkpoints} cannot be written: {reason}")
+        reason = failures[0].str() if failures else f"the broker did not answer in {_WRITE_SECONDS:.0f} s"
+        raise Unavailable(f"cannot write to {settings.checkpoints}: {reason}")

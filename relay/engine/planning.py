@@ -15,7 +15,7 @@ from relay.engine.journals import renamed
 from relay.errors import ConfigError, RelayError
 from relay.kafka.checkpoints import CheckpointView
 from relay.lineage import Checkpoint, Gap, Plan, StreamId
-from relay.source import Source, StartingPoints
+from relay.source import Source
 from relay.table import TableSchema
 
 
@@ -43,8 +43,8 @@ class Planning:
 
         Raises ``ConfigError`` if the start is of another stream, ``Unavailable``.
         """
-        now, begin = self._begin()
-        gap = None
+        begin = self.source.starting_points(self.source.shards(), self.clock)
+        now, gap = begin.decided_at, None
         if begin.lost:
             lost = {"shards": dict(begin.lost)}
             gap = Gap(self.source.name, stream.label, None, "shards of the token lost", lost, None, now)
@@ -60,7 +60,8 @@ class Planning:
         """
         before = self.view.plans[stream]
         self._check_source(before)
-        now, begin = self._begin()
+        begin = self.source.starting_points(self.source.shards(), self.clock)
+        now = begin.decided_at
         checkpoints = self.view.checkpoints.get(stream, {})
         # The time of the plan tells two resets apart between which nothing was read.
         left = {"planned_at": before.planned_at, "shards": {s: c.position for s, c in _unfinished(checkpoints)}}
@@ -74,13 +75,7 @@ class Planning:
             shards, past = renamed(begin.shards, before, checkpoints)
         return Plan(requested, now, shards, before.keys, before.config_hash, gap.id, floor, before.hashed, past), gap
 
-    def _begin(self) -> tuple[float, StartingPoints]:
-        shards = self.source.shards()
-        self.source.take_heads(shards)
-        now = self.clock()
-        return now, self.source.begin(shards, now)
-
-    def epoch(self, stream: StreamId, before: StreamId) -> tuple[Plan, Gap]:
+    def successor(self, stream: StreamId, before: StreamId) -> tuple[Plan, Gap]:
         """Return the plan, and the gap, of a stream that replaces the one ``before``: all of it is read (I9).
 
         Raises ``ConfigError`` if the table has another key by now.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Set
+import time
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Self
 
 from relay.lineage import PRUNE_AFTER, Checkpoint, Lineage, Plan, Shard
 
+_RECENT = 0.1  # seconds
 _RETENTION = PRUNE_AFTER / 2
 _AT_ONCE = 600.0  # seconds after the end of its parents within which a shard is read without having been left
 
@@ -28,6 +30,29 @@ class Progress:
             max((c.token.timestamp for c in checkpoints.values() if c.token), default=0),
             {c.gap for c in checkpoints.values() if c.gap is not None},
         )
+
+
+class CommittedProgress:
+    """The progress of one stream, computed once for each version of its checkpoints. Used by the worker's thread."""
+
+    def __init__(self, checkpoints: Callable[[], Mapping[str, Checkpoint]], version: Callable[[], int]) -> None:
+        self._checkpoints = checkpoints
+        self._version = version
+        self._computed = Progress()
+        self._of_version = -1
+        self._due = 0.0
+
+    def exact(self) -> Progress:
+        """Return the progress of the newest checkpoints in the view."""
+        if self._of_version != (version := self._version()):
+            self._of_version = version
+            self._due = time.monotonic() + _RECENT
+            self._computed = Progress.of(self._checkpoints())
+        return self._computed
+
+    def recent(self) -> Progress:
+        """Return progress at most a tenth of a second old: cheap, though other workers commit all the time."""
+        return self.exact() if time.monotonic() >= self._due else self._computed
 
 
 def read_until(

@@ -1,7 +1,7 @@
-"""Pages become transactions: what is published, what is written down with it, and what happens after an abort.
+"""Turns pages into transactions: their changes, the checkpoints with them, and what happens after an abort.
 
-A page stays here, unconfirmed, from its first record until the commit that covers it; after an abort the pages of the
-shards that are still ours are published again, in the same order (I1, I2). Used by the worker's thread.
+A page stays here, unconfirmed, from its first record until the commit that covers it. After an abort the pages of the
+shards that this worker still owns are published again, in the same order (I1, I2). Used by the worker's thread.
 """
 
 from __future__ import annotations
@@ -9,51 +9,35 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable
 
 from relay.change import Change, Operation
 from relay.engine import gap_decisions
-from relay.engine.reader_pool import OpenShard
+from relay.engine.open_shard import OpenShard, ShardOwner
 from relay.engine.snapshots import is_snapshot
 from relay.engine.topic_writers import TopicWriters
 from relay.engine.watermarks import Watermarks
 from relay.errors import RelayError, Unavailable
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import CheckpointView
-from relay.kafka.identity import Identity
-from relay.kafka.publisher import Aborted, Fenced, Probe, Publisher
+from relay.kafka.producers import Producers
+from relay.kafka.publisher import Aborted
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.transaction import OpenTransaction
-from relay.lineage import Checkpoint, Gap, StreamId
+from relay.lineage import Gap, StreamId
 from relay.observe.metrics import Metrics
 from relay.source import Page, Source
-from relay.table import TableSchema
 
 log = logging.getLogger(__name__)
 
 _BETWEEN_ABORTS = 0.05
 
 
-class Reads(Protocol):
-    """What pages are published for: the shards of a source, or the segments of its snapshots."""
-
-    source: Source
-    stream: StreamId
-    open: dict[str, OpenShard]
-
-    def checkpoint(self, page: Page) -> Checkpoint | None: ...
-    def resume_timestamp(self) -> int: ...
-    def note(self, page: Page) -> None: ...
-    def before_gap(self, page: Page) -> Checkpoint | None: ...
-    def check_tables(self, tables: Sequence[TableSchema]) -> None: ...
-    def list_soon(self) -> None: ...
-
-
 class Publishing:
-    """The open transaction and what is in it. ``outboxes``: where the changes of (source, table) go.
+    """The open transaction and the pages in it.
 
-    ``stop_by``: see ``Publisher``. ``probe``: called between the steps of a commit.
+    ``writers``: where the changes of (source, table) go. ``producers``: open the transaction's producers. ``stop_by``:
+    see ``Publisher``.
     """
 
     def __init__(
@@ -61,29 +45,31 @@ class Publishing:
         settings: KafkaSettings,
         group: Assignment,
         view: CheckpointView,
-        outboxes: TopicWriters,
+        writers: TopicWriters,
+        producers: Producers,
         *,
         metrics: Metrics,
-        probe: Probe | None = None,
         stop_by: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self.settings = settings
-        self.outboxes = outboxes
+        self.writers = writers
+        self.producers = producers
         self._group = group
         self._view = view
         self._metrics = metrics
-        self._probe = probe
         self._stop_by = stop_by
         # Published in the open transaction, in order.
-        self._unconfirmed: list[tuple[Reads, OpenShard, Page]] = []
+        self._unconfirmed: list[tuple[OpenShard, Page]] = []
         # When the first of them was first published, by the monotonic clock.
         self._unconfirmed_since = 0.0
         self._watermarks = Watermarks()
-        self._identity = Identity(settings.name)
-        self._transaction = self._new_transaction()
+        self._transaction = self._open_transaction()
 
     def __repr__(self) -> str:
-        return f"<Publishing[{self._identity.transactional_id}: {len(self._unconfirmed)} pages unconfirmed]>"
+        return f"<Publishing[{self.producers.name}: {len(self._unconfirmed)} pages unconfirmed]>"
+
+    def _open_transaction(self) -> OpenTransaction:
+        return OpenTransaction(self.producers.open(), self._group, self.settings.checkpoints)
 
     @property
     def open(self) -> bool:
@@ -91,7 +77,7 @@ class Publishing:
 
     @property
     def unconfirmed_since(self) -> float | None:
-        """Since when there are pages that are published and not committed, by the monotonic clock (I10)."""
+        """Since when pages wait for their commit, by the monotonic clock; None if none do (I10)."""
         return self._unconfirmed_since if self._unconfirmed else None
 
     @property
@@ -102,35 +88,35 @@ class Publishing:
     def linger(self) -> float:
         return self._transaction.linger if self.open else 0.0
 
-    def page(self, reads: Reads, reading: OpenShard, page: Page) -> None:
-        """Publish ``page`` and what is to be written down with it."""
+    def page(self, shard: OpenShard, page: Page) -> None:
+        """Publish ``page`` with its checkpoint."""
         try:
             if page.gap is not None:
-                # What came before the loss is kept, whatever is decided about it.
-                if (before := reads.before_gap(page)) is not None:
-                    self.record(reads.stream.checkpoint_key(page.shard.id), before.to_json())
+                # Keep what came before the gap, whatever is decided about it.
+                if (before := shard.owner.checkpoint_before_gap(page)) is not None:
+                    self.record(shard.key, before.to_json())
                 self.commit()
-        finally:  # I1: also where that was aborted, or nobody would publish the page again
+        finally:  # I1: also if that commit was aborted, or nobody would publish the page again
             if not self._unconfirmed:
                 self._unconfirmed_since = time.monotonic()
-            self._unconfirmed.append((reads, reading, page))
-        self._send(reads, page)
+            self._unconfirmed.append((shard, page))
+        self._send(shard, page)
 
     def gap(self, source: Source, gap: Gap) -> None:
-        """Report lost changes once (I9), or write them down as pending and stop: they are for a person to accept."""
+        """Publish a gap once (I9). Under ``fail``, write it as pending and stop until a person accepts it."""
         known = gap_decisions.find(self._view, gap)
         policy: str = known.decision if known is not None and known.decision is not None else source.on_gap
         if policy == "fail":
-            decision = gap_decisions.decided(self.settings, self._view, gap, self._group.barrier_timeout)
+            decision = gap_decisions.decision_about(self.settings, self._view, gap, self._group.barrier_timeout)
             if decision is None:
                 raise RelayError(
-                    f"source {source.name}: changes are lost: {gap.reason} at shard {gap.shard} of stream {gap.label} "
-                    f"after {gap.begin or 'its start'} (gap {gap.id}). Nothing was skipped. "
-                    f"`relay gaps accept CONFIG {gap.id} skip|resnapshot`: skip records the loss and goes on, "
-                    "resnapshot also reads the table again. `on_gap` on the source decides for all losses to come."
+                    f"source {source.name}: changes are missing: {gap.reason}, shard {gap.shard} of stream {gap.label} "
+                    f"after {gap.begin or 'its start'} (gap {gap.id}). Nothing was skipped. Run "
+                    f"`relay gaps accept CONFIG {gap.id} skip|resnapshot`: skip records the gap and continues, "
+                    "resnapshot also reads the table again. Set `on_gap` on the source to decide for all future gaps."
                 )
             policy = decision
-        log.warning("source %s: gap %s: %s at shard %s: %s", source.name, gap.id, gap.reason, gap.shard, policy)
+        log.warning("source %s: gap %s: %s, shard %s; policy: %s", source.name, gap.id, gap.reason, gap.shard, policy)
         self._transaction.begin()
         self._transaction.publisher.send(self.settings.gaps, gap.to_json(), gap.id.encode(), 0)
         self._metrics.gap(source.name, gap.reason)
@@ -145,9 +131,8 @@ class Publishing:
     def everywhere(self, change: Change, resume_timestamp: int) -> None:
         """Publish a change that concerns no single item to every partition of its topic."""
         self._transaction.begin()
-        self.outboxes[change.source, change.table].send_everywhere(
-            self._transaction.publisher, change, resume_timestamp
-        )
+        writer = self.writers[change.source, change.table]
+        writer.send_everywhere(self._transaction.publisher, change, resume_timestamp)
 
     def record(self, key: bytes, value: bytes | None) -> None:
         """Write a record of ``checkpoints`` in the open transaction."""
@@ -159,30 +144,32 @@ class Publishing:
         written = self._transaction.commit()
         if was_open:
             self._metrics.committed(time.monotonic() - begun)
-        # Pages that left nothing to write down are confirmed too: their position is that of the pages before.
-        for reads, _, page in self._unconfirmed:
-            reads.note(page)
+        # Also the pages without a checkpoint of their own: their position is that of the pages before.
+        for shard, page in self._unconfirmed:
+            shard.owner.confirm(page)
         self._unconfirmed.clear()
         return written
 
     def commit_and_see(self) -> None:
-        """Commit, and wait until the view shows it, so that it is not written twice."""
+        """Commit, and wait until the view shows the records, so that they are not written twice."""
         written = self.commit()
         if written and not self._view.read_to_end(written, self._group.barrier_timeout):
-            raise Unavailable(f"{self.settings.checkpoints} cannot be read to its end")
+            raise Unavailable(
+                f"cannot read {self.settings.checkpoints} to its end in {self._group.barrier_timeout:.0f} s"
+            )
 
     def again(self) -> None:
-        """After an abort: publish the pages of the shards that are still ours. Raises ``Fenced``."""
+        """After an abort, publish the pages of the shards that are still open. Raises ``Fenced``."""
         while True:
             try:
                 was_open = self.open
                 self._transaction.abort()
                 if was_open:
                     self._metrics.aborted()
-                self._unconfirmed = [u for u in self._unconfirmed if u[0].open.get(u[2].shard.id) is u[1]]
-                for reads, _, page in self._unconfirmed:
-                    self._metrics.retried(reads.source.name)
-                    self._send(reads, page)
+                self._unconfirmed = [(shard, page) for shard, page in self._unconfirmed if not shard.closed]
+                for shard, page in self._unconfirmed:
+                    self._metrics.retried(shard.owner.source.name)
+                    self._send(shard, page)
                 return
             except Aborted as error:
                 log.info("aborted again (%s)", error)
@@ -191,69 +178,57 @@ class Publishing:
                 time.sleep(_BETWEEN_ABORTS)
 
     def start_over(self, *, under_a_new_name: bool) -> None:
-        """Forget all that is not committed. Under the old name, what was left open is ended at once."""
+        """Drop everything that is not committed. Under the old name, an open transaction is aborted at once."""
         self._metrics.fenced()
         self._unconfirmed.clear()
         self._transaction.close()
         if under_a_new_name:
-            self._identity.renew()
-        self._transaction = self._new_transaction()
+            self.producers.renew()
+        self._transaction = self._open_transaction()
 
     def close(self) -> None:
-        """Abort what a failure left open. Raises ``Aborted`` or ``Fenced``."""
+        """Abort an open transaction. Raises ``Aborted`` or ``Fenced``."""
         try:
             self._transaction.abort()
         finally:
             self._transaction.close()
-            self._identity.release()
+            self.producers.release()
 
-    def _send(self, reads: Reads, page: Page) -> None:
-        if page.gap is not None and not self._was_told(reads.stream, page.gap):
-            self.gap(reads.source, page.gap)
+    def _send(self, shard: OpenShard, page: Page) -> None:
+        owner = shard.owner
+        if page.gap is not None and not self._is_reported(owner.stream, page.gap):
+            self.gap(owner.source, page.gap)
         if page.changes:
-            self._transaction.begin()
-            resume = reads.resume_timestamp()
-            publisher, size = self._transaction.publisher, 0
-            if page.tables:
-                reads.check_tables(page.tables)
-                self.outboxes.turn_to(page.tables)
-            for change in page.changes:
-                outbox = self.outboxes[change.source, change.table]
-                if change.operation is Operation.TRUNCATE:
-                    outbox.send_everywhere(publisher, change, resume)
-                    continue
-                kept = outbox.kept
-                size += outbox.send(publisher, change, resume)
-                if outbox.kept > kept:
-                    self._metrics.dead_letter(change.source)
-            self._transaction.size += size
-            self._transaction.lag = time.time() - page.changes[-1].committed_at / 1_000_000
-            self._metrics.page(reads.source.name, page, size)
-        checkpoint = reads.checkpoint(page)
+            self._send_changes(owner, page)
+        checkpoint = owner.checkpoint(page)
         if checkpoint is not None:
-            self.record(reads.stream.checkpoint_key(page.shard.id), checkpoint.to_json())
-            if not is_snapshot(reads.stream):
-                record = self._watermarks.of_shard(reads.stream, page.shard.id, checkpoint)
+            self.record(shard.key, checkpoint.to_json())
+            if not is_snapshot(owner.stream):
+                record = self._watermarks.of_shard(owner.stream, page.shard.id, checkpoint)
                 if record is not None:
                     self._transaction.publisher.send(self.settings.watermarks, record[1], record[0], 0)
 
-    def _was_told(self, stream: StreamId, gap: Gap) -> bool:
-        """Whether a loss is the last one of its shard, found again since nothing has been read there after it."""
+    def _send_changes(self, owner: ShardOwner, page: Page) -> None:
+        self._transaction.begin()
+        resume = owner.resume_timestamp()
+        publisher, size = self._transaction.publisher, 0
+        if page.tables:
+            owner.check_tables(page.tables)
+            self.writers.use(page.tables)
+        for change in page.changes:
+            writer = self.writers[change.source, change.table]
+            if change.operation is Operation.TRUNCATE:
+                writer.send_everywhere(publisher, change, resume)
+                continue
+            kept = writer.kept
+            size += writer.send(publisher, change, resume)
+            if writer.kept > kept:
+                self._metrics.dead_letter(change.source)
+        self._transaction.size += size
+        self._transaction.lag = time.time() - page.changes[-1].committed_at / 1_000_000
+        self._metrics.page(owner.source.name, page, size)
+
+    def _is_reported(self, stream: StreamId, gap: Gap) -> bool:
+        """Whether ``gap`` is the last one of its shard, met again because nothing has been read there since."""
         committed = self._view.checkpoints.get(stream, {}).get(gap.shard or "")
         return committed is not None and committed.gap == gap.id
-
-    def _new_transaction(self) -> OpenTransaction:
-        for _ in range(3):
-            publishers: list[Publisher] = []
-            try:
-                publishers.extend(map(self._open_publisher, self._identity.transactional_ids))
-                return OpenTransaction(publishers, self._group, self.settings.checkpoints)
-            except (Aborted, Fenced) as error:
-                log.info("%s is in use (%s)", self._identity.transactional_id, error)
-                for publisher in publishers:
-                    publisher.close()
-                self._identity.renew()
-        raise Unavailable(f"no transactional id can be had from {self.settings.client['bootstrap.servers']}")
-
-    def _open_publisher(self, transactional_id: str) -> Publisher:
-        return Publisher(self.settings.producer, transactional_id, probe=self._probe, stop_by=self._stop_by)

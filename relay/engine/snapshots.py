@@ -1,11 +1,11 @@
-"""Snapshots of a table beside its stream: every row once as READ, in segments that survive restarts.
+"""Snapshots of tables beside their stream: every row once as READ, in segments that survive restarts.
 
-Written down like shards, under a stream of their own (``<label>/snapshot``): one control record, which its owner alone
-moves on (*planned -> reading -> finished*), and a record for each segment, read by whoever owns it. A snapshot that is
-asked for while one runs replaces it: what was read before a loss does not repair it.
+Their checkpoints are like those of shards, under a stream of their own (``<label>/snapshot``): one control record,
+which only its owner advances (*planned -> reading -> finished*), and one record per segment, read by whoever owns it.
+A snapshot that is requested while one runs replaces it, since rows read before a gap do not repair it.
 
-The rule that makes it safe beside the stream is the copy's (``spark_consumers.fold``): a READ is good for what
-happened before its ``as_of``, which is the clock before its page was read minus ``Source.snapshot_margin``.
+The copy's rule (``spark_consumers.fold``) makes this safe beside the stream: a READ replaces only what happened before
+its ``as_of``, which is the clock before its page was read minus ``SnapshotSource.margin``.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
-from relay.engine.reader_pool import OpenShard, ReaderPool
+from relay.engine.open_shard import OpenShard
+from relay.engine.reader_pool import ReaderPool
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
-from relay.lineage import Checkpoint, Shard, ShardState, StreamId
-from relay.source import Page, Source
+from relay.lineage import Checkpoint, Plan, Shard, ShardState, StreamId
+from relay.source import Page, Segment, SnapshotSource, Source
 from relay.table import TableSchema
 
 log = logging.getLogger(__name__)
@@ -31,28 +32,28 @@ CONTROL = "control"
 """The name of the control record."""
 
 _SUFFIX = "/snapshot"
-_AT_ONCE = 4  # segments open in one worker: the others' threads are for the stream
-_TELL_EVERY = 10.0  # seconds
+_OPEN_SEGMENTS = 4  # in one worker: the other threads are for the stream
+_LOG_EVERY = 10.0  # seconds
 _SHOW_EVERY = 0.5
-_PATIENCE = 5.0
+_RETRY_AFTER = 5.0
 
 
 def records_of(stream: StreamId) -> StreamId:
-    """Return what the snapshots beside ``stream`` are written down under."""
+    """Return the stream under which the snapshots of ``stream`` have their checkpoints."""
     return StreamId(stream.source, stream.label + _SUFFIX)
 
 
 Show = Callable[[str, tuple[int, int] | None], None]
-"""Called with the source, and rows read and estimated of its running snapshot; None if none runs."""
+"""Called with the source, and the rows read and estimated of its running snapshot; None if none runs."""
 
 
 def is_snapshot(stream: StreamId) -> bool:
-    """Whether what is written down under ``stream`` is of snapshots."""
+    """Whether the checkpoints of ``stream`` are those of snapshots."""
     return stream.label.endswith(_SUFFIX)
 
 
 def is_unread(view: CheckpointView, source: str) -> bool:
-    """Whether no snapshot of ``source`` has ever ended, in whatever stream it had."""
+    """Whether no snapshot of ``source`` has ever finished, in any stream it had."""
     return not any(
         stream.source == source
         and is_snapshot(stream)
@@ -62,42 +63,57 @@ def is_unread(view: CheckpointView, source: str) -> bool:
     )
 
 
-class Snapshots:
-    """The snapshots of one source. Used by the worker's thread.
+class SnapshottedStream(Protocol):
+    """What snapshots need to know about the stream that they stand beside: a ``SourceState``."""
 
-    ``resume_timestamp``: of the source's stream, which goes into every change.
-    """
+    source: Source
+    stream: StreamId
+    view: CheckpointView
+
+    @property
+    def plan(self) -> Plan | None: ...
+    @property
+    def last_timestamp(self) -> int: ...
+
+    def gaps(self) -> Set[str]: ...
+    def gaps_to_repair(self) -> Set[str]: ...
+    def resume_timestamp(self) -> int: ...
+
+
+class Snapshots:
+    """The snapshots of one source. Used by the worker's thread. ``tables``: reads the rows."""
 
     def __init__(
         self,
-        source: Source,
-        stream: StreamId,
-        view: CheckpointView,
-        pump: ReaderPool,
-        resume_timestamp: Callable[[], int],
+        beside: SnapshottedStream,
+        tables: SnapshotSource,
+        readers: ReaderPool,
         *,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.source = source
-        self.stream = records_of(stream)
-        self.view = view
-        self.pump = pump
-        self.resume_timestamp = resume_timestamp
+        self.source = beside.source
+        self.stream = records_of(beside.stream)
+        self.tables = tables
+        self.readers = readers
         self.clock = clock
         self.control_key = self.stream.checkpoint_key(CONTROL)
+        self._beside = beside
         # Open segments by the name of their record, finished ones whose last checkpoint is not visible yet included.
         self.open: dict[str, OpenShard] = {}
         self._latest: dict[str, Checkpoint] = {}
-        self._told = 0.0
-        # Until when not to look again whether a snapshot can begin.
-        self._again_at = 0.0
+        self._logged_at = 0.0
+        # When to check again whether a snapshot can begin.
+        self._retry_at = 0.0
 
     def __repr__(self) -> str:
         return f"<Snapshots[{self.source.name}: {len(self.open)} segments open]>"
 
     @property
     def checkpoints(self) -> Mapping[str, Checkpoint]:
-        return self.view.checkpoints.get(self.stream, {})
+        return self._beside.view.checkpoints.get(self.stream, {})
+
+    def resume_timestamp(self) -> int:
+        return self._beside.resume_timestamp()
 
     @property
     def control(self) -> Checkpoint | None:
@@ -105,51 +121,49 @@ class Snapshots:
 
     @property
     def repaired(self) -> Set[str]:
-        """The ids of the losses that the newest snapshot repairs, or did."""
+        """The ids of the gaps that the newest snapshot repairs, or has repaired."""
         control = self.control
         return set(control.snapshot["gaps"]) if control is not None and control.snapshot is not None else set()
 
     # ------------------------------------------------------------------ the control record
 
-    def step(
-        self, gaps: Set[str], repairs: Set[str], is_unread: bool, last: int
-    ) -> tuple[Checkpoint, str | None] | None:
-        """Return what to write down next, and which mark to publish with it; None if nothing is due.
+    def next_step(self) -> tuple[Checkpoint, str | None] | None:
+        """Return the control record to write next, and which mark to publish with it; None if nothing is due.
 
-        ``gaps``: ids of all known losses. ``repairs``: of those that a snapshot has to repair. ``is_unread``: whether
-        no snapshot of the source has ever ended. ``last``: the last timestamp published, in seconds. For the owner of
-        ``control_key``.
+        For the owner of ``control_key``.
         """
+        if self._beside.plan is None:
+            return None
         control = self.control
-        if self._is_wanted(control, repairs, is_unread):
-            return self._requested(gaps, last), None
+        if self._is_wanted(control):
+            return self._request(), None
         if control is None or control.snapshot is None:
             return None
         if control.state is ShardState.PLANNED:
-            as_of = int(self.clock() - self.source.snapshot_margin)
-            if self.clock() < self._again_at:
+            as_of = int(self.clock() - self.tables.margin)
+            if self.clock() < self._retry_at:
                 return None
-            self._again_at = self.clock() + _PATIENCE
+            self._retry_at = self.clock() + _RETRY_AFTER
             if as_of <= control.snapshot["after"]:
-                # A READ could not yet replace what was published before the loss.
+                # A READ could not yet replace what was published before the gap.
                 wait = control.snapshot["after"] + 1 - as_of
-                log.info("source %s: the snapshot that repairs a loss begins in %d s", self.source.name, wait)
+                log.info("source %s: the snapshot that repairs a gap starts in %d s", self.source.name, wait)
                 return None
             try:
-                segments, rows = self.source.measure()
+                segments, rows = self.tables.measure()
             except Unavailable as error:
-                log.warning("source %s: the snapshot cannot begin yet: %s", self.source.name, error)
+                log.warning("source %s: the snapshot cannot start yet: %s", self.source.name, error)
                 return None
             fields = {**control.snapshot, "as_of": as_of, "segments": segments, "rows": rows}
-            log.info("source %s: snapshot %s begins: about %d rows", self.source.name, fields["id"], rows)
-            return self._moved(control, ShardState.READING, fields), "begin"
+            log.info("source %s: snapshot %s starts, about %d rows", self.source.name, fields["id"], rows)
+            return self._advance(control, ShardState.READING, fields), "begin"
         if control.state is ShardState.READING and all(self._has_finished(name) for name, _ in self._segments(control)):
-            log.info("source %s: snapshot %s has ended", self.source.name, control.snapshot["id"])
-            return self._moved(control, ShardState.FINISHED, control.snapshot), "end"
+            log.info("source %s: snapshot %s is finished", self.source.name, control.snapshot["id"])
+            return self._advance(control, ShardState.FINISHED, control.snapshot), "end"
         return None
 
     def mark(self, control: Checkpoint, kind: str) -> Iterator[Change]:
-        """Yield, for each table, the change that marks the begin or the end; it goes to every partition."""
+        """Yield, for each table, the change that marks the begin or the end in every partition."""
         fields = control.snapshot or {}
         for table in self.source.tables():
             yield Change(
@@ -167,15 +181,15 @@ class Snapshots:
                 attributes={MARK: kind},
             )
 
-    def is_settled(self, repairs: Set[str], is_unread: bool) -> bool:
-        """Whether no snapshot is running or due. See ``step``."""
+    def is_settled(self) -> bool:
+        """Whether no snapshot is running or due."""
         control = self.control
-        if self._is_wanted(control, repairs, is_unread):
+        if self._is_wanted(control):
             return False
         return control is None or control.state is ShardState.FINISHED
 
     def prunable(self, owned: set[int]) -> list[bytes]:
-        """Return the keys, of the partitions ``owned``, of segments that nobody will ask for again."""
+        """Return the keys, in the partitions ``owned``, of segments that nobody will read again."""
         control = self.control if self.checkpoints.keys() - {CONTROL} else None
         if control is None:
             return []
@@ -187,24 +201,26 @@ class Snapshots:
         ]
         return [key for key in keys if partition_of(key) in owned]
 
-    def _is_wanted(self, control: Checkpoint | None, repairs: Set[str], is_unread: bool) -> bool:
+    def _is_wanted(self, control: Checkpoint | None) -> bool:
+        repairs = self._beside.gaps_to_repair()
         if control is None or control.snapshot is None:
-            return (self.source.snapshot == "initial" and is_unread) or bool(repairs)
+            return (self.tables.initial and is_unread(self._beside.view, self.source.name)) or bool(repairs)
         return not repairs <= set(control.snapshot["gaps"])
 
-    def _requested(self, gaps: Set[str], last: int) -> Checkpoint:
-        """A new snapshot. Where it repairs a loss it begins after all that was published before it."""
+    def _request(self) -> Checkpoint:
+        """Return the control record of a new snapshot, which starts after everything published before a gap."""
+        gaps = self._beside.gaps()
         fields = {
             "id": f"{int(self.clock())}-{secrets.token_hex(4)}",
             "gaps": sorted(gaps),
-            "after": last if gaps else 0,
+            "after": self._beside.last_timestamp if gaps else 0,
             "as_of": None,
             "segments": 0,
             "rows": 0,
         }
         return Checkpoint(ShardState.PLANNED, snapshot=fields, updated_at=self.clock())
 
-    def _moved(self, control: Checkpoint, state: ShardState, fields: Mapping[str, Any]) -> Checkpoint:
+    def _advance(self, control: Checkpoint, state: ShardState, fields: Mapping[str, Any]) -> Checkpoint:
         return replace(control, state=state, snapshot=fields, updated_at=self.clock())
 
     # ------------------------------------------------------------------ segments
@@ -217,8 +233,8 @@ class Snapshots:
         checkpoint = self.checkpoints.get(name)
         return checkpoint is not None and checkpoint.state is ShardState.FINISHED
 
-    def open_ready(self, owned: set[int]) -> None:
-        """Open segments of ``owned``, after the fence, a few at a time; let go of what has ended."""
+    def open_ready_segments(self, owned: set[int]) -> None:
+        """Open segments of ``owned``, after the fence and a few at a time, and close those that are finished."""
         control = self.control
         current = self._segments(control) if control is not None and control.state is ShardState.READING else []
         names = {name for name, _ in current}
@@ -227,7 +243,7 @@ class Snapshots:
         if control is None or control.snapshot is None:
             return
         for name, number in current:
-            if len(self.open) >= _AT_ONCE:
+            if len(self.open) >= _OPEN_SEGMENTS:
                 return
             if name in self.open or self._has_finished(name):
                 continue
@@ -238,36 +254,36 @@ class Snapshots:
             fields = control.snapshot
             snapshot = Snapshot(fields["id"], fields["as_of"])
             position = committed.position if committed else None
-            reader = self.source.open_segment(Shard(name), snapshot, number, fields["segments"], position)
-            self.open[name] = self.pump.open(reader, key)
+            reader = self.tables.open(Segment(Shard(name), snapshot, number, fields["segments"], position))
+            self.open[name] = self.readers.open(reader, key, self)
             self._latest[name] = committed or Checkpoint(ShardState.PLANNED)
 
-    def forget(self, lost: set[int] | None = None) -> None:
-        """Close the open segments of ``lost`` partitions, or all."""
-        for name, reading in list(self.open.items()):
-            if lost is None or partition_of(reading.key) in lost:
+    def close_segments(self, lost: set[int] | None = None) -> None:
+        """Close the open segments of ``lost`` partitions, or all of them."""
+        for name, segment in list(self.open.items()):
+            if lost is None or partition_of(segment.key) in lost:
                 self._close(name)
 
     def _close(self, name: str) -> None:
-        self.pump.shut(self.open.pop(name))
+        self.readers.shut(self.open.pop(name))
         self._latest.pop(name, None)
 
     def checkpoint(self, page: Page) -> Checkpoint:
-        """What is known once ``page`` is on the topic."""
+        """Return the checkpoint that covers ``page``."""
         state = ShardState.FINISHED if page.finished else ShardState.READING
         after = replace(self._latest[page.shard.id], state=state, position=page.position, updated_at=self.clock())
         self._latest[page.shard.id] = after
         return after
 
-    def before_gap(self, page: Page) -> Checkpoint | None:
-        """Nothing can be lost of a table."""
+    def checkpoint_before_gap(self, page: Page) -> Checkpoint | None:
+        """Return None: a table has no gaps."""
         return None
 
     def check_tables(self, tables: Sequence[TableSchema]) -> None:
-        """Its pages are of the tables as the source has them."""
+        """A snapshot reads the tables as the source describes them."""
 
-    def note(self, page: Page) -> None:
-        """Nothing is told by a page of a snapshot."""
+    def confirm(self, page: Page) -> None:
+        """How far the stream is caught up does not depend on snapshots."""
 
     def list_soon(self) -> None:
         """Segments are not listed."""
@@ -275,7 +291,7 @@ class Snapshots:
     # ------------------------------------------------------------------ progress
 
     def progress(self) -> tuple[int, int] | None:
-        """Return rows read and rows estimated of the running snapshot, all workers'; None if none runs."""
+        """Return the rows read and estimated of the running snapshot, by all workers; None if none runs."""
         control = self.control
         if control is None or control.snapshot is None or control.state is not ShardState.READING:
             return None
@@ -285,17 +301,17 @@ class Snapshots:
             read += checkpoint.position["rows"] if checkpoint and checkpoint.position else 0
         return read, max(read, control.snapshot["rows"])
 
-    def tell(self, show: Show | None = None) -> None:
-        """Show the progress, or write it and an estimate to the log from time to time."""
+    def report_progress(self, show: Show | None = None) -> None:
+        """Show the progress or, from time to time, log it with an estimate."""
         now = self.clock()
-        if now - self._told < (_TELL_EVERY if show is None else _SHOW_EVERY):
+        if now - self._logged_at < (_LOG_EVERY if show is None else _SHOW_EVERY):
             return
         progress = self.progress()
         if show is not None:
-            self._told = now
+            self._logged_at = now
             show(self.source.name, progress)
         elif progress is not None:
-            self._told = now
+            self._logged_at = now
             self._log(*progress)
 
     def _log(self, read: int, rows: int) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from relay.engine.reader_pool import OpenShard
+from relay.engine.open_shard import OpenShard
+from relay.engine.snapshots import records_of
 from relay.engine.source_state import SourceState
 from relay.kafka.assignment import Assignment
 from relay.observe.status import Poll, SourceView, WorkerStatus
@@ -31,14 +32,14 @@ def take(
                 plan=source.plan,
                 checkpoints=dict(source.checkpoints),
                 listed=dict(source.lineage.listed),
-                listed_at=source.listings.listed_at,
-                wanted_at=source.listings.wanted_at,
+                listed_at=source.discovery.listed_at,
+                wanted_at=source.discovery.wanted_at,
                 resume_timestamp=source.resume_timestamp(),
                 low_watermark=source.low_watermark(),
                 open=_polls(source.open),
-                segments=_polls(source.snapshots.open),
-                snapshots=source.snapshots.stream,
-                rows=source.snapshots.progress(),
+                segments=_polls(source.snapshots.open) if source.snapshots is not None else {},
+                snapshots=records_of(source.stream),
+                rows=source.snapshots.progress() if source.snapshots is not None else None,
             )
             for source in sources
         ),
@@ -48,5 +49,5 @@ def take(
     )
 
 
-def _polls(readings: Mapping[str, OpenShard]) -> dict[str, Poll]:
-    return {name: Poll(each.polled, each.failures, each.error) for name, each in readings.items()}
+def _polls(shards: Mapping[str, OpenShard]) -> dict[str, Poll]:
+    return {name: Poll(each.polled, each.failures, each.error) for name, each in shards.items()}

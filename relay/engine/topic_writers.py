@@ -1,7 +1,7 @@
-"""The outboxes of all tables, also of those that appear, or change their columns, while the relay runs.
+"""The topic writers of all tables, also of those that appear, or change their columns, while the relay runs.
 
-An outbox belongs to one schema of one table. Pages of several shards may still be on either side of a change of
-columns, so all schemas of a table are kept, and each page says which it means.
+A writer belongs to one schema of one table. Pages of several shards may be on either side of a change of columns, so
+the writers of all schemas are kept, and each page says which schema it uses.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ Make = Callable[[TableSchema], TopicWriter]
 
 
 class TopicWriters(dict[tuple[str, str], TopicWriter]):
-    """By source and table, the outbox of the schema that holds now. ``make``: makes the outbox of a schema."""
+    """By source and table, the writer for the schema in use. ``make``: makes the writer of a schema."""
 
     def __init__(self, make: Make, tables: Iterable[TableSchema] = ()) -> None:
         super().__init__()
         self._make = make
         self._made: dict[TableSchema, TopicWriter] = {}
-        self.turn_to(tables)
+        self.use(tables)
 
-    def turn_to(self, tables: Iterable[TableSchema]) -> None:
+    def use(self, tables: Iterable[TableSchema]) -> None:
         """Use the schemas of ``tables`` from here on. Raises ``RelayError`` if one cannot be published."""
         for table in tables:
             place = table.source, table.table
             now = self.get(place)
             if now is None or now.table is not table:
-                self[place] = self._of(table)
+                self[place] = self._writer(table)
 
-    def _of(self, table: TableSchema) -> TopicWriter:
+    def _writer(self, table: TableSchema) -> TopicWriter:
         if table not in self._made:
             if len(self._made) >= _KEPT:
                 self._made.clear()
@@ -56,9 +56,9 @@ def open_topic_writers(
     schemas: Schemas,
     tables: Iterable[TableSchema],
 ) -> TopicWriters:
-    """Return outboxes for ``tables``, whose topics there are, and for others, whose topics will be made.
+    """Return writers for ``tables``, whose topics exist, and for tables to come, whose topics are made then.
 
-    ``schemas``: has to stay open for as long as the outboxes are used.
+    ``schemas`` has to stay open for as long as the writers are used.
     """
     entries = {entry.name: entry for entry in config.sources}
     dead_letters = config.internal("dead_letters")

@@ -1,7 +1,7 @@
-"""The worker: pages from the shards it owns become transactions on Kafka.
+"""The worker: publishes the pages of the shards it owns in Kafka transactions.
 
-One thread does everything here, in one loop: serve the group, fence what was gained, open shards, publish
-pages, commit. Reads happen in the pump's threads.
+One thread does everything here, in one loop: serve the group, fence gained partitions, open shards, publish pages,
+commit. Reads happen in the threads of the reader pool.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from functools import partial
 
 from relay.avro.registry import open_schemas
 from relay.config import Config
+from relay.engine.open_shard import OpenShard
 from relay.engine.open_source import open_sources
 from relay.engine.publishing import Publishing
-from relay.engine.reader_pool import OpenShard, ReaderPool
+from relay.engine.reader_pool import ReaderPool
+from relay.engine.snapshots import Snapshots
 from relay.engine.source_state import SourceState
 from relay.engine.status import take
 from relay.engine.topic_writers import TopicWriters, open_topic_writers
@@ -30,6 +32,7 @@ from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.kafka.limits import Limits
+from relay.kafka.producers import Producers
 from relay.kafka.publisher import Abandoned, Aborted, Fenced, Probe
 from relay.kafka.settings import KafkaSettings
 from relay.observe.bars import SnapshotBars
@@ -37,33 +40,34 @@ from relay.observe.observer import Observer
 from relay.observe.server import observing
 from relay.observe.status import WorkerStatus
 from relay.process.signals import Signals
-from relay.source import Page, Source
+from relay.source import Page, ReadResult, Source, UnknownShard, Unreadable
 
 log = logging.getLogger(__name__)
 
-STOP_PATIENCE = 8.0
-"""Seconds for which a stop waits for a broker that does not answer."""
+STOP_SECONDS = 8.0
+"""For how long a stop waits for a broker that does not answer."""
 
-_TURN = 0.05
-_LOOK_EVERY = 0.01
-"""Seconds between two looks at the group, the checkpoints and the sources while pages keep coming."""
+_TURN_SECONDS = 0.05
+_ASK_UNKNOWN_AGAIN = 1.0  # seconds
+_SERVE_EVERY = 0.01
+"""Seconds between two visits to the group, the checkpoints and the sources while pages keep arriving."""
 
-# Failures in a row of one shard that are told of: not each, and not only the first.
-_TELLING_FAILURES = {3, 10, 100, 1000, 10_000}
+# Consecutive failures of a shard that are logged as warnings.
+_WARN_AT_FAILURES = {3, 10, 100, 1000, 10_000}
 
 
 class Worker:
     """Relays ``sources`` until stopped or, if asked to, until caught up.
 
-    ``outboxes``: where the changes of (source, table) go. ``observer``: is told what happens.
-    ``probe``: called between the steps of a commit.
+    ``writers``: where the changes of (source, table) go. ``observer``: shows what happens. ``probe``: called between
+    the steps of a commit.
     """
 
     def __init__(
         self,
         settings: KafkaSettings,
         sources: Sequence[Source],
-        outboxes: TopicWriters,
+        writers: TopicWriters,
         *,
         observer: Observer,
         until_caught_up: bool = False,
@@ -77,13 +81,13 @@ class Worker:
         self.stopping: int | None = None
         self._reload: Callable[[], Config] | None = None
         self._stop_by = math.inf
-        self._looked_at = 0.0
+        self._served_at = 0.0
         self._is_done = False
-        # Taken from the pump and not published yet.
-        self._inbox: deque[tuple[OpenShard, Page]] = deque()
-        self._pump = ReaderPool()
+        # Taken from the reader pool and not published yet.
+        self._inbox: deque[tuple[OpenShard, ReadResult]] = deque()
+        self._readers = ReaderPool()
         self._view = CheckpointView(settings.client, settings.checkpoints)
-        self._sources = [SourceState(source, self._view, self._pump) for source in sources]
+        self._sources = [SourceState(source, self._view, self._readers) for source in sources]
         self._group = Assignment(
             settings.client, settings.group, self._view, transaction_timeout=settings.transaction_timeout
         )
@@ -91,50 +95,50 @@ class Worker:
             settings,
             self._group,
             self._view,
-            outboxes,
+            writers,
+            Producers(settings, probe=probe, stop_by=lambda: self._stop_by),
             metrics=observer.metrics,
-            probe=probe,
             stop_by=lambda: self._stop_by,
         )
 
     def stop(self, signum: int = signal.SIGTERM) -> None:
         """End after the open transaction. Safe to call from a signal handler."""
-        self._stop_by = time.monotonic() + STOP_PATIENCE
+        self._stop_by = time.monotonic() + STOP_SECONDS
         self.stopping = signum
 
     def reload(self, read: Callable[[], Config]) -> None:
-        """Take in the config that ``read`` gives, as far as sources can. Safe to call from a signal handler."""
+        """Apply the config that ``read`` returns, as far as the sources can. Safe to call from a signal handler."""
         self._reload = read
 
     def run(self) -> None:
-        """Relay. Raises ``RelayError`` on what is final; what is not committed is read again next time."""
+        """Relay until stopped. Raises ``RelayError`` on what is final; the next run repeats what is not committed."""
         try:
             self._check_plans()
             while self.stopping is None:
                 self._turn()
                 if self._is_done and not self._publishing.open:
                     break
-            self._commit_what_is_whole()
+            self._try_to_commit()
         finally:
             self._close()
 
     def _turn(self) -> None:
         self._observer.turn(self._status, fencing=bool(self._group.gained))
         try:
-            if (now := time.monotonic()) - self._looked_at >= _LOOK_EVERY:
-                self._looked_at = now
-                self._look()
-            # While a transaction is open its records are waited for: wait for no more, unless much comes.
-            if not self._inbox:  # I11: what is taken no longer counts against the pump's budget
-                self._inbox.extend(self._take(self._publishing.linger if self._publishing.open else _TURN))
+            if (now := time.monotonic()) - self._served_at >= _SERVE_EVERY:
+                self._served_at = now
+                self._serve()
+            # Do not keep the records of an open transaction waiting for more, unless much arrives.
+            if not self._inbox:  # I11: taken pages no longer count against the pool's budget
+                self._inbox.extend(self._take(self._publishing.linger if self._publishing.open else _TURN_SECONDS))
             idle = not self._inbox
             while self._inbox and not self._publishing.is_long:
                 self._publish(*self._inbox.popleft())
-            # As long as the work waiting: at once when nothing more waits, up to a bound under load.
+            # Commit at once when nothing more waits; under load the transaction grows up to a bound.
             if idle or not self._publishing.open or self._publishing.is_long:
                 self._publishing.commit()
         except (Aborted, NotAMember) as error:
-            log.info("the transaction was aborted (%s); its pages are published again", error)
+            log.info("the transaction was aborted (%s); publishing its pages again", error)
             for source in self._sources:
                 source.list_soon()  # the records of a listing may have been in it
             self._publish_again()
@@ -146,118 +150,130 @@ class Worker:
     def _status(self, fencing_since: float | None) -> WorkerStatus:
         return take(self._group, self._sources, fencing_since, self._publishing.unconfirmed_since)
 
-    def _take(self, timeout: float) -> list[tuple[OpenShard, Page]]:
-        """Take what was read. Raises what a reader raised, once what it gave before is committed.
+    def _take(self, timeout: float) -> list[tuple[OpenShard, ReadResult]]:
+        """Take what was read. Raises what a reader raised, after committing what it had read before.
 
-        A statement that is refused is passed by a reset to what follows it: what came before it must be out by then.
+        The way past a statement that is refused is a reset to a later position: what came before it must be published.
         """
         try:
-            return self._pump.take(timeout)
+            return self._readers.take(timeout)
         except RelayError:
-            self._commit_what_is_whole()
+            self._try_to_commit()
             raise
 
-    def _commit_what_is_whole(self) -> None:
-        """Commit before the end, if that can be done: what is aborted is read again by whoever starts next."""
+    def _try_to_commit(self) -> None:
+        """Commit before the end if possible: whoever starts next reads again what is aborted."""
         with suppress(Aborted, Fenced, NotAMember):
             self._publishing.commit()
 
-    def _look(self) -> None:
+    def _serve(self) -> None:
+        """Do everything that is due beside publishing pages."""
         self._serve_group()
         if self._reload is not None:
             read, self._reload = self._reload, None
-            self._take_in(read)
+            self._apply_config(read)
         self._view.poll()
-        self._look_after_sources()
+        self._serve_sources()
         self._publishing.watermarks(lambda: [(s.stream, s.low_watermark()) for s in self._sources])
         self._is_done = self.until_caught_up and all(source.is_caught_up() for source in self._sources)
 
-    def _take_in(self, read: Callable[[], Config]) -> None:
-        """Hand each source its entry of a config that was read again; a config that is wrong changes nothing."""
+    def _apply_config(self, read: Callable[[], Config]) -> None:
+        """Give each source its entry of a config that was read again. An invalid config changes nothing."""
         try:
             entries = {entry.name: entry for entry in read().sources}
         except RelayError as error:
-            log.error("the config is wrong, so it stays as it was: %s", error)
+            log.error("the config is invalid; keeping the current one: %s", error)
             return
         for source in self._sources:
             if (entry := entries.pop(source.source.name, None)) is None:
-                log.warning("source %s is no longer in the config: restart the relay", source.source.name)
+                log.warning(
+                    "source %s is no longer in the config; restart the relay to stop reading it", source.source.name
+                )
                 continue
             try:
                 source.source.reload(entry)
             except RelayError as error:
-                log.error("source %s stays as it was: %s", source.source.name, error)
+                log.error("source %s keeps its current settings: %s", source.source.name, error)
         for name in entries:
-            log.warning("source %s is new in the config: restart the relay", name)
+            log.warning("source %s is new in the config; restart the relay to read it", name)
 
     # ------------------------------------------------------------------ ownership
 
     def _check_plans(self) -> None:
-        """Refuse a config that its own checkpoints contradict, before anything is read."""
+        """Refuse a config that contradicts its checkpoints, before anything is read."""
         everything = range(topics.CHECKPOINT_PARTITIONS)
         if not self._view.read_to_end(everything, self._group.barrier_timeout):
-            raise Unavailable(f"{self.settings.checkpoints} cannot be read to its end")
+            raise self._unread_checkpoints()
         for source in self._sources:
-            source.go_back()
+            source.resume_previous_stream()
             source.check_plan()
+
+    def _unread_checkpoints(self) -> Unavailable:
+        return Unavailable(f"cannot read {self.settings.checkpoints} to its end in {self._group.barrier_timeout:.0f} s")
 
     def _serve_group(self) -> None:
         lost = self._group.poll()
         if lost:
             log.info("gave up %d partitions", len(lost))
             for source in self._sources:
-                source.forget(lost)
+                source.close_shards(lost)
             if self._publishing.open:
-                # In a rebalance every member's open transaction fails; this one may also hold what was lost.
+                # A rebalance fails the open transaction of every member, and this one may hold lost shards.
                 raise Aborted("partitions were taken away")
         if self._group.gained:
             self._publishing.commit()
             gained = self._group.fence()  # I3: barrier, then read; only after it are shards opened
-            # What is known of a segment means something only beside its snapshot's control record.
-            controls = {partition_of(source.snapshots.control_key) for source in self._sources}
+            # The record of a segment means nothing without the control record of its snapshot.
+            snapshots = [source.snapshots for source in self._sources if source.snapshots is not None]
+            controls = {partition_of(each.control_key) for each in snapshots}
             if gained and not self._view.read_to_end(controls, self._group.barrier_timeout):
-                raise Unavailable(f"{self.settings.checkpoints} cannot be read to its end")
+                raise self._unread_checkpoints()
             log.info("took over %d partitions", len(gained))
 
-    def _look_after_sources(self) -> None:
-        """Plan, discover and open shards, and write down what that brings: for all sources in one transaction."""
+    def _serve_sources(self) -> None:
+        """Plan, list and open shards, with the records that this needs: for all sources in one transaction."""
         unplanned = [source for source in self._sources if source.plan is None]
         if sum(map(self._plan, unplanned)):
             self._publishing.commit_and_see()
         planned = [source for source in self._sources if source.plan is not None]
         for source in planned:
-            source.check_plan()  # it may have been another worker's
-            source.settle()
-            if (plan := source.added_tables()) is not None and partition_of(source.plan_key) in self._group.owned:
+            source.check_plan()  # another worker may have made it
+            source.close_ended_shards()
+            if (plan := source.plan_with_new_tables()) is not None and partition_of(
+                source.plan_key
+            ) in self._group.owned:
                 self._publishing.record(source.plan_key, plan.to_json())
                 self._publishing.commit_and_see()
-        going = [source for source in planned if not source.go_on()]
-        listed = [source for source in going if source.discover()]
+        current = [source for source in planned if not source.advance_to_successor()]
+        listed = [source for source in current if source.poll_listing()]
         if listed:
-            self._publishing.commit_and_see()  # what a lost shard's checkpoint says is then the newest
+            self._publishing.commit_and_see()  # so that the view has the newest checkpoint of a shard that is gone
             for source in listed:
                 self._write_listing(source)
             self._publishing.commit_and_see()
-        for source in going:
-            source.open_ready(self._group.owned)
-            self._look_after_snapshots(source)
+        for source in current:
+            source.open_ready_shards(self._group.owned)
+            if source.snapshots is not None:
+                self._serve_snapshots(source, source.snapshots)
+            self._remove(source.resolved_gaps(self._group.owned))
 
     def _plan(self, source: SourceState) -> bool:
-        """Write the plan of ``source``, if that is this worker's to do; return whether it did."""
+        """Write the plan of ``source`` if this worker owns it. Return whether it did."""
         if partition_of(source.plan_key) not in self._group.owned:
-            if source.is_stranded():
+            if source.warns_of_no_plan():
                 log.warning(
-                    "source %s: no worker has planned it: does the config of each one have it?", source.source.name
+                    "source %s: no worker has planned it yet; check that the config of every worker has this source",
+                    source.source.name,
                 )
             return False
-        if source.waits:
+        if source.is_waiting:
             return False
         try:
             plan, gap = source.make_plan()
         except Unavailable as error:
             if not source.replaces:
                 raise
-            source.wait(error)
+            source.retry_later(error)
             return False
         if gap is not None:
             self._publishing.gap(source.source, gap)
@@ -265,34 +281,34 @@ class Worker:
         return True
 
     def _write_listing(self, source: SourceState) -> None:
-        lost, prunable = source.ended(self._group.owned)
-        for key, (checkpoint, gap) in lost.items():
+        owned = self._group.owned
+        for key, (checkpoint, gap) in source.gone_shards(owned).items():
             self._publishing.gap(source.source, gap)
             self._publishing.record(key, checkpoint.to_json())
-        for key in prunable:
+        for key in source.prunable(owned):
             self._publishing.record(key, None)
-        for key, checkpoint in source.planned(self._group.owned).items():
+        for key, checkpoint in source.first_checkpoints(owned).items():
             self._publishing.record(key, checkpoint.to_json())
 
-    def _look_after_snapshots(self, source: SourceState) -> None:
-        snapshots, owned = source.snapshots, self._group.owned
-        if partition_of(snapshots.control_key) in owned and (step := source.snapshot_step()) is not None:
+    def _serve_snapshots(self, source: SourceState, snapshots: Snapshots) -> None:
+        owned = self._group.owned
+        if partition_of(snapshots.control_key) in owned and (step := snapshots.next_step()) is not None:
             control, mark = step
             if mark is not None:
                 for change in snapshots.mark(control, mark):
                     self._publishing.everywhere(change, source.resume_timestamp())
             self._publishing.record(snapshots.control_key, control.to_json())
             self._publishing.commit_and_see()
-        if prunable := snapshots.prunable(owned):
-            for key in prunable:
+        self._remove(snapshots.prunable(owned))
+        snapshots.open_ready_segments(owned)
+        snapshots.report_progress(self._observer.bars.show if self._observer.bars else None)
+
+    def _remove(self, keys: list[bytes]) -> None:
+        """Remove records of ``checkpoints``."""
+        if keys:
+            for key in keys:
                 self._publishing.record(key, None)
             self._publishing.commit_and_see()
-        if dealt_with := source.dealt_with(owned):
-            for key in dealt_with:
-                self._publishing.record(key, None)
-            self._publishing.commit_and_see()
-        snapshots.open_ready(owned)
-        snapshots.tell(self._observer.bars.show if self._observer.bars else None)
 
     def _publish_again(self) -> None:
         try:
@@ -301,54 +317,54 @@ class Worker:
             self._start_over(error)
 
     def _start_over(self, reason: Fenced) -> None:
-        """Forget all that is not committed: the fate of the last transaction must be read from Kafka."""
+        """Drop everything that is not committed: only Kafka knows whether the last transaction is."""
         log.warning("fenced (%s); starting over from the committed checkpoints", reason)
         for source in self._sources:
-            source.forget()
+            source.close_shards()
         self._inbox.clear()
         self._group.refence()
         self._publishing.start_over(under_a_new_name=not isinstance(reason, Abandoned))
 
-    def _publish(self, reading: OpenShard, page: Page) -> None:
-        reads = (each for source in self._sources for each in (source, source.snapshots))
-        source = next((each for each in reads if each.open.get(page.shard.id) is reading), None)
-        if source is None:
-            return  # closed since it was read
-        self._observer.metrics.read(source.source.name, page)
-        if page.gone:
-            if source.source.has_journals:
-                self._commit_what_is_whole()
-                raise RelayError(
-                    f"source {source.source.name}: shard {page.shard.id} is no longer there, and no journal told what "
-                    "follows it: it was resharded and removed before it was read to its end. `relay reset CONFIG "
-                    f"{source.source.name} --to ...` begins with the shards that there are, and records what is skipped"
+    def _publish(self, shard: OpenShard, result: ReadResult) -> None:
+        if shard.closed:
+            return  # since it was read
+        source = shard.owner.source
+        self._observer.metrics.read(source.name, result)
+        match result:
+            case Page():
+                if not result.finished:
+                    self._readers.again(shard, shard.wait_after(result, self._readers.longest_wait))
+                self._publishing.page(shard, result)
+            case Unreadable():
+                wait = shard.wait_after(result)
+                log.log(
+                    logging.WARNING if shard.failures in _WARN_AT_FAILURES else logging.DEBUG,
+                    "source %s: shard %s cannot be read, failure %d in a row: %s; retrying in %.1f s",
+                    source.name,
+                    result.shard.id,
+                    shard.failures,
+                    result.reason,
+                    wait,
                 )
-            source.list_soon()  # lost for good once two listings lack it
-            self._pump.again(reading, 1.0)
-            return
-        if page.failed is not None:
-            again = reading.wait_after(page)
-            log.log(
-                logging.WARNING if reading.failures in _TELLING_FAILURES else logging.DEBUG,
-                "source %s: shard %s cannot be read, %d times in a row: %s; trying again in %.1f s",
-                source.source.name,
-                page.shard.id,
-                reading.failures,
-                page.failed,
-                again,
-            )
-            self._pump.again(reading, again)
-            return
-        if not page.finished:
-            self._pump.again(reading, reading.wait_after(page, self._pump.longest_wait))
-        self._publishing.page(source, reading, page)
+                self._readers.again(shard, wait)
+            case UnknownShard():
+                if source.has_journals:
+                    self._try_to_commit()
+                    raise RelayError(
+                        f"source {source.name}: shard {result.shard.id} no longer exists, and no journal says which "
+                        "shards continue it: it was resharded and removed before it was read to its end. Run "
+                        f"`relay reset CONFIG {source.name} --to ...` to begin with the existing shards and record "
+                        "what that skips"
+                    )
+                shard.owner.list_soon()  # two listings without it make it gone
+                self._readers.again(shard, _ASK_UNKNOWN_AGAIN)
 
     def _close(self) -> None:
         with suppress(Aborted, Fenced, RelayError):
             self._publishing.close()
-        self._group.close()  # at once, for whoever takes over: reads under way may take long to end
+        self._group.close()  # first, so that others take over at once: reads under way may take long
         self._view.close()
-        self._pump.close()
+        self._readers.close()
         for source in self._sources:
             source.close()
 
@@ -361,10 +377,10 @@ def run(
     probe: Probe | None = None,
     reload: Callable[[], Config] | None = None,
 ) -> None:
-    """Relay what ``config`` says, until SIGTERM (returns) or SIGINT (raises ``KeyboardInterrupt``).
+    """Relay the sources of ``config`` until SIGTERM (returns) or SIGINT (raises ``KeyboardInterrupt``).
 
-    ``settings``: of the Kafka clients, those of the config unless given. ``reload``: reads the config again, on
-    SIGHUP. Raises ``RelayError``. Call it from the main thread, for the signals' sake.
+    ``settings``: of the Kafka clients, instead of the config's. ``reload``: reads the config again on SIGHUP. Raises
+    ``RelayError``. Has to be called from the main thread, since it handles signals.
     """
     with Signals() as signals, observing(config) as observer, ExitStack() as opened:
         sources = open_sources(config)
@@ -375,14 +391,14 @@ def run(
         settings = settings or KafkaSettings.of(config)
         limits = Limits.of(found, settings.producer)
         settings = replace(settings, producer=limits.producer(settings.producer))
-        # Open for as long as tables may change.
+        # Open as long as tables may change.
         schemas = opened.enter_context(closing(open_schemas(config)))
         tables = [table for source in sources for table in source.tables()]
-        outboxes = open_topic_writers(config, admin, limits, settings, schemas, tables)
+        writers = open_topic_writers(config, admin, limits, settings, schemas, tables)
         worker = Worker(
             settings,
             sources,
-            outboxes,
+            writers,
             observer=observer,
             until_caught_up=until_caught_up,
             probe=probe,
@@ -391,7 +407,7 @@ def run(
         if reload is not None:
             signals.reload = partial(worker.reload, reload)
         observer.bars = SnapshotBars.of_terminal()
-        # What is made from here on lives for the time of a page and has hardly any cycles.
+        # Objects made from here on live as long as a page and have hardly any cycles.
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)
         try:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet, parse
-from relay.lineage import Checkpoint, Gap, Journal, Shard, StreamId
+from relay.lineage import Gap, Journal, StreamId
 from relay.mysql.binlog.events import BinlogEvent
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import ServerConnection
@@ -25,7 +25,7 @@ from relay.mysql.layouts import Layouts
 from relay.mysql.positions import TimestampMap
 from relay.mysql.servers import LostPosition, ReadableServer, ShardServers, role_of
 from relay.mysql.transactions import ShardTransactions
-from relay.source import Page
+from relay.source import Opening, Page, ReadResult, Unreadable
 
 log = logging.getLogger(__name__)
 
@@ -65,26 +65,23 @@ class BinlogShardReader:
     def __init__(
         self,
         stream: StreamId,
-        shard: Shard,
+        opening: Opening,
         servers: ShardServers,
         layouts: Layouts,
         *,
-        start: Mapping[str, Any],
-        checkpoint: Checkpoint | None,
-        floor: int,
         events: OpenEvents | None = None,
         end: End | None = None,
         times: TimestampMap | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.stream = stream
-        self.shard = shard
+        self.shard = shard = opening.shard
         self.servers = servers
         self.layouts = layouts
         self.clock = clock
-        position = checkpoint.position if checkpoint is not None and checkpoint.position is not None else start
+        position = opening.resume
         self.transactions = ShardTransactions(
-            stream, shard.id, layouts, position, floor, times or TimestampMap(), self._beat
+            stream, shard.id, layouts, position, opening.floor, times or TimestampMap(), self._beat
         )
         self._open_events: OpenEvents = events or self._binlog
         self._end = end
@@ -115,7 +112,7 @@ class BinlogShardReader:
 
     # ------------------------------------------------------------------ pages
 
-    def read(self) -> Page:
+    def read(self) -> ReadResult:
         """Return the next page. Raises ``RelayError`` on what is final."""
         if self._fault is not None:
             raise self._fault
@@ -160,7 +157,7 @@ class BinlogShardReader:
         if not page.changes and self._fault is not None:
             raise self._fault
         if not page.changes and failed is not None:
-            return Page(self.shard, [], page.position, None, None, begun, failed=failed)
+            return Unreadable(self.shard, begun, failed)
         self._look(is_idle)
         return page
 

@@ -7,13 +7,13 @@ import logging
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
-from relay.change import Snapshot
 from relay.config.fields import StartAtGtids, host_port
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.gtid import GtidSet, parse
@@ -30,7 +30,7 @@ from relay.mysql.reader import BinlogShardReader, Events, OpenEvents
 from relay.mysql.reshard import HandingOver, begin_of_target, first_shards, hop_of, unfinished
 from relay.mysql.servers import ShardServers, role_of
 from relay.mysql.start import TooOld, executed_before
-from relay.source import ShardReader, StartingPoints
+from relay.source import Opening, ShardReader, StartingPoints
 from relay.sql.statements import classify
 from relay.sql.tables import Table
 from relay.table import Column, TableSchema
@@ -45,14 +45,13 @@ class MySQLSource:
     """Reads the binlogs of one database. ``connect`` comes first."""
 
     has_journals = True
-    snapshot_margin = 0.0
+    snapshots = None
 
     def __init__(self, config: MySQLConfig) -> None:
         self.config = config
         self.name = config.name
         self.start = str(config.start)
         self.on_gap: Literal["fail", "skip", "resnapshot"] = config.on_gap
-        self.snapshot: Literal["none", "initial"] = "none"
         self.stream = StreamId(config.name, config.database)
         self.layouts = Layouts(config)
         self._checkpoints = CheckpointTable.named(config.reshard_checkpoint_table)
@@ -118,62 +117,42 @@ class MySQLSource:
     def config_hash(self) -> str:
         return hashlib.blake2b(orjson.dumps(["mysql", self.config.database]), digest_size=8).hexdigest()
 
-    def take_heads(self, shards: Sequence[Shard]) -> None:
-        """A position that ``begin`` asks for is exact."""
-
-    def begin(self, shards: Sequence[Shard], now: float) -> StartingPoints:
-        names = [shard.name for shard in shards]
+    def starting_points(self, shards: Sequence[Shard], clock: Callable[[], float]) -> StartingPoints:
+        names, now = [shard.name for shard in shards], clock()
         if isinstance(self.config.start, StartAtGtids):
-            return StartingPoints(self._given(self.config.start.positions, names))
+            return StartingPoints(self._given(self.config.start.positions, names), now)
         since = self.config.start_time(now)
         starts = {name: self._current(name) if since is None else self._since(name, since) for name in names}
-        return StartingPoints({name: {"gtid": executed.position} for name, executed in starts.items()})
+        return StartingPoints({name: {"gtid": executed.position} for name, executed in starts.items()}, now)
 
     def shards(self) -> list[Shard]:
         keyrange = KeyRange.parse(self.config.keyrange)
         return [Shard(name) for name in first_shards(keyrange, list(self._shards))]
 
-    def open(
-        self,
-        shard: Shard,
-        start: Mapping[str, Any],
-        checkpoint: Checkpoint | None,
-        floor: int,
-        read_until: float,
-        parents: Mapping[str, Checkpoint],
-    ) -> ShardReader:
-        """Open a shard. Not reached before a position is known: ``read_until`` is not needed to find losses."""
+    def open(self, opening: Opening) -> ShardReader:
+        """Open a shard, which always has a position: ``read_until`` is not needed to find gaps."""
+        shard, start, parents = opening.shard, opening.start, opening.parents
         if shard.name not in self._shards:
             raise RelayError(
                 f"source {self.name}: shard {shard.name} is not read to its end, and `shards` does not list it (any "
                 "more): list it with its servers, before the shards that take its place"
             )
-        is_new = checkpoint is None or checkpoint.position is None
+        is_new = opening.position is None
         if is_new and start.get("type") == "reshard":
             start = {"gtid": begin_of_target(shard.name, parents).position}
+            opening = replace(opening, start=start)
         if is_new and "gtid" not in start:
             raise RelayError(f"source {self.name}: shard {shard.name} has no position to begin at, but {dict(start)}")
         events = self._replicated(parents) if shard.parents else None
         return BinlogShardReader(
             self.stream,
-            shard,
+            opening,
             self._servers(shard.name),
             self.layouts,
-            start=start,
-            checkpoint=checkpoint,
-            floor=floor,
             events=events,
             end=HandingOver(shard.name, lambda: list(self._shards), self._any, self._checkpoints),
             times=self._times_of(shard.name),
         )
-
-    def measure(self) -> tuple[int, int]:
-        raise RelayError(f"source {self.name}: binlogs hold no snapshot")
-
-    def open_segment(
-        self, shard: Shard, snapshot: Snapshot, segment: int, segments: int, position: Mapping[str, Any] | None
-    ) -> ShardReader:
-        raise RelayError(f"source {self.name}: binlogs hold no snapshot")
 
     # ------------------------------------------------------------------ where reading begins
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from relay.source import Page
+from relay.source import Page, ReadResult, Unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,11 +257,11 @@ class Metrics:
         ):  # fmt: skip
             counter.labels(name)
 
-    def read(self, source: str, page: Page) -> None:
+    def read(self, source: str, page: ReadResult) -> None:
         """Count a read of a shard, or of a segment of a snapshot."""
-        if page.failed is not None:
+        if isinstance(page, Unreadable):
             self._failed.labels(source).inc()
-        elif page.records:
+        elif isinstance(page, Page) and page.records:
             self._records.labels(source).inc(page.records)
 
     def page(self, source: str, page: Page, size: int) -> None:

@@ -94,4 +94,4 @@ def accept(config: Config, gap_id: str, decision: Decision) -> ListedGap:
 
 
 def _losses(view: CheckpointView, config: Config) -> list[PendingGap]:
-    return [loss for entry in config.sources for loss in gap_decisions.every_loss(view, entry.name)]
+    return [loss for entry in config.sources for loss in gap_decisions.all_pending_gaps(view, entry.name)]

@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from hashlib import blake2b
-from typing import Any
 
 import orjson
 
 from relay.change import Snapshot
 from relay.errors import RelayError, Unavailable
-from relay.lineage import Checkpoint, Gap, Shard, StreamId
-from relay.source import Page
+from relay.lineage import Gap, StreamId
+from relay.source import Opening, Page, ReadResult, UnknownShard, Unreadable
 from relay.vitess.call import Call
 from relay.vitess.client import CURRENT, EVERY, Vtgate
 from relay.vitess.events import Broken, ShardEvents
@@ -44,30 +43,26 @@ class VitessShardReader:
         self,
         vtgate: Vtgate,
         stream: StreamId,
-        shard: Shard,
+        opening: Opening,
         tables: Tables,
         settings: VStreamSettings,
         *,
-        start: Mapping[str, Any],
-        checkpoint: Checkpoint | None,
-        floor: int,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.vtgate = vtgate
         self.stream = stream
-        self.shard = shard
+        self.shard = shard = opening.shard
         self.tables = tables
         self.settings = settings
         self.clock = clock
         self.qualified = stream.qualified(shard.id)
         space, _, self.name = shard.name.rpartition("/")
         self.keyspace = space or settings.keyspace
-        position = checkpoint.position if checkpoint is not None else None
         # What the last page that was returned led to.
-        self.place = VStreamPosition.of(position if position is not None else start, self.qualified)
-        self.floor = floor
-        self.token = checkpoint.token if checkpoint is not None else None
-        named = orjson.dumps([stream.source, stream.label, shard.id, dict(start)], option=orjson.OPT_SORT_KEYS)
+        self.place = VStreamPosition.of(opening.resume, self.qualified)
+        self.floor = opening.floor
+        self.token = opening.checkpoint.token if opening.checkpoint is not None else None
+        named = orjson.dumps([stream.source, stream.label, shard.id, dict(opening.start)], option=orjson.OPT_SORT_KEYS)
         self._snapshot = blake2b(named, digest_size=8).hexdigest()
         # Tables that were copied, at least in part, and are not there any more.
         self._gone: set[str] = set()
@@ -107,7 +102,7 @@ class VitessShardReader:
 
     # ------------------------------------------------------------------ pages
 
-    def read(self) -> Page:
+    def read(self) -> ReadResult:
         """Return the next page. Raises ``RelayError`` on what is final."""
         begun = self.clock()
         if self._end is not None:
@@ -117,7 +112,7 @@ class VitessShardReader:
         if self._fault is not None:
             raise self._fault
         if self._call is None and (wait := self._too_early(begun)) > 0:
-            return self._nothing(begun, failed=f"rows copied now could not replace what came last: in {wait:.0f} s")
+            return Unreadable(self.shard, begun, f"rows copied now could not replace what came last: in {wait:.0f} s")
         try:
             if self._call is None:
                 self._open()
@@ -127,10 +122,10 @@ class VitessShardReader:
                 return self._ended(ended, begun)
         except Broken as error:
             self._hang_up()
-            return self._nothing(begun, failed=f"its stream made no sense, and is read again: {error}")
+            return Unreadable(self.shard, begun, f"its stream made no sense, and is read again: {error}")
         except Unavailable as error:
             self._hang_up()
-            return self._nothing(begun, failed=f"a new table cannot be looked up: {error}")
+            return Unreadable(self.shard, begun, f"a new table cannot be looked up: {error}")
         except RelayError as error:
             if self.place.copied is not None or not self._has_something():
                 raise
@@ -140,7 +135,7 @@ class VitessShardReader:
         page = self._page(begun)
         return page if page.changes or page.finished else self._watched(page)
 
-    def _watched(self, page: Page) -> Page:
+    def _watched(self, page: Page) -> ReadResult:
         """Return ``page``, which has nothing, or the reason why there is nothing although there should be."""
         try:
             why = self.watch.verdict(self.place, self._events.moved, page.begun)
@@ -151,7 +146,7 @@ class VitessShardReader:
         if why is None:
             return page
         self._hang_up()
-        return self._nothing(page.begun, failed=why)
+        return Unreadable(self.shard, page.begun, why)
 
     def _read(self) -> None:
         """Take events in until there is enough for a page, or no more has come."""
@@ -250,11 +245,8 @@ class VitessShardReader:
             self._end = page
         return page
 
-    def _nothing(self, begun: float, *, gone: bool = False, failed: str | None = None) -> Page:
-        position = self.place.to_json()
-        return Page(
-            self.shard, [], position, self.token, None, begun, gone=gone, failed=failed, reached=self.watch.reached
-        )
+    def _nothing(self, begun: float) -> Page:
+        return Page(self.shard, [], self.place.to_json(), self.token, None, begun, reached=self.watch.reached)
 
     # ------------------------------------------------------------------ the stream
 
@@ -348,7 +340,7 @@ class VitessShardReader:
         self._left = iter(())
         self._cut = None
 
-    def _copied(self, begun: float) -> Page:
+    def _copied(self, begun: float) -> ReadResult:
         """A table is copied: the page that ends it. What follows is another stream."""
         if self.settings.tables is None:
             # What was made meanwhile is in no stream yet.
@@ -356,7 +348,7 @@ class VitessShardReader:
                 self._names += [table for table in self.tables.found() if table not in self._names]
             except Unavailable as error:
                 self._hang_up()
-                return self._nothing(begun, failed=f"the tables that are still to be copied are not known: {error}")
+                return Unreadable(self.shard, begun, f"the tables that are still to be copied are not known: {error}")
         page = self._page(begun)
         self._hang_up()
         before = self.place.copied or ()
@@ -367,7 +359,7 @@ class VitessShardReader:
         log.info("%s: copied %s", self.qualified, done[-1])
         return replace(page, position=self.place.to_json())
 
-    def _ended(self, ended: CallEnded, begun: float) -> Page:
+    def _ended(self, ended: CallEnded, begun: float) -> ReadResult:
         """The stream is over, and everything that it gave is in pages. Raises ``RelayError`` on what is final."""
         self._hang_up()
         kind = ending(ended)
@@ -376,7 +368,7 @@ class VitessShardReader:
         if kind is Ending.UNKNOWN_SHARD:
             missing = unknown_shard(ended)
             if missing == self.name:
-                return self._nothing(begun, gone=True)
+                return UnknownShard(self.shard, begun)
             self._not_there.add(missing)
             return self._nothing(begun)
         if kind in (Ending.NO_TABLE, Ending.FINAL) and self.place.copied is not None:
@@ -384,7 +376,7 @@ class VitessShardReader:
                 if self._let_go(self.tables.found()):
                     return self._nothing(begun)
             except Unavailable as error:
-                return self._nothing(begun, failed=f"{ended}; which tables there are is not known: {error}")
+                return Unreadable(self.shard, begun, f"{ended}; which tables there are is not known: {error}")
         if kind is Ending.DENIED:
             raise Unavailable(f"vtgate {self.vtgate.address} refuses us: {ended}: check `user` and `password`")
         if kind is Ending.FINAL:
@@ -396,10 +388,10 @@ class VitessShardReader:
             return self._lose(begun)
         if kind is Ending.MISMATCH:
             behind = self.watch.mismatched(self.place, self.settings.wait)
-            return self._nothing(begun, failed=behind or str(ended))
-        return self._nothing(begun, failed=str(ended))
+            return Unreadable(self.shard, begun, behind or str(ended))
+        return Unreadable(self.shard, begun, str(ended))
 
-    def _widen(self, ended: CallEnded, begun: float) -> Page:
+    def _widen(self, ended: CallEnded, begun: float) -> ReadResult:
         """Open the stream again with the other shards that a reshard has joined; their events are dropped.
 
         vtgate tells of a journal only if all of its participants are in the stream, or by luck.
@@ -410,17 +402,17 @@ class VitessShardReader:
         self._races += others <= self._others
         self._others |= others
         if self._races > _RACES:
-            return self._nothing(begun, failed=f"its journal does not come: {ended}")
+            return Unreadable(self.shard, begun, f"its journal does not come: {ended}")
         return self._nothing(begun)
 
     # ------------------------------------------------------------------ losses
 
-    def _lose(self, begun: float) -> Page:
+    def _lose(self, begun: float) -> ReadResult:
         """I9: the page of a loss, once it is known where reading goes on: at the head, there is no older place."""
         head = self.watch.head(self.settings.wait)
         if head is None:
-            return self._nothing(
-                begun, failed=f"{self._lost}; nor is it known where it stands: {self.watch.head_failed}"
+            return Unreadable(
+                self.shard, begun, f"{self._lost}; nor is it known where it stands: {self.watch.head_failed}"
             )
         lost_from = self.place.to_json()
         self.place = replace(self.place, executed=head.position, transaction="", done={})

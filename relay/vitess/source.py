@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
-from relay.change import Snapshot
 from relay.config.fields import StartAtGtids
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.keyrange import KeyRange, shards_covering
-from relay.lineage import Checkpoint, Shard, StreamId
-from relay.source import ShardReader, StartingPoints
+from relay.lineage import Shard, StreamId
+from relay.source import Opening, ShardReader, StartingPoints
 from relay.sql.definitions import Definition, ask
 from relay.sql.layouts import LayoutCache, SkippedTables
 from relay.sql.tables import Row, Table, lay_out
@@ -52,8 +51,7 @@ class VitessSource:
     """Reads the shards of one keyspace. ``connect`` comes first."""
 
     has_journals = True
-    snapshot: Literal["none", "initial"] = "none"
-    snapshot_margin = 0.0
+    snapshots = None  # rows are copied by `start: copy`
 
     def __init__(self, config: VitessConfig) -> None:
         self.config = config
@@ -87,7 +85,7 @@ class VitessSource:
 
     def reload(self, entry: VitessConfig) -> None:
         if entry != self.config:
-            raise ConfigError("what it is told has changed in the config: restart the relay")
+            raise ConfigError("this source's settings changed; restart the relay to apply them")
 
     def connect(self, label: str | None = None) -> StreamId:
         if label not in (None, self.config.keyspace):
@@ -142,54 +140,32 @@ class VitessSource:
         identity = orjson.dumps(["vitess", self.config.keyspace])
         return hashlib.blake2b(identity, digest_size=8).hexdigest()
 
-    def take_heads(self, shards: Sequence[Shard]) -> None:
-        """Heads are positions here, and taken with the plan."""
-
     def shards(self) -> list[Shard]:
         return [Shard(name) for name in self._shards]
 
-    def begin(self, shards: Sequence[Shard], now: float) -> StartingPoints:
-        names = [shard.name for shard in shards]
+    def starting_points(self, shards: Sequence[Shard], clock: Callable[[], float]) -> StartingPoints:
+        names, now = [shard.name for shard in shards], clock()
         start = self.config.start
         if start == "copy":
-            return StartingPoints({name: {"type": "copy", "since": now} for name in names})
+            return StartingPoints({name: {"type": "copy", "since": now} for name in names}, now)
         if isinstance(start, StartAtGtids):
             if set(start.positions) != set(names):
                 raise ConfigError(
                     f"source {self.name}: `start` names the shards {', '.join(sorted(start.positions))}, and key range "
                     f"{self.config.keyrange} has {', '.join(names)}"
                 )
-            return StartingPoints({name: {"gtid": start.positions[name]} for name in names})
+            return StartingPoints({name: {"gtid": start.positions[name]} for name in names}, now)
         # I4: `current` is where a shard stands now, written down before anything of it is read.
-        return StartingPoints({name: {"gtid": self._head(name)} for name in names})
+        return StartingPoints({name: {"gtid": self._head(name)} for name in names}, now)
 
-    def open(
-        self,
-        shard: Shard,
-        start: Mapping[str, Any],
-        checkpoint: Checkpoint | None,
-        floor: int,
-        read_until: float,
-        parents: Mapping[str, Checkpoint],
-    ) -> ShardReader:
+    def open(self, opening: Opening) -> ShardReader:
         return VitessShardReader(
             self._vtgate,
             StreamId(self.name, self.config.keyspace),
-            shard,
+            opening,
             Tables(self.layout, self._layouts, self._found),
             self._settings,
-            start=start,
-            checkpoint=checkpoint,
-            floor=floor,
         )
-
-    def measure(self) -> tuple[int, int]:
-        raise RelayError(f"source {self.name}: rows are copied by `start: copy`, not by a snapshot")
-
-    def open_segment(
-        self, shard: Shard, snapshot: Snapshot, segment: int, segments: int, position: Mapping[str, Any] | None
-    ) -> ShardReader:
-        raise RelayError(f"source {self.name}: rows are copied by `start: copy`, not by a snapshot")
 
     def _lay_out(self, table: str, columns: tuple[Column, ...], primary: Sequence[str]) -> Table | None:
         """Return how rows of ``table`` are laid out and keyed; None if it is not wanted.

@@ -10,7 +10,7 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -18,16 +18,16 @@ from typing import Any, Literal
 import orjson
 
 from relay.avro.registry import open_schemas
-from relay.change import Change, Snapshot, Transaction
+from relay.change import Change, Transaction
 from relay.config import Config
 from relay.engine.topic_writers import TopicWriters
 from relay.engine.worker import Worker
 from relay.kafka import topics
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import TopicWriter
-from relay.lineage import Checkpoint, Shard, StreamId
+from relay.lineage import Shard, StreamId
 from relay.observe.observer import Observer
-from relay.source import Page, ShardReader, StartingPoints
+from relay.source import Opening, Page, ShardReader, StartingPoints
 from relay.table import TableSchema
 from relay.token import EventToken
 from tests.benchmarks.changes import STREAM, TABLE, change
@@ -80,8 +80,7 @@ class FedSource:
     name = STREAM.source
     start = "trim_horizon"
     on_gap: Literal["fail", "skip", "resnapshot"] = "fail"
-    snapshot: Literal["none", "initial"] = "none"
-    snapshot_margin = 0.0
+    snapshots = None
 
     def __init__(self, feed: Feed) -> None:
         self.feed = feed
@@ -114,33 +113,14 @@ class FedSource:
     def config_hash(self) -> str:
         return "fed"
 
-    def take_heads(self, shards: Sequence[Shard]) -> None:
-        """All of it is wanted."""
-
-    def begin(self, shards: Sequence[Shard], now: float) -> StartingPoints:
-        return StartingPoints({shard.id: {"type": "trim_horizon"} for shard in shards})
+    def starting_points(self, shards: Sequence[Shard], clock: Callable[[], float]) -> StartingPoints:
+        return StartingPoints({shard.id: {"type": "trim_horizon"} for shard in shards}, clock())
 
     def shards(self) -> list[Shard]:
         return [Shard(f"shard-{number:04}") for number in range(self.feed.shards)]
 
-    def open(
-        self,
-        shard: Shard,
-        start: Mapping[str, Any],
-        checkpoint: Checkpoint | None,
-        floor: int,
-        read_until: float,
-        parents: Mapping[str, Checkpoint],
-    ) -> ShardReader:
-        return FedReader(self, shard)
-
-    def measure(self) -> tuple[int, int]:
-        raise NotImplementedError("there is no table behind it")
-
-    def open_segment(
-        self, shard: Shard, snapshot: Snapshot, segment: int, segments: int, position: Mapping[str, Any] | None
-    ) -> ShardReader:
-        raise NotImplementedError("there is no table behind it")
+    def open(self, opening: Opening) -> ShardReader:
+        return FedReader(self, opening.shard)
 
     def page(self, shard: Shard, first: int, size: int) -> list[Change]:
         """Return ``size`` changes from the ``first`` on; copies, since the worker writes to them."""

@@ -16,7 +16,9 @@ from relay.config import DynamoDBConfig
 from relay.dynamodb.source import DynamoDBSource
 from relay.errors import Unavailable
 from relay.lineage import Shard
+from relay.source import Opening, Segment
 from tests.dynamodb.items import carried, item_of, with_base64
+from tests.reads import read_page
 
 pytestmark = pytest.mark.services
 
@@ -120,10 +122,10 @@ def opened(dynamodb: Any, table: str, columns: dict[str, str] | None) -> DynamoD
 
 def read(source: DynamoDBSource, count: int) -> list[Change]:
     (shard,) = source.shards()
-    reader = source.open(shard, {"type": "trim_horizon"}, None, 0, time.time(), {})
+    reader = source.open(Opening(shard, {"type": "trim_horizon"}, read_until=time.time()))
     changes: list[Change] = []
     while len(changes) < count:
-        changes += reader.read().changes
+        changes += read_page(reader).changes
     source.close()
     return changes
 
@@ -192,7 +194,7 @@ def test_the_rows_of_a_snapshot_are_as_those_of_changes(
         database.put_item(TableName=unique, Item=written)
     source = opened(dynamodb, unique, columns)
     kinds = {column.name: column.type for column in source.table.row or ()}
-    page = source.open_segment(Shard("snapshot"), Snapshot("s-1", 1), 0, 1, None).read()
+    page = read_page(source.snapshots.open(Segment(Shard("snapshot"), Snapshot("s-1", 1), 0, 1)))
     source.close()
     assert page.finished
     assert page.size > 500

@@ -1,22 +1,268 @@
-"""What is published of losses."""
+"""The commit path: what is in a transaction, what happens after an abort, and when a gap is reported."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any, cast
 
+import pytest
+
+from relay.change import Change, Images, Operation
+from relay.engine.open_shard import OpenShard
 from relay.engine.publishing import Publishing
-from relay.lineage import Checkpoint, Gap, ShardState, StreamId
+from relay.engine.topic_writers import TopicWriters
+from relay.errors import RelayError
+from relay.kafka.checkpoints import partition_of
+from relay.kafka.publisher import Aborted, Fenced
+from relay.kafka.settings import KafkaSettings
+from relay.lineage import Checkpoint, Gap, Shard, ShardState, StreamId
+from relay.observe.metrics import Metrics
+from relay.source import Page
+from relay.table import KeyColumn, TableSchema
+
+STREAM = StreamId("orders", "label")
+TABLE = TableSchema("orders", "orders", (KeyColumn("id", "S"),), 1)
+SETTINGS = KafkaSettings("shop", {}, {}, 15.0, "shop.checkpoints", "shop.gaps", "shop.watermarks", "shop.relay")
+
+Record = tuple[str, bytes | None]
 
 
-def test_a_loss_is_told_once_however_often_it_is_found_before_anything_is_read_after_it() -> None:
-    """I9, I10: under `fail` nobody could accept it a second time, and the relay would never start again."""
-    stream = StreamId("orders", "label")
-    gap, later = (
-        Gap("orders", "label", "s", "trimmed", {"type": "at_time", "seconds": at}, None, 0.0) for at in (1, 2)
+class Broker:
+    """What scripted producers have committed, as transactions of (topic, value); ``fails``: the next commits do so."""
+
+    def __init__(self) -> None:
+        self.transactions: list[list[Record]] = []
+        self.fenced_by: list[list[int]] = []
+        self.fails: list[Exception] = []
+        self.opened = 0
+
+    def on(self, topic: str) -> list[bytes | None]:
+        return [value for transaction in self.transactions for sent, value in transaction if sent == topic]
+
+
+class ScriptedPublisher:
+    """Holds records until they are committed; an aborted transaction leaves nothing."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.open = False
+        self._sent: list[Record] = []
+
+    def begin(self) -> None:
+        self.open = True
+
+    def send(self, topic: str, value: bytes | None, key: bytes, partition: int, headers: Any = ()) -> None:
+        assert self.open
+        self._sent.append((topic, value))
+
+    def commit(self, offsets: Sequence[int], metadata: Any) -> None:
+        if self.broker.fails:
+            raise self.broker.fails.pop(0)
+        self.broker.transactions.append(self._sent)
+        self.broker.fenced_by.append(list(offsets))
+        self._sent, self.open = [], False
+
+    def abort(self) -> None:
+        self._sent, self.open = [], False
+
+    def close(self) -> None:
+        self.abort()
+
+
+class ScriptedProducers:
+    """Opens two scripted producers, as a worker has them."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.name = "shop-0"
+
+    def open(self) -> list[ScriptedPublisher]:
+        self.broker.opened += 1
+        return [ScriptedPublisher(self.broker) for _ in range(2)]
+
+    def renew(self) -> None:
+        self.name = "shop-other"
+
+    def release(self) -> None:
+        self.name = ""
+
+
+class Writer:
+    """Sends the id of a change."""
+
+    table = TABLE
+    kept = 0
+
+    def send(self, publisher: ScriptedPublisher, change: Change, resume: int) -> int:
+        publisher.send("shop.orders", change.event_id.encode(), b"", 0)
+        return 1
+
+
+class Owner:
+    """A source that writes a checkpoint with every page."""
+
+    def __init__(self, on_gap: str = "skip") -> None:
+        self.source = SimpleNamespace(name="orders", on_gap=on_gap)
+        self.stream = STREAM
+        self.confirmed: list[Page] = []
+        self.before_gap: Checkpoint | None = None
+
+    def checkpoint(self, page: Page) -> Checkpoint:
+        gap = page.gap.id if page.gap else None
+        return Checkpoint(ShardState.READING, page.position, gap=gap, progress=1.0)
+
+    def checkpoint_before_gap(self, page: Page) -> Checkpoint | None:
+        return self.before_gap
+
+    def check_tables(self, tables: Sequence[TableSchema]) -> None: ...
+    def list_soon(self) -> None: ...
+
+    def confirm(self, page: Page) -> None:
+        self.confirmed.append(page)
+
+    def resume_timestamp(self) -> int:
+        return 0
+
+
+class Bench:
+    """A ``Publishing`` over scripted producers, and a shard to publish for."""
+
+    def __init__(self, on_gap: str = "skip") -> None:
+        self.broker = Broker()
+        self.owner = Owner(on_gap)
+        self.view = SimpleNamespace(checkpoints={}, read_to_end=lambda partitions, timeout: True)
+        self.producers = ScriptedProducers(self.broker)
+        group = SimpleNamespace(offsets=sorted, metadata=None, barrier_timeout=1.0, owned=set())
+        writers = TopicWriters(lambda table: cast(Any, Writer()), [TABLE])
+        self.publishing = Publishing(
+            SETTINGS, cast(Any, group), cast(Any, self.view), writers, cast(Any, self.producers), metrics=Metrics()
+        )
+
+    def shard(self, name: str = "s") -> OpenShard:
+        return OpenShard(cast(Any, None), STREAM.checkpoint_key(name), cast(Any, self.owner))
+
+
+def page(number: int, *, shard: str = "s", gap: Gap | None = None) -> Page:
+    change = Change(
+        f"change-{number}", Operation.INSERT, "orders", "orders", {"id": "a"}, None, "{}", Images.NEW, None, 1
     )
-    publishing = object.__new__(Publishing)
-    committed = {stream: {"s": Checkpoint(ShardState.READING, gap=gap.id), "t": Checkpoint(ShardState.READING)}}
-    publishing._view = SimpleNamespace(checkpoints=committed)  # type: ignore[assignment]
-    assert publishing._was_told(stream, gap)
-    assert not publishing._was_told(stream, later)
-    assert not publishing._was_told(StreamId("orders", "other"), gap)
+    return Page(Shard(shard), [change], {"sequence": number}, None, 1.0, 0.0, records=1, size=1, gap=gap)
+
+
+def gap(found_at: float = 0.0, seconds: int = 1) -> Gap:
+    return Gap("orders", "label", "s", "trimmed", {"type": "at_time", "seconds": seconds}, None, found_at)
+
+
+def positions(bench: Bench) -> list[Any]:
+    return [Checkpoint.from_json(value).position for value in bench.broker.on("shop.checkpoints") if value]
+
+
+def test_a_page_and_its_checkpoint_are_committed_together_and_fenced_by_its_partition() -> None:
+    """I3, I4"""
+    bench = Bench()
+    shard = bench.shard()
+    bench.publishing.page(shard, page(1))
+    bench.publishing.page(shard, page(2))
+    assert bench.broker.transactions == []
+    assert bench.owner.confirmed == []
+    bench.publishing.commit()
+    ((*records,),) = bench.broker.transactions
+    assert bench.broker.on("shop.orders") == [b"change-1", b"change-2"]
+    assert [topic for topic, _ in records].count("shop.checkpoints") == 1
+    assert positions(bench) == [{"sequence": 2}]
+    assert bench.broker.fenced_by == [[partition_of(shard.key)]]
+    assert [each.position for each in bench.owner.confirmed] == [{"sequence": 1}, {"sequence": 2}]
+    assert bench.publishing.unconfirmed_since is None
+
+
+def test_after_an_abort_the_pages_are_published_again_in_order_but_not_those_of_closed_shards() -> None:
+    """I1, I2, I3"""
+    bench = Bench()
+    kept, lost = bench.shard("s"), bench.shard("t")
+    for number, shard in ((1, kept), (2, lost), (3, kept)):
+        bench.publishing.page(shard, page(number, shard="s" if shard is kept else "t"))
+    bench.broker.fails.append(Aborted("a rebalance"))
+    with pytest.raises(Aborted):
+        bench.publishing.commit()
+    assert bench.owner.confirmed == []
+    lost.closed = True
+    bench.publishing.again()
+    bench.publishing.commit()
+    assert bench.broker.on("shop.orders") == [b"change-1", b"change-3"]
+    assert positions(bench) == [{"sequence": 3}]
+    assert [each.position for each in bench.owner.confirmed] == [{"sequence": 1}, {"sequence": 3}]
+
+
+def test_a_fenced_worker_drops_its_pages_and_continues_under_another_name() -> None:
+    """I3: only Kafka knows whether they were committed."""
+    bench = Bench()
+    bench.publishing.page(bench.shard(), page(1))
+    bench.broker.fails.append(Fenced("another producer"))
+    with pytest.raises(Fenced):
+        bench.publishing.commit()
+    bench.publishing.start_over(under_a_new_name=True)
+    assert (bench.producers.name, bench.broker.opened) == ("shop-other", 2)
+    assert bench.publishing.unconfirmed_since is None
+    bench.publishing.commit()
+    assert bench.broker.transactions == []
+
+
+def test_what_came_before_a_gap_is_committed_first_and_the_gap_with_the_page_that_passes_it() -> None:
+    """I4, I9"""
+    bench = Bench()
+    shard = bench.shard()
+    bench.owner.before_gap = Checkpoint(ShardState.READING, {"sequence": 1})
+    bench.publishing.page(shard, page(1))
+    bench.publishing.page(shard, page(5, gap=gap()))
+    assert bench.broker.on("shop.orders") == [b"change-1"]
+    assert bench.broker.on("shop.gaps") == []
+    bench.publishing.commit()
+    assert bench.broker.on("shop.orders") == [b"change-1", b"change-5"]
+    assert bench.broker.on("shop.gaps") == [gap().to_json()]
+    assert positions(bench) == [{"sequence": 1}, {"sequence": 5}]
+
+
+def test_a_page_with_a_gap_is_published_again_although_the_commit_before_it_was_aborted() -> None:
+    """I1"""
+    bench = Bench()
+    shard = bench.shard()
+    bench.publishing.page(shard, page(1))
+    bench.broker.fails.append(Aborted("a rebalance"))
+    with pytest.raises(Aborted):
+        bench.publishing.page(shard, page(5, gap=gap()))
+    bench.publishing.again()
+    bench.publishing.commit()
+    assert bench.broker.on("shop.orders") == [b"change-1", b"change-5"]
+    assert len(bench.broker.on("shop.gaps")) == 1
+
+
+def test_a_gap_that_is_met_again_before_anything_was_read_after_it_is_reported_once() -> None:
+    """I9, I10: under `fail` nobody could accept it a second time, and the relay would never start again."""
+    bench = Bench(on_gap="fail")
+    bench.view.checkpoints[STREAM] = {"s": Checkpoint(ShardState.READING, gap=gap().id)}
+    bench.publishing.page(bench.shard(), page(5, gap=gap(found_at=9.0)))
+    bench.publishing.commit()
+    assert bench.broker.on("shop.gaps") == []
+
+
+@pytest.mark.parametrize(
+    ("committed", "other"),
+    [
+        ({STREAM: {"s": Checkpoint(ShardState.READING, gap=gap(seconds=2).id)}}, "another gap of the shard"),
+        ({StreamId("orders", "other"): {"s": Checkpoint(ShardState.READING, gap=gap().id)}}, "another stream"),
+        ({STREAM: {"t": Checkpoint(ShardState.READING, gap=gap().id)}}, "another shard"),
+    ],
+)
+def test_a_gap_is_reported_although(
+    committed: dict[StreamId, dict[str, Checkpoint]], other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I9: ... the last gap of ``other`` is committed. Under `fail` it stops the relay, and is not passed."""
+    bench = Bench(on_gap="fail")
+    bench.view.checkpoints.update(committed)
+    pending: list[str] = []
+    monkeypatch.setattr("relay.engine.gap_decisions.write", lambda settings, written: pending.append(written.id))
+    with pytest.raises(RelayError, match=f"relay gaps accept CONFIG {gap().id}"):
+        bench.publishing.page(bench.shard(), page(5, gap=gap()))
+    assert pending == [gap().id]
+    assert bench.broker.transactions == []

@@ -6,20 +6,24 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
-from relay.engine.reader_pool import OpenShard, ReaderPool
+from relay.engine.open_shard import OpenShard, ShardOwner
+from relay.engine.reader_pool import ReaderPool
 from relay.lineage import Shard
-from relay.source import Page
+from relay.source import Page, ReadResult, UnknownShard, Unreadable
 
-PAGE = Page(Shard("s"), [], None, None, None, begun=0.0)
+SHARD = Shard("s")
+PAGE = Page(SHARD, [], None, None, None, begun=0.0)
+OWNER: ShardOwner = cast(Any, None)  # the pool only keeps it
 
 
 class Reads:
     """A reader that gives what is put into it, once ``may_end`` is set."""
 
-    def __init__(self, *pages: Page, streams: bool = False) -> None:
+    def __init__(self, *pages: ReadResult, streams: bool = False) -> None:
         self.shard = Shard("s")
         self.streams = streams
         self.pages = iter(pages)
@@ -28,7 +32,7 @@ class Reads:
         self.begun = threading.Event()
         self.closed = 0
 
-    def read(self) -> Page:
+    def read(self) -> ReadResult:
         self.begun.set()
         assert self.may_end.wait(10)
         assert not self.closed
@@ -66,8 +70,8 @@ def take(pump: ReaderPool, reading: OpenShard) -> None:
 
 
 def test_only_a_read_that_succeeds_makes_a_shard_polled(pump: ReaderPool, clock: Clock) -> None:
-    failed, gone = replace(PAGE, failed="throttled"), replace(PAGE, gone=True)
-    reading = pump.open(Reads(failed, gone, PAGE, failed), b"")
+    failed, gone = Unreadable(SHARD, 0.0, "throttled"), UnknownShard(SHARD, 0.0)
+    reading = pump.open(Reads(failed, gone, PAGE, failed), b"", OWNER)
     for now, polled, error in (
         (101.0, 100.0, "throttled"),
         (102.0, 100.0, "the source does not know it"),
@@ -81,7 +85,7 @@ def test_only_a_read_that_succeeds_makes_a_shard_polled(pump: ReaderPool, clock:
 
 def test_a_reader_is_let_go_of_at_once_and_once_where_no_read_is_under_way(pump: ReaderPool) -> None:
     reads = Reads(PAGE)
-    reading = pump.open(reads, b"")
+    reading = pump.open(reads, b"", OWNER)
     pump.shut(reading)
     assert reads.closed == 1
     pump.close()
@@ -91,7 +95,7 @@ def test_a_reader_is_let_go_of_at_once_and_once_where_no_read_is_under_way(pump:
 def test_a_reader_is_not_let_go_of_while_it_is_read(pump: ReaderPool, clock: Clock) -> None:
     reads = Reads(PAGE)
     reads.may_end.clear()
-    reading = pump.open(reads, b"")
+    reading = pump.open(reads, b"", OWNER)
     assert not pump.take(0.0)
     assert reads.begun.wait(10)
     pump.shut(reading)
@@ -105,7 +109,7 @@ def test_a_reader_is_not_let_go_of_while_it_is_read(pump: ReaderPool, clock: Clo
 def test_a_pump_that_is_closed_lets_go_of_every_reader(pump: ReaderPool) -> None:
     every = [Reads(PAGE) for _ in range(3)]
     for reads in every:
-        pump.open(reads, b"")
+        pump.open(reads, b"", OWNER)
     pump.take(0.0)
     pump.close()
     assert [reads.closed for reads in every] == [1, 1, 1]
@@ -117,7 +121,7 @@ def test_shards_that_stream_are_all_waited_for_at_once() -> None:
     every = [Reads(PAGE, streams=True) for _ in range(100)]
     for reads in every:
         reads.may_end.clear()
-        pump.open(reads, b"")
+        pump.open(reads, b"", OWNER)
     deadline = time.monotonic() + 30
     while not all(reads.begun.is_set() for reads in every):
         assert time.monotonic() < deadline, sum(reads.begun.is_set() for reads in every)
@@ -128,13 +132,13 @@ def test_shards_that_stream_are_all_waited_for_at_once() -> None:
 
 
 def test_a_shard_that_streams_is_read_again_at_once_unless_it_failed(pump: ReaderPool) -> None:
-    reading = pump.open(Reads(streams=True), b"")
+    reading = pump.open(Reads(streams=True), b"", OWNER)
     assert reading.wait_after(PAGE) == 0.0
-    assert reading.wait_after(replace(PAGE, failed="connection reset")) > 0.0
+    assert reading.wait_after(Unreadable(SHARD, 0.0, "connection reset")) > 0.0
 
 
 def test_a_shard_whose_changes_come_thick_and_fast_is_left_to_gather_some(pump: ReaderPool) -> None:
-    reading = pump.open(Reads(streams=True), b"")
+    reading = pump.open(Reads(streams=True), b"", OWNER)
     assert reading.wait_after(replace(PAGE, records=1)) == 0.0
     assert 0.0 < reading.wait_after(replace(PAGE, records=500)) < 0.01
     assert reading.wait_after(replace(PAGE, records=500, full=True)) == 0.0
@@ -143,7 +147,7 @@ def test_a_shard_whose_changes_come_thick_and_fast_is_left_to_gather_some(pump: 
 def test_the_next_page_is_read_while_the_one_before_is_worked_on() -> None:
     pump = ReaderPool()
     reads = Reads(PAGE, PAGE)
-    reading = pump.open(reads, b"")
+    reading = pump.open(reads, b"", OWNER)
     assert pump.take(10.0)
     reads.begun.clear()
     pump.again(reading, 0.0)

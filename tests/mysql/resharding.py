@@ -23,7 +23,7 @@ from relay.mysql.connection import connect
 from relay.mysql.source import MySQLSource
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
-from relay.source import Page, ShardReader
+from relay.source import Opening, Page, ShardReader, Unreadable
 from relay.sql.tables import Table, lay_out
 from relay.table import Column
 from tests.mysql.shards import config
@@ -196,7 +196,7 @@ class World:
         self.meta = meta
         self.source = MySQLSource(self._config(shards))
         self.stream = self.source.connect()
-        begin = self.source.begin(self.source.shards(), time.time())
+        begin = self.source.starting_points(self.source.shards(), time.time)
         self.plan = Plan("current", time.time(), dict(begin.shards), {})
         self.checkpoints: dict[str, Checkpoint] = {}
         self.lineage = Lineage(self.stream)
@@ -220,13 +220,14 @@ class World:
                 parents = {parent: self.checkpoints[parent] for parent in shard.parents}
                 floor = self.lineage.floor(shard, self.checkpoints)
                 committed = self.checkpoints.get(shard.id)
-                start = self.plan.start_of(shard)
-                self.readers[shard.id] = self.source.open(shard, start, committed, floor, 0.0, parents)
+                opening = Opening(shard, self.plan.start_of(shard), committed, floor, parents=parents)
+                self.readers[shard.id] = self.source.open(opening)
             page = self.readers[shard.id].read()
-            assert page.gap is None
-            if page.failed:
-                self.failures.append(page.failed)
+            if not isinstance(page, Page):
+                assert isinstance(page, Unreadable)
+                self.failures.append(page.reason)
                 continue
+            assert page.gap is None
             self._commit(shard, page)
             if page.finished or self._random.random() < 0.05:
                 self.readers.pop(shard.id).close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from relay.change import Change
@@ -12,7 +12,7 @@ from relay.lineage import Checkpoint, Shard, ShardState
 from relay.mysql.source import MySQLSource
 from relay.services.server import EmbeddedServer
 from relay.services.sql_server import PASSWORD, USER
-from relay.source import Page, ShardReader
+from relay.source import Opening, Page, ShardReader
 
 PATIENCE = 30.0  # seconds
 
@@ -39,7 +39,7 @@ def source_of(database: str, *servers: EmbeddedServer, **settings: Any) -> MySQL
 
 
 def begin(source: MySQLSource) -> Mapping[str, Mapping[str, Any]]:
-    return source.begin(source.shards(), time.time()).shards
+    return source.starting_points(source.shards(), time.time).shards
 
 
 def open_at(
@@ -50,12 +50,12 @@ def open_at(
     floor: int = 0,
 ) -> ShardReader:
     shard = shard or source.shards()[0]
-    return source.open(shard, position, None, floor, 0.0, parents or {})
+    return source.open(Opening(shard, position, floor=floor, parents=parents or {}))
 
 
 def resume(source: MySQLSource, position: Mapping[str, Any], shard: Shard | None = None) -> ShardReader:
     checkpoint = Checkpoint(ShardState.READING, dict(position))
-    return source.open(shard or source.shards()[0], {}, checkpoint, 0, 0.0, {})
+    return source.open(Opening(shard or source.shards()[0], {}, checkpoint))
 
 
 def read_until(
@@ -63,38 +63,36 @@ def read_until(
 ) -> tuple[list[Change], list[Page]]:
     """Read until ``done`` of the changes so far. ``passing``: go on when nothing can be read for now."""
     changes: list[Change] = []
-    pages: list[Page] = []
-    deadline = time.monotonic() + PATIENCE
+    pages = []
+    reads = _reads(reader, passing)
     while not done(changes):
-        page = reader.read()
-        assert passing or page.failed is None, page.failed
+        page = next(reads)
         pages.append(page)
         changes += page.changes
-        assert time.monotonic() < deadline, f"only {len(changes)} changes: {short(changes[-3:])}, {pages[-1].failed}"
-        if page.failed:
-            time.sleep(0.1)
     return changes, pages
 
 
 def read_to_head(reader: ShardReader, *, passing: bool = False) -> tuple[list[Change], list[Page]]:
-    """Read all that was committed before the call."""
+    """Read everything that was committed before the call."""
     asked = time.time()
     pages: list[Page] = []
-
-    def done(_: list[Change]) -> bool:
-        return any(page.reached is not None and page.reached >= asked for page in pages)
-
-    changes: list[Change] = []
-    deadline = time.monotonic() + PATIENCE
-    while not done(changes):
-        page = reader.read()
-        assert passing or page.failed is None, page.failed
+    for page in _reads(reader, passing):
         pages.append(page)
-        changes += page.changes
-        assert time.monotonic() < deadline, f"not at the head: {pages[-1].failed}"
-        if page.failed:
+        if page.reached is not None and page.reached >= asked:
+            break
+    return [change for page in pages for change in page.changes], pages
+
+
+def _reads(reader: ShardReader, passing: bool) -> Iterator[Page]:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        result = reader.read()
+        assert time.monotonic() < deadline, f"it took longer than {PATIENCE} s; the last read: {result}"
+        if isinstance(result, Page):
+            yield result
+        else:
+            assert passing, result
             time.sleep(0.1)
-    return changes, pages
 
 
 def short(changes: Iterable[Change]) -> list[tuple[str, Any, Any]]:

@@ -15,6 +15,7 @@ from relay.mysql.source import MySQLSource
 from relay.services.mariadb import MariaDB
 from relay.source import STREAMED_PAGE
 from tests.mysql.shards import begin, ids, open_at, read_to_head, read_until, resume, short, source_of
+from tests.reads import read_page
 
 pytestmark = pytest.mark.services
 
@@ -119,8 +120,7 @@ def test_a_restart_anywhere_gives_what_one_pass_gives(
     reader = open_at(source, position)
     inside = 0
     while len(found) < len(whole):
-        page = reader.read()
-        assert page.failed is None
+        page = read_page(reader)
         found += page.changes
         assert page.position is not None
         if random_.random() < 0.3:
@@ -234,8 +234,7 @@ def test_an_idle_shard_gets_on_by_heartbeats(mariadb: MariaDB, source: MySQLSour
     began = time.time()
     progress = 0.0
     while progress < began:
-        page = reader.read()
-        assert page.failed is None
+        page = read_page(reader)
         progress = page.progress or 0.0
         assert progress <= time.time() - 1
     reader.close()

@@ -15,11 +15,13 @@ from relay.mysql.errors import Interrupted
 from relay.mysql.layouts import Layouts
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.servers import ReadableServer, ShardServers
+from relay.source import Opening
 from relay.sql.tables import lay_out
 from relay.table import Column
 from tests.mysql.shards import config
 from tests.mysql.test_servers import A, B, Scripted, Shard
 from tests.mysql.test_servers_of_mariadb import ScriptedMariaDB
+from tests.reads import pages_of, read_page
 
 TABLE = lay_out("shop", "t", [Column("id", "int")], ["id"])
 
@@ -45,12 +47,9 @@ def reader(
 ) -> BinlogShardReader:
     return BinlogShardReader(
         StreamId("shop", "shop"),
-        ShardOf("-"),
+        Opening(ShardOf("-"), {}, Checkpoint(ShardState.READING, position, progress=progress)),
         servers,
         Layouts(config("shop", {"-": ["one:3306"]})),
-        start={},
-        checkpoint=Checkpoint(ShardState.READING, position, progress=progress),
-        floor=0,
         events=Binlog(iter(events)),
     )
 
@@ -79,12 +78,12 @@ def test_a_heartbeat_says_nothing_before_all_has_come_that_there_was_at_the_begi
         [Heartbeat(now)],
         progress=old - 1,
     )
-    page = reading.read()
+    page = read_page(reading)
     for _ in range(40):
         if page.progress is not None and page.progress > now - 60:
             break
         assert page.progress in (None, old - 1, old, old + 1)
-        page = reading.read()
+        page = read_page(reading)
     reading.close()
     assert page.position == {"gtid": f"MySQL56/{A}:1-102"}
     assert page.progress is not None
@@ -113,7 +112,7 @@ def test_what_was_read_of_each_server_is_remembered_also_within_one_page() -> No
     reading._open_events = Binlog(events())
     gap = None
     for _ in range(60):
-        gap = gap or reading.read().gap
+        gap = next((page.gap for page in pages_of([reading.read()]) if page.gap), None)
         if gap:
             break
         time.sleep(0.1)
@@ -129,14 +128,14 @@ def test_transactions_of_a_former_primary_are_not_taken_for_its_own_while_the_ne
     shard.down.add("two:3306")
     events = [transaction(f"{A}:{n}", f"MySQL56/{A}:1-{n}") for n in range(101, 201)]
     reading = reader(shard.servers, {"gtid": f"MySQL56/{A}:1-100"}, *events)
-    page = reading.read()
+    page = read_page(reading)
     while page.position == {"gtid": f"MySQL56/{A}:1-100"}:
-        page = reading.read()
+        page = read_page(reading)
     assert page.position is not None
     assert "local" not in page.position
     alone = Shard(old)
     reading = reader(alone.servers, {"gtid": f"MySQL56/{A}:1-100"}, *events)
-    position = reading.read().position
+    position = read_page(reading).position
     assert position is not None
     assert "local" in position  # no other server is known that could have it
     assert isinstance(alone.servers.find(reading.transactions.executed, reading.transactions.local, {}), ReadableServer)

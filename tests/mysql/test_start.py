@@ -15,6 +15,7 @@ from relay.mysql.positions import TimestampMap
 from relay.mysql.source import MySQLSource, tables_of
 from relay.mysql.start import TooOld, executed_before
 from relay.services.mariadb import MariaDB
+from relay.source import Opening
 from tests.mysql.shards import begin, config, open_at, read_to_head, short, source_of
 
 DATABASE = "orders"
@@ -127,14 +128,14 @@ def test_given_positions_name_every_shard() -> None:
     shards = {"-80": ["db1:3306"], "80-": ["db2:3306"]}
     gtids = {"-80": "MariaDB/0-1-5", "80-": "MariaDB/0-2-7"}
     source = MySQLSource(config("orders", shards, start={"gtid": gtids}))
-    assert source.begin(source.shards(), 0.0).shards == {
+    assert source.starting_points(source.shards(), lambda: 0.0).shards == {
         "-80": {"gtid": "MariaDB/0-1-5"},
         "80-": {"gtid": "MariaDB/0-2-7"},
     }
     for wrong, said in [({"-80": gtids["-80"]}, "none for 80-"), ({**gtids, "-": "MariaDB/0-1-1"}, "no shard -")]:
         source = MySQLSource(config("orders", shards, start={"gtid": wrong}))
         with pytest.raises(ConfigError, match=said):
-            source.begin(source.shards(), 0.0)
+            source.starting_points(source.shards(), lambda: 0.0)
 
 
 def test_a_source_is_of_one_database_and_whole_shards() -> None:
@@ -157,4 +158,4 @@ def test_a_shard_that_is_not_listed_any_more_is_asked_for() -> None:
     """I1: it is not read to its end."""
     source = MySQLSource(config("orders", {"-80": ["db1:3306"], "80-": ["db2:3306"]}))
     with pytest.raises(RelayError, match="shard - is not read to its end"):
-        source.open(Shard("-"), {"gtid": "MariaDB/0-1-1"}, None, 0, 0.0, {})
+        source.open(Opening(Shard("-"), {"gtid": "MariaDB/0-1-1"}))

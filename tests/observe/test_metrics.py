@@ -13,7 +13,7 @@ from relay.change import Change, Images, Operation, Snapshot
 from relay.lineage import Shard
 from relay.observe.metrics import CATALOGUE, Metric, Metrics
 from relay.observe.observer import Observer
-from relay.source import Page
+from relay.source import Page, Unreadable
 from tests.observe.known import NOW, WALL, polled, reading, source, status
 
 README = Path(relay.observe.__file__).with_name("README.md")
@@ -66,7 +66,7 @@ def test_what_was_not_committed_counts_when_it_is_published_again(ending: str) -
 def test_reads_count_by_what_they_gave() -> None:
     metrics = Metrics()
     metrics.read("orders", page(0, records=7))
-    metrics.read("orders", page(0, failed="throttled"))
+    metrics.read("orders", Unreadable(Shard("s"), 0.0, "throttled"))
     metrics.read("orders", page(0))
     assert value(metrics, "relay_records_read_total", source="orders") == 7
     assert value(metrics, "relay_reads_failed_total", source="orders") == 1

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from relay.lineage import Checkpoint, Shard, ShardState, StreamId
-from relay.source import Page
+from relay.source import Opening, Page, ReadResult, Unreadable
 from relay.sql.tables import Table, lay_out
 from relay.vitess.client import Vtgate
 from relay.vitess.proto import vtgate_pb2 as pb
@@ -15,6 +15,7 @@ from relay.vitess.reader import VitessShardReader
 from relay.vitess.rows import decoder
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.tables import Tables
+from tests.reads import pages_of, reason
 from tests.vitess.scripted import KEYSPACE, Log, ScriptedVtgate, fields
 
 SOURCE = "shop"
@@ -53,25 +54,34 @@ def opened(
         reader = VitessShardReader(
             gate,
             StreamId(SOURCE, keyspace),
-            Shard(shard),
+            Opening(Shard(shard), start, checkpoint, floor),
             Tables(layout, now or {}),
             VStreamSettings(keyspace, tables, **settings),
-            start=start,
-            checkpoint=checkpoint,
-            floor=floor,
         )
         with closing(reader):
             yield reader
 
 
 def until(reader: VitessShardReader, enough: Callable[[Page], bool], most: int = 2000) -> list[Page]:
-    """Read until a page is ``enough``, that one included."""
-    pages = []
+    """Read until a page is ``enough``, that one included. Reads that fail are repeated."""
+    return pages_of(results_until(reader, lambda read: isinstance(read, Page) and enough(read), most))
+
+
+def results_until(
+    reader: VitessShardReader, enough: Callable[[ReadResult], bool], most: int = 2000
+) -> list[ReadResult]:
+    """Read until a result is ``enough``, that one included."""
+    results: list[ReadResult] = []
     for _ in range(most):
-        pages.append(reader.read())
-        if enough(pages[-1]):
-            return pages
-    raise AssertionError(f"not after {most} pages; the last: {pages[-1]}")
+        results.append(reader.read())
+        if enough(results[-1]):
+            return results
+    raise AssertionError(f"not after {most} reads; the last: {results[-1]}")
+
+
+def failure(reader: VitessShardReader) -> str:
+    """Read until a read fails, and return why."""
+    return reason(results_until(reader, lambda read: isinstance(read, Unreadable))[-1])
 
 
 def is_at_head(page: Page) -> bool:

@@ -8,10 +8,11 @@ import orjson
 import pytest
 
 from relay.errors import RelayError
-from relay.source import Page
+from relay.source import ReadResult, UnknownShard
 from relay.vitess.client import TABLET_TYPES
 from relay.vitess.proto import vtgate_pb2 as pb
-from tests.vitess.reading import START, is_at_head, journal, new, opened, read_all, until
+from tests.reads import pages_of, read_page, reason
+from tests.vitess.reading import START, failure, is_at_head, journal, new, opened, read_all, results_until, until
 from tests.vitess.scripted import HOLDS, KEYSPACE, Fails, Log, ScriptedVtgate, Step
 
 PRIMARY = TABLET_TYPES["PRIMARY"]
@@ -24,7 +25,7 @@ def test_a_shard_ends_at_its_journal_and_says_what_follows() -> None:
     log.add(*new(2))
     with ScriptedVtgate(log.script) as vtgate, opened(vtgate.address, START) as reader:
         pages = until(reader, lambda page: page.finished)
-        assert reader.read().finished
+        assert read_page(reader).finished
     assert [change.key for page in pages for change in page.changes] == [{"id": 1}]
     assert pages[-1].position == {"gtid": "MariaDB/0-1-12"}
     told = pages[-1].journal
@@ -121,8 +122,8 @@ def test_a_shard_that_the_topology_lost_is_gone() -> None:
         yield Fails("FAILED_PRECONDITION", text)
 
     with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START) as reader:
-        page = until(reader, lambda page: page.gone)[-1]
-    assert page.position == START
+        results_until(reader, lambda read: isinstance(read, UnknownShard))
+        assert reader.place.to_json() == START
 
 
 @pytest.mark.parametrize(
@@ -189,10 +190,8 @@ def test_silence_of_a_shard_that_has_more_is_a_failure_that_says_why() -> None:
         "show vitess_tablets": [tablet],
     }
     with ScriptedVtgate(script, answers) as vtgate, opened(vtgate.address, START, silence=0.3) as reader:
-        page = until(reader, lambda page: page.failed is not None)[-1]
-    assert page.failed is not None
-    assert "stands at MariaDB/0-1-11: no REPLICA tablet of it serves" in page.failed
-    assert page.position == START
+        assert "stands at MariaDB/0-1-11: no REPLICA tablet of it serves" in failure(reader)
+        assert reader.place.to_json() == START
 
 
 def test_a_vtgate_that_sends_nothing_at_all_is_left() -> None:
@@ -201,11 +200,9 @@ def test_a_vtgate_that_sends_nothing_at_all_is_left() -> None:
 
     with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START, silence=0.3) as reader:
         vtgate.beats = False
-        page = until(reader, lambda page: page.failed is not None)[-1]
-        assert page.failed is not None
-        assert "vtgate sent nothing" in page.failed
+        assert "vtgate sent nothing" in failure(reader)
         seen = len(vtgate.reads)
-        until(reader, lambda page: len(vtgate.reads) > seen)
+        results_until(reader, lambda read: len(vtgate.reads) > seen)
 
 
 @pytest.mark.parametrize(
@@ -255,13 +252,14 @@ def test_a_replica_that_is_behind_is_waited_for_however_long_it_takes(refuses: b
 
     failures: list[str] = []
 
-    def is_behind(page: Page) -> bool:
-        failures.extend([page.failed] if page.failed is not None else [])
+    def is_behind(read: ReadResult) -> bool:
+        failures.append(reason(read))
         return len([failure for failure in failures if "behind MariaDB/0-1-12" in failure]) > 3
 
     with ScriptedVtgate(script) as vtgate, opened(vtgate.address, start, silence=0.2) as reader:
-        pages = until(reader, is_behind)
-        assert {orjson.dumps(page.position) for page in pages} == {orjson.dumps(start)}
+        pages = pages_of(results_until(reader, is_behind))
+        assert {orjson.dumps(page.position) for page in pages} <= {orjson.dumps(start)}
+        assert reader.place.to_json() == start
         assert not any(page.reached for page in pages)
         behind.clear()
         log.add(*new(3))
@@ -291,5 +289,4 @@ def test_an_idle_shard_is_known_to_be_read_to_its_head() -> None:
         assert first.progress is not None
         assert first.reached is not None
         assert first.progress == first.reached - 65
-        again = until(reader, lambda page: (page.reached or 0) > (first.reached or 0))[-1]
-    assert again.failed is None
+        until(reader, lambda page: (page.reached or 0) > (first.reached or 0))

@@ -14,11 +14,12 @@ import pytest
 from relay.change import Change, Operation
 from relay.errors import RelayError
 from relay.services.vitess import Vitess, database
-from relay.source import Page
+from relay.source import Page, UnknownShard
 from relay.vitess.client import Vtgate
 from relay.vitess.head import Head
 from tests import needs
-from tests.vitess.reading import is_at_head, opened, summary, until
+from tests.reads import read_page
+from tests.vitess.reading import is_at_head, opened, results_until, summary, until
 
 pytestmark = pytest.mark.services
 
@@ -338,8 +339,7 @@ def test_a_copy_whose_reader_dies_at_any_page_loses_nothing(cluster: Vitess, bel
                 cluster.vtgate, {"type": "copy"}, keyspace="one", tables=tables, after=page, wait=0.2
             ) as reader:
                 for _ in range(random.randint(2, 12)):
-                    page = reader.read()
-                    assert not page.failed, page.failed
+                    page = read_page(reader)
                     reads += apply(page)
             if page is not None and page.position is not None and "copied" not in page.position:
                 break
@@ -387,7 +387,7 @@ def test_a_position_of_the_future_is_refused_and_an_unknown_shard_is_gone(cluste
     ):
         until(reader, lambda page: False)
     with opened(cluster.vtgate, head(cluster), keyspace="one", shard="40-80") as reader:
-        assert until(reader, lambda page: page.gone)
+        assert results_until(reader, lambda read: isinstance(read, UnknownShard))
 
 
 def test_purged_binlogs_are_a_gap(cluster: Vitess, below: Callable[..., None]) -> None:

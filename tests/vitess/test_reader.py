@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from relay.errors import RelayError, Unavailable
 from relay.vitess.proto import vtgate_pb2 as pb
-from tests.vitess.reading import NOW, START, TABLES, is_at_head, new, opened, read_all, summary, until
+from tests.reads import reason
+from tests.vitess.reading import NOW, START, TABLES, failure, is_at_head, new, opened, read_all, summary, until
 from tests.vitess.scripted import HOLDS, KEYSPACE, Fails, Log, ScriptedVtgate, Step, fields
 
 
@@ -242,9 +243,8 @@ def test_positions_that_cannot_be_resumed_at_are_never_taken(position: str) -> N
         yield HOLDS
 
     with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START) as reader:
-        page = reader.read()
-    assert page.failed is not None
-    assert page.position == START
+        assert reason(reader.read())
+        assert reader.place.to_json() == START
     with pytest.raises(RelayError, match="is no position to begin at"), opened("127.0.0.1:1", {"gtid": position}):
         pass
 
@@ -333,14 +333,11 @@ def test_credentials_that_are_refused_are_told_from_what_passes() -> None:
         yield HOLDS
 
     with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START) as reader:
-        page = until(reader, lambda page: page.failed is not None)[-1]
-        assert page.failed == "UNAVAILABLE: so it is"
+        assert failure(reader) == "UNAVAILABLE: so it is"
         with pytest.raises(Unavailable, match="check `user` and `password`"):
             until(reader, lambda page: False)
 
 
 def test_a_vtgate_that_is_not_there_is_a_failure_that_passes() -> None:
     with opened("127.0.0.1:1", START) as reader:
-        page = until(reader, lambda page: page.failed is not None)[-1]
-    assert page.failed is not None
-    assert page.failed.startswith("UNAVAILABLE")
+        assert failure(reader).startswith("UNAVAILABLE")

@@ -13,10 +13,11 @@ from relay.change import Operation
 from relay.config import VitessConfig
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.services.vitess import Vitess
-from relay.source import Page
+from relay.source import Opening, Page
 from relay.vitess.reader import VitessShardReader
 from relay.vitess.source import VitessSource, tables_of
 from tests import needs
+from tests.reads import reason
 from tests.vitess.reading import is_at_head, until
 
 pytestmark = pytest.mark.services
@@ -61,8 +62,8 @@ def entry(cluster: Vitess, **settings: Any) -> VitessConfig:
 def read(source: VitessSource, shard: str, wanted: int) -> list[Page]:
     """Read a shard from its start until it has given ``wanted`` changes."""
     named = next(each for each in source.shards() if each.id == shard)
-    start = source.begin([named], time.time()).shards[shard]
-    with closing(source.open(named, start, None, 0, time.time(), {})) as reader:
+    start = source.starting_points([named], time.time).shards[shard]
+    with closing(source.open(Opening(named, start))) as reader:
         return list(_until(reader, wanted))
 
 
@@ -70,12 +71,13 @@ def _until(reader: Any, wanted: int) -> Iterator[Page]:
     deadline = time.monotonic() + 30
     while wanted > 0:
         assert time.monotonic() < deadline
-        page = reader.read()
-        if page.failed is not None:
-            assert "is not present in the database" in page.failed  # a tablet hears of a new table later
+        read = reader.read()
+        if not isinstance(read, Page):
+            assert "is not present in the database" in reason(read)  # a tablet learns of a new table later
             time.sleep(0.5)
-        wanted -= len(page.changes)
-        yield page
+            continue
+        wanted -= len(read.changes)
+        yield read
 
 
 def test_a_table_is_keyed_by_the_columns_of_its_primary_vindex_first(make: Callable[..., VitessSource]) -> None:
@@ -162,14 +164,14 @@ def test_a_start_has_to_name_every_shard(make: Callable[..., VitessSource]) -> N
     source = make(start={"vgtid": [{"shard": "-80", "gtid": "MariaDB/0-1-5"}]})
     source.connect()
     with pytest.raises(ConfigError, match="`start` names the shards -80, and key range - has -80, 80-"):
-        source.begin(source.shards(), 0.0)
+        source.starting_points(source.shards(), time.time)
 
 
 def test_current_is_written_down_as_a_position(make: Callable[..., VitessSource]) -> None:
     """I4"""
     source = make(keyrange="80-")
     source.connect()
-    starts = source.begin(source.shards(), 0.0).shards
+    starts = source.starting_points(source.shards(), time.time).shards
     assert list(starts) == ["80-"]
     assert starts["80-"]["gtid"].startswith("MariaDB/0-")
 
@@ -181,7 +183,7 @@ def test_a_table_that_appears_while_all_are_read_is_read_and_keyed_as_those_befo
     source = make()
     source.connect()
     named = next(each for each in source.shards() if each.id == "-80")
-    start = source.begin([named], time.time()).shards["-80"]
+    start = source.starting_points([named], time.time).shards["-80"]
     for statement in (
         f"create table {unique} (id bigint not null, owner bigint not null, primary key (id, owner))",
         f"alter vschema on {unique} add vindex hash(owner) using hash",
@@ -189,7 +191,7 @@ def test_a_table_that_appears_while_all_are_read_is_read_and_keyed_as_those_befo
         f"truncate table {unique}",
     ):
         cluster.execute(statement, "shop")
-    with closing(source.open(named, start, None, 0, time.time(), {})) as reader:
+    with closing(source.open(Opening(named, start))) as reader:
         pages = list(_until(reader, 2))
     inserted, truncated = [change for page in pages for change in page.changes]
     assert (inserted.table, inserted.key, inserted.keyspace_id) == (
@@ -233,8 +235,8 @@ def test_a_table_that_is_dropped_while_all_are_copied_does_not_stop_the_copy(
     source = make(keyspace="plain", start="copy")
     source.connect()
     (shard,) = source.shards()
-    start = source.begin([shard], time.time()).shards[shard.id]
-    with closing(source.open(shard, start, None, 0, time.time(), {})) as reader:
+    start = source.starting_points([shard], time.time).shards[shard.id]
+    with closing(source.open(Opening(shard, start))) as reader:
         assert isinstance(reader, VitessShardReader)
         pages = until(reader, lambda page: names[0] in (page.position or {}).get("copied", ()))
         cluster.execute(f"insert into {names[0]} (id) values (2)", "plain")

@@ -11,6 +11,7 @@ from relay.source import Page
 from relay.vitess.events import FIELD, ROW
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.reader import VitessShardReader
+from tests.reads import read_page
 from tests.vitess.reading import NOW, START, TABLES, is_at_head, opened, until
 from tests.vitess.scripted import HOLDS, Log, ScriptedVtgate, Step
 
@@ -46,7 +47,7 @@ def refused(reader: VitessShardReader) -> list[Page]:
 
     def read_on() -> None:
         while True:
-            pages.append(reader.read())
+            pages.append(read_page(reader))
 
     with pytest.raises(RelayError, match="cannot be carried"):
         read_on()
@@ -110,6 +111,6 @@ def test_while_the_begin_of_a_transaction_is_read_again_its_position_does_not_go
     done = {"transaction": "0-1-11", "rows_done": 3, "rows_of": {"0-1-11": {"customer": 3}}}
     with ScriptedVtgate(script) as vtgate, opened(vtgate.address, {**START, **done}, page_bytes=1) as reader:
         for _ in range(3):
-            page = reader.read()
+            page = read_page(reader)
             assert not page.changes
             assert page.position == {**START, **done}

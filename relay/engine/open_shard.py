@@ -1,0 +1,113 @@
+"""One open shard: its reader, who owns it, and when it is read next."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from relay.lineage import Checkpoint, Position, StreamId
+from relay.source import STREAMED_PAGE, Page, ReadResult, ShardReader, Source, Unreadable
+from relay.table import TableSchema
+
+LARGEST_PAGE = 1 << 20
+"""Bytes, about, of the largest page of a shard that is asked for its changes."""
+
+SHORTEST_WAIT = 0.2
+"""Seconds between two reads of a shard without a backlog: DynamoDB Streams answers five calls a second for a shard."""
+
+LONGEST_WAIT = 1.0
+"""Seconds between two reads of an idle shard, while there are few."""
+
+LONGEST_BACKOFF = 5.0
+"""Seconds between two reads of a shard that cannot be read: it is throttled, or the service or the network is down."""
+
+# A shard that streams is read again at once, but while each page has this many records a few are gathered first, since
+# every page has a cost.
+_MANY = 20
+_GATHER_SECONDS = 0.005
+_EMPTY_BEFORE_WAITING = 5
+
+
+class ShardOwner(Protocol):
+    """What an open shard belongs to: a source, or the snapshot of one. Used by the worker's thread."""
+
+    source: Source
+    stream: StreamId
+
+    def checkpoint(self, page: Page) -> Checkpoint | None:
+        """Return the checkpoint to write with ``page``, None if that is not worth a record yet."""
+
+    def checkpoint_before_gap(self, page: Page) -> Checkpoint | None:
+        """Return the checkpoint to commit before the gap of ``page`` is reported, None if it is committed already."""
+
+    def check_tables(self, tables: Sequence[TableSchema]) -> None:
+        """Refuse tables whose key has changed. Raises ``RelayError``."""
+
+    def confirm(self, page: Page) -> None:
+        """``page`` is committed."""
+
+    def list_soon(self) -> None:
+        """List the shards again soon."""
+
+    def resume_timestamp(self) -> int: ...
+
+
+@dataclass(eq=False)
+class OpenShard:
+    """A shard that is being read. ``key``: of its checkpoint. Used by the worker's thread, but for ``reader``."""
+
+    reader: ShardReader
+    key: bytes
+    owner: ShardOwner
+    # Consecutive empty pages, and consecutive failed reads.
+    empty: int = 0
+    failures: int = 0
+    closed: bool = False
+    # When the last read began, by the pool's clock.
+    read_at: float = 0.0
+    # When the last good read arrived, or the shard was opened; and why the last read failed, if it did (I10).
+    polled: float = 0.0
+    error: str | None = None
+    # Whether a read is under way, or its result has not been taken yet.
+    running: bool = False
+    # Position and `Page.reached` of the last page.
+    _last: tuple[Position | None, float | None] = (None, None)
+
+    def note(self, result: ReadResult, now: float) -> None:
+        """Count a result. ``now``: by the pool's clock."""
+        self.empty = 0 if isinstance(result, Page) and result.records else self.empty + 1
+        if isinstance(result, Unreadable):
+            self.failures += 1
+            self.error = result.reason
+        elif not isinstance(result, Page):
+            self.error = "the source does not know it"
+        elif self._has_news(result):
+            self.failures, self.error = 0, None
+            self.polled = now
+
+    def _has_news(self, page: Page) -> bool:
+        """Whether ``page`` proves that the shard can be read: a silent shard that streams gives empty pages too."""
+        now = (page.position, page.reached)
+        last, self._last = self._last, now
+        return not self.reader.streams or bool(page.records or page.finished or page.gap) or now != last
+
+    @property
+    def largest_page(self) -> int:
+        return STREAMED_PAGE if self.reader.streams else LARGEST_PAGE
+
+    def wait_after(self, result: ReadResult, longest: float = LONGEST_WAIT) -> float:
+        """Return the seconds from the begin of the read that gave ``result`` to the next; ``longest``: when idle."""
+        if not isinstance(result, Page):
+            # Jitter keeps the shards of a throttled stream from coming back all at once.
+            return random.uniform(0.5, 1.0) * min(LONGEST_BACKOFF, SHORTEST_WAIT * 2.0 ** min(self.failures, 10))
+        if result.full:
+            return 0.0
+        if self.reader.streams:
+            return _GATHER_SECONDS if result.records >= _MANY else 0.0
+        # Jitter keeps shards that were opened together from staying in step: their pages would wait for each other.
+        wait = SHORTEST_WAIT * random.uniform(1.0, 1.2)
+        if result.records:
+            return wait
+        return min(longest, wait * 1.5 ** max(0, self.empty - _EMPTY_BEFORE_WAITING))
