@@ -1,7 +1,15 @@
-"""GTID sets of both flavours, MySQL56 and MariaDB, as immutable values.
+"""GTID sets of both flavours, MySQL's and MariaDB's, as immutable values.
 
-The canonical text is written to checkpoints and event tokens and compared by other programs: change
-``__str__`` only together with the golden files. Message texts and the inner representation are free.
+The texts are those of MySQL's "GTID Format and Storage" and MariaDB's "Global Transaction ID"::
+
+    >>> executed = parse("3e11fa47-71ca-11e1-9e33-c80aa9429562:1-3:5") | parse("3e11fa47-71ca-11e1-9e33-c80aa9429562:4")
+    >>> str(executed), executed.count
+    ('3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5', 5)
+    >>> parse("0-1-7").contains(parse("0-2-5"))
+    True
+
+Checkpoints and event tokens hold the canonical text, and other programs compare it: change ``__str__`` only together
+with the golden files.
 """
 
 from __future__ import annotations
@@ -18,49 +26,54 @@ Runs = tuple[tuple[int, int], ...]
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _RUN = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19}))?")
 _MARIADB = re.compile(r"([0-9]{1,10})-([0-9]{1,10})-([0-9]{1,20})")
-_LARGEST_NUMBER = 2**63 - 2  # what MySQL hands out at most
+_LARGEST_NUMBER = 2**63 - 2  # the last one that MySQL assigns
 
 
 class GtidError(ValueError):
-    """A text is no GTID set, or sets of two flavours were mixed."""
+    """The text is not a GTID set, or an operation mixes the two flavours."""
 
 
 class GtidSet(ABC):
-    """The transactions a server has executed: immutable and hashable. ``parse`` makes one.
+    """The transactions that a server has executed. Immutable and hashable; `parse` makes one.
 
-    Operators on sets of two flavours raise GtidError, unless one of them is empty.
+    ``str(set)`` is the canonical text without the flavour. ``set | other`` and ``set - other`` are union and
+    difference; they raise `GtidError` for sets of two flavours unless one of them is empty. ``bool(set)``: not empty.
     """
 
     __slots__ = ()
 
     flavour: ClassVar[str]
+    """``MySQL56`` or ``MariaDB``, Vitess' names for the two formats."""
 
     @property
     def position(self) -> str:
-        """The canonical text with the flavour in front, as an event token carries it."""
+        """The canonical text with the flavour in front, as in an event token: ``MariaDB/0-1-5``."""
         return f"{self.flavour}/{self}"
 
     @property
     @abstractmethod
     def last(self) -> str:
-        """The last GTID in canonical order, "" if the set is empty."""
+        """The last GTID of the canonical text, "" if the set is empty."""
 
     @property
     @abstractmethod
     def count(self) -> int:
-        """How many transactions the set stands for."""
+        """The number of transactions that the set stands for."""
 
     @abstractmethod
     def contains(self, other: GtidSet) -> bool:
-        """Whether every transaction of ``other`` is in this set; False for another flavour, unless empty."""
+        """Whether every transaction of ``other`` is in this set. False for another flavour, unless it is empty."""
 
     @abstractmethod
     def diverges(self, other: GtidSet) -> bool:
-        """Whether one sequence number of one domain was given out by two servers, one in each set."""
+        """Whether two servers assigned the same sequence number of a domain, one of them in each set.
+
+        Always False for MySQL, where a server's UUID is part of a GTID.
+        """
 
     @abstractmethod
     def same_servers(self, other: GtidSet) -> bool:
-        """Whether no domain was last written by one server in this set and by another in ``other``."""
+        """Whether each domain was last written by the same server in both sets. Always True for MySQL."""
 
     @abstractmethod
     def __or__(self, other: GtidSet) -> GtidSet: ...
@@ -77,26 +90,32 @@ class GtidSet(ABC):
     def __repr__(self) -> str:
         return f"<GtidSet {self.position}>"
 
-    def _union_of_flavours(self, other: GtidSet) -> GtidSet:
+    def _union_across_flavours(self, other: GtidSet) -> GtidSet:
         if self and other:
-            raise GtidError(f"cannot unite {self.flavour} and {other.flavour} GTID sets: {self}, {other}")
+            raise GtidError(
+                f"cannot join a {self.flavour} and a {other.flavour} GTID set: {_short(str(self))} and "
+                f"{_short(str(other))}"
+            )
         if not self and not other:
-            return self if isinstance(self, MariaDBSet) else other  # either, as long as it commutes
+            return self if isinstance(self, MariaDBSet) else other  # so that it commutes
         return self or other
 
-    def _difference_of_flavours(self, other: GtidSet) -> GtidSet:
+    def _difference_across_flavours(self, other: GtidSet) -> GtidSet:
         if self and other:
-            raise GtidError(f"cannot subtract {other.flavour} from {self.flavour} GTID sets: {other}, {self}")
+            raise GtidError(
+                f"cannot subtract a {other.flavour} GTID set from a {self.flavour} one: {_short(str(other))}, "
+                f"{_short(str(self))}"
+            )
         return self
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MySQL56Set(GtidSet):
-    """Runs of sequence numbers per server UUID (lower case); no UUID without a run."""
+    """``<uuid>:1-5:7,<uuid>:3``: ranges of sequence numbers by server UUID, in lower case."""
 
     flavour: ClassVar[str] = "MySQL56"
 
-    _servers: Mapping[str, Runs]
+    _servers: Mapping[str, Runs]  # no server without a run
 
     @property
     def last(self) -> str:
@@ -116,14 +135,14 @@ class MySQL56Set(GtidSet):
         return all(_covers(mine.get(server, ()), runs) for server, runs in other._servers.items())
 
     def diverges(self, other: GtidSet) -> bool:
-        return False  # a UUID and number name one transaction for good
+        return False
 
     def same_servers(self, other: GtidSet) -> bool:
         return True
 
     def __or__(self, other: GtidSet) -> GtidSet:
         if not isinstance(other, MySQL56Set):
-            return self._union_of_flavours(other)
+            return self._union_across_flavours(other)
         servers = dict(self._servers)
         for server, runs in other._servers.items():
             mine = servers.get(server)
@@ -132,7 +151,7 @@ class MySQL56Set(GtidSet):
 
     def __sub__(self, other: GtidSet) -> GtidSet:
         if not isinstance(other, MySQL56Set):
-            return self._difference_of_flavours(other)
+            return self._difference_across_flavours(other)
         rest = {server: _without(runs, other._servers.get(server, ())) for server, runs in self._servers.items()}
         return MySQL56Set({server: runs for server, runs in rest.items() if runs})
 
@@ -151,15 +170,15 @@ class MySQL56Set(GtidSet):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MariaDBSet(GtidSet):
-    """One GTID per domain, (sequence, server): it stands for all of its domain up to that sequence.
+    """``<domain>-<server>-<sequence>,...``: the last GTID of each domain, which stands for all before it.
 
-    The server plays no part in ``contains``. The difference keeps the GTIDs that go past ``other``: what
-    lies between cannot be written in this flavour.
+    ``contains`` ignores the server. The difference is the GTIDs that are later than in ``other``: this format has no
+    way to write only the transactions between the two.
     """
 
     flavour: ClassVar[str] = "MariaDB"
 
-    _domains: Mapping[int, tuple[int, int]]
+    _domains: Mapping[int, tuple[int, int]]  # domain -> (sequence, server)
 
     @property
     def last(self) -> str:
@@ -191,7 +210,7 @@ class MariaDBSet(GtidSet):
 
     def __or__(self, other: GtidSet) -> GtidSet:
         if not isinstance(other, MariaDBSet):
-            return self._union_of_flavours(other)
+            return self._union_across_flavours(other)
         domains = dict(self._domains)
         for domain, gtid in other._domains.items():
             domains[domain] = max(gtid, domains.get(domain, gtid))
@@ -199,7 +218,7 @@ class MariaDBSet(GtidSet):
 
     def __sub__(self, other: GtidSet) -> GtidSet:
         if not isinstance(other, MariaDBSet):
-            return self._difference_of_flavours(other)
+            return self._difference_across_flavours(other)
         theirs = other._domains
         return MariaDBSet(
             {
@@ -220,9 +239,10 @@ class MariaDBSet(GtidSet):
 
 
 def parse(text: str) -> GtidSet:
-    """Read a GTID set, or a single GTID as the set of it, with or without its flavour in front.
+    """Read a GTID set, with or without its flavour in front: ``MySQL56/<uuid>:1-5``, ``0-1-5``.
 
-    The empty text is the empty MySQL56 set. GtidError on anything that is not a GTID set.
+    A single GTID is the set of it. MySQL's ranges may overlap and be in any order. The empty text is the empty MySQL
+    set, ``MariaDB/`` that of MariaDB. Raises `GtidError` for anything else, also for MySQL's tagged GTIDs.
     """
     flavour, slash, body = text.partition("/")
     if not slash:
@@ -236,7 +256,7 @@ def parse(text: str) -> GtidSet:
         case "" if not slash:
             is_mariadb = body and ":" not in body and not _UUID.match(body)
             return _parse_mariadb(body) if is_mariadb else _parse_mysql56(body)
-    raise GtidError(f"unknown GTID flavour {_short(flavour)}: expected MySQL56/... or MariaDB/...")
+    raise GtidError(f"unknown GTID flavour {_short(flavour)}: use MySQL56/... or MariaDB/...")
 
 
 def _parse_mysql56(text: str) -> MySQL56Set:
@@ -249,7 +269,7 @@ def _parse_mysql56(text: str) -> MySQL56Set:
         if not _UUID.fullmatch(uuid):
             raise GtidError(f"{_short(uuid)} is not a server UUID (8-4-4-4-12 hex digits) in {_short(text)}")
         if not numbers:
-            raise GtidError(f"no sequence numbers after server UUID {uuid}: expected {uuid}:1-5")
+            raise GtidError(f"no sequence numbers after the server UUID {uuid}: write {uuid}:1-5")
         runs = found.setdefault(uuid.lower(), [])
         for number in numbers:
             matched = _RUN.fullmatch(number)
@@ -261,7 +281,7 @@ def _parse_mysql56(text: str) -> MySQL56Set:
             first = int(matched[1])
             last = int(matched[2]) if matched[2] else first
             if not first or max(first, last) > _LARGEST_NUMBER:
-                raise GtidError(f"{number} after {uuid}: sequence numbers run from 1 to {_LARGEST_NUMBER}")
+                raise GtidError(f"{number} after {uuid} is out of range: sequence numbers are 1 to {_LARGEST_NUMBER}")
             if first <= last:
                 runs.append((first, last))
     return MySQL56Set({uuid: _merged(sorted(runs)) for uuid, runs in found.items() if runs})
@@ -275,8 +295,10 @@ def _parse_mariadb(text: str) -> MariaDBSet:
             raise GtidError(f"{_short(member)} is neither UUID:1-5 (MySQL) nor domain-server-sequence (MariaDB)")
         domain, server, sequence = map(int, matched.groups())
         if domain >= 2**32 or server >= 2**32 or sequence >= 2**64:
-            raise GtidError(f"{member.strip()}: domain and server have 32 bits, the sequence has 64")
-        # A server's binlog state lists a domain once per server; the newest is where the domain stands.
+            raise GtidError(
+                f"{member.strip()} is out of range: domain and server have 32 bits, the sequence number has 64"
+            )
+        # A server's binlog state lists a domain once for each server; the newest GTID is the position of the domain.
         domains[domain] = max((sequence, server), domains.get(domain, (0, 0)))
     return MariaDBSet(domains)
 
@@ -298,7 +320,7 @@ def _merged(runs: Iterable[tuple[int, int]]) -> Runs:
 
 
 def _covers(runs: Runs, others: Runs) -> bool:
-    """Whether each of ``others`` lies in one of ``runs``. Linear."""
+    """Whether each of ``others`` is inside one of ``runs``, in linear time."""
     if runs is others:
         return True
     candidates = iter(runs)
@@ -312,7 +334,7 @@ def _covers(runs: Runs, others: Runs) -> bool:
 
 
 def _without(runs: Runs, others: Runs) -> Runs:
-    """Return what is left of ``runs`` outside ``others``. Linear."""
+    """Return the parts of ``runs`` outside ``others``, in linear time."""
     rest: list[tuple[int, int]] = []
     at = 0
     for first, last in runs:

@@ -1,6 +1,9 @@
-"""Key ranges and the shards that cover them, named and compared as Vitess does.
+"""Key ranges and the shards that cover them, written and compared as in Vitess' "Key Ranges" and "Shard" docs.
 
-Names are read from configurations and journals, so what counts as one and the same range may only change with Vitess.
+    >>> shards_covering(KeyRange.parse("-80"), ["-40", "40-80", "80-"])
+    ['-40', '40-80']
+
+Configs and Vitess' journals hold the names, so which names mean the same range may change only with Vitess.
 """
 
 from __future__ import annotations
@@ -15,10 +18,10 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """The keyspace ids from ``start`` up to but without ``end``; an empty ``end`` is the end of the key space.
+    """The keyspace ids from ``start``, included, to ``end``, excluded. An empty ``end``: to the end of the key space.
 
-    Bounds are padded with zero bytes wherever they are compared, so 80 and 8000 are one, and they are held without.
-    ValueError if nothing lies between them.
+    Bounds and keyspace ids compare as if padded with zero bytes: 80 and 8000 are the same bound, and are kept as 80.
+    Raises ValueError for a range that is empty.
     """
 
     start: bytes = b""
@@ -29,17 +32,22 @@ class KeyRange:
         object.__setattr__(self, "start", self.start.rstrip(b"\0"))
         object.__setattr__(self, "end", self.end.rstrip(b"\0"))
         if not open_ended and self.start >= self.end:
-            raise ValueError(f"key range {self.start.hex()}-{self.end.hex() or '00'} is empty: it ends where it starts")
+            raise ValueError(
+                f"key range {self.start.hex()}-{self.end.hex() or '00'} is empty: its end is not after its start"
+            )
 
     @classmethod
     def parse(cls, text: str) -> KeyRange:
-        """Read ``-``, ``-80``, ``40-80``, ``80-``, or ``0`` for everything. ValueError on anything else."""
+        """Read ``-80``, ``40-80``, ``80-``, or ``-`` and ``0`` for the complete key space.
+
+        Bounds are hex digits, two for each byte, in either case. Raises ValueError for anything else.
+        """
         if text == "0":
             return cls()
         matched = _RANGE.fullmatch(text.lower())
         if not matched:
             raise ValueError(
-                f"{text!r} is not a key range: write -, -80, 40-80 or 80-, with an even number of hex digits in a bound"
+                f"{text!r} is not a key range: write -, -80, 40-80 or 80-, with an even number of hex digits per bound"
             )
         start, end = map(bytes.fromhex, matched.groups())
         try:
@@ -49,10 +57,11 @@ class KeyRange:
 
     @property
     def complete(self) -> bool:
-        """Whether this is the whole key space."""
+        """Whether this is the complete key space."""
         return not self.start and not self.end
 
     def contains(self, keyspace_id: bytes) -> bool:
+        """Whether ``keyspace_id`` is in this range."""
         keyspace_id = keyspace_id.rstrip(b"\0")
         return self.start <= keyspace_id and (not self.end or keyspace_id < self.end)
 
@@ -61,15 +70,15 @@ class KeyRange:
         return self.start <= other.start and (not self.end or (bool(other.end) and other.end <= self.end))
 
     def intersects(self, other: KeyRange) -> bool:
-        """Whether any keyspace id is in both."""
+        """Whether the two ranges have a keyspace id in common."""
         return (not self.end or other.start < self.end) and (not other.end or self.start < other.end)
 
     def adjoins(self, other: KeyRange) -> bool:
-        """Whether ``other`` begins where this one ends."""
+        """Whether ``other`` starts where this one ends."""
         return bool(self.end) and self.end == other.start
 
     def __add__(self, other: KeyRange) -> KeyRange:
-        """Join two ranges that adjoin, in either order. ValueError if they do not."""
+        """Join two ranges that adjoin, in either order. Raises ValueError if they do not."""
         if self.adjoins(other):
             return KeyRange(self.start, other.end)
         if other.adjoins(self):
@@ -81,12 +90,12 @@ class KeyRange:
 
 
 def shard_range(name: str) -> KeyRange:
-    """Return the key range of a shard by its name; without a dash in it, it holds the whole key space.
+    """Return the key range that a shard's name says. A name without a dash is the complete key space.
 
-    ValueError if it is no shard name.
+    Raises ValueError if it is not a shard name.
     """
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is not a shard name")
+        raise ValueError(f"{name!r} is not a shard name: use letters, digits, '_', '.' and '-', as in -80 or 0")
     if "-" not in name:
         return KeyRange()
     try:
@@ -96,17 +105,16 @@ def shard_range(name: str) -> KeyRange:
 
 
 def overlapping(shard: str, shards: Iterable[str]) -> list[str]:
-    """Return those of ``shards``, in key order, that share keyspace ids with ``shard``; ``shard`` itself left out."""
+    """Return the other shards of ``shards`` that have keyspace ids in common with ``shard``, in key order."""
     wanted = shard_range(shard)
     return _ordered(name for name in shards if name != shard and shard_range(name).intersects(wanted))
 
 
 def shards_covering(keyrange: KeyRange, shard_names: Iterable[str]) -> list[str]:
-    """Return the names, in key order, of the shards that together are exactly ``keyrange``.
+    """Return the names, in key order, of the shards that together cover exactly ``keyrange``.
 
-    Shards outside of it are left out, but all of them must fit together: no keyspace id may be in two of those that
-    share any with ``keyrange``. ValueError, with the shards that do not fit and ranges that would do, unless whole
-    shards match.
+    As in Vitess, a key range must match complete shards. Raises ValueError, naming the shards and the key ranges that
+    would work, if a part of ``keyrange`` is in no shard or in two, or if a shard is only partly in it.
     """
     names = _ordered(set(shard_names))
     inside = [name for name in names if shard_range(name).intersects(keyrange)]
@@ -115,19 +123,20 @@ def shards_covering(keyrange: KeyRange, shard_names: Iterable[str]) -> list[str]
     for n in range(1, len(inside)):
         if ranges[n - 1].intersects(ranges[n]):
             raise ValueError(
-                f"shards {inside[n - 1]} and {inside[n]} overlap, so which one holds a row of key range {keyrange} is "
-                f"not known: list either of them (shards: {listed})"
+                f"shards {inside[n - 1]} and {inside[n]} overlap, so a row of key range {keyrange} may be in either: "
+                f"list only one of them (shards: {listed})"
             )
     holes = [str(hole) for hole in _holes(keyrange, ranges)]
     if holes:
         raise ValueError(
-            f"key range {keyrange}: no shard holds {' nor '.join(holes)}{_instead(keyrange, ranges)} (shards: {listed})"
+            f"key range {keyrange}: no shard holds {' or '.join(holes)}{_alternatives(keyrange, ranges)} "
+            f"(shards: {listed})"
         )
     cut = [name for name, found in zip(inside, ranges, strict=True) if not keyrange.covers(found)]
     if cut:
         raise ValueError(
-            f"key range {keyrange} takes only a part of {' and '.join(cut)}, and only whole shards can be read"
-            f"{_instead(keyrange, ranges)} (shards: {listed})"
+            f"key range {keyrange} covers only a part of {' and '.join(cut)}, and only complete shards can be read"
+            f"{_alternatives(keyrange, ranges)} (shards: {listed})"
         )
     return inside
 
@@ -141,7 +150,7 @@ def _ordered(names: Iterable[str]) -> list[str]:
 
 
 def _holes(keyrange: KeyRange, ranges: list[KeyRange]) -> list[KeyRange]:
-    """Return what of ``keyrange`` is in none of ``ranges``, which are in order and do not overlap."""
+    """Return the parts of ``keyrange`` that are in none of ``ranges``, which are in order and do not overlap."""
     holes: list[KeyRange] = []
     at: bytes | None = keyrange.start  # None: the end of the key space
     for found in ranges:
@@ -153,12 +162,12 @@ def _holes(keyrange: KeyRange, ranges: list[KeyRange]) -> list[KeyRange]:
     return holes
 
 
-def _instead(keyrange: KeyRange, ranges: list[KeyRange]) -> str:
-    """Say which unbroken ranges of whole shards touch ``keyrange``, and which lie within it."""
+def _alternatives(keyrange: KeyRange, ranges: list[KeyRange]) -> str:
+    """Name the contiguous ranges of complete shards that overlap ``keyrange``, and those inside it."""
     wider = _joined(ranges)
     narrower = _joined([found for found in ranges if keyrange.covers(found)])
     offers = list(dict.fromkeys(str(found) for found in (*wider, *narrower)))
-    return f"; ask for {' or '.join(offers)}" if offers else ""
+    return f"; use {' or '.join(offers)}" if offers else ""
 
 
 def _joined(ranges: list[KeyRange]) -> list[KeyRange]:

@@ -1,10 +1,10 @@
 """Simulated lineages: shards that split and merge on servers with wrong clocks, and a reader that follows them.
 
-A world is made first, with the true version of every item in every transaction; readers then make tokens from
-it as the relay does. Add here whatever can happen to real shards; the rules under test are not repeated here.
+A world is made first, with the true version of every item in every transaction. Readers then make tokens from it as
+the relay does. Add here whatever can happen to real shards; the rules under test are not repeated here.
 
-What cannot happen is left out: a shard is a range of the key space, and no two shards that live at a time have one
-name. In MariaDB no name comes back, since its numbers would begin again; and no failover loses anything: that is a gap.
+What cannot happen is left out: a shard is a range of the key space, and no two live shards have the same name. In
+MariaDB no name is used again, since its numbers would start again; and no failover loses anything: that is a gap.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ITEMS = range(4)  # item n lives in slot n of the key space
 @dataclass
 class Transaction:
     gtid: str
-    clock: int  # the header time: what the server's clock said, or the origin's time of a replay
+    clock: int  # the header time: the server's clock, or for a replay the origin's time
     versions: dict[int, int]  # item -> its version once this is committed
     server: int
     origin: OriginToken | None = None
@@ -44,8 +44,8 @@ class Shard:
     skew: int
     log: list[Transaction] = field(default_factory=list)
     numbers: dict[object, int] = field(default_factory=dict)  # the last one per server (MySQL) or domain (MariaDB)
-    # Where the log stood when its children began to replay it, when it stopped taking writes, and when it took
-    # its own first write; None if that never came.
+    # The length of the log when its children began to replay it, when it stopped taking writes, and when it took its
+    # own first write; None if that never happened.
     copied_at: int | None = None
     closed_at: int | None = None
     opened_at: int | None = None
@@ -116,7 +116,7 @@ class World:
         for _ in range(steps):
             self.now += rng.choice((0, 0, 0, 1, 2))
             self._step()
-        for reshard in reversed(self.reshards):  # what the last ones replay may be replayed once more
+        for reshard in reversed(self.reshards):  # what a later one replays, an earlier one may replay again
             self._drain(reshard)
 
     @property
@@ -125,7 +125,7 @@ class World:
 
     @property
     def live(self) -> list[Shard]:
-        """The shards that serve, will serve, or follow those that took over from them."""
+        """The shards that serve, will serve, or replay the shards that replaced them."""
         involved = [shard for reshard in self.reshards for shard in (*reshard.sources, *reshard.targets)]
         return [*self.serving, *involved]
 
@@ -228,7 +228,7 @@ class World:
         name = f"shop/commerce/{min(items)}-{max(items)}"
         self.names[name] = self.names.get(name, 0) + 1
         if self.names[name] > 1 and self.flavour != "MySQL56":
-            # A name that comes back with numbers that begin again cannot be told from the old shard.
+            # A name used again, with numbers that start again, could not be told from the old shard.
             name += f".{self.names[name]}"
         shard = Shard(name, items, parents, self._server(), self.rng.randint(-6, 6))
         self.shards.append(shard)
@@ -267,9 +267,9 @@ class Reading:
 def read(
     world: World, rng: Random, *, parallel: bool, drop: bool = True, clamp: bool = True, least: int = 0
 ) -> list[Reading]:
-    """Follow ``world`` from its first shards to its last and return all changes in the order of reading.
+    """Read ``world`` from its first shards to its last and return all changes in the order of reading.
 
-    ``drop``: leave out replays whose origin was read already. ``clamp``: let no timestamp go back, nor below ``least``.
+    ``drop``: leave out replays whose origin was read already. ``clamp``: no timestamp decreases or is below ``least``.
     """
     readings: list[Reading] = []
     floors: dict[int, int] = {}
@@ -277,7 +277,7 @@ def read(
     for shard in world.shards:  # parents come before their children
         end = len(shard.log)
         if shard.copied_at is not None:
-            # Anywhere from where the children can take over; without replays that is one exact place.
+            # Any point from which the children can take over; without replays there is only one.
             end = rng.randint(shard.copied_at, end) if world.replayed else (shard.closed_at or end)
         cursor = Cursor(shard, world.flavour, 0, parallel)
         floor = max((floors[id(parent)] for parent in shard.parents), default=least) if clamp else 0

@@ -1,9 +1,4 @@
-"""GTID sets: the vectors that other implementations are held to, and the laws of set algebra.
-
-The row numbers are those of the conformance list the vectors were collected in. Not here: row 19's single GTIDs
-with a set type of their own (a single GTID is the set of it), row 83 (the dump request's binary form belongs to
-the code that sends one), rows 86-90's file positions (no position the relay resumes from).
-"""
+"""GTID sets: the test vectors of other implementations, and the laws of set algebra."""
 
 from __future__ import annotations
 
@@ -27,20 +22,20 @@ S3 = f"{A}:20-30:35-40:42-45,{A16}:1-5:50:60-70"
 @pytest.mark.parametrize(
     ("text", "canonical"),
     [
-        pytest.param("", "", id="1"),
-        pytest.param(f"{A}:1-5", f"{A}:1-5", id="2"),
-        pytest.param(f"{A.upper()}:1-5", f"{A}:1-5", id="3"),
-        pytest.param(f"{A}:12", f"{A}:12", id="4"),
-        pytest.param(f"{A}:1-5:10-20", f"{A}:1-5:10-20", id="5"),
-        pytest.param(f"{A}:10-20:1-5", f"{A}:1-5:10-20", id="6"),
-        pytest.param(f"{A}:8-7", "", id="7"),
-        pytest.param(f"{A}:1-5:8-7:10-20", f"{A}:1-5:10-20", id="8"),
-        pytest.param(f"{A}:1-5,{A}:10-20", f"{A}:1-5:10-20", id="9"),
-        pytest.param(f"{A}:10-20,{A}:1-5", f"{A}:1-5:10-20", id="10"),
-        pytest.param(f"{A}:1-5:10-20,{B}:1-5:50", f"{A}:1-5:10-20,{B}:1-5:50", id="11"),
-        pytest.param(f"{A}:1-5:10-20, {B}:1-5:50", f"{A}:1-5:10-20,{B}:1-5:50", id="12"),
+        ("", ""),
+        (f"{A}:1-5", f"{A}:1-5"),
+        (f"{A.upper()}:1-5", f"{A}:1-5"),
+        (f"{A}:12", f"{A}:12"),
+        (f"{A}:1-5:10-20", f"{A}:1-5:10-20"),
+        (f"{A}:10-20:1-5", f"{A}:1-5:10-20"),
+        (f"{A}:8-7", ""),
+        (f"{A}:1-5:8-7:10-20", f"{A}:1-5:10-20"),
+        (f"{A}:1-5,{A}:10-20", f"{A}:1-5:10-20"),
+        (f"{A}:10-20,{A}:1-5", f"{A}:1-5:10-20"),
+        (f"{A}:1-5:10-20,{B}:1-5:50", f"{A}:1-5:10-20,{B}:1-5:50"),
+        (f"{A}:1-5:10-20, {B}:1-5:50", f"{A}:1-5:10-20,{B}:1-5:50"),
         pytest.param(f"{B}:1-5,{A}:7", f"{A}:7,{B}:1-5", id="servers are sorted"),
-        # The collected note says that others keep these apart, and then miss that 1-6 is contained.
+        # Implementations that keep these apart do not find that 1-6 is contained.
         pytest.param(f"{A}:1-3:4-6", f"{A}:1-6", id="adjacent runs become one"),
         pytest.param(f"{A}:1-9:4-6:8-12", f"{A}:1-12", id="overlapping runs become one"),
         pytest.param(f"{A}:7-9:1-5,{A}:6", f"{A}:1-9", id="a gap is closed from elsewhere"),
@@ -56,18 +51,18 @@ def test_mysql_sets_are_read_into_their_canonical_text(text: str, canonical: str
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(A, id="13"),
-        pytest.param("00010203-0405-060X-0809-0a0b0c0d0e0f:1-5", id="14"),
-        pytest.param(f"{A}:0-5", id="15"),
-        pytest.param(f"{A}:-5", id="16"),
-        pytest.param(f"{A}:1-2-3", id="17"),
-        pytest.param(f"{A}:1-", id="18"),
-        pytest.param("123:1", id="20 short"),
-        pytest.param("x:1", id="20 text"),
-        pytest.param("00010203-0405-0607-0809-0a0b0c0d0e0x:1", id="20 digit"),
-        pytest.param("00010203-0405-0607-080900A0B0C0D0E0F:1", id="20 dashes"),
-        pytest.param("foo/0-1-5", id="88"),
-        pytest.param("FilePos/mysql-bin.000001:4", id="90"),
+        A,
+        "00010203-0405-060X-0809-0a0b0c0d0e0f:1-5",
+        f"{A}:0-5",
+        f"{A}:-5",
+        f"{A}:1-2-3",
+        f"{A}:1-",
+        pytest.param("123:1", id="short"),
+        pytest.param("x:1", id="text"),
+        pytest.param("00010203-0405-0607-0809-0a0b0c0d0e0x:1", id="digit"),
+        pytest.param("00010203-0405-0607-080900A0B0C0D0E0F:1", id="dashes"),
+        "foo/0-1-5",
+        "FilePos/mysql-bin.000001:4",
         pytest.param("/0-1-5", id="no flavour before the slash"),
         pytest.param("DynamoDB/5", id="not a set at all"),
         pytest.param(f"MariaDB/{A}:1-5", id="one flavour under the other's name"),
@@ -76,13 +71,13 @@ def test_mysql_sets_are_read_into_their_canonical_text(text: str, canonical: str
         pytest.param(f"{A}:1_0", id="digits as only Python takes them"),
         pytest.param(f"{A}:٣", id="digits of another script"),
         pytest.param(f"{A}:9223372036854775807", id="past the last number"),
-        pytest.param(f"{A}:{'9' * 5000}", id="a number no int takes"),
+        pytest.param(f"{A}:{'9' * 5000}", id="more digits than an int takes"),
         pytest.param(f"{A}:tag:1-5", id="tagged"),
-        pytest.param("12345", id="92"),
-        pytest.param("1x-33-142", id="93"),
-        pytest.param("1-2c3-142", id="94"),
-        pytest.param("1-33-a142", id="95"),
-        pytest.param("12-34-5678,11-22-33e33", id="97"),
+        "12345",
+        "1x-33-142",
+        "1-2c3-142",
+        "1-33-a142",
+        "12-34-5678,11-22-33e33",
         pytest.param("0-1-5,", id="an empty member"),
         pytest.param("4294967296-1-5", id="a domain past 32 bits"),
         pytest.param("0-4294967296-5", id="a server past 32 bits"),
@@ -97,7 +92,6 @@ def test_bad_texts_are_refused_with_a_short_reason(text: str) -> None:
 
 
 def test_a_mysql_set_knows_the_gtids_it_contains() -> None:
-    """Rows 21-32."""
     gtids = {A: (1, 19, 20, 23, 30, 31), A16: (1, 10, 50, 51), A17: (1,)}
     contained = {
         f"{server}:{n}" for server in gtids for n in gtids[server] if parse(S1).contains(parse(f"{server}:{n}"))
@@ -122,7 +116,6 @@ def test_a_mysql_set_knows_the_gtids_it_contains() -> None:
     ],
 )
 def test_a_mysql_set_knows_the_sets_it_contains(other: str, contained: bool) -> None:
-    """Rows 33-37, and near misses."""
     assert parse(S2).contains(parse(other)) is contained
 
 
@@ -141,7 +134,6 @@ def test_a_mysql_set_knows_the_sets_it_contains(other: str, contained: bool) -> 
     ],
 )
 def test_equality_is_symmetric_and_exact(other: str, equal: bool) -> None:
-    """Rows 53-61."""
     assert (parse(S2) == parse(other)) is equal
     assert (parse(other) == parse(S2)) is equal
     assert (len({parse(S2), parse(other)}) == 1) is equal
@@ -163,14 +155,12 @@ def test_equality_is_symmetric_and_exact(other: str, equal: bool) -> None:
     ],
 )
 def test_a_single_gtid_is_added_without_changing_the_set(gtid: str, united: str) -> None:
-    """Rows 62-71."""
     before = parse(S3)
     assert str(before | parse(gtid)) == united
     assert str(before) == S3
 
 
-def test_a_union_joins_what_touches() -> None:
-    """Row 72."""
+def test_a_union_joins_ranges_that_overlap_or_adjoin() -> None:
     one = parse(f"{A}:20-30:35-40:42-45,{A16}:1-5:20-50:60-70")
     other = parse(f"{A}:20-31:35-37:41-46,{A16}:3-6:22-49:67-72,{A17}:1-45")
     assert str(one | other) == f"{A}:20-31:35-46,{A16}:1-6:20-50:60-72,{A17}:1-45"
@@ -188,7 +178,6 @@ def test_a_union_joins_what_touches() -> None:
     ],
 )
 def test_the_last_gtid_is_last_in_canonical_order(text: str, last: str) -> None:
-    """Rows 75-77 and 110."""
     assert parse(text).last == last
 
 
@@ -204,13 +193,11 @@ def test_the_last_gtid_is_last_in_canonical_order(text: str, last: str) -> None:
         ("1-2-30,4-5-6", 36),
     ],
 )
-def test_the_count_is_of_the_transactions_a_set_stands_for(text: str, count: int) -> None:
-    """Rows 78-82."""
+def test_the_count_is_the_number_of_transactions_in_a_set(text: str, count: int) -> None:
     assert parse(text).count == count
 
 
 def test_a_flavour_in_front_changes_nothing() -> None:
-    """Rows 86 and 87."""
     assert parse(f"MySQL56/{H}:1-615") == parse(f"{H}:1-615")
     assert parse("MariaDB/0-1-5") == parse("0-1-5")
     assert not parse("")
@@ -222,12 +209,12 @@ def test_a_flavour_in_front_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("text", "canonical"),
     [
-        pytest.param("12-345-6789", "12-345-6789", id="91"),
-        pytest.param("12-34-5678,11-22-3333", "11-22-3333,12-34-5678", id="96"),
-        pytest.param("5-4727-1737373,1-1234-5678, 3-4321-9876", "1-1234-5678,3-4321-9876,5-4727-1737373", id="98"),
+        ("12-345-6789", "12-345-6789"),
+        ("12-34-5678,11-22-3333", "11-22-3333,12-34-5678"),
+        ("5-4727-1737373,1-1234-5678, 3-4321-9876", "1-1234-5678,3-4321-9876,5-4727-1737373"),
         pytest.param("10-1-1,9-1-1", "9-1-1,10-1-1", id="domains are numbers"),
-        pytest.param("1-23-9,1-321-10", "1-321-10", id="111"),
-        pytest.param("1-321-10,1-23-9,0-5-1", "0-5-1,1-321-10", id="111, any order"),
+        ("1-23-9,1-321-10", "1-321-10"),
+        pytest.param("1-321-10,1-23-9,0-5-1", "0-5-1,1-321-10", id="any order"),
     ],
 )
 def test_mariadb_sets_hold_one_gtid_per_domain(text: str, canonical: str) -> None:
@@ -238,15 +225,15 @@ def test_mariadb_sets_hold_one_gtid_per_domain(text: str, canonical: str) -> Non
 @pytest.mark.parametrize(
     ("text", "other", "contained"),
     [
-        pytest.param("5-4727-300", "5-4727-700", False, id="99"),
-        pytest.param("5-4727-9000", "5-5555-100", True, id="100"),
-        pytest.param("1-4321-100,5-4727-1234", "1-4321-100,5-4727-1234", True, id="101"),
-        pytest.param("4-1-123", "4-1-122,5-4-24602", False, id="103"),
-        pytest.param("1-2-123", "MariaDB/", True, id="104 empty"),
-        pytest.param("1-2-123", "", True, id="104 empty, of no flavour"),
-        pytest.param("1-2-123", f"{A}:1", False, id="104 other flavour"),
-        pytest.param("0-1-5", "0-2-5", True, id="23, both ways: compare makes UNKNOWN of it"),
-        pytest.param("0-2-5", "0-1-5", True, id="23, the other way"),
+        ("5-4727-300", "5-4727-700", False),
+        ("5-4727-9000", "5-5555-100", True),
+        ("1-4321-100,5-4727-1234", "1-4321-100,5-4727-1234", True),
+        ("4-1-123", "4-1-122,5-4-24602", False),
+        pytest.param("1-2-123", "MariaDB/", True, id="empty"),
+        pytest.param("1-2-123", "", True, id="empty, of no flavour"),
+        pytest.param("1-2-123", f"{A}:1", False, id="other flavour"),
+        pytest.param("0-1-5", "0-2-5", True, id="both ways: compare makes UNKNOWN of it"),
+        pytest.param("0-2-5", "0-1-5", True, id="the other way"),
     ],
 )
 def test_a_mariadb_set_contains_by_domain_and_sequence_alone(text: str, other: str, contained: bool) -> None:
@@ -256,12 +243,12 @@ def test_a_mariadb_set_contains_by_domain_and_sequence_alone(text: str, other: s
 @pytest.mark.parametrize(
     ("text", "other", "united"),
     [
-        pytest.param("3-5555-1234", "3-5555-1234", "3-5555-1234", id="107 same"),
-        pytest.param("3-5555-5234", "3-5555-1234", "3-5555-5234", id="107 older"),
-        pytest.param("3-5555-1234", "3-5555-5234", "3-5555-5234", id="107 newer"),
-        pytest.param("3-5555-1234", "3-4444-5234", "3-4444-5234", id="107 other server"),
-        pytest.param("3-5555-1234", "5-5555-5234", "3-5555-1234,5-5555-5234", id="107 other domain"),
-        pytest.param("3-1-1,4-1-2,5-1-3", "3-1-2,4-1-1,5-1-4", "3-1-2,4-1-2,5-1-4", id="108"),
+        pytest.param("3-5555-1234", "3-5555-1234", "3-5555-1234", id="same"),
+        pytest.param("3-5555-5234", "3-5555-1234", "3-5555-5234", id="older"),
+        pytest.param("3-5555-1234", "3-5555-5234", "3-5555-5234", id="newer"),
+        pytest.param("3-5555-1234", "3-4444-5234", "3-4444-5234", id="other server"),
+        pytest.param("3-5555-1234", "5-5555-5234", "3-5555-1234,5-5555-5234", id="other domain"),
+        ("3-1-1,4-1-2,5-1-3", "3-1-2,4-1-1,5-1-4", "3-1-2,4-1-2,5-1-4"),
     ],
 )
 def test_a_mariadb_union_keeps_the_newest_of_each_domain(text: str, other: str, united: str) -> None:
@@ -269,15 +256,15 @@ def test_a_mariadb_union_keeps_the_newest_of_each_domain(text: str, other: str, 
     assert str(parse(other) | parse(text)) == united
 
 
-def test_a_mariadb_difference_keeps_what_goes_past_the_other_set() -> None:
+def test_a_mariadb_difference_keeps_what_is_later_than_in_the_other_set() -> None:
     assert str(parse("1-2-9,2-1-5,3-1-1") - parse("1-2-5,2-1-7")) == "1-2-9,3-1-1"
     assert not parse("1-2-9") - parse("1-7-9")
 
 
 def test_sets_of_two_flavours_do_not_mix_unless_one_is_empty() -> None:
-    """I8: nothing is dropped or merged in silence."""
+    """I8: nothing is dropped or merged silently."""
     mysql, mariadb = parse(f"{A}:1-5"), parse("0-1-5")
-    with pytest.raises(GtidError, match="unite"):
+    with pytest.raises(GtidError, match="cannot join"):
         mysql | mariadb
     with pytest.raises(GtidError, match="subtract"):
         mariadb - mysql
@@ -287,7 +274,7 @@ def test_sets_of_two_flavours_do_not_mix_unless_one_is_empty() -> None:
 
 
 def test_a_set_with_very_many_runs_is_handled_in_linear_time() -> None:
-    """At quadratic cost this would run for many minutes."""
+    """In quadratic time this would run for many minutes."""
     odd = parse(f"{A}:" + ":".join(map(str, range(1, 100_001, 2))))
     even = parse(f"{A}:" + ":".join(map(str, range(2, 100_001, 2))))
     assert (odd | even) == parse(f"{A}:1-100000")
@@ -297,7 +284,7 @@ def test_a_set_with_very_many_runs_is_handled_in_linear_time() -> None:
     assert odd - even == odd
 
 
-# Laws. MySQL sets are checked against plain sets of (server, number), which know no runs.
+# Laws. MySQL sets are checked against plain sets of (server, number).
 
 Numbers = frozenset[tuple[str, int]]
 runs = st.tuples(st.sampled_from([A, B, H]), st.integers(1, 30), st.integers(0, 6))
@@ -305,7 +292,7 @@ runs = st.tuples(st.sampled_from([A, B, H]), st.integers(1, 30), st.integers(0, 
 
 @st.composite
 def written(draw: st.DrawFn) -> tuple[str, Numbers]:
-    """A MySQL set in any of its spellings, and what is in it."""
+    """A MySQL set in any of its spellings, and the transactions in it."""
     chosen = draw(st.lists(runs, max_size=8))
     members = [
         f"{draw(st.sampled_from(['', ' ']))}{draw(st.sampled_from([uuid, uuid.upper()]))}"
@@ -379,7 +366,7 @@ def test_counts_add_up(sets: tuple[GtidSet, ...]) -> None:
 
 
 @given(st.one_of(mysql_sets, mariadb_sets))
-def test_a_set_survives_its_own_text(gtids: GtidSet) -> None:
+def test_a_set_is_read_back_from_its_text(gtids: GtidSet) -> None:
     assert parse(gtids.position) == gtids
     assert parse(gtids.position).position == gtids.position
     if gtids:

@@ -1,4 +1,4 @@
-"""Key ranges and shard names: Vitess' own cases, and what holds of any division of the key space."""
+"""Key ranges and shard names: Vitess' own cases, and properties of any division of the key space."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_key_ranges_are_read(text: str) -> None:
         "٤٠-",
     ],
 )
-def test_what_is_no_key_range_is_refused(text: str) -> None:
+def test_a_text_that_is_not_a_key_range_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a key range"):
         KeyRange.parse(text)
 
@@ -58,7 +58,7 @@ def test_empty_key_ranges_are_refused(text: str) -> None:
     ("text", "canonical"),
     [("0", "-"), ("00-", "-"), ("-8000", "-80"), ("80-C000", "80-c0"), ("1100220033-", "1100220033-")],
 )
-def test_zero_bytes_at_the_end_of_a_bound_mean_nothing(text: str, canonical: str) -> None:
+def test_zero_bytes_at_the_end_of_a_bound_are_ignored(text: str, canonical: str) -> None:
     assert str(KeyRange.parse(text)) == canonical
     assert KeyRange.parse(text) == KeyRange.parse(canonical)
     assert hash(KeyRange.parse(text)) == hash(KeyRange.parse(canonical))
@@ -185,7 +185,7 @@ def test_a_shard_without_a_dash_in_its_name_is_the_whole_key_space(name: str, ca
 
 
 @pytest.mark.parametrize("name", ["", "-8", "--", "80-40", "a/b", "x-80", "a b"])
-def test_what_is_no_shard_name_is_refused(name: str) -> None:
+def test_a_text_that_is_not_a_shard_name_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="shard"):
         shard_range(name)
 
@@ -203,22 +203,22 @@ def test_what_is_no_shard_name_is_refused(name: str) -> None:
         ("0", ["0"], ["0"]),
         ("-", ["main"], ["main"]),
         ("00-", ["-"], ["-"]),
-        ("-80", ["-80", "80-c0", "80-"], ["-80"]),  # what overlaps elsewhere is nobody's business
+        ("-80", ["-80", "80-c0", "80-"], ["-80"]),  # shards that overlap elsewhere do not matter
     ],
 )
 def test_whole_shards_cover_a_key_range(asked: str, shards: list[str], covering: list[str]) -> None:
-    """Seed 004, "Vtgate Changes": only key ranges that exactly match one or more shards."""
+    """Vitess' "Update Stream" design, "Vtgate Changes": only key ranges that exactly match one or more shards."""
     assert shards_covering(KeyRange.parse(asked), shards) == covering
 
 
 @pytest.mark.parametrize(
     ("asked", "shards", "message"),
     [
-        ("60-a0", FOUR, r"only a part of 40-80 and 80-c0.*; ask for 40-c0 \(shards: -40, 40-80, 80-c0, c0-\)"),
-        ("-60", FOUR, r"only a part of 40-80.*; ask for -80 or -40"),
-        ("-60", ["0"], r"only a part of 0.*; ask for - \(shards: 0\)"),
-        ("-", FOUR[1:], r"no shard holds -40; ask for 40- "),
-        ("-", ["-40", "80-c0"], r"no shard holds 40-80 nor c0-; ask for -40 or 80-c0"),
+        ("60-a0", FOUR, r"only a part of 40-80 and 80-c0.*; use 40-c0 \(shards: -40, 40-80, 80-c0, c0-\)"),
+        ("-60", FOUR, r"only a part of 40-80.*; use -80 or -40"),
+        ("-60", ["0"], r"only a part of 0.*; use - \(shards: 0\)"),
+        ("-", FOUR[1:], r"no shard holds -40; use 40- "),
+        ("-", ["-40", "80-c0"], r"no shard holds 40-80 or c0-; use -40 or 80-c0"),
         ("-", [], r"no shard holds - \(shards: none\)"),
         ("-80", ["80-"], r"no shard holds -80 \(shards: 80-\)"),
         ("-", ["-80", "-40", "40-80", "80-"], "shards -40 and -80 overlap"),
@@ -227,12 +227,14 @@ def test_whole_shards_cover_a_key_range(asked: str, shards: list[str], covering:
         ("-", ["-80", "80-8"], "shard 80-8: '80-8' is not a key range"),
     ],
 )
-def test_anything_but_whole_shards_is_refused_with_what_would_do(asked: str, shards: list[str], message: str) -> None:
+def test_a_key_range_that_does_not_match_complete_shards_is_refused_with_alternatives(
+    asked: str, shards: list[str], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         shards_covering(KeyRange.parse(asked), shards)
 
 
-def test_overlapping_shards_are_the_ones_that_a_reshard_moves_rows_between() -> None:
+def test_overlapping_shards_are_the_shards_that_a_reshard_moves_rows_between() -> None:
     both = ["-40", "40-80", "-80", "80-"]
     assert overlapping("-80", both) == ["-40", "40-80"]
     assert overlapping("40-80", both) == ["-80"]
@@ -241,7 +243,7 @@ def test_overlapping_shards_are_the_ones_that_a_reshard_moves_rows_between() -> 
     assert overlapping("40-80", ["4000-6000", "60-80", "-"]) == ["-", "4000-6000", "60-80"]
 
 
-# Properties of any division of the key space. Bounds have one to three bytes, so that some need padding.
+# Properties of any division of the key space. Bounds have one to three bytes, so some need padding.
 
 bounds = st.binary(min_size=1, max_size=3)
 divisions = st.lists(bounds, max_size=8).map(lambda found: sorted({bound.rstrip(b"\0") for bound in found} - {b""}))
@@ -249,7 +251,7 @@ divisions = st.lists(bounds, max_size=8).map(lambda found: sorted({bound.rstrip(
 
 @st.composite
 def shard_lists(draw: st.DrawFn) -> tuple[list[bytes], list[str]]:
-    """The edges of a division, and the names of its shards, in any order and with zero bytes to any bound."""
+    """The edges of a division, and the names of its shards in any order, bounds padded with zero bytes."""
     edges = draw(divisions)
     padded = [(edge + b"\0" * draw(st.integers(0, 2))).hex() for edge in edges]
     names = [f"{start}-{end}" for start, end in zip(["", *padded], [*padded, ""], strict=True)]

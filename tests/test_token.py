@@ -1,4 +1,4 @@
-"""Event tokens: their JSON, and the rules of ``compare`` one by one. Its truth: ``test_token_truth``."""
+"""Event tokens: their JSON, and the rules of ``compare`` one by one. ``test_token_truth`` tests them together."""
 
 from __future__ import annotations
 
@@ -31,45 +31,38 @@ def check(a: EventToken | None, b: EventToken | None, order: Order, *, timestamp
 @pytest.mark.parametrize(
     ("a", "b", "order"),
     [
-        # The collected results are -1 wherever nothing is known, the same as for older. Here that is unknown.
-        pytest.param(None, None, UNKNOWN, id="1"),
-        pytest.param(token(123), None, UNKNOWN, id="2"),
-        pytest.param(None, token(123), UNKNOWN, id="3"),
-        pytest.param(token(123), token(123), UNKNOWN, id="4"),
-        pytest.param(token(200), token(100), NEWER, id="5"),
-        pytest.param(token(100), token(200), OLDER, id="6"),
-        pytest.param(token(100), token(100), UNKNOWN, id="7"),
-        pytest.param(token(100, "s1"), token(100, "s2"), UNKNOWN, id="8"),
-        pytest.param(token(100, "s1"), token(100, "s1"), UNKNOWN, id="9"),
-        pytest.param(token(100, "s1", "pos1"), token(100, "s1"), UNKNOWN, id="10"),
-        pytest.param(token(100, "s1"), token(100, "s1", "pos2"), UNKNOWN, id="11"),
-        pytest.param(token(100, "s1", "pos1"), token(100, "s1", "pos2"), UNKNOWN, id="12"),
-        pytest.param(token(100, "s1", "MariaDB/0-1-123"), token(100, "s1", f"MySQL56/{U}:456-789"), UNKNOWN, id="13"),
-        pytest.param(token(100, "s1", "MariaDB/0-1-200"), token(100, "s1", "MariaDB/0-1-100"), NEWER, id="14"),
-        pytest.param(token(100, "s1", "MariaDB/0-1-100"), token(100, "s1", "MariaDB/0-1-200"), OLDER, id="15"),
-        pytest.param(token(100, "s1", "MariaDB/0-1-100"), token(100, "s1", "MariaDB/0-1-100"), EQUAL, id="16"),
-        pytest.param(token(100, "s1", f"MySQL56/{U}:1-200"), token(100, "s1", f"MySQL56/{U}:1-100"), NEWER, id="17"),
-        pytest.param(token(100, "s1", f"MySQL56/{U}:1-100"), token(100, "s1", f"MySQL56/{U}:1-200"), OLDER, id="18"),
-        pytest.param(token(100, "s1", f"MySQL56/{U}:1-100"), token(100, "s1", f"MySQL56/{U}:1-100"), EQUAL, id="19"),
-        pytest.param(
-            token(100, "s1", f"MySQL56/{U}:1-5,{V}:1-2"),
-            token(100, "s1", f"MySQL56/{U}:1-4,{V}:1-3"),
-            UNKNOWN,
-            id="20",
-        ),
-        # Equal ranges of other names are other shards.
-        pytest.param(
-            token(100, "s/k/80-", "MariaDB/0-1-5"), token(100, "s/k/8000-", "MariaDB/0-1-5"), UNKNOWN, id="21"
-        ),
-        # The clock was set back: the seed would have the timestamp win.
-        pytest.param(token(200, "s1", "MariaDB/0-1-100"), token(100, "s1", "MariaDB/0-1-200"), OLDER, id="22"),
-        # Collected as newer both ways, a defect: these are two transactions.
-        pytest.param(token(100, "s1", "MariaDB/0-1-5"), token(100, "s1", "MariaDB/0-2-5"), UNKNOWN, id="23"),
-        pytest.param(token(0, "s1", "MariaDB/0-1-5"), token(100, "s1", "MariaDB/0-1-9"), UNKNOWN, id="24"),
-        pytest.param(token(2**40, "s/k/a"), token(1, "s/k/b"), NEWER, id="25"),
+        # Other implementations answer -1, as for older, where nothing is known. Here that is unknown.
+        (None, None, UNKNOWN),
+        (token(123), None, UNKNOWN),
+        (None, token(123), UNKNOWN),
+        (token(123), token(123), UNKNOWN),
+        (token(200), token(100), NEWER),
+        (token(100), token(200), OLDER),
+        (token(100), token(100), UNKNOWN),
+        (token(100, "s1"), token(100, "s2"), UNKNOWN),
+        (token(100, "s1"), token(100, "s1"), UNKNOWN),
+        (token(100, "s1", "pos1"), token(100, "s1"), UNKNOWN),
+        (token(100, "s1"), token(100, "s1", "pos2"), UNKNOWN),
+        (token(100, "s1", "pos1"), token(100, "s1", "pos2"), UNKNOWN),
+        (token(100, "s1", "MariaDB/0-1-123"), token(100, "s1", f"MySQL56/{U}:456-789"), UNKNOWN),
+        (token(100, "s1", "MariaDB/0-1-200"), token(100, "s1", "MariaDB/0-1-100"), NEWER),
+        (token(100, "s1", "MariaDB/0-1-100"), token(100, "s1", "MariaDB/0-1-200"), OLDER),
+        (token(100, "s1", "MariaDB/0-1-100"), token(100, "s1", "MariaDB/0-1-100"), EQUAL),
+        (token(100, "s1", f"MySQL56/{U}:1-200"), token(100, "s1", f"MySQL56/{U}:1-100"), NEWER),
+        (token(100, "s1", f"MySQL56/{U}:1-100"), token(100, "s1", f"MySQL56/{U}:1-200"), OLDER),
+        (token(100, "s1", f"MySQL56/{U}:1-100"), token(100, "s1", f"MySQL56/{U}:1-100"), EQUAL),
+        (token(100, "s1", f"MySQL56/{U}:1-5,{V}:1-2"), token(100, "s1", f"MySQL56/{U}:1-4,{V}:1-3"), UNKNOWN),
+        # Shards with different names are different shards, even if their key ranges are equal.
+        (token(100, "s/k/80-", "MariaDB/0-1-5"), token(100, "s/k/8000-", "MariaDB/0-1-5"), UNKNOWN),
+        # The clock was set back. By Vitess' rule the timestamp would decide.
+        (token(200, "s1", "MariaDB/0-1-100"), token(100, "s1", "MariaDB/0-1-200"), OLDER),
+        # Elsewhere each is newer than the other, which is a defect: these are two transactions.
+        (token(100, "s1", "MariaDB/0-1-5"), token(100, "s1", "MariaDB/0-2-5"), UNKNOWN),
+        (token(0, "s1", "MariaDB/0-1-5"), token(100, "s1", "MariaDB/0-1-9"), UNKNOWN),
+        (token(2**40, "s/k/a"), token(1, "s/k/b"), NEWER),
     ],
 )
-def test_collected_comparisons_hold(a: EventToken | None, b: EventToken | None, order: Order) -> None:
+def test_comparisons_of_other_implementations_hold(a: EventToken | None, b: EventToken | None, order: Order) -> None:
     check(a, b, order)
 
 
@@ -77,18 +70,18 @@ def test_collected_comparisons_hold(a: EventToken | None, b: EventToken | None, 
     ("a", "b", "order"),
     [
         pytest.param("DynamoDB/99", "DynamoDB/100", OLDER, id="sequence numbers are integers"),
-        pytest.param("DynamoDB/000000000000000000007", "DynamoDB/7", EQUAL, id="leading zeros mean nothing"),
+        pytest.param("DynamoDB/000000000000000000007", "DynamoDB/7", EQUAL, id="leading zeros are ignored"),
         pytest.param("DynamoDB/" + "9" * 40, "DynamoDB/1" + "0" * 40, OLDER, id="of any length"),
         pytest.param("DynamoDB/-5", "DynamoDB/5", None, id="a sequence number has no sign"),
         pytest.param("DynamoDB/", "DynamoDB/5", None, id="no sequence number"),
-        pytest.param("DynamoDB/" + "9" * 5000, "DynamoDB/5", None, id="a number no int takes"),
+        pytest.param("DynamoDB/" + "9" * 5000, "DynamoDB/5", None, id="more digits than an int takes"),
         pytest.param("DynamoDB/5", "MariaDB/0-1-5", None, id="number and set"),
         pytest.param("MariaDB/0-1-5", f"MySQL56/{U}:1-9", None, id="two flavours"),
         pytest.param("MySQL56/", f"MySQL56/{U}:1-9", None, id="an empty set is no position"),
-        pytest.param("MariaDB/", "MariaDB/", None, id="nor equal to another"),
+        pytest.param("MariaDB/", "MariaDB/", None, id="two empty sets are not equal"),
         pytest.param("", "", None, id="no positions"),
         pytest.param(f"{U}:1-5", f"MySQL56/{U}:1-5", EQUAL, id="the flavour may be left out"),
-        pytest.param(f"MySQL56/{U}:1-3:4-5", f"MySQL56/{U.upper()}:1-5", EQUAL, id="spelling means nothing"),
+        pytest.param(f"MySQL56/{U}:1-3:4-5", f"MySQL56/{U.upper()}:1-5", EQUAL, id="spelling is ignored"),
         pytest.param(f"MySQL56/{U}:1-5", f"MySQL56/{U}:1-5,{V}:1", OLDER, id="after a failover"),
         pytest.param(f"MySQL56/{U}:1-5", f"MySQL56/{U}:1-4,{V}:1", None, id="after a failover that lost one"),
         pytest.param("MariaDB/0-1-5", "MariaDB/0-2-6", OLDER, id="after a failover in MariaDB"),
@@ -98,7 +91,7 @@ def test_collected_comparisons_hold(a: EventToken | None, b: EventToken | None, 
     ],
 )
 def test_positions_of_one_shard_decide_before_timestamps(a: str, b: str, order: Order | None) -> None:
-    """Rule 2; where positions cannot be compared (None here), rule 4."""
+    """Rule 2. None: the positions cannot be compared, so the timestamps decide."""
     for ours, theirs, by_timestamp in ((100, 100, UNKNOWN), (100, 101, OLDER)):
         check(token(ours, "s/k/-", a), token(theirs, "s/k/-", b), order or by_timestamp)
     if "0-2" not in b:  # see the test on failovers and clocks
@@ -107,18 +100,20 @@ def test_positions_of_one_shard_decide_before_timestamps(a: str, b: str, order: 
 
 @pytest.mark.parametrize("others", ["", ",1-1-7", ",1-1-9"])
 @pytest.mark.parametrize("timestamps", [(100, 100), (100, 200), (200, 100)])
-def test_one_number_of_two_servers_is_unknown_whatever_else_says(others: str, timestamps: tuple[int, int]) -> None:
-    """Rule 2, and it ends there: neither other domains nor timestamps are asked (I5)."""
+def test_one_sequence_number_of_two_servers_is_unknown_whatever_else_is_known(
+    others: str, timestamps: tuple[int, int]
+) -> None:
+    """Rule 2: neither other domains nor timestamps decide (I5)."""
     a = token(timestamps[0], "s/k/-", "MariaDB/0-1-5,1-1-7")
     check(a, token(timestamps[1], "s/k/-", f"MariaDB/0-2-5{others}"), UNKNOWN)
     replayed = token(timestamps[1], "s/k/80-", "MariaDB/0-9-1", (timestamps[1], "s/k/-", f"MariaDB/0-2-5{others}"))
     check(a, replayed, UNKNOWN)
 
 
-def test_numbers_of_two_servers_against_the_clock_are_unknown() -> None:
-    """A failover lost 0-1-100 to 0-1-105, and 0-2-100 took their place: it is newer than 0-1-105.
+def test_sequence_numbers_of_two_servers_that_contradict_the_clock_are_unknown() -> None:
+    """A failover lost 0-1-100 to 0-1-105, and 0-2-100 replaced them: it is newer than 0-1-105.
 
-    Not in the design, which has the position decide. Without a failover between them it still does.
+    Without a failover between the two, the position decides.
     """
     lost, after = token(100, "s/k/-", "MariaDB/0-1-105"), token(101, "s/k/-", "MariaDB/0-2-100")
     check(lost, after, UNKNOWN)
@@ -132,7 +127,7 @@ def test_the_same_position_is_equal_whatever_the_clock_said() -> None:
 
 
 def test_tokens_of_two_sources_are_unknown() -> None:
-    """Rule 1: the source is what stands before the first slash."""
+    """Rule 1: the source is the part before the first slash."""
     check(token(100, "a/k/-", "DynamoDB/5"), token(200, "b/k/-", "DynamoDB/6"), UNKNOWN)
     check(token(100, "a/x/-"), token(200, "a/y/-"), OLDER)
     check(token(100, "a"), token(200, "a/y/-"), OLDER)
@@ -147,10 +142,8 @@ def test_positions_without_a_shard_are_not_compared() -> None:
 
 @pytest.mark.parametrize(("position", "order"), [("0-1-4", OLDER), ("0-1-5", EQUAL), ("0-1-6", NEWER)])
 @pytest.mark.parametrize("timestamps", [(100, 100), (100, 200), (200, 100)])
-def test_where_a_change_came_from_decides_across_shards(
-    position: str, order: Order, timestamps: tuple[int, int]
-) -> None:
-    """Rule 3: the origin of one on the shard of the other, or both origins on one shard."""
+def test_the_origin_of_a_change_decides_across_shards(position: str, order: Order, timestamps: tuple[int, int]) -> None:
+    """Rule 3: one token's origin is on the other's shard, or both origins are on one shard."""
     ours, theirs = timestamps
     source = token(ours, "s/k/-", f"MariaDB/{position}")
     replayed = token(theirs, "s/k/80-", "MariaDB/0-7-900", (99, "s/k/-", "MariaDB/0-1-5"))
@@ -160,12 +153,12 @@ def test_where_a_change_came_from_decides_across_shards(
 
 
 @pytest.mark.parametrize("timestamps", [(100, 100), (100, 200), (200, 100)])
-def test_an_origin_on_a_third_shard_leaves_it_unknown(timestamps: tuple[int, int]) -> None:
-    """The design has timestamps decide here, and they lie where a reshard is replicated back (I5).
+def test_an_origin_on_a_third_shard_decides_nothing(timestamps: tuple[int, int]) -> None:
+    """Timestamps would be wrong where a reshard is replicated back (I5).
 
-    S was split, and then its child T; both are replicated back. What is written to U, the child of T, goes to T and on
-    to S, where the relay, not told of the hop yet, reads it with an origin on T. Later it reads U from before: older
-    changes of the item, whose times are held up to the last that S had.
+    S was split, and then its child T; both are replicated back. A write to U, the child of T, is replicated to T and
+    on to S, where the relay, which does not know of U yet, reads it with an origin on T. Later the relay reads U from
+    its start: older changes of the item, whose timestamps are raised to the last one of S.
     """
     ours, theirs = timestamps
     check(token(ours, "s/k/s", "", (9, "s/k/t", "MariaDB/0-1-5")), token(theirs, "s/k/u", "MariaDB/0-1-9"), UNKNOWN)
@@ -176,7 +169,7 @@ def test_an_origin_on_a_third_shard_leaves_it_unknown(timestamps: tuple[int, int
     )
 
 
-def test_tokens_of_two_readers_are_told_apart_by_positions_only() -> None:
+def test_tokens_of_two_readers_are_compared_by_position_only() -> None:
     a, b = token(100, "s/k/-", f"MySQL56/{U}:1-5"), token(200, "s/k/-", f"MySQL56/{U}:1-4:6")
     for x, y, order in (
         (a, b, UNKNOWN),
@@ -187,18 +180,18 @@ def test_tokens_of_two_readers_are_told_apart_by_positions_only() -> None:
     ):
         assert compare(x, y, positions_only=True) is order
         assert compare(y, x, positions_only=True) is MIRROR[order]
-    with pytest.raises(ValueError, match="contradict"):
+    with pytest.raises(ValueError, match="not both"):
         compare(a, b, positions_only=True, timestamp_first=True)
 
 
 @pytest.mark.parametrize("position", [f"MySQL56/{U}:1-3", "MariaDB/0-1-5", "MySQL56/", "pos1"])
-def test_an_origin_that_does_not_decide_leaves_it_unknown(position: str) -> None:
-    """The design has timestamps decide here, and they lie (I5).
+def test_an_origin_with_an_incomparable_position_decides_nothing(position: str) -> None:
+    """Timestamps would be wrong here (I5).
 
-    One item is changed by transactions 2 and 4, others by 3 and 5. Replicas that apply in parallel may commit the
-    independent 3 at any time: the relay read 1, 2, 4, 5 of the source on one, the replication to the target
-    read 1, 3, 2 on another. So the replay of 2 has the origin 1-3, which the relay has not read all of, and is not
-    dropped; and its time is held up to that of 5, past that of 4. By timestamps 2 would be newer than 4.
+    Transactions 2 and 4 change one item, 3 and 5 change others. Replicas that apply in parallel may commit the
+    independent 3 at any time: the relay read 1, 2, 4, 5 of the source on one replica, the replication to the target
+    read 1, 3, 2 on another. So the replay of 2 has the origin 1-3, which the relay has not fully read: it is not
+    dropped, and its timestamp is raised to that of 5, past that of 4. By timestamps 2 would be newer than 4.
     """
     source = token(1_004, "s/k/-", f"MySQL56/{U}:1-2:4")
     check(source, token(1_005, "s/k/80-", f"MySQL56/{V}:1-9", (1_002, "s/k/-", position)), UNKNOWN)
@@ -208,11 +201,11 @@ def test_two_origins_that_contradict_each_other_are_unknown() -> None:
     a = token(100, "s/k/a", "MariaDB/0-1-9", (100, "s/k/b", "MariaDB/0-2-1"))
     b = token(200, "s/k/b", "MariaDB/0-2-9", (200, "s/k/a", "MariaDB/0-1-1"))
     check(a, b, UNKNOWN)
-    check(a, replace(b, position="pos1"), NEWER)  # one is enough where the other says nothing
+    check(a, replace(b, position="pos1"), NEWER)  # one comparison is enough if the other one is impossible
 
 
-def test_timestamp_first_is_the_rule_of_the_seed() -> None:
-    """Seed 004, "Event Token": timestamps, then positions of one shard, else unknown."""
+def test_timestamp_first_is_the_rule_of_vitess() -> None:
+    """Vitess' "Update Stream" design, "Event Token": timestamps, then positions of one shard, else unknown."""
     old, new = "MariaDB/0-1-100", "MariaDB/0-1-200"
     check(token(200, "s/k/-", old), token(100, "s/k/-", new), NEWER, timestamp_first=True)
     check(token(100, "s/k/-", old), token(100, "s/k/-", new), OLDER, timestamp_first=True)
@@ -258,13 +251,13 @@ def test_a_token_is_json_with_its_keys_in_order_and_no_spaces() -> None:
         '{"timestamp":1,"shard":"s","position":"p","origin":{"timestamp":1,"shard":"s","position":"p","origin":null}}',
     ],
 )
-def test_what_is_no_token_is_refused(text: str | bytes) -> None:
+def test_a_malformed_token_is_refused(text: str | bytes) -> None:
     """I8."""
     with pytest.raises(ValueError, match=r"\w"):
         EventToken.from_json(text)
 
 
-# Properties over tokens of every kind, sensible or not.
+# Properties of tokens of every kind, sensible or not.
 
 shards = st.sampled_from(["s/k/a", "s/k/b", "s/k/c", "t/k/a", ""])
 timestamps = st.sampled_from([0, 1, 100, 101, 2**40])
@@ -289,7 +282,7 @@ def test_the_order_is_antisymmetric(a: EventToken | None, b: EventToken | None, 
 
 
 @given(tokens, tokens)
-def test_positions_only_takes_nothing_back_but_what_timestamps_say(a: EventToken, b: EventToken) -> None:
+def test_positions_only_drops_only_what_timestamps_decide(a: EventToken, b: EventToken) -> None:
     order = compare(a, b, positions_only=True)
     assert order in (compare(a, b), UNKNOWN)
     assert compare(b, a, positions_only=True) is MIRROR[order]
@@ -314,7 +307,7 @@ def test_a_token_survives_its_json(a: EventToken) -> None:
 
 
 def _named(a: EventToken) -> set[tuple[str, str]]:
-    """The positions a token names, by shard and in canonical form; without those that are bad."""
+    """Return the positions a token names, with their shards and in canonical form, without malformed ones."""
     named = {(a.shard, a.position)} | ({(a.origin.shard, a.origin.position)} if a.origin else set())
     canonical = set()
     for shard, position in named:

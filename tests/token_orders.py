@@ -1,4 +1,4 @@
-"""The orders of two tokens, by short names, and what each is the other way round."""
+"""Short names for the orders of two tokens, and the mirror image of each."""
 
 from __future__ import annotations
 

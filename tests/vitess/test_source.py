@@ -127,7 +127,7 @@ def test_tables_without_a_key_are_left_out_loudly_unless_they_are_named(
     ("settings", "error", "said"),
     [
         ({"keyspace": "shops"}, Unavailable, "knows no keyspace 'shops'; there are: plain, shop"),
-        ({"keyrange": "-40"}, ConfigError, "key range -40 takes only a part of -80"),
+        ({"keyrange": "-40"}, ConfigError, "key range -40 covers only a part of -80"),
         ({"tables": ["nothing"]}, Unavailable, "keyspace shop has no table nothing; there are: none"),
         ({"vtgate": "127.0.0.1:1"}, Unavailable, "vtgate 127.0.0.1:1 does not answer"),
     ],
