@@ -1,7 +1,6 @@
-"""The change: the one unit that flows through sources, Kafka and consumers.
+"""The change: the unit that flows from the sources through Kafka to the consumers.
 
-Plain data without behaviour. Its fields are the Avro fields of ``schemas/change.avsc``: change both
-together, and only with new golden files.
+Its fields are the Avro fields of ``schemas/change.avsc``: change both together, and only with new golden files.
 """
 
 from __future__ import annotations
@@ -15,28 +14,33 @@ from typing import Any
 from relay.token import EventToken
 
 MARK = "snapshot"
-"""The attribute of the READs without a key that mark a snapshot in every partition: ``begin`` or ``end``.
+"""The attribute, ``begin`` or ``end``, of a READ without a key: a snapshot's mark in every partition.
 
-Their ``Snapshot.as_of`` is that of the begin: a row that is older, and that no READ since found, is gone.
+The ``Snapshot.as_of`` of both marks is that of the begin. A stored row that is older and had no READ since was deleted.
 """
 
 REDRIVEN = "redriven"
-"""The attribute of a change that is sent again in full, long after an `OMITTED` stub took its place in the order.
+"""The attribute of a change that is sent again in full after an ``OMITTED`` stub was published in its place.
 
-It completes what the stub left incomplete, and says nothing of what came after the stub.
+It completes the row that the stub left incomplete, unless a later change of the item was applied since.
 """
 
 
 class Operation(StrEnum):
+    """What happened to the row. READ is a row of a snapshot."""
+
     INSERT = "INSERT"
     UPDATE = "UPDATE"
     DELETE = "DELETE"
-    READ = "READ"  # a snapshot row
+    READ = "READ"
     TRUNCATE = "TRUNCATE"
 
 
 class Images(StrEnum):
-    """Which row images a change carries, so that a null image is never mistaken for a null row."""
+    """Which row images the source gives, so that a null image is not taken for a missing row.
+
+    OMITTED: the images exist, but are only in the dead letters.
+    """
 
     NEW_AND_OLD = "NEW_AND_OLD"
     NEW = "NEW"
@@ -47,14 +51,16 @@ class Images(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Where a READ row comes from: the snapshot, and the clock (seconds) before its page was read."""
+    """The snapshot of a READ row. ``as_of``: seconds since the epoch; the row is at least as new as this."""
 
     id: str
     as_of: int
 
 
-@dataclass(slots=True)  # not frozen, as `Change` is not: there is one for each change
+@dataclass(slots=True)  # not frozen, because there is one for every change: see `Change`
 class Transaction:
+    """A change's place in its transaction. ``id``: its GTID. ``order``: from 0. ``last``: no other follows."""
+
     id: str
     order: int
     last: bool
@@ -62,24 +68,28 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Uncarriable:
-    """Stands where an image would that cannot be carried exactly (I8). ``item``: the image as its source types it.
+    """An image that Avro cannot carry exactly (I8): ``item`` in the source's types, and the ``reason``.
 
-    A change that has one is refused when it is encoded, for ``reason``.
+    The encoder refuses a change that has one.
     """
 
     item: Mapping[str, Any]
     reason: str
 
 
-@dataclass(slots=True)  # not frozen: that would triple the time it takes to make one
+@dataclass(slots=True)  # not frozen: making a frozen one takes three times as long
 class Change:
-    """One change of one item or row. Only the publisher writes to it: the last two times, when it is sent.
+    """One change of one item or row.
 
-    ``key``: the full primary key by original column name, hash key column(s) first; values are ``str``
-    (DynamoDB S, and N in canonical form), ``bytes`` (B), or the SQL column's Python value.
-    ``old``, ``new``: a ``str`` of DynamoDB-typed JSON, a mapping by original column name for typed rows, or
-    `Uncarriable`.
-    ``resume_timestamp``: seconds; ``committed_at``, ``relayed_at``: microseconds since the epoch.
+    ``event_id``: as `event_id` makes it. ``source``, ``table``: the names in the config and at the source.
+    ``key``: the full primary key by column name, the hash key's columns first. Values are ``str`` for DynamoDB's S and
+    for N in canonical form, ``bytes`` for B, the column's Python value for SQL. None for TRUNCATE and snapshot marks.
+    ``old``, ``new``: the image as DynamoDB-typed JSON text, as a mapping by column name for typed rows, or
+    `Uncarriable`; None as ``images`` says.
+    ``token``: None for READ. ``snapshot``: READ only. ``transaction``: SQL only. ``keyspace_id``: Vitess only.
+    ``committed_at``: the source's time, in microseconds since the epoch. ``relayed_at``, in microseconds, and
+    ``resume_timestamp``, in seconds, are 0 until the publisher sends the change.
+    ``attributes``: by name, what only this kind of source has, and `MARK` and `REDRIVEN`.
     """
 
     event_id: str
@@ -101,30 +111,30 @@ class Change:
 
 
 def event_id(shard: str, position: str, table: str, key_bytes: bytes, n: int) -> str:
-    """Name a change for ever: the ``n``-th, from 0, of this key in the transaction or record at ``position``.
+    """Return the id of a change: 32 hex digits, the same after every crash, replay and reshard (I3).
 
-    ``shard`` and ``position`` are those of the origin, where a reshard's replication applied the change.
-    The same change has the same id after crashes, replays and reshards: 32 hex digits.
+    ``shard``, ``position``: as in the change's token, or in its origin if it has one; for an SQL source ``position`` is
+    the transaction's GTID. ``n``: counts the changes of this key in the transaction or record, from 0.
     """
     return event_ids(shard, table)(position, key_bytes, n)
 
 
 def event_ids(shard: str, table: str) -> Callable[..., str]:
-    """Return ``event_id`` for the changes of one table in one shard: ``name(position, key_bytes, n=0)``."""
+    """Return a function ``name(position, key_bytes, n=0)``: `event_id` for one table in one shard."""
     # The lengths keep ("a", "bc") and ("ab", "c") apart.
-    begun = blake2b(_part(shard.encode()), digest_size=16)
+    common = blake2b(_part(shard.encode()), digest_size=16)
     middle = _part(table.encode())
     first = _part(bytes(4))
-    # Changes of one transaction come one after the other.
-    last, placed = "", _part(b"") + middle
+    # The changes of a transaction come one after another, with the same position.
+    last, prefix = "", _part(b"") + middle
 
     def name(position: str, key_bytes: bytes, n: int = 0) -> str:
-        nonlocal last, placed
+        nonlocal last, prefix
         if position != last:
-            last, placed = position, _part(position.encode()) + middle
-        identity = begun.copy()
+            last, prefix = position, _part(position.encode()) + middle
+        identity = common.copy()
         number = first if n == 0 else _part(n.to_bytes(4, "big"))
-        identity.update(placed + len(key_bytes).to_bytes(4, "big") + key_bytes + number)
+        identity.update(prefix + len(key_bytes).to_bytes(4, "big") + key_bytes + number)
         return identity.hexdigest()
 
     return name

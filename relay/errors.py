@@ -1,41 +1,41 @@
-"""Errors a user sees, each with the exit code of the command it ends.
+"""Errors that users see, each with the exit code of the command that it ends.
 
-Raise one of these with a message that names the file, line, key, shard or position and says what to do;
-the command line prints the message without a traceback.
+The message says what is wrong, where (file, line, key, shard, position) and what to do. The command line prints it
+without a traceback.
 """
 
 from __future__ import annotations
 
 
 class RelayError(Exception):
-    """Failed while running. The message is for the user."""
+    """The command failed while it was running."""
 
     exit_code = 1
 
 
 class ConfigError(RelayError):
-    """Wrong arguments or configuration, found without a connection; or a changed ``start``."""
+    """The arguments or the config are wrong, or a setting changed that must not change while the relay has state."""
 
     exit_code = 2
 
 
 class Unavailable(RelayError):
-    """Something the command needs is unreachable, unauthorised, missing or disabled."""
+    """Something that the command needs cannot be reached, refuses access, is missing or is disabled."""
 
     exit_code = 3
 
 
 class StreamGone(Unavailable):
-    """The source says that a stream it had does not exist, or not any more."""
+    """The source reports that the stream does not exist, or no longer does."""
 
 
 class CheckFailed(RelayError):
-    """A data check did not hold."""
+    """A data check failed."""
 
     exit_code = 4
 
 
 class NotDrained(RelayError):
-    """A stop was asked for, and what was open could not be brought to an end. Nothing is lost by it."""
+    """The relay was stopped before it could finish its open transactions. No data is lost."""
 
     exit_code = 143

@@ -1,6 +1,6 @@
-"""The token of a stream: where a reader stands in every shard, as JSON that people can read.
+"""Stream tokens: a reader's position in every shard of a DynamoDB stream, as JSON that people can read.
 
-The format is Bloop's (seed 002, "Pausing and Resuming"), so tokens go to and fro::
+The format is that of Bloop's "Streams" guide, "Pausing and Resuming", so either side reads the other's tokens::
 
     {"active": ["shardId-1"],
      "shards": [{"shard_id": "shardId-0"},
@@ -8,17 +8,22 @@ The format is Bloop's (seed 002, "Pausing and Resuming"), so tokens go to and fr
                  "iterator_type": "after_sequence", "sequence_number": "800000000007366876936"}],
      "stream_arn": "arn:aws:dynamodb:...:table/users/stream/2016-10-23T07:26:33.312"}
 
-``active`` are the shards not yet done with: open ones, and closed ones whose children have not begun. A shard of
-``shards`` that is not active is finished, unless one of its ancestors is active: then it has yet to begin. Keys
-without a value are left out. A shard that neither the token names nor the lineage of an active one implies is
-read from its horizon, so a token may leave out what it knows nothing of.
+``active`` are the shards being read: open ones, and closed ones whose children have not started. A shard of ``shards``
+that is not active is finished, unless one of its ancestors is active: then it has not started. Keys without a value
+are left out. A shard that is neither in the token nor an ancestor of an active one is read from its trim horizon, so a
+token may leave out shards it does not know.
 
-So the checkpoints of a relay are a token: ``active``, the shards that have not ended; ``shards``, all of them, those
-being read with ``Position("after_sequence", n)``, and no position where nothing was read yet.
+The checkpoints of a relay are a token, too: ``active`` are the shards that have not ended, ``shards`` all of them, with
+``Position("after_sequence", n)`` where records were read and no position where none was.
+
+    >>> token = StreamToken.from_json({"stream_arn": "arn", "active": ["s-1"], "shards": [{"shard_id": "s-1"}]})
+    >>> token.active, token.position("s-1")
+    (('s-1',), None)
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeGuard
@@ -33,19 +38,19 @@ ITERATOR_TYPES: dict[str, str] = {
     "at_sequence": "AT_SEQUENCE_NUMBER",
     "after_sequence": "AFTER_SEQUENCE_NUMBER",
 }
-"""Where in a shard an iterator can begin, and what the API of DynamoDB Streams calls it."""
+"""Where in a shard an iterator can start, and the ``ShardIteratorType`` of AWS' "GetShardIterator" API."""
 
 _SEQUENCE_TYPES = ("at_sequence", "after_sequence")
 
 
 class InvalidPosition(RelayError, ValueError):
-    """Not a place in a stream: neither an end, an aware time, nor a token."""
+    """Not a position in a stream: neither ``trim_horizon`` or ``latest``, nor a time with its zone, nor a token."""
 
     exit_code = 2
 
 
 class InvalidStream(RelayError, ValueError):
-    """There is no such stream, or the token is of another one, or all it names has expired."""
+    """The stream does not exist, or the token is of another stream, or all of the token's shards have expired."""
 
     exit_code = 3
 
@@ -56,9 +61,10 @@ def _is_iterator_type(value: object) -> TypeGuard[IteratorType]:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a shard. ``sequence``: as DynamoDB gave it, for ``at_sequence`` and ``after_sequence`` only.
+    """A position in a shard: ``Position("trim_horizon")``, ``Position("after_sequence", "800000000007366876936")``.
 
-    Raises ``InvalidPosition`` for any other combination.
+    ``sequence``: the sequence number as DynamoDB gave it, for ``at_sequence`` and ``after_sequence`` only. Raises
+    `InvalidPosition` for any other combination.
     """
 
     type: IteratorType
@@ -66,23 +72,23 @@ class Position:
 
     def __post_init__(self) -> None:
         if not _is_iterator_type(self.type):
-            raise InvalidPosition(f"{self.type!r} is no iterator type: use one of {', '.join(ITERATOR_TYPES)}")
+            raise InvalidPosition(f"{self.type!r} is not an iterator type: use one of {', '.join(ITERATOR_TYPES)}")
         if self.type not in _SEQUENCE_TYPES:
             if self.sequence is not None:
-                raise InvalidPosition(f"{self.type} takes no sequence number, {self.sequence!r} was given")
+                raise InvalidPosition(f"{self.type} takes no sequence number: remove {self.sequence!r}")
         elif not isinstance(self.sequence, str) or not self.sequence:
-            raise InvalidPosition(f"{self.type} needs a sequence number, as text, not {self.sequence!r}")
+            raise InvalidPosition(f"{self.type} needs a sequence number as text, not {self.sequence!r}")
 
     def __str__(self) -> str:
         return self.type if self.sequence is None else f"{self.type} {self.sequence}"
 
     @property
     def exact(self) -> bool:
-        """Whether an iterator made here at any later time begins with the same record (I4)."""
+        """Whether an iterator that starts here returns the same first record at any later time (I4)."""
         return self.sequence is not None
 
     def to_json(self) -> dict[str, str]:
-        """Give the form that gaps and checkpoints have: ``{"type": ..., "sequence": ...}``."""
+        """Return ``{"type": ..., "sequence": ...}``, the form in gaps and checkpoints."""
         return {"type": self.type} if self.sequence is None else {"type": self.type, "sequence": self.sequence}
 
 
@@ -92,13 +98,14 @@ LATEST = Position("latest")
 
 @dataclass(frozen=True, slots=True)
 class ShardToken:
-    """One shard of a token. ``position``: None where nothing was ever read or asked for."""
+    """One shard of a token. ``parent``: its id, None if unknown. ``position``: None if it was never read."""
 
     shard_id: str
     parent: str | None = None
     position: Position | None = None
 
     def to_json(self) -> dict[str, str]:
+        """Return the shard's entry in ``shards``."""
         token = {"shard_id": self.shard_id}
         if self.parent is not None:
             token["parent"] = self.parent
@@ -111,10 +118,10 @@ class ShardToken:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a token says of each shard it means, by id.
+    """What a token says of its shards, by id.
 
-    ``active``: being read. ``ahead``: below an active one, so it waits and keeps its place. ``finished``: read to its
-    end, ancestors of the active ones included.
+    ``active``: being read. ``ahead``: descendants of an active shard, which wait for it and keep their positions.
+    ``finished``: read to the end; ancestors of active shards are.
     """
 
     active: tuple[str, ...]
@@ -124,13 +131,17 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class StreamToken:
-    """A whole token, checked. ``stream_token.StreamToken.from_json(token).to_json()`` gives an equal one."""
+    """A checked token. ``StreamToken.from_json(token).to_json()`` equals ``token``, without unknown keys.
+
+    ``active``: ids of the shards being read. ``shards``: all shards that the token knows, each once.
+    """
 
     stream_arn: str
     active: tuple[str, ...]
     shards: tuple[ShardToken, ...]
 
     def to_json(self) -> dict[str, Any]:
+        """Return the JSON object, as in this module's description."""
         return {
             "active": list(self.active),
             "shards": [shard.to_json() for shard in self.shards],
@@ -139,41 +150,44 @@ class StreamToken:
 
     @classmethod
     def from_json(cls, token: object) -> StreamToken:
-        """Check the shape of ``token``, a parsed JSON object; further keys are ignored.
+        """Check the shape of ``token``, a parsed JSON object. Ignores unknown keys.
 
-        Raises ``InvalidPosition`` with the place that is wrong. Whether the stream still has these shards is
-        found out by ``Stream.move_to``.
+        Raises `InvalidPosition`, naming the part that is wrong. Does not ask whether the stream still has these
+        shards: ``Stream.move_to`` does.
         """
         if not isinstance(token, Mapping):
-            raise InvalidPosition(f"a stream token is an object, not {token!r}")
+            raise InvalidPosition(f"a stream token must be a JSON object, not {token!r}")
         arn, active, raw = (token.get(key) for key in ("stream_arn", "active", "shards"))
         if not isinstance(arn, str) or not arn:
-            raise InvalidPosition(f"the token's stream_arn is {arn!r}, not a stream's ARN")
+            raise InvalidPosition(f"'stream_arn' of the stream token must be a stream's ARN, not {arn!r}")
         if not _is_list(active) or not all(isinstance(shard, str) for shard in active):
-            raise InvalidPosition(f"the token's active is {active!r}, not a list of shard ids")
+            raise InvalidPosition(f"'active' of the stream token must be a list of shard ids, not {active!r}")
         if not _is_list(raw):
-            raise InvalidPosition(f"the token's shards are {raw!r}, not a list")
+            raise InvalidPosition(f"'shards' of the stream token must be a list, not {raw!r}")
         shards = [_shard(entry) for entry in raw]
-        if len({shard.shard_id for shard in shards}) < len(shards):
-            raise InvalidPosition("the token lists a shard twice")
-        # Once each: tokens of Bloop may name a shard twice after a resume (X2).
+        counts = Counter(shard.shard_id for shard in shards)
+        for shard, count in counts.most_common(1):
+            if count > 1:
+                raise InvalidPosition(f"'shards' of the stream token lists {shard} {count} times: keep one entry")
+        # Each shard once: Bloop's tokens may list an active shard twice after a resume.
         return cls(arn, tuple(dict.fromkeys(active)), tuple(shards))
 
     def standing(self, parents: Mapping[str, str | None]) -> Standing:
-        """Tell the shards apart, given the ``parents`` of those that are listed."""
+        """Classify the token's shards. ``parents``: the parent, by id, of each shard that the stream lists."""
         named = {shard.shard_id for shard in self.shards}
         begun = set(self.active)
-        # Below another active shard: read before its parent's end (X1). It waits, and keeps its place (I2).
+        # Bloop may read a shard before the end of its parent. Here it waits, and keeps its position (I2).
         ahead = {shard for shard in (*named, *self.active) if self.ancestors([shard], parents) & begun}
         active = tuple(shard for shard in self.active if shard not in ahead)
         finished = self.ancestors(active, parents) | (named - ahead - begun)
         return Standing(active, frozenset(ahead), frozenset(finished))
 
     def position(self, shard: str) -> Position | None:
+        """Return the position in a shard, None if the token has none."""
         return next((entry.position for entry in self.shards if entry.shard_id == shard), None)
 
     def ancestors(self, shards: Iterable[str], parents: Mapping[str, str | None]) -> set[str]:
-        """Return all ancestors of ``shards`` by the token's own links and by ``parents``, which go first."""
+        """Return all ancestors of ``shards`` by the token's own links and by ``parents``, which take precedence."""
         links = {shard.shard_id: shard.parent for shard in self.shards} | dict(parents)
         found: set[str] = set()
         for shard in shards:
@@ -186,19 +200,19 @@ class StreamToken:
 
 def _shard(entry: object) -> ShardToken:
     if not isinstance(entry, Mapping):
-        raise InvalidPosition(f"a shard of the token is {entry!r}, not an object")
+        raise InvalidPosition(f"an entry in 'shards' of the stream token is {entry!r}, not an object")
     shard, parent = entry.get("shard_id"), entry.get("parent")
     if not isinstance(shard, str) or not shard:
-        raise InvalidPosition(f"a shard of the token has the shard_id {shard!r}")
+        raise InvalidPosition(f"an entry in 'shards' of the stream token has the shard_id {shard!r}, not a shard's id")
     if parent is not None and not isinstance(parent, str):
-        raise InvalidPosition(f"the token's shard {shard} has the parent {parent!r}")
+        raise InvalidPosition(f"shard {shard} of the stream token has the parent {parent!r}, not a shard's id")
     kind, sequence = entry.get("iterator_type"), entry.get("sequence_number")
     if kind is None:
         return ShardToken(shard, parent)
     try:
         return ShardToken(shard, parent, Position(kind, sequence))
     except InvalidPosition as error:
-        raise InvalidPosition(f"the token's shard {shard}: {error}") from error
+        raise InvalidPosition(f"shard {shard} of the stream token: {error}") from error
 
 
 def _is_list(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:

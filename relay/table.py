@@ -1,24 +1,25 @@
-"""The shape of a table: its key, its columns, and the types that they can have."""
+"""Tables as the relay sees them: key columns, row columns and column types."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-REST = "rest"  # type and field, in a typed DynamoDB row, of the attributes that are in no column
+REST = "rest"
+"""The column, and its type, of a typed DynamoDB row for the attributes that are in no other column."""
 
 MAX_AVRO_PRECISION = 38
-"""Digits that an Avro decimal has at most, since Spark refuses more: wider numbers are text."""
+"""The most digits of an Avro decimal. Spark refuses more, so wider numbers become text."""
 
 PLAIN_TYPES = ("string", "bytes", "boolean", "int", "long", "float", "double")
-"""The column types that are types of Avro by the same name."""
+"""The column types that have the same name in Avro."""
 
 _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,3})\s*,\s*([0-9]{1,3})\s*\)")
 
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """A primary key column: ``S``, ``N`` or ``B`` of DynamoDB, or a column type of an SQL table."""
+    """A primary key column. ``type``: ``S``, ``N`` or ``B`` for DynamoDB, a `column_type` for an SQL table."""
 
     name: str
     type: str
@@ -26,7 +27,7 @@ class KeyColumn:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A row's column; `column_type` says which types there are."""
+    """A column of a row. ``type``: as for `column_type`."""
 
     name: str
     type: str
@@ -34,10 +35,10 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """What the changes of one table look like.
+    """The columns of one table, which its changes have.
 
-    ``key``: the full primary key, its first ``hash_columns`` columns being the hash key.
-    ``row``: None where images are DynamoDB-typed JSON text, else the row's columns.
+    ``key``: the full primary key; its first ``hash_columns`` columns are the hash key, which chooses the partition.
+    ``row``: the columns of a row image, None if images are DynamoDB-typed JSON text.
     """
 
     source: str
@@ -48,17 +49,23 @@ class TableSchema:
 
     def __post_init__(self) -> None:
         if not 1 <= self.hash_columns <= len(self.key):
-            raise ValueError(f"table {self.table}: {self.hash_columns} hash columns of {len(self.key)} key columns")
+            raise ValueError(
+                f"table {self.table}: the hash key must have 1 to {len(self.key)} of the key's columns, "
+                f"not {self.hash_columns}"
+            )
         for kind, columns in (("key", self.key), ("row", self.row or ())):
             names = [column.name for column in columns]
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:
-                raise ValueError(f"table {self.table}: {kind} column {twice[0]!r} is there twice")
+                raise ValueError(f"table {self.table}: the {kind} has two columns named {twice[0]!r}")
 
 
 @dataclass(frozen=True, slots=True)
 class Decimals:
-    """``decimal(precision,scale)``: Avro decimal up to 38 digits, text above."""
+    """``decimal(precision,scale)``: numbers of ``precision`` digits, ``scale`` of them after the point.
+
+    In Avro a decimal up to 38 digits, text above.
+    """
 
     precision: int
     scale: int
@@ -68,11 +75,11 @@ class Decimals:
 
 
 def column_type(text: str) -> str | Decimals:
-    """Read a column type; ValueError on an unknown one.
+    """Read a column type, such as ``long`` or ``decimal(10,2)``.
 
-    ``string bytes boolean int long float double timestamp set json rest`` stand for themselves,
-    ``decimal(p,s)`` becomes `Decimals`. ``set`` is a list of text in the order of its definition;
-    ``json`` is one DynamoDB value of any type as its JSON, ``rest`` the JSON of what is in no column.
+    Returns `Decimals` for ``decimal(p,s)``, and the text itself for ``string bytes boolean int long float double
+    timestamp set json rest``. ``set`` is a list of texts in the order of its definition, ``json`` one DynamoDB value of
+    any type as JSON, ``rest`` the JSON of the attributes that are in no column. Raises ValueError for anything else.
     """
     if text in PLAIN_TYPES or text in ("timestamp", "set", "json", REST):
         return text
@@ -80,5 +87,7 @@ def column_type(text: str) -> str | Decimals:
         precision, scale = int(match[1]), int(match[2])
         if precision >= 1 and scale <= precision:
             return Decimals(precision, scale)
-        raise ValueError(f"column type {text!r}: needs 1 or more digits, and no more decimals than digits")
-    raise ValueError(f"column type {text!r} is none of {', '.join(PLAIN_TYPES)}, decimal(p,s), timestamp, set")
+        raise ValueError(f"{text!r} is not a column type: use decimal(p,s) with p from 1, and s from 0 to p")
+    raise ValueError(
+        f"{text!r} is not a column type: use one of {', '.join(PLAIN_TYPES)}, decimal(p,s), timestamp, set, json"
+    )

@@ -133,7 +133,7 @@ def test_a_table_without_a_hash_key_is_refused(key: tuple[KeyColumn, ...], hashe
 
 def test_a_column_that_is_there_twice_is_refused() -> None:
     columns = (Column("rest", "string"), Column("rest", "rest"))
-    with pytest.raises(ValueError, match="'rest' is there twice"):
+    with pytest.raises(ValueError, match="two columns named 'rest'"):
         TableSchema("s", "t", (KeyColumn("a", "S"),), 1, columns)
 
 

@@ -102,7 +102,7 @@ def test_a_closed_shard_with_unread_records_is_active_in_the_token(
         ({"shards": ["s"]}, "not an object"),
         ({"shards": [{}]}, "shard_id"),
         ({"shards": [{"shard_id": "s", "parent": 1}]}, "parent"),
-        ({"shards": [{"shard_id": "s"}, {"shard_id": "s"}]}, "twice"),
+        ({"shards": [{"shard_id": "s"}, {"shard_id": "s"}]}, "lists s 2 times"),
         ({"shards": [{"shard_id": "s", "iterator_type": "middle"}]}, "shard s.*middle"),
         ({"shards": [{"shard_id": "s", "iterator_type": ["latest"]}]}, "shard s"),
         ({"shards": [{"shard_id": "s", "iterator_type": "at_sequence"}]}, "shard s.*sequence number"),
