@@ -50,8 +50,8 @@ class TableSchema:
     def __post_init__(self) -> None:
         if not 1 <= self.hash_columns <= len(self.key):
             raise ValueError(
-                f"table {self.table}: the hash key must have 1 to {len(self.key)} of the key's columns, "
-                f"not {self.hash_columns}"
+                f"table {self.table}: the hash key has {self.hash_columns} of the {len(self.key)} key columns: it must "
+                "have at least one, and at most all"
             )
         for kind, columns in (("key", self.key), ("row", self.row or ())):
             names = [column.name for column in columns]
