@@ -11,9 +11,11 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import uuid
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from relay.services.dynamodb import DynamoDBLocal
@@ -28,6 +30,15 @@ from tests.mysql.server import MySQL
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background ignores it, and so would every process they start and interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Images of Python often say that it keeps no compiled modules. The tests start hundreds of processes, and each of them
+# would compile a thousand modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# No test fails because the host is slow.
+hypothesis.settings.register_profile("relay", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("relay")
 
 
 LONGEST_FIRST = (
