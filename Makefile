@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 UV_VERSION := 0.13.8
+# Compiles for protobuf 6.31: what it makes works with that release and later ones, up to the end of 7.
+GRPC_TOOLS_VERSION := 1.80.0
 RELAY_CACHE ?= $(HOME)/.cache/relay
 export RELAY_CACHE
 OWN_UV := $(RELAY_CACHE)/uv-$(UV_VERSION)/bin/uv
@@ -40,8 +42,8 @@ bench: setup     ## All benchmarks, or NAME=encode_publish.
 soak: setup      ## Workers and broker that die at random, for SECONDS=600, SEED=...
 	@RELAY_SOAK_SECONDS=$(SECONDS) RELAY_SOAK_SEED=$(SEED) $(RUN) python -m tests.faults.soak
 
-proto: setup     ## Compile the messages of Vitess again, after a change of their .proto.
-	@$(RUN) python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. relay/vitess/proto/vtgate.proto
+proto: $(UV)     ## Compile the messages of Vitess again, after a change of their .proto.
+	@$(UV) tool run --from grpcio-tools==$(GRPC_TOOLS_VERSION) python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. relay/vitess/proto/vtgate.proto
 
 setup: $(UV)     ## The locked environment.
 	@$(UV) sync --frozen --all-extras --quiet

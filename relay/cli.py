@@ -77,9 +77,9 @@ class DemoSource(StrEnum):
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
+        from relay import __version__
 
-        typer.echo(f"relay {version('relay')}")
+        typer.echo(f"relay {__version__}")
         raise typer.Exit
 
 
@@ -238,7 +238,7 @@ def consume(
 ) -> None:
     """Apply the changes on Kafka to the cache, the change log or the copy of the tables, until stopped.
 
-    Runs Spark in this process. Needs Java 17 and `pip install 'relay[spark]'`.
+    Runs Spark in this process. Needs Java 17 and `pip install 'change-relay[spark]'`.
     """
     loaded = load_config(config)
     if {"cache": loaded.cache, "log": loaded.log, "copy": loaded.copy_}[consumer] is None:

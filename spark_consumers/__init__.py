@@ -36,7 +36,7 @@ def run(
     except ModuleNotFoundError as error:
         if error.name not in ("pyspark", "py4j"):
             raise
-        raise Unavailable("PySpark is not installed: pip install 'relay[spark]'") from error
+        raise Unavailable("PySpark is not installed: pip install 'change-relay[spark]'") from error
     runner.run(_consumer(kind, config), config, until_caught_up=until_caught_up, start=start, checkpoint=checkpoint)
 
 

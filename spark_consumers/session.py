@@ -124,7 +124,7 @@ def _new(name: str, delta: bool, keep_open: Sequence[int]) -> SparkSession:
     java = find_java()
     home = find_spec("pyspark")
     if home is None:
-        raise Unavailable("PySpark is not installed: pip install 'relay[spark]'")
+        raise Unavailable("PySpark is not installed: pip install 'change-relay[spark]'")
     # Spark's own start script looks nowhere else.
     os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -300,7 +300,7 @@ def _ivy_jar() -> Path:
     spec = importlib.util.find_spec("pyspark")
     found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
     if not found:
-        raise Unavailable("the embedded services are fetched by pyspark's Ivy: pip install relay[spark]")
+        raise Unavailable("the embedded services are fetched by pyspark's Ivy: pip install 'change-relay[services]'")
     return found[-1]
 
 

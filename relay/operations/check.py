@@ -289,5 +289,5 @@ def _java() -> str:
 def _spark() -> str:
     """See whether PySpark is installed. Raises ``Unavailable``."""
     if find_spec("pyspark") is None:
-        raise Unavailable("PySpark is not installed: `pip install 'relay[spark]'`")
+        raise Unavailable("PySpark is not installed: `pip install 'change-relay[spark]'`")
     return "installed"

@@ -88,7 +88,7 @@ class TestFetching:
     ) -> None:
         use_java(tmp_path, monkeypatch)
         monkeypatch.setitem(sys.modules, "pyspark", None)
-        with pytest.raises(Unavailable, match=r"pip install relay\[spark\]"):
+        with pytest.raises(Unavailable, match=r"pip install 'change-relay\[services\]'"):
             jars("dynamodb")
 
 

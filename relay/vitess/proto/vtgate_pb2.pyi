@@ -116,7 +116,7 @@ class RowEvent(_message.Message):
     table_name: str
     row_changes: _containers.RepeatedCompositeFieldContainer[RowChange]
     is_internal_table: bool
-    def __init__(self, table_name: _Optional[str] = ..., row_changes: _Optional[_Iterable[_Union[RowChange, _Mapping]]] = ..., is_internal_table: _Optional[bool] = ...) -> None: ...
+    def __init__(self, table_name: _Optional[str] = ..., row_changes: _Optional[_Iterable[_Union[RowChange, _Mapping]]] = ..., is_internal_table: bool = ...) -> None: ...
 
 class FieldEvent(_message.Message):
     __slots__ = ("table_name", "fields", "enum_set_string_values", "is_internal_table")
@@ -128,7 +128,7 @@ class FieldEvent(_message.Message):
     fields: _containers.RepeatedCompositeFieldContainer[Field]
     enum_set_string_values: bool
     is_internal_table: bool
-    def __init__(self, table_name: _Optional[str] = ..., fields: _Optional[_Iterable[_Union[Field, _Mapping]]] = ..., enum_set_string_values: _Optional[bool] = ..., is_internal_table: _Optional[bool] = ...) -> None: ...
+    def __init__(self, table_name: _Optional[str] = ..., fields: _Optional[_Iterable[_Union[Field, _Mapping]]] = ..., enum_set_string_values: bool = ..., is_internal_table: bool = ...) -> None: ...
 
 class KeyspaceShard(_message.Message):
     __slots__ = ("keyspace", "shard")
@@ -190,7 +190,7 @@ class VStreamFlags(_message.Message):
     include_reshard_journal_events: bool
     tables_to_copy: _containers.RepeatedScalarFieldContainer[str]
     exclude_keyspace_from_table_name: bool
-    def __init__(self, minimize_skew: _Optional[bool] = ..., heartbeat_interval: _Optional[int] = ..., stop_on_reshard: _Optional[bool] = ..., cells: _Optional[str] = ..., include_reshard_journal_events: _Optional[bool] = ..., tables_to_copy: _Optional[_Iterable[str]] = ..., exclude_keyspace_from_table_name: _Optional[bool] = ...) -> None: ...
+    def __init__(self, minimize_skew: bool = ..., heartbeat_interval: _Optional[int] = ..., stop_on_reshard: bool = ..., cells: _Optional[str] = ..., include_reshard_journal_events: bool = ..., tables_to_copy: _Optional[_Iterable[str]] = ..., exclude_keyspace_from_table_name: bool = ...) -> None: ...
 
 class VStreamRequest(_message.Message):
     __slots__ = ("tablet_type", "vgtid", "filter", "flags")
@@ -216,7 +216,7 @@ class Session(_message.Message):
     TARGET_STRING_FIELD_NUMBER: _ClassVar[int]
     autocommit: bool
     target_string: str
-    def __init__(self, autocommit: _Optional[bool] = ..., target_string: _Optional[str] = ...) -> None: ...
+    def __init__(self, autocommit: bool = ..., target_string: _Optional[str] = ...) -> None: ...
 
 class ExecuteRequest(_message.Message):
     __slots__ = ("session", "query")
