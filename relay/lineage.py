@@ -1,9 +1,9 @@
-"""The lineage of shards, the life of one shard, and what is written down about both.
+"""The lineage of shards, the life of one shard, and the records of both in ``<name>.checkpoints``.
 
-Both kinds of source share this: a DynamoDB shard that splits and a Vitess reshard journal are edges of the
-same graph, and a shard is read only after all its parents have been read to their end (I2).
+All sources share it: a DynamoDB shard that splits and a Vitess reshard journal are edges of the same graph, and a shard
+is read only after all its parents have been read to their end (I2).
 
-The JSON written here is the format of the ``<name>.checkpoints`` topic. Change it only together with
+The JSON written here is the format of the checkpoints topic. Change it only together with
 ``schemas/golden/checkpoints.json``, and keep reading what older versions wrote.
 """
 
@@ -26,19 +26,19 @@ Start = Mapping[str, Any]
 """Where reading a shard begins, as JSON: a position, ``{"type": "trim_horizon"}``, ``{"since": seconds}`` and so on."""
 
 PASSED = "passed"
-"""The type of a start beyond the end of a shard: it was read before the relay began, and is not read again."""
+"""The type of the start of a shard that is not read: it was read to its end before the relay began."""
 
 PRUNE_AFTER = 48 * 3600
-"""Seconds after its end for which a finished shard is remembered (twice the retention of a stream)."""
+"""Seconds for which the record of an ended shard is kept: twice the retention of DynamoDB Streams."""
 
 INCARNATION = "@"
-"""What stands between the name of a shard and a number, for a shard named as one before it was."""
+"""Separates the name of a shard from a number, if an earlier shard had the same name."""
 
 _VERSION = "v1"
 
 
 def is_inside_transaction(position: Position | None) -> bool:
-    """Whether part of a source transaction is on the topic, which only such a position says."""
+    """Whether part of a source transaction is on the topic at ``position``."""
     return position is not None and "transaction" in position
 
 
@@ -59,7 +59,7 @@ class ShardState(StrEnum):
 class Shard:
     """A shard as its source lists it.
 
-    ``start``: where it begins, if that is written in its lineage and not in the plan.
+    ``start``: where it begins, if its lineage says that and not the plan.
     """
 
     id: str
@@ -68,16 +68,16 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """The name that its source knows it by: resharding may give a later shard the name of an earlier one."""
+        """The name that the source uses: resharding may give a later shard the name of an earlier one."""
         return self.id.partition(INCARNATION)[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Journal:
-    """The end of shards of which others go on: a reshard, as a source tells of it, and by the names it uses.
+    """A reshard as the source announces it, with the source's names: some shards end, and others continue them.
 
-    ``participants``: the shards that end, of which this is told at the end of each. ``targets``: where those begin
-    that follow.
+    ``participants``: the shards that end; each of them has this journal at its end. ``targets``: where the shards that
+    continue them begin.
     """
 
     id: str
@@ -87,14 +87,14 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class StreamId:
-    """One incarnation of a source: its configured name, and the label its shards live under."""
+    """One incarnation of a source: its configured name, and the label that its shards belong to."""
 
     source: str
     label: str
 
     @property
     def plan_key(self) -> bytes:
-        """The key of the plan record: the source's own key, without a shard."""
+        """The key of the plan: the source's own key, without a shard."""
         return orjson.dumps([_VERSION, self.source, self.label])
 
     def checkpoint_key(self, shard: str) -> bytes:
@@ -106,7 +106,7 @@ class StreamId:
 
 
 def parse_key(key: bytes) -> tuple[StreamId, str | None]:
-    """Return the stream and shard of a record key; the shard is None for a plan. ValueError if it is neither."""
+    """Return the stream and the shard of a record's key; no shard for a plan. Raises ValueError for other keys."""
     parts = orjson.loads(key)
     if not isinstance(parts, list) or len(parts) not in (3, 4) or parts[0] != _VERSION:
         raise ValueError(f"not a checkpoint key: {key!r}")
@@ -115,14 +115,12 @@ def parse_key(key: bytes) -> tuple[StreamId, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What is known for certain of one shard: everything before ``position`` is on the topic (I4).
+    """How far one shard is published: everything before ``position`` is on the topic (I4).
 
-    ``position``: an object of the source's own making, None while nothing was read.
-    ``start``: where reading begins, an object such as ``{"type": "trim_horizon"}`` or ``{"since": 1700000000.5}``.
-    ``progress``: unclamped seconds since the epoch up to which the shard has been read, None if never.
-    ``journal``: of one that a reshard has ended, what follows it (``relay.engine.journals``).
-    ``reached``: see ``Page``.
-    ``updated_at``: seconds since the epoch.
+    ``position``: None until something was read. ``start``: where reading begins.
+    ``progress``: seconds since the epoch up to which the shard has been read, not clamped; None if never.
+    ``journal``: the reshard that ended the shard (``relay.engine.journals``). ``reached``: see ``Page``.
+    ``gap``: the id of its last gap. ``updated_at``: seconds since the epoch.
     """
 
     state: ShardState
@@ -182,17 +180,16 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Where the reading of a stream began, decided once, before anything of it is read.
+    """Where reading a stream began, decided once before anything was read.
 
-    ``requested``: the ``start`` of the config as it was then. ``planned_at``: T0, seconds since the epoch.
-    ``shards``: start per shard listed at T0, such as ``{"type": "trim_horizon"}``, ``{"since": 1700000000.5}``, a
-    position, or ``{"type": "passed"}``; a shard that is not in it starts at its horizon.
-    ``keys``: per table, its key columns as ``[name, type]``, hash columns first.
-    ``gap``: id of the loss that the plan came with: between the stream that the source had before and this one, by
-    a reset, or by a token whose shards have expired.
-    ``floor``: the last timestamp published before, in seconds: no token made under this plan goes below it.
-    ``hashed``: per table of a source that has journals, how many of its key columns choose the partition. ``past``: the
-    newest of the shards of each name that there were before a reset.
+    ``requested``: the ``start`` of the config at that time. ``planned_at``: T0, seconds since the epoch.
+    ``shards``: the start of each shard listed at T0; a shard that is not among them starts at its horizon.
+    ``keys``: by table, its key columns as ``[name, type]``, hash columns first.
+    ``gap``: the id of the gap that comes with the plan: between the previous stream of the source and this one, from a
+    reset, or from a token whose shards have expired.
+    ``floor``: seconds, the last timestamp published before: no token under this plan gets an earlier one.
+    ``hashed``: by table, if the source has journals, how many of its key columns choose the partition.
+    ``past``: the newest shard of each name before a reset.
     """
 
     requested: str
@@ -210,7 +207,7 @@ class Plan:
 
     @property
     def passed(self) -> frozenset[str]:
-        """The shards that are not read, because they were read before."""
+        """The shards that are not read, because they were read before the relay began."""
         return frozenset(shard for shard, start in self.shards.items() if start.get("type") == PASSED)
 
     def to_json(self) -> bytes:
@@ -239,7 +236,7 @@ class Plan:
 class Gap:
     """Changes that are lost, or may be: an event of its own (I9).
 
-    ``begin``, ``end``: positions around what was lost, None where unknown.
+    ``begin``, ``end``: the positions around the lost changes, None where unknown. ``found_at``: seconds.
     """
 
     source: str
@@ -252,7 +249,7 @@ class Gap:
 
     @property
     def id(self) -> str:
-        """The same loss has the same id, however often it is met."""
+        """The id of a gap is the same however often the gap is met."""
         identity = [self.source, self.label, self.shard, self.reason, self.begin]
         return hashlib.blake2b(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
 
@@ -273,18 +270,18 @@ class Gap:
 
 @dataclass
 class Lineage:
-    """The graph of one stream: what was listed, and which shards may be read now."""
+    """The graph of the shards of one stream: which are listed, and which may be read now."""
 
     stream: StreamId
     # Shards of the newest complete listing, by id.
     listed: dict[str, Shard] = field(default_factory=dict)
-    # How many complete listings in a row a shard that someone names has been absent from.
+    # Shards that somebody names and that are not listed: how many consecutive complete listings lacked them.
     absent: dict[str, int] = field(default_factory=dict)
     listings: int = 0
     _children: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def update(self, shards: Iterable[Shard], known: Iterable[str] = ()) -> None:
-        """Take in one complete listing; ``known`` are further shards whose absence matters."""
+        """Apply one complete listing. ``known``: further shards whose absence matters."""
         self.listed = {shard.id: shard for shard in shards}
         self.listings += 1
         children: dict[str, list[str]] = {}
@@ -296,7 +293,7 @@ class Lineage:
         self.absent = {shard: self.absent.get(shard, 0) + 1 for shard in missing}
 
     def is_gone(self, shard: str) -> bool:
-        """A shard is gone once two complete listings in a row lack it: one may have been inconsistent."""
+        """Whether two consecutive complete listings lack ``shard``: a single one may be inconsistent."""
         return self.absent.get(shard, 0) >= 2
 
     def children(self, shard: str) -> tuple[str, ...]:
@@ -308,9 +305,10 @@ class Lineage:
         planned: Collection[str],
         passed: Collection[str] = (),
     ) -> Iterator[Shard]:
-        """Yield the shards that are not ended and whose parents all are (I2). ``planned``: those of the plan.
+        """Yield the shards that have not ended and whose parents all have (I2).
 
-        ``passed``: those of them that have ended before it, also while no checkpoint says so yet.
+        ``planned``: the shards of the plan. ``passed``: those of them that ended before it, which no checkpoint may say
+        yet.
         """
         for shard in self.listed.values():
             checkpoint = checkpoints.get(shard.id)
@@ -327,16 +325,16 @@ class Lineage:
         checkpoint = checkpoints.get(parent)
         if checkpoint is not None:
             return checkpoint.state.ended
-        # Nothing of it can be read any more. A loss has to be written down first.
+        # It can no longer be read. If that is a gap, the gap has to be recorded first.
         return self.is_gone(parent) and not self._was_missed(parent, child, checkpoints, planned)
 
     def _was_missed(
         self, parent: str, child: str, checkpoints: Mapping[str, Checkpoint], planned: Collection[str]
     ) -> bool:
-        """Whether a parent without a checkpoint, gone by now, held changes from after the plan.
+        """Whether a parent that is gone and has no checkpoint had changes from after the plan.
 
-        It was listed then, or it came into being and was trimmed while no relay ran. Otherwise it was trimmed
-        before the plan, or was read and pruned, which is long before a child that is being read ends.
+        It did if it was listed then, or appeared and was trimmed while no relay ran. Otherwise it was trimmed before
+        the plan, or was read and pruned, which happens long before a child that is being read ends.
         """
         checkpoint = checkpoints.get(child)
         if checkpoint is not None and checkpoint.state is not ShardState.PLANNED:
@@ -346,7 +344,7 @@ class Lineage:
     def lost(
         self, checkpoints: Mapping[str, Checkpoint], planned: Collection[str], passed: Collection[str] = ()
     ) -> list[str]:
-        """Return the shards that were not read to their end and that the source has forgotten (I9)."""
+        """Return the shards that the source no longer has and that were not read to their end (I9)."""
         unfinished = {
             shard for shard, checkpoint in checkpoints.items() if not checkpoint.state.ended and self.is_gone(shard)
         }
@@ -362,13 +360,13 @@ class Lineage:
         return sorted(unfinished | unseen)
 
     def prunable(self, checkpoints: Mapping[str, Checkpoint], now: float) -> Iterator[str]:
-        """Yield ended shards to forget: long over, no longer listed, and every child has its own record."""
+        """Yield the ended shards to prune: ended long ago, no longer listed, and each child has its own record."""
         for shard, checkpoint in checkpoints.items():
             if (
                 checkpoint.state.ended
                 and self.is_gone(shard)
                 and now - checkpoint.updated_at >= PRUNE_AFTER
-                # One of which nothing was read needs its parents' records, or they would be taken for lost.
+                # A child that was not read yet needs the records of its parents, or they would count as lost.
                 and all(
                     child in checkpoints and checkpoints[child].state is not ShardState.PLANNED
                     for child in (*checkpoint.children, *self.children(shard))
@@ -377,9 +375,9 @@ class Lineage:
                 yield shard
 
     def floor(self, shard: Shard, checkpoints: Mapping[str, Checkpoint], lowest: int = 0) -> int:
-        """The timestamp that tokens of ``shard`` may not go below: the last of its own and of its ancestors.
+        """Return the earliest timestamp for tokens of ``shard``, in seconds: the last one of it and its ancestors.
 
-        A shard that never held a change passes on what its parents left. ``lowest``: that of the whole stream.
+        A shard without changes inherits from its parents. ``lowest``: the floor of the stream.
         """
         own = checkpoints.get(shard.id)
         if own is not None and own.token is not None:

@@ -1,6 +1,6 @@
-"""When the shards of a stream are listed: in a thread, often while something is uncertain, else once a minute.
+"""Discovers the shards of a stream: lists them in a thread, once a minute, or more often while something is uncertain.
 
-Shards that journals tell of are not listed: they follow from the checkpoints, at once.
+Shards that journals announce are not listed: they follow from the checkpoints at once.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _AFTER_FAILURE = 5.0
 
 
 class JournaledShards:
-    """Keeps ``lineage`` up to date with what the plan and the journals in the checkpoints say."""
+    """Keeps ``lineage`` up to date with the plan and with the journals in the checkpoints."""
 
     successor: str | None = None
 
@@ -43,13 +43,13 @@ class JournaledShards:
         return f"<JournaledShards[{self.stream.source}: {len(self.lineage.listed)} shards]>"
 
     def close(self) -> None:
-        """Nothing is under way."""
+        """No listing is ever under way."""
 
     def soon(self) -> None:
-        """It always is as new as the checkpoints."""
+        """The shards are always as new as the checkpoints."""
 
     def poll(self, checkpoints: Mapping[str, Checkpoint]) -> bool:
-        """Derive the shards; return whether they are others than before."""
+        """Derive the shards. Return whether they have changed."""
         plan = self._plan()
         if plan is None:
             return False
@@ -63,7 +63,10 @@ class JournaledShards:
 
 
 class ListedShards:
-    """Keeps ``lineage`` up to date. Used by the worker's thread."""
+    """Keeps ``lineage`` up to date with listings.
+
+    Used by the worker's thread; the thread that lists only fills a Future.
+    """
 
     def __init__(
         self,
@@ -79,16 +82,16 @@ class ListedShards:
         self.lineage = lineage
         self.clock = clock
         self.monotonic = monotonic
-        # The stream that the source has instead, once it was seen.
+        # The stream that has replaced this one, once it was seen.
         self.successor: str | None = None
-        # When the listing that is in ``lineage`` was begun, 0 before the first; and when the first was wanted.
+        # When the listing in ``lineage`` began, 0 before the first; and when the first was wanted.
         self.listed_at = 0.0
         self.wanted_at = clock()
         self._begun = 0.0
-        # By a clock that never goes back.
+        # By the monotonic clock.
         self._next_at = 0.0
         self._wait = _RELIST_SOON
-        # Whether the listing under way, if any, may have been begun too early.
+        # Whether a listing that is under way may have begun too early.
         self._again = False
         self._under_way: Future[tuple[list[Shard], str]] | None = None
 
@@ -96,16 +99,16 @@ class ListedShards:
         return f"<ListedShards[{self.source.name}: {len(self.lineage.listed)} shards]>"
 
     def close(self) -> None:
-        """Forget what is under way: it may take as long as its calls may."""
+        """Drop a listing that is under way: its calls may take long."""
         self._under_way = None
 
     def soon(self) -> None:
-        """List again: what a listing that is under way brings is too old."""
+        """List again soon: a listing that is under way is too old."""
         self._again = True
         self._next_at = min(self._next_at, self.monotonic() + _RELIST_SOON)
 
     def poll(self, checkpoints: Mapping[str, Checkpoint]) -> bool:
-        """Take in a listing that has come, or begin one that is due; return whether one has come."""
+        """Apply a listing that has arrived, or start one that is due. Return whether one has arrived."""
         if self._under_way is not None and self._under_way.done():
             under_way, self._under_way = self._under_way, None
             return self._take(under_way, checkpoints)
@@ -113,7 +116,7 @@ class ListedShards:
             self._begun = self.clock()
             self._again = False
             self._under_way = Future()
-            # A daemon: a call that hangs does not keep the process from ending.
+            # A daemon, so that a call that hangs does not keep the process alive.
             name = f"list-{self.source.name}"
             threading.Thread(target=self._run, args=(self._under_way,), name=name, daemon=True).start()
         return False
@@ -121,7 +124,7 @@ class ListedShards:
     def _run(self, under_way: Future[tuple[list[Shard], str]]) -> None:
         try:
             under_way.set_result(self._list())
-        except BaseException as error:  # handed to whoever asks for the result
+        except BaseException as error:  # raised again by `Future.result`
             under_way.set_exception(error)
 
     def _take(self, listing: Future[tuple[list[Shard], str]], checkpoints: Mapping[str, Checkpoint]) -> bool:
@@ -129,14 +132,16 @@ class ListedShards:
         try:
             shards, newest = listing.result()
         except RelayError as error:
-            log.warning("source %s: cannot list its shards: %s", self.source.name, error)
+            log.warning(
+                "source %s: cannot list its shards; retrying in %d s: %s", self.source.name, _AFTER_FAILURE, error
+            )
             self._next_at = self.monotonic() + _AFTER_FAILURE
             return False
         self.successor = newest if newest != self.stream.label else None
         known = set(self.lineage.listed)
         self.listed_at = self._begun
         self.lineage.update(unpruned(shards, checkpoints), checkpoints)
-        # A leaf may stay one for long, such as while its stream is disabled: asked less and less often.
+        # A leaf may stay a leaf for long, such as while its stream is disabled: list less and less often.
         changed = self._again or known != set(self.lineage.listed)
         self._wait = _RELIST_SOON if changed else min(2 * self._wait, _RELIST)
         if self._again or self._is_uncertain(checkpoints):
@@ -144,22 +149,22 @@ class ListedShards:
         return True
 
     def _list(self) -> tuple[list[Shard], str]:
-        """In the thread: return the shards, and the label of the newest stream."""
+        """In the thread: return the shards and the label of the newest stream."""
         try:
             newest = self.source.newest()
         except Unavailable as error:
-            # The stream of a table that was deleted is there for another day.
-            log.warning("source %s: cannot ask for its newest stream: %s", self.source.name, error)
+            # The stream of a deleted table exists for another day.
+            log.warning("source %s: cannot look up its newest stream: %s", self.source.name, error)
             newest = self.stream.label
         try:
             return self.source.shards(), newest
         except StreamGone:
             if newest == self.stream.label:
                 raise
-            return [], newest  # replaced for so long that it is forgotten: what was not read of it is lost
+            return [], newest  # replaced so long ago that it is gone, with everything that was not read
 
     def _is_uncertain(self, checkpoints: Mapping[str, Checkpoint]) -> bool:
-        """A shard is missing for the first time, or one has ended and its children are not listed yet."""
+        """Whether a shard is missing for the first time, or has ended while its children are not listed yet."""
         return any(times == 1 for times in self.lineage.absent.values()) or any(
             c.state is ShardState.FINISHED and shard in self.lineage.listed and not self.lineage.children(shard)
             for shard, c in checkpoints.items()

@@ -1,8 +1,8 @@
-"""Lineage that is written in the streams themselves: reshards, as their journals tell of them.
+"""Lineage that the streams themselves announce: reshards, by their journals.
 
-Such a source has no listing of shards. What there is follows from the plan and from the last checkpoint of each shard
-that a journal ended: ``{"id", "participants", "targets": {shard: start}}``, where shards have their own names, a number
-behind them where a shard before them was called the same. Every worker derives the same shards from it.
+A source with journals has no listing of shards. Its shards follow from the plan and from the last checkpoint of each
+shard that a journal ended: ``{"id", "participants", "targets": {shard: start}}``. A shard there has a number behind its
+name if an earlier shard had the same name. Every worker derives the same shards.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from relay.lineage import INCARNATION, Checkpoint, Journal, Plan, Shard
 
 
 def record_of(journal: Journal, shard: Shard, plan: Plan, checkpoints: Mapping[str, Checkpoint]) -> dict[str, Any]:
-    """Return what the last checkpoint of ``shard`` keeps of the journal that ended it.
+    """Return the journal that ended ``shard``, as its last checkpoint keeps it.
 
     Raises ``RelayError`` if the journal does not name the shard.
     """
     if shard.name not in journal.participants:
         raise RelayError(
-            f"the journal {journal.id} that ended shard {shard.id} names {', '.join(journal.participants)} instead"
+            f"the journal {journal.id} that ended shard {shard.id} does not name it, but "
+            f"{', '.join(journal.participants)}"
         )
     for other in checkpoints.values():
         if (
@@ -29,7 +30,7 @@ def record_of(journal: Journal, shard: Shard, plan: Plan, checkpoints: Mapping[s
             and other.journal["id"] == journal.id
             and shard.id in other.journal["participants"]
         ):
-            # Another participant ended before: its names hold for all.
+            # Another participant has ended already, and named the shards for all.
             return {
                 "id": journal.id,
                 "participants": other.journal["participants"],
@@ -40,8 +41,9 @@ def record_of(journal: Journal, shard: Shard, plan: Plan, checkpoints: Mapping[s
     for name in journal.participants:
         if _newest(name, there) not in there:
             raise RelayError(
-                f"the journal {journal.id} joins shard {shard.id} with {name}, which is not read: the key range no "
-                "longer covers whole shards. Widen `keyrange`, and `relay reset` to begin with the shards there are"
+                f"the journal {journal.id} merges shard {shard.id} with {name}, which this source does not read: its "
+                "key range no longer covers whole shards. Widen `keyrange`, then run `relay reset` to begin with the "
+                "current shards"
             )
     return {
         "id": journal.id,
@@ -51,7 +53,7 @@ def record_of(journal: Journal, shard: Shard, plan: Plan, checkpoints: Mapping[s
 
 
 def shards_of(plan: Plan, checkpoints: Mapping[str, Checkpoint]) -> list[Shard]:
-    """Return every shard there is or was: those of the plan, and those that journals tell of."""
+    """Return every shard of the stream, past and present: those of the plan, and those that journals announced."""
     shards = {name: Shard(name) for name in plan.shards}
     for checkpoint in checkpoints.values():
         if checkpoint.journal is not None:
@@ -64,10 +66,10 @@ def shards_of(plan: Plan, checkpoints: Mapping[str, Checkpoint]) -> list[Shard]:
 def renamed(
     starts: Mapping[str, Mapping[str, Any]], before: Plan, checkpoints: Mapping[str, Checkpoint]
 ) -> tuple[dict[str, Mapping[str, Any]], tuple[str, ...]]:
-    """Return ``starts``, by shard, of a stream that is begun anew, and the newest shard of each name that there was.
+    """Return ``starts``, by shard, for a stream that is reset, and the newest shard of each name so far.
 
-    A shard that had ended is another one by now: its positions may be of another sequence, so tokens of the two must
-    not look as if they were of one shard. ``before``: the plan until now.
+    If a shard had ended, one of the same name is another shard now: its positions may be of another sequence, so tokens
+    of the two must not look as if they came from one shard. ``before``: the plan until now.
     """
     there = {shard.id for shard in shards_of(before, checkpoints)}
     known = {*there, *before.past}

@@ -1,7 +1,6 @@
-"""Where the reading of a stream begins, and what it begins under: the plan, written once for each stream of a source.
+"""The plan of a stream: where reading begins and how tables are keyed, decided once before anything is read.
 
-It is written anew only by ``relay reset``. A plan that the config or the table no longer agrees with is refused, never
-adapted to.
+Only ``relay reset`` replaces it. A plan that contradicts the config or the table is refused, never adapted.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from relay.table import TableSchema
 
 
 def newest_planned(view: CheckpointView, source: str) -> StreamId | None:
-    """Return the newest stream of ``source`` that was planned: the one that is read, or was last."""
+    """Return the newest planned stream of ``source``: the one that is read, or was read last."""
     planned = [stream for stream in view.plans if stream.source == source]
     return max(planned, key=lambda stream: stream.label, default=None)
 
 
 class Planning:
-    """The plans of one source. ``stream`` is always the one that is being read."""
+    """Makes and checks the plans of one source. ``stream`` is always the one that is being read."""
 
     def __init__(self, source: Source, view: CheckpointView, *, clock: Callable[[], float] = time.time) -> None:
         self.source = source
@@ -34,14 +33,14 @@ class Planning:
         self.clock = clock
 
     def before(self, stream: StreamId) -> StreamId | None:
-        """Return the newest other stream of this source that was planned. Labels are times, and sort as such."""
+        """Return the newest other planned stream of this source. Labels are times, and sort as times."""
         others = [other for other in self.view.plans if other.source == self.source.name and other != stream]
         return max(others, key=lambda other: other.label, default=None)
 
     def first(self, stream: StreamId) -> tuple[Plan, Gap | None]:
-        """Decide where reading begins. Return the gap, too, if the start names shards that are lost (I9).
+        """Return the plan of a stream that is read for the first time, and a gap if its start names lost shards (I9).
 
-        Raises ``ConfigError`` if the start is of another stream, ``Unavailable``.
+        Raises ``ConfigError`` if the configured start belongs to another stream, ``Unavailable``.
         """
         begin = self.source.starting_points(self.source.shards(), self.clock)
         now, gap = begin.decided_at, None
@@ -53,17 +52,16 @@ class Planning:
         return Plan(self.source.start, now, begin.shards, keys, config_hash, gap_id, hashed=self._hashed()), gap
 
     def again(self, stream: StreamId, requested: str) -> tuple[Plan, Gap]:
-        """Decide where the reading of ``stream``, which was planned before, begins anew, and what that skips (I9).
+        """Return a new plan of ``stream``, which had one before, and the gap with what it skips (I9).
 
-        ``requested``: the ``start`` of the config, which may say something else than this source's. Raises as
-        ``first``.
+        ``requested``: the ``start`` of the config, which may differ from this source's. Raises as ``first``.
         """
         before = self.view.plans[stream]
         self._check_source(before)
         begin = self.source.starting_points(self.source.shards(), self.clock)
         now = begin.decided_at
         checkpoints = self.view.checkpoints.get(stream, {})
-        # The time of the plan tells two resets apart between which nothing was read.
+        # The time of the plan distinguishes two resets without a read between them.
         left = {"planned_at": before.planned_at, "shards": {s: c.position for s, c in _unfinished(checkpoints)}}
         to: dict[str, Any] = {"start": self.source.start, "planned_at": now}
         if begin.lost:
@@ -76,9 +74,9 @@ class Planning:
         return Plan(requested, now, shards, before.keys, before.config_hash, gap.id, floor, before.hashed, past), gap
 
     def successor(self, stream: StreamId, before: StreamId) -> tuple[Plan, Gap]:
-        """Return the plan, and the gap, of a stream that replaces the one ``before``: all of it is read (I9).
+        """Return the plan of a stream that replaces the one ``before``, and the gap between them (I9).
 
-        Raises ``ConfigError`` if the table has another key by now.
+        The new stream is read from its horizon. Raises ``ConfigError`` if the key of the table has changed.
         """
         self._check_keys(self.view.plans[before])
         now = self.clock()
@@ -91,13 +89,13 @@ class Planning:
         return plan, gap
 
     def check(self, plan: Plan) -> None:
-        """Refuse to go on under ``plan`` if the config or the table no longer agrees with it."""
+        """Refuse ``plan`` if it contradicts the config or the table. Raises ``ConfigError``."""
         name = self.source.name
         if plan.requested != self.source.start:
             raise ConfigError(
-                f"source {name}: start is {self.source.start!r}, but this source was begun with "
-                f"{plan.requested!r} and resumes from its checkpoints. Put {plan.requested!r} back, or run "
-                f"`relay reset CONFIG {name} --to ...` to read it from another place."
+                f"source {name}: `start` is {self.source.start!r}, but this source started at {plan.requested!r} and "
+                f"resumes from its checkpoints. Set `start` back to {plan.requested!r}, or run "
+                f"`relay reset CONFIG {name} --to ...` to read from another position"
             )
         self._check_source(plan)
 
@@ -108,8 +106,8 @@ class Planning:
         name = self.source.name
         if plan.config_hash != self.source.config_hash():
             raise ConfigError(
-                f"source {name}: its checkpoints belong to another stream than the one it names now. "
-                "Give the other table a source of another name."
+                f"source {name}: its checkpoints belong to another stream than the one in the config. Give the other "
+                "table a source with another name"
             )
         self._check_keys(plan)
 
@@ -117,14 +115,14 @@ class Planning:
         return _keys(self.source.tables())
 
     def added(self, plan: Plan, tables: Iterable[TableSchema]) -> Plan | None:
-        """Return ``plan`` with the keys of those of ``tables`` that came later, None if it has them all."""
+        """Return ``plan`` with the keys of those ``tables`` that it lacks, None if it has them all."""
         new = [table for table in tables if table.table not in plan.keys]
         if not new:
             return None
         return replace(plan, keys={**plan.keys, **_keys(new)}, hashed={**plan.hashed, **_hashed(new)})
 
     def check_tables(self, plan: Plan, tables: Iterable[TableSchema]) -> None:
-        """Refuse changes of ``tables`` whose key is not the one that earlier changes had (I2). ``RelayError``."""
+        """Refuse ``tables`` whose key differs from that of earlier changes (I2). Raises ``RelayError``."""
         for table in tables:
             planned = plan.keys.get(table.table)
             if planned is None:
@@ -133,22 +131,22 @@ class Planning:
             keys, hashed = [column.name for column in table.key], plan.hashed.get(table.table, table.hash_columns)
             if keys != before or hashed != table.hash_columns:
                 raise RelayError(
-                    f"source {self.source.name}: {table.table} is keyed by {', '.join(keys)} from here on, "
-                    f"{', '.join(keys[: table.hash_columns])} choosing the partition, but its changes are keyed by "
-                    f"{', '.join(before)}, {', '.join(before[:hashed])} choosing it: they would move to other "
-                    f"partitions. Say `key: {{{table.table}: [...]}}` with the columns of before, or leave the table "
-                    "out of `tables` and read it by a source of another name."
+                    f"source {self.source.name}: the key of table {table.table} is now {', '.join(keys)} (partitioned "
+                    f"by {', '.join(keys[: table.hash_columns])}), but its published changes are keyed by "
+                    f"{', '.join(before)} (partitioned by {', '.join(before[:hashed])}): they would move to other "
+                    f"partitions. Set `key: {{{table.table}: [...]}}` to the previous columns, or remove the table "
+                    "from `tables` and read it with a source of another name"
                 )
 
     def _check_keys(self, plan: Plan) -> None:
         if self.source.has_journals:
-            # The columns may have become wider since, and tables may have come and gone.
+            # Columns may have become wider since, and tables may have been added or dropped.
             return self.check_tables(plan, self.source.tables())
         name, keys = self.source.name, self._keys()
         if plan.keys != keys:
             raise ConfigError(
-                f"source {name}: the key columns are {keys}, but its changes are keyed by {plan.keys}: "
-                "they would move to other partitions. Give the new table a source of another name."
+                f"source {name}: the key columns are {keys}, but its published changes are keyed by {plan.keys}: they "
+                "would move to other partitions. Give the new table a source with another name"
             )
         return None
 

@@ -1,4 +1,4 @@
-"""How far a whole stream is, by the committed checkpoints of all its shards."""
+"""How far a stream is published, according to the committed checkpoints of all its shards."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from relay.lineage import PRUNE_AFTER, Checkpoint, Lineage, Plan, Shard
 
 _RECENT = 0.1  # seconds
 _RETENTION = PRUNE_AFTER / 2
-_AT_ONCE = 600.0  # seconds after the end of its parents within which a shard is read without having been left
+_PROMPT = 600.0  # seconds after the end of its parents within which reading a shard counts as immediate
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """``resume``: see `resume_timestamp`. ``last``: the newest token's, in seconds. ``gaps``: ids of losses."""
+    """``resume``: see `resume_timestamp`. ``last``: seconds, of the newest token. ``gaps``: the ids of all gaps."""
 
     resume: int = 0
     last: int = 0
@@ -58,43 +58,43 @@ class CommittedProgress:
 def read_until(
     shard: Shard, plan: Plan, committed: Checkpoint | None, parents: Mapping[str, Checkpoint], now: float
 ) -> float:
-    """Seconds up to which nothing of ``shard`` is missing on the topic: its own progress, or where it began."""
+    """Return the seconds up to which the topic has everything of ``shard``: its progress, or where it began."""
     if committed is not None and committed.progress is not None:
         return committed.progress
     if shard.id in plan.shards:
-        return min(plan.planned_at, _left_at(plan.shards[shard.id], parents))
-    # It began when its parents ended, which is not before what was last read of them.
+        return min(plan.planned_at, _complete_after_parents(plan.shards[shard.id], parents))
+    # It began when its parents ended, which is not before their last progress.
     known = [parent.progress for parent in parents.values() if parent.progress is not None]
     return min(known, default=committed.updated_at if committed else now)
 
 
-def _left_at(start: Mapping[str, Any], parents: Mapping[str, Checkpoint]) -> float:
-    """Return up to when nothing is missing of a shard that was planned with its parents, and is read after them.
+def _complete_after_parents(start: Mapping[str, Any], parents: Mapping[str, Checkpoint]) -> float:
+    """Return the same for a shard that was planned together with its parents and is read after them.
 
-    Its records go on where theirs ended. Of them only those count as missed that have aged out since the parents were
-    read: what did so meanwhile, at the end of a backlog, was at the horizon when the relay began.
+    Its records continue where theirs ended. Only records that expired after its parents were read count as missed:
+    those that expired before, while a backlog was read, were at the horizon already when the relay started.
     """
     since: float = start.get("since", 0.0)
     if not parents or not (since or start.get("type") == "trim_horizon"):
         return math.inf
-    ends = (max(parent.progress or 0.0, parent.updated_at - _RETENTION + _AT_ONCE) for parent in parents.values())
+    ends = (max(parent.progress or 0.0, parent.updated_at - _RETENTION + _PROMPT) for parent in parents.values())
     return max(since, min(ends))
 
 
 def resume_timestamp(checkpoints: Mapping[str, Checkpoint]) -> int:
-    """Seconds since the epoch where a restart would have to begin: the least progress of unfinished shards.
+    """Return where a restart would have to begin, in seconds: the least progress of the unfinished shards.
 
-    A shard of which nothing was read yet begins where its parents have got to. 0 if that is not known either.
+    A shard that has not been read yet begins at the progress of its parents. 0 if that is not known either.
     """
     unfinished = (c for c in checkpoints.values() if not c.state.ended)
     return min((int(_progress(c, checkpoints)) for c in unfinished), default=0)
 
 
 def low_watermark(checkpoints: Mapping[str, Checkpoint], lineage: Lineage) -> float | None:
-    """Seconds before which every change of the stream is on the topic; None while that is not known.
+    """Return the seconds before which every change of the stream is on the topic; None while that is not known.
 
-    Other than ``resume_timestamp`` it counts shards that nobody has planned yet, and the children, not listed yet, of
-    one that has ended: it never goes back because they appear.
+    Unlike ``resume_timestamp`` it counts shards that have no checkpoint yet, and the children of an ended shard that
+    are not listed yet: it never goes back because they appear.
     """
     if not lineage.listings or any(shard not in checkpoints for shard in lineage.listed):
         return None

@@ -1,6 +1,6 @@
-"""What is forgotten once it is long over: the rule for streams that others have replaced, and its consequence.
+"""Which records of replaced streams are pruned, and how a pruned shard that is listed again is recognized.
 
-The shards of the stream that is read are pruned one by one, by ``lineage.Lineage.prunable``.
+The shards of the current stream are pruned one by one, by ``lineage.Lineage.prunable``.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from relay.lineage import PRUNE_AFTER, Checkpoint, Shard, ShardState, StreamId
 
 
 def unpruned(shards: Iterable[Shard], checkpoints: Mapping[str, Checkpoint]) -> list[Shard]:
-    """Return the listed ``shards`` without those that were pruned and are listed once more.
+    """Return the listed ``shards`` without those that were pruned and are listed again.
 
-    A child is read only after its parents' ends (I2), so a parent of one that was begun has ended, and its record, if
-    there is none, was pruned.
+    A child is read only after its parents have ended (I2). So the parent of a shard that is being read has ended, and
+    if it has no record, that was pruned.
     """
-    begun = (checkpoint for checkpoint in checkpoints.values() if checkpoint.state is not ShardState.PLANNED)
-    over = {parent for checkpoint in begun for parent in checkpoint.parents}
-    return [shard for shard in shards if shard.id in checkpoints or shard.id not in over]
+    read = (checkpoint for checkpoint in checkpoints.values() if checkpoint.state is not ShardState.PLANNED)
+    ended = {parent for checkpoint in read for parent in checkpoint.parents}
+    return [shard for shard in shards if shard.id in checkpoints or shard.id not in ended]
 
 
 def replaced(view: CheckpointView, current: StreamId, now: float) -> Iterator[bytes]:
-    """Yield the keys of all that is known of streams that ``current`` and others have replaced, once long over.
+    """Yield the keys of all records of streams that were replaced and ended long ago.
 
-    The newest plan stays, whatever it is of: it tells which stream is read, also when a listing of streams is behind.
+    The newest plan stays, whichever stream it is of: it says which stream is read, also if a listing of streams lags.
     """
     planned = [stream for stream in view.plans if stream.source == current.source]
     newest = max((stream.label for stream in planned), default=current.label)
     for stream in {*planned, *(_stream(key) for key in view.checkpoints if key.source == current.source)}:
         if stream.label < min(newest, current.label):
-            yield from _over(view, stream, now)
+            yield from _expired(view, stream, now)
 
 
-def _over(view: CheckpointView, stream: StreamId, now: float) -> Iterator[bytes]:
+def _expired(view: CheckpointView, stream: StreamId, now: float) -> Iterator[bytes]:
     shards = view.checkpoints.get(stream, {})
     plan = view.plans.get(stream)
     beside = [
@@ -57,7 +57,7 @@ def _over(view: CheckpointView, stream: StreamId, now: float) -> Iterator[bytes]
 
 
 def _is_only_proof(view: CheckpointView, stream: StreamId, control: Checkpoint) -> bool:
-    """Whether no newer stream tells that the source has had its initial snapshot."""
+    """Whether no newer stream proves that the source has had its initial snapshot."""
     if control.state is not ShardState.FINISHED:
         return False
     newer = (other for other in view.plans if other.source == stream.source and other.label > stream.label)
@@ -66,5 +66,5 @@ def _is_only_proof(view: CheckpointView, stream: StreamId, control: Checkpoint) 
 
 
 def _stream(records: StreamId) -> StreamId:
-    """Return the stream of a source that ``records`` are of: labels of streams hold no slash."""
+    """Return the stream that ``records`` belong to: the labels of streams contain no slash."""
     return StreamId(records.source, records.label.partition("/")[0])

@@ -10,29 +10,24 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import replace
-from typing import Any
 
 from relay.engine import gap_decisions
 from relay.engine.caught_up import CaughtUp
 from relay.engine.discovery import JournaledShards, ListedShards
-from relay.engine.journals import record_of
 from relay.engine.open_shard import OpenShard
 from relay.engine.planning import Planning
 from relay.engine.progress import CommittedProgress, low_watermark, read_until
 from relay.engine.pruning import replaced
 from relay.engine.reader_pool import ReaderPool
+from relay.engine.shard_checkpoints import ShardCheckpoints
 from relay.engine.snapshots import Snapshots
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
-from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, StreamId, is_inside_transaction
+from relay.lineage import Checkpoint, Gap, Lineage, Plan, ShardState, StreamId
 from relay.source import Opening, Page, Source
 from relay.table import TableSchema
 
 log = logging.getLogger(__name__)
-
-IDLE_CHECKPOINT = 10.0
-"""Seconds between two checkpoints of an idle shard."""
 
 _WARN_EVERY = 60.0
 _RETRY_AFTER = 5.0
@@ -72,16 +67,19 @@ class SourceState:
         self._warned_at = 0.0
         # Open shards, and finished ones whose last checkpoint is not visible yet.
         self.open: dict[str, OpenShard] = {}
-        # The newest checkpoint per open shard, published or about to be.
-        self._latest: dict[str, Checkpoint] = {}
+        self._open_checkpoints = ShardCheckpoints(
+            self.lineage,
+            lambda: self.plan,
+            lambda: self.checkpoints,
+            has_journals=self.source.has_journals,
+            clock=self.clock,
+        )
         self.caught_up = CaughtUp(self.started, has_heads=self.source.has_journals)
         # `CheckpointView.endings` when ended shards were last closed.
         self._endings = 0
         self._plan_checked = False
         # Tables that may be missing from the plan.
         self._new_tables: dict[str, TableSchema] = {}
-        # Gaps reported since the start, which the checkpoints may not show yet.
-        self._reported_gaps: set[str] = set()
         # The state in which everything ready was opened.
         self._opened_in: tuple[int, int, frozenset[int]] | None = None
 
@@ -208,10 +206,10 @@ class SourceState:
             return {}
         passed = plan.passed
         return {
-            key: self._checkpoint(shard, ShardState.FINISHED if shard.id in passed else ShardState.PLANNED)
+            key: self._open_checkpoints.first(shard, ShardState.FINISHED if shard.id in passed else ShardState.PLANNED)
             for shard in self.lineage.listed.values()
             if shard.id not in self.checkpoints
-            and shard.id not in self._latest
+            and shard.id not in self._open_checkpoints
             and partition_of(key := self.stream.checkpoint_key(shard.id)) in owned
         }
 
@@ -240,7 +238,7 @@ class SourceState:
             )
             log.info("source %s: reading shard %s from %s", self.source.name, shard.id, opening.position or "its start")
             self.open[shard.id] = self.readers.open(self.source.open(opening), key, self)
-            self._latest[shard.id] = committed or self._checkpoint(shard, ShardState.PLANNED)
+            self._open_checkpoints.open(shard, committed)
 
     def close_shards(self, lost: set[int] | None = None) -> None:
         """Close the open shards of ``lost`` partitions, or all of them."""
@@ -263,7 +261,7 @@ class SourceState:
     def _close(self, shard: str) -> None:
         if shard in self.open:
             self.readers.shut(self.open.pop(shard))
-        self._latest.pop(shard, None)
+        self._open_checkpoints.close(shard)
 
     def gone_shards(self, owned: set[int]) -> dict[bytes, tuple[Checkpoint, Gap]]:
         """Return, by checkpoint key, the shards of ``owned`` that the source lost before they were read to the end."""
@@ -271,12 +269,17 @@ class SourceState:
         if plan is None:
             return {}
         return {
-            key: self._end_as_gone(shard)
+            key: self._give_up(shard)
             for shard in self.lineage.lost(self.checkpoints, plan.shards, plan.passed)
             # Not one that this worker read to its end while the view does not show it yet.
-            if not ((latest := self._latest.get(shard)) is not None and latest.state.ended)
+            if not self._open_checkpoints.has_ended(shard)
             and partition_of(key := self.stream.checkpoint_key(shard)) in owned
         }
+
+    def _give_up(self, shard: str) -> tuple[Checkpoint, Gap]:
+        last = self._open_checkpoints.gone(shard)
+        self._close(shard)  # pages that are read and not published are part of the gap
+        return last
 
     def prunable(self, owned: set[int]) -> list[bytes]:
         """Return the checkpoint keys of ``owned`` that nobody needs any longer."""
@@ -290,76 +293,10 @@ class SourceState:
     # ------------------------------------------------------------------ pages
 
     def checkpoint(self, page: Page) -> Checkpoint | None:
-        """Return the checkpoint that covers ``page``; None if that is not worth a record yet."""
-        shard = page.shard
-        before = self._latest[shard.id]
-        now = self.clock()
-        if not (
-            page.changes
-            or page.finished
-            or page.gap
-            or before.state is ShardState.PLANNED
-            # By the clock, so that all idle shards share transactions.
-            or now // IDLE_CHECKPOINT != before.updated_at // IDLE_CHECKPOINT
-        ):
-            return None
-        after = self._checkpoint(
-            shard,
-            ShardState.FINISHED if page.finished else ShardState.READING,
-            position=page.position,
-            token=page.token or before.token,
-            gap=page.gap.id if page.gap else before.gap,
-            # An empty page may claim less than the change before it.
-            progress=max((p for p in (page.progress, before.progress) if p is not None), default=None),
-            journal=self._journal(page),
-            reached=max((r for r in (page.reached, before.reached) if r is not None), default=None),
-        )
-        self._latest[shard.id] = after
-        if page.gap is not None:
-            self._reported_gaps.add(page.gap.id)
-        return after
+        return self._open_checkpoints.covering(page)
 
     def checkpoint_before_gap(self, page: Page) -> Checkpoint | None:
-        """Return the checkpoint to commit before the gap of ``page`` is reported, None if it is committed already.
-
-        The pages before the gap may have left no checkpoint, and where a gap begins is part of its id: after a restart
-        it has to be the same.
-        """
-        before = self._latest[page.shard.id]
-        if not self.source.has_journals or page.gap is None or page.gap.begin in (None, before.position):
-            return None
-        if is_inside_transaction(before.position):
-            return None  # only this position says that part of the transaction is on the topic
-        after = replace(before, state=ShardState.READING, position=page.gap.begin, updated_at=self.clock())
-        self._latest[page.shard.id] = after
-        return after
-
-    def _journal(self, page: Page) -> Mapping[str, Any] | None:
-        """Return what the last checkpoint of a shard says about the shards that continue it."""
-        if page.journal is None or self.plan is None:
-            return None
-        record = record_of(page.journal, page.shard, self.plan, self.checkpoints)
-        log.info(
-            "source %s: shard %s ended with journal %s and continues as %s",
-            self.source.name,
-            page.shard.id,
-            record["id"],
-            ", ".join(record["targets"]),
-        )
-        return record
-
-    def _end_as_gone(self, shard: str) -> tuple[Checkpoint, Gap]:
-        """Close a shard that the source no longer has, and return its last checkpoint and its gap (I9)."""
-        now = self.clock()
-        # The checkpoint of this worker is newer than the one in the view.
-        before = self._latest.get(shard) or self.checkpoints.get(shard)
-        before = before or self._checkpoint(self.lineage.listed.get(shard, Shard(shard)), ShardState.PLANNED)
-        begin = before.position
-        if begin is None and before.start is not None and "sequence" in before.start:
-            begin = before.start
-        gap = Gap(self.stream.source, self.stream.label, shard, "shard lost", begin, None, now)
-        self._close(shard)  # pages that are read and not published are part of the gap
-        return replace(before, state=ShardState.GONE, gap=gap.id, updated_at=now), gap
+        return self._open_checkpoints.before_gap(page)
 
     def confirm(self, page: Page) -> None:
         """``page`` is committed: note how far it shows its shard to be caught up."""
@@ -375,7 +312,7 @@ class SourceState:
     def gaps(self) -> Set[str]:
         """Return the ids of the known gaps of this stream, the one it began with included."""
         before = {self.plan.gap} if self.plan is not None and self.plan.gap is not None else set()
-        return self._progress.exact().gaps | self._reported_gaps | before
+        return self._progress.exact().gaps | self._open_checkpoints.reported_gaps | before
 
     def gaps_to_repair(self) -> Set[str]:
         """Return the ids of the gaps that a snapshot has to repair."""
@@ -418,15 +355,3 @@ class SourceState:
     def _has_ended(self, shard: str) -> bool:
         checkpoint = self.checkpoints.get(shard)
         return checkpoint is not None and checkpoint.state.ended
-
-    def _checkpoint(self, shard: Shard, state: ShardState, **fields: object) -> Checkpoint:
-        plan = self.plan
-        return Checkpoint(
-            state=state,
-            parents=shard.parents,
-            children=self.lineage.children(shard.id),
-            start=plan.start_of(shard) if plan else None,
-            config_hash=plan.config_hash if plan else "",
-            updated_at=self.clock(),
-            **fields,  # type: ignore[arg-type]
-        )

@@ -23,10 +23,10 @@ from relay.engine.open_shard import OpenShard
 from relay.engine.open_source import open_sources
 from relay.engine.publishing import Publishing
 from relay.engine.reader_pool import ReaderPool
-from relay.engine.snapshots import Snapshots
 from relay.engine.source_state import SourceState
 from relay.engine.status import take
 from relay.engine.topic_writers import TopicWriters, open_topic_writers
+from relay.engine.upkeep import Upkeep
 from relay.errors import RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
@@ -100,6 +100,7 @@ class Worker:
             metrics=observer.metrics,
             stop_by=lambda: self._stop_by,
         )
+        self._upkeep = Upkeep(self._group, self._publishing, lambda: observer.bars.show if observer.bars else None)
 
     def stop(self, signum: int = signal.SIGTERM) -> None:
         """End after the open transaction. Safe to call from a signal handler."""
@@ -173,7 +174,7 @@ class Worker:
             read, self._reload = self._reload, None
             self._apply_config(read)
         self._view.poll()
-        self._serve_sources()
+        self._upkeep.serve(self._sources)
         self._publishing.watermarks(lambda: [(s.stream, s.low_watermark()) for s in self._sources])
         self._is_done = self.until_caught_up and all(source.is_caught_up() for source in self._sources)
 
@@ -229,86 +230,6 @@ class Worker:
             if gained and not self._view.read_to_end(controls, self._group.barrier_timeout):
                 raise self._unread_checkpoints()
             log.info("took over %d partitions", len(gained))
-
-    def _serve_sources(self) -> None:
-        """Plan, list and open shards, with the records that this needs: for all sources in one transaction."""
-        unplanned = [source for source in self._sources if source.plan is None]
-        if sum(map(self._plan, unplanned)):
-            self._publishing.commit_and_see()
-        planned = [source for source in self._sources if source.plan is not None]
-        for source in planned:
-            source.check_plan()  # another worker may have made it
-            source.close_ended_shards()
-            if (plan := source.plan_with_new_tables()) is not None and partition_of(
-                source.plan_key
-            ) in self._group.owned:
-                self._publishing.record(source.plan_key, plan.to_json())
-                self._publishing.commit_and_see()
-        current = [source for source in planned if not source.advance_to_successor()]
-        listed = [source for source in current if source.poll_listing()]
-        if listed:
-            self._publishing.commit_and_see()  # so that the view has the newest checkpoint of a shard that is gone
-            for source in listed:
-                self._write_listing(source)
-            self._publishing.commit_and_see()
-        for source in current:
-            source.open_ready_shards(self._group.owned)
-            if source.snapshots is not None:
-                self._serve_snapshots(source, source.snapshots)
-            self._remove(source.resolved_gaps(self._group.owned))
-
-    def _plan(self, source: SourceState) -> bool:
-        """Write the plan of ``source`` if this worker owns it. Return whether it did."""
-        if partition_of(source.plan_key) not in self._group.owned:
-            if source.warns_of_no_plan():
-                log.warning(
-                    "source %s: no worker has planned it yet; check that the config of every worker has this source",
-                    source.source.name,
-                )
-            return False
-        if source.is_waiting:
-            return False
-        try:
-            plan, gap = source.make_plan()
-        except Unavailable as error:
-            if not source.replaces:
-                raise
-            source.retry_later(error)
-            return False
-        if gap is not None:
-            self._publishing.gap(source.source, gap)
-        self._publishing.record(source.plan_key, plan.to_json())
-        return True
-
-    def _write_listing(self, source: SourceState) -> None:
-        owned = self._group.owned
-        for key, (checkpoint, gap) in source.gone_shards(owned).items():
-            self._publishing.gap(source.source, gap)
-            self._publishing.record(key, checkpoint.to_json())
-        for key in source.prunable(owned):
-            self._publishing.record(key, None)
-        for key, checkpoint in source.first_checkpoints(owned).items():
-            self._publishing.record(key, checkpoint.to_json())
-
-    def _serve_snapshots(self, source: SourceState, snapshots: Snapshots) -> None:
-        owned = self._group.owned
-        if partition_of(snapshots.control_key) in owned and (step := snapshots.next_step()) is not None:
-            control, mark = step
-            if mark is not None:
-                for change in snapshots.mark(control, mark):
-                    self._publishing.everywhere(change, source.resume_timestamp())
-            self._publishing.record(snapshots.control_key, control.to_json())
-            self._publishing.commit_and_see()
-        self._remove(snapshots.prunable(owned))
-        snapshots.open_ready_segments(owned)
-        snapshots.report_progress(self._observer.bars.show if self._observer.bars else None)
-
-    def _remove(self, keys: list[bytes]) -> None:
-        """Remove records of ``checkpoints``."""
-        if keys:
-            for key in keys:
-                self._publishing.record(key, None)
-            self._publishing.commit_and_see()
 
     def _publish_again(self) -> None:
         try:

@@ -89,7 +89,7 @@ def test_the_same_reshard_once_more_leads_to_other_shards() -> None:
 
 
 def test_a_journal_that_does_not_name_the_shard_it_ended_is_refused() -> None:
-    with pytest.raises(RelayError, match="journal 4 that ended shard -80 names 80-"):
+    with pytest.raises(RelayError, match="journal 4 that ended shard -80 does not name it, but 80-"):
         World("-80", "80-").end("-80", reshard("4", "80-", "-"))
 
 
@@ -121,7 +121,7 @@ def test_a_shard_is_another_one_after_a_reset_also_once_nothing_else_tells_of_th
 
 def test_a_reshard_with_a_shard_that_is_not_read_is_refused() -> None:
     """I10: its target would wait for it for ever."""
-    with pytest.raises(RelayError, match="joins shard -40 with 40-80, which is not read"):
+    with pytest.raises(RelayError, match="merges shard -40 with 40-80, which this source does not read"):
         World("-40").end("-40", reshard("1", "-40 40-80", "-80"))
 
 

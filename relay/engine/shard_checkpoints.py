@@ -1,0 +1,150 @@
+"""The checkpoints of the shards that are open in this worker: what each page changes in them.
+
+They are ahead of the view, which shows only what is committed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from relay.engine.journals import record_of
+from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, is_inside_transaction
+from relay.source import Page
+
+log = logging.getLogger(__name__)
+
+IDLE_CHECKPOINT = 10.0
+"""Seconds between two checkpoints of an idle shard."""
+
+
+class ShardCheckpoints:
+    """Used by the worker's thread. ``committed``: the checkpoints of the stream in the view, of all workers."""
+
+    def __init__(
+        self,
+        lineage: Lineage,
+        plan: Callable[[], Plan | None],
+        committed: Callable[[], Mapping[str, Checkpoint]],
+        *,
+        has_journals: bool,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.lineage = lineage
+        self.clock = clock
+        self._plan = plan
+        self._committed = committed
+        self._has_journals = has_journals
+        # The newest checkpoint of each open shard, published or about to be.
+        self._latest: dict[str, Checkpoint] = {}
+        # Gaps reported since the start, which the view may not show yet.
+        self.reported_gaps: set[str] = set()
+
+    def __contains__(self, shard: str) -> bool:
+        return shard in self._latest
+
+    def open(self, shard: Shard, committed: Checkpoint | None) -> None:
+        self._latest[shard.id] = committed or self.first(shard)
+
+    def close(self, shard: str) -> None:
+        self._latest.pop(shard, None)
+
+    def first(self, shard: Shard, state: ShardState = ShardState.PLANNED) -> Checkpoint:
+        """Return the first checkpoint of a shard."""
+        return self._make(shard, state)
+
+    def has_ended(self, shard: str) -> bool:
+        """Whether this worker has read ``shard`` to its end."""
+        latest = self._latest.get(shard)
+        return latest is not None and latest.state.ended
+
+    def covering(self, page: Page) -> Checkpoint | None:
+        """Return the checkpoint that covers ``page``; None if that is not worth a record yet."""
+        shard = page.shard
+        before = self._latest[shard.id]
+        now = self.clock()
+        if not (
+            page.changes
+            or page.finished
+            or page.gap
+            or before.state is ShardState.PLANNED
+            # By the clock, so that all idle shards share transactions.
+            or now // IDLE_CHECKPOINT != before.updated_at // IDLE_CHECKPOINT
+        ):
+            return None
+        after = self._make(
+            shard,
+            ShardState.FINISHED if page.finished else ShardState.READING,
+            position=page.position,
+            token=page.token or before.token,
+            gap=page.gap.id if page.gap else before.gap,
+            # An empty page may claim less than the change before it.
+            progress=_later(page.progress, before.progress),
+            journal=self._journal(page),
+            reached=_later(page.reached, before.reached),
+        )
+        self._latest[shard.id] = after
+        if page.gap is not None:
+            self.reported_gaps.add(page.gap.id)
+        return after
+
+    def before_gap(self, page: Page) -> Checkpoint | None:
+        """Return the checkpoint to commit before the gap of ``page`` is reported, None if it is committed already.
+
+        The pages before the gap may have left no checkpoint, and where a gap begins is part of its id: after a restart
+        it has to be the same.
+        """
+        before = self._latest[page.shard.id]
+        if not self._has_journals or page.gap is None or page.gap.begin in (None, before.position):
+            return None
+        if is_inside_transaction(before.position):
+            return None  # only this position says that part of the transaction is on the topic
+        after = replace(before, state=ShardState.READING, position=page.gap.begin, updated_at=self.clock())
+        self._latest[page.shard.id] = after
+        return after
+
+    def gone(self, shard: str) -> tuple[Checkpoint, Gap]:
+        """Return the last checkpoint of a shard that the source no longer has, and its gap (I9)."""
+        now, stream = self.clock(), self.lineage.stream
+        # The checkpoint of this worker is newer than the committed one.
+        before = self._latest.get(shard) or self._committed().get(shard)
+        before = before or self.first(self.lineage.listed.get(shard, Shard(shard)))
+        begin = before.position
+        if begin is None and before.start is not None and "sequence" in before.start:
+            begin = before.start
+        gap = Gap(stream.source, stream.label, shard, "shard lost", begin, None, now)
+        return replace(before, state=ShardState.GONE, gap=gap.id, updated_at=now), gap
+
+    def _journal(self, page: Page) -> Mapping[str, Any] | None:
+        """Return what the last checkpoint of a shard says about the shards that continue it."""
+        plan, stream = self._plan(), self.lineage.stream
+        if page.journal is None or plan is None:
+            return None
+        record = record_of(page.journal, page.shard, plan, self._committed())
+        log.info(
+            "source %s: shard %s ended with journal %s and continues as %s",
+            stream.source,
+            page.shard.id,
+            record["id"],
+            ", ".join(record["targets"]),
+        )
+        return record
+
+    def _make(self, shard: Shard, state: ShardState, **fields: Any) -> Checkpoint:
+        plan = self._plan()
+        return Checkpoint(
+            state=state,
+            parents=shard.parents,
+            children=self.lineage.children(shard.id),
+            start=plan.start_of(shard) if plan else None,
+            config_hash=plan.config_hash if plan else "",
+            updated_at=self.clock(),
+            **fields,
+        )
+
+
+def _later(*seconds: float | None) -> float | None:
+    return max((each for each in seconds if each is not None), default=None)
