@@ -1,7 +1,4 @@
-"""Avro's binary form of whole numbers, text and bytes.
-
-Fixed by the Avro specification; only the speed may be changed here.
-"""
+"""Integers, text and bytes in Avro's "Binary Encoding"."""
 
 from __future__ import annotations
 
@@ -9,8 +6,8 @@ _LONG_MIN, _LONG_MAX = -(1 << 63), (1 << 63) - 1
 
 
 def varint(number: int) -> bytes:
-    """Write a number that is not negative, seven bits a byte, the low ones first."""
-    # Spelled out: a loop takes three times as long.
+    """Return a number that is not negative as Avro's variable-length integer: seven bits per byte, low bits first."""
+    # Unrolled, because a loop takes three times as long.
     if number < 0x80:
         return bytes((number,))
     if number < 0x4000:
@@ -23,31 +20,33 @@ def varint(number: int) -> bytes:
     return bytes(low) + varint(number >> 28)
 
 
-NULL = b"\x00"  # the first branch of every union here
-PRESENT = b"\x02"  # the second
+NULL = b"\x00"  # the first branch of our unions
+PRESENT = b"\x02"  # the second branch
 SHORT = 1 << 13
 LENGTHS = tuple(varint(size << 1) for size in range(SHORT))
-"""The length prefix of everything shorter than `SHORT` bytes: up to there it takes at most two bytes."""
+"""The length prefixes, of at most two bytes, of all values shorter than `SHORT` bytes."""
 PRESENT_LENGTHS = tuple(PRESENT + size for size in LENGTHS)
-"""The same with the union branch of a nullable value in front."""
+"""The same after the union branch of a nullable value."""
 
 
 def long(value: int) -> bytes:
-    """Write an int or long; ValueError past 64 bits."""
+    """Return an Avro int or long. Raises ValueError for more than 64 bits."""
     if not _LONG_MIN <= value <= _LONG_MAX:
-        raise ValueError(f"{value} does not fit 64 bits")
+        raise ValueError(f"{value} does not fit into 64 bits")
     return varint(value << 1 ^ value >> 63)
 
 
 def length(size: int) -> bytes:
+    """Return the length prefix of text or bytes, or the count of an array's block."""
     return LENGTHS[size] if size < SHORT else varint(size << 1)
 
 
 def text(value: str) -> bytes:
-    """Write a string; UnicodeEncodeError on a lone surrogate, which UTF-8 has no bytes for."""
+    """Return an Avro string. Raises UnicodeEncodeError for a lone surrogate, which UTF-8 cannot encode."""
     raw = value.encode()
     return length(len(raw)) + raw
 
 
 def blob(value: bytes) -> bytes:
+    """Return Avro bytes."""
     return length(len(value)) + value

@@ -1,7 +1,7 @@
-"""One value of each column type as Avro bytes: carried exactly, or refused (I8).
+"""Writers of one value of each column type as Avro bytes, exactly or not at all (I8).
 
-Every writer here raises ValueError, naming what cannot be carried and as what. Types and Python values
-come from the table in ``schemas/README.md``; bytes are held by the golden files.
+Every writer raises ValueError, with the value and the type, for a value that it cannot carry exactly. The column types
+and the values that they take are listed in ``schemas/README.md``, the bytes in the golden files.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Writer = Callable[[Any], bytes]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-# The span of years 1 to 9999, in microseconds: what readers of timestamp-micros can show.
+# The years 1 to 9999 in microseconds, which all readers of timestamp-micros support.
 FIRST_TIME = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 LAST_TIME = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
 
 
 def writer(column: str) -> Writer:
-    """Give the writer of a column type that `column_type` reads."""
+    """Return the writer of a column type. Raises ValueError for an unknown type."""
     kind = column_type(column)
     if isinstance(kind, Decimals):
         return _decimal_text(kind) if kind.precision > MAX_AVRO_PRECISION else _decimal(kind)
@@ -34,7 +34,7 @@ def writer(column: str) -> Writer:
 
 
 def nullable(write: Writer) -> Writer:
-    """Make a writer that takes None as well."""
+    """Return a writer that also takes None."""
 
     def write_or_null(value: Any) -> bytes:
         return NULL if value is None else PRESENT + write(value)
@@ -70,7 +70,7 @@ def _boolean(value: Any) -> bytes:
 
 
 def _exact(value: Any) -> Decimal | None:
-    """Give an int or Decimal as Decimal, None for anything else. True is not 1 here, and -0 is 0."""
+    """Return an int or finite Decimal as Decimal, None for anything else. True is not 1, and -0 is 0."""
     if isinstance(value, int) and not isinstance(value, bool):
         return Decimal(value)
     if isinstance(value, Decimal) and value.is_finite():
@@ -79,12 +79,12 @@ def _exact(value: Any) -> Decimal | None:
 
 
 def _scaled(value: Decimal, kind: Decimals) -> int | None:
-    """Give the value times 10**scale, None if that is not whole or has more digits than the precision."""
+    """Return the value times 10**scale, None if that is not an integer or has more digits than the precision."""
     if not value:
         return 0
     sign, digits, exponent = value.as_tuple()
     significant = "".join(map(str, digits)).rstrip("0")
-    # Sizes are looked at before any power of ten is computed: 1E+999999 is refused at once.
+    # Check the sizes before computing any power of ten, so 1E+999999 is refused at once.
     shift = int(exponent) + len(digits) - len(significant) + kind.scale
     if shift < 0 or len(significant) + shift > kind.precision:
         return None
@@ -114,8 +114,7 @@ def _double(value: Any) -> bytes:
         return struct.pack("<d", value)
     exact = _exact(value)
     if exact is not None and exact.adjusted() < 400:
-        # Shortest round trip: a double stands for the one decimal text that is printed for it, so that
-        # no two numbers of the source become one.
+        # A double stands for its shortest decimal text, so no two numbers of the source become one.
         number = float(exact)
         if math.isfinite(number) and Decimal(repr(number)) == exact:
             return struct.pack("<d", number)
@@ -140,14 +139,14 @@ def _float(value: Any) -> bytes:
 
 
 def _shortest_float(number: float, raw: bytes) -> str:
-    """Print a float of 32 bits with as few digits as give it back."""
+    """Return the shortest decimal text of a 32-bit float."""
     for digits in range(1, 9):
         printed = f"{number:.{digits}g}"
         try:
             if struct.pack("<f", float(printed)) == raw:
                 return printed
         except OverflowError:
-            continue  # rounded up past the largest float: needs more digits
+            continue  # rounded up above the largest float: more digits are needed
     return f"{number:.9g}"
 
 
@@ -164,7 +163,7 @@ def _decimal(kind: Decimals) -> Writer:
 
 
 def _decimal_text(kind: Decimals) -> Writer:
-    """As SQL prints it, with every decimal of the scale, so that equal values are equal text."""
+    """Return the writer of numbers as SQL prints them, with all decimals, so equal numbers are equal texts."""
 
     def write(value: Any) -> bytes:
         exact = _exact(value)
@@ -180,7 +179,7 @@ def _decimal_text(kind: Decimals) -> Writer:
 
 
 def microseconds(value: Any) -> int:
-    """Give the microseconds since the epoch of an aware datetime, or of an int that is one already."""
+    """Return the microseconds since the epoch of an aware datetime, or of an int that is them already."""
     if isinstance(value, datetime) and value.tzinfo is not None:
         return (value - _EPOCH) // _MICROSECOND
     if isinstance(value, int) and not isinstance(value, bool) and FIRST_TIME <= value <= LAST_TIME:
@@ -193,7 +192,7 @@ def _timestamp(value: Any) -> bytes:
 
 
 def _set(value: Any) -> bytes:
-    # Only ordered kinds: a Python set has lost the order of the definition.
+    # A Python set has no order, so it is refused.
     if not isinstance(value, (list, tuple)):
         raise _refuse(value, "set")
     if not value:

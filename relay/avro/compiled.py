@@ -1,8 +1,7 @@
-"""Writers of whole records of columns, generated as straight-line Python for the columns of one table.
+"""Writers of complete records, generated as straight-line Python for the columns of one table.
 
-The usual types of a value are written in place; whatever else comes, and every refusal, goes to the writers of
-``relay.avro.columns``, which say what a column may hold (I8). Only the speed may be changed here: tests hold the
-bytes equal to what a general writer gives.
+Values of the usual types are written in place. All others, and every refusal, are left to the writers of
+``relay.avro.columns``, which decide what a column may hold (I8). The bytes are those of a general Avro writer.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ _ENVIRONMENT: dict[str, Any] = {
 
 
 def record_writer(fields: Sequence[tuple[str, str]], *, nullable: bool) -> RecordWriter:
-    """Return the writer of a record: of (column name, column type), each null or not if ``nullable``.
+    """Return the writer of a record with these fields, each a column name and type, all of them ``nullable`` or none.
 
-    It raises KeyError for a column that is missing, and what `columns.writer` does.
+    The writer raises KeyError for a missing column, and what `columns.writer` raises.
     """
     environment = dict(_ENVIRONMENT)
     lines, parts = ["def write(record):"], []
@@ -49,7 +48,7 @@ def record_writer(fields: Sequence[tuple[str, str]], *, nullable: bool) -> Recor
         slowly = f"p{at} = {'PRESENT + ' if nullable else ''}w{at}(v)"
         lines += [" else:", f"  {slowly}"] if cases or nullable else [f" {slowly}"]
         parts.append(f"p{at}")
-    # Pieces one by one: a column's length and its bytes are joined only once, with all others.
+    # Joined only once: each column's length and bytes stay separate pieces until here.
     lines.append(f" return join(({', '.join(parts)},))" if parts else " return b''")
     exec(compile("\n".join(lines), "<record writer>", "exec"), environment)
     writer: RecordWriter = environment["write"]
@@ -57,7 +56,7 @@ def record_writer(fields: Sequence[tuple[str, str]], *, nullable: bool) -> Recor
 
 
 def _cases(kind: str, nullable: bool) -> list[tuple[str, list[str]]]:
-    """Return the tests of a value ``v`` for which ``p{at}`` can be written in place, and how."""
+    """Return the conditions under which a value ``v`` is written in place, each with the statements that set p{at}."""
     found = column_type(kind)
     lengths, present = ("PRESENT_LENGTHS", "PRESENT + ") if nullable else ("LENGTHS", "")
     sized = f"p{{at}} = ({lengths}[n] if n < {SHORT} else {present}length(n)) + v"
@@ -86,7 +85,7 @@ def _cases(kind: str, nullable: bool) -> list[tuple[str, list[str]]]:
 
 
 def _decimal(kind: Decimals, present: str) -> tuple[str, list[str]]:
-    # As databases give them, with just as many decimals as the column has: then the digits are the number.
+    # Databases return as many decimals as the column has, so the digits are the unscaled number.
     if kind.scale:
         plain, whole = f"t[-{kind.scale + 1}:-{kind.scale}] == '.' and 'E' not in t", "int(t.replace('.', ''))"
     else:

@@ -1,7 +1,7 @@
-"""The bytes of a Kafka value back to the change, with the names it had at the source.
+"""Decoding of Kafka values to changes, with the column names of the source.
 
-Never decodes what it does not know: a value of unknown framing or schema is an error, and so is a body that
-does not end where its schema ends.
+Never guesses: a value of unknown framing or schema is an error, and so is a body that does not end where its schema
+ends.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["Undecodable", "UnknownFraming", "UnknownSchema", "WriterSchemas", "d
 
 
 class UnknownSchema(RelayError):
-    """A value whose schema is not known, even after looking again. Fail, and try again later."""
+    """The value's schema is not known, even after reading the schemas again. Fail, and retry later."""
 
 
 class Undecodable(RelayError):
-    """A value that is not what its schema says: damaged."""
+    """The value does not match its schema: it is damaged."""
 
 
 class WriterSchemas(Protocol):
@@ -35,7 +35,7 @@ class WriterSchemas(Protocol):
 
 
 class _BodyReader:
-    """Reads the bodies one schema wrote."""
+    """Reads the values that one schema wrote."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
         self._schema = fastavro.parse_schema(dict(schema))
@@ -51,7 +51,7 @@ class _BodyReader:
         try:
             change: Any = fastavro.schemaless_reader(stream, self._schema, None)
         except Exception as fault:
-            # Which exceptions damaged bytes lead to is fastavro's affair: EOFError, IndexError, UnicodeError ...
+            # fastavro raises many types for damaged bytes: EOFError, IndexError, UnicodeError ...
             raise Undecodable(f"a value of {len(body)} bytes is damaged: {fault!r}") from fault
         if stream.tell() != len(body):
             raise Undecodable(f"a value is damaged: its schema ends after {stream.tell()} of {len(body)} bytes")
@@ -65,11 +65,11 @@ _readers: WeakKeyDictionary[WriterSchemas, dict[bytes, _BodyReader]] = WeakKeyDi
 
 
 def decode(schemas: WriterSchemas, value: bytes) -> dict[str, Any]:
-    """Give a change by its Avro field names.
+    """Return the change in ``value``, the bytes of a Kafka value, as a dict by Avro field name.
 
-    ``key`` and typed images are dicts by original column name, images of DynamoDB items stay the JSON text
-    they are, enums are text, decimals `Decimal`, times aware datetimes. Raises `UnknownFraming`,
-    `UnknownSchema` or `Undecodable`.
+    ``key`` and typed images are dicts by original column name, images of DynamoDB items are DynamoDB-typed JSON text,
+    enums are text, decimals `Decimal`, timestamps aware datetimes. Raises `UnknownFraming`, `UnknownSchema` or
+    `Undecodable`, and what ``schemas.lookup`` raises.
     """
     header, body = split(value)
     readers = _readers.setdefault(schemas, {})
@@ -77,6 +77,9 @@ def decode(schemas: WriterSchemas, value: bytes) -> dict[str, Any]:
     if reader is None:
         schema = schemas.lookup(header)
         if schema is None:
-            raise UnknownSchema(f"no schema is known for values beginning with {header.hex()}")
+            raise UnknownSchema(
+                f"no schema is known for values that start with {header.hex()}: check that `name` and "
+                "`schema_registry` in the config are those of the relay that wrote them, then retry"
+            )
         reader = readers[header] = _BodyReader(schema)
     return reader.read(body)

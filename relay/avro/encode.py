@@ -1,8 +1,7 @@
-"""A change to the bytes of its Kafka value.
+"""Encoding of a change to the bytes of its Kafka value.
 
-The envelope of ``schemas/change.avsc`` is written by hand, field by field, because a general Avro writer
-costs more per change than the producer does. Tests hold every byte of it equal to what fastavro writes:
-a field changed in the schema has to be changed here, and the tests say so.
+The envelope of ``schemas/change.avsc`` is written by hand, field by field, because a general Avro writer costs more for
+each change than the producer does. Tests compare every byte with fastavro's, so they fail if only the schema changes.
 """
 
 from __future__ import annotations
@@ -18,17 +17,17 @@ from relay.change import MARK, Change, Operation, Uncarriable
 from relay.errors import RelayError
 from relay.token import EventToken, OriginToken
 
-_REMEMBERED = 4096
+_CACHED = 4096
 _write_int = columns.writer("int")
-# What is written of a change in a transaction: its order there, and that it is not the last.
+# A change's order in its transaction, followed by "not the last".
 _ORDERS = tuple(_write_int(order) + b"\x00" for order in range(SHORT))
 _FAULTS = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 
 
 class Unencodable(RelayError):
-    """A change that cannot be carried exactly (I8). Publish it without images, and in full elsewhere.
+    """The change cannot be carried exactly (I8). Publish it without images, and in full among the dead letters.
 
-    ``in_key``: even its key cannot be encoded, so there is nothing to publish it under: stop.
+    ``in_key``: even its key cannot be encoded, so it cannot be published at all: stop.
     """
 
     def __init__(self, message: str, in_key: bool) -> None:
@@ -39,7 +38,7 @@ class Unencodable(RelayError):
 class ChangeEncoder:
     """Encodes the changes of one table under one schema: ``encoder.encode(change)``.
 
-    ``schema`` is what `change_schema` built, ``header`` what registering it gave.
+    ``schema``: from `change_schema`. ``header``: as returned when the schema was registered.
     """
 
     def __init__(self, schema: Mapping[str, Any], header: bytes) -> None:
@@ -56,7 +55,7 @@ class ChangeEncoder:
             self._write_row = record_writer(columns_of_row, nullable=True)
         self._operations = {symbol: long(at) for at, symbol in enumerate(fields["operation"]["symbols"])}
         self._images = {symbol: long(at) for at, symbol in enumerate(fields["images"]["symbols"])}
-        # What repeats from change to change is written once.
+        # Parts that many changes share are encoded once.
         self._starts = _Memo(self._start)
         self._longs = _Memo(long)
         self._texts = _Memo(text)
@@ -69,7 +68,7 @@ class ChangeEncoder:
         self._transaction_bytes = PRESENT + text("")
 
     def encode(self, change: Change) -> bytes:
-        """Give header and Avro body; raises `Unencodable`, naming the key and the position."""
+        """Return the header and the Avro body. Raises `Unencodable`, naming the key and the position."""
         try:
             return self._encode(change)
         except _FAULTS as fault:
@@ -81,11 +80,11 @@ class ChangeEncoder:
         if key is not None:
             key_bytes = PRESENT + self._write_key(key)
             if len(key) != len(self._key):
-                raise ValueError(f"key columns {sorted(key)} are not those of the schema")
+                raise ValueError(f"the change's key columns are {sorted(key)}, and the schema's are others")
         elif change.operation is Operation.TRUNCATE or MARK in change.attributes:
             key_bytes = NULL
         else:
-            raise ValueError("only a TRUNCATE and the marks of a snapshot have no key")
+            raise ValueError("it has no key: only a TRUNCATE and the marks of a snapshot may have none")
 
         old, new = change.old, change.new
         old_length = new_length = NULL
@@ -107,7 +106,7 @@ class ChangeEncoder:
 
         token = change.token
         if token is not self._token:
-            self._token_bytes = NULL if token is None else self._of_token(token)
+            self._token_bytes = NULL if token is None else self._token_record(token)
             self._token = token
 
         if change.snapshot is None and change.transaction is None and change.keyspace_id is None:
@@ -118,7 +117,7 @@ class ChangeEncoder:
         longs = self._longs
         relayed_at = change.relayed_at
         if 1 << 13 <= relayed_at < 1 << 63:
-            # Another for every change, but only in its two low bytes.
+            # Differs from change to change, but mostly in its two low bytes.
             zigzag = relayed_at << 1
             low = bytes((zigzag & 0x7F | 0x80, zigzag >> 7 & 0x7F | 0x80))
             relayed_bytes = low + self._tails[zigzag >> 14]
@@ -150,7 +149,7 @@ class ChangeEncoder:
         operation, source, table = start
         return self._operations[operation] + text(source) + text(table)
 
-    def _of_token(self, token: EventToken) -> bytes:
+    def _token_record(self, token: EventToken) -> bytes:
         return b"".join(
             (
                 PRESENT,
@@ -184,7 +183,7 @@ class ChangeEncoder:
     def _typed(self, image: Mapping[str, Any], which: str) -> bytes:
         assert self._row is not None
         if len(image) != len(self._row):
-            # I8: a column the schema does not have would be dropped, a missing one would become null.
+            # I8: an extra column would be dropped, a missing one would become null.
             known = {name for name, _ in self._row}
             odd = sorted(known.symmetric_difference(image))
             raise ValueError(f"the {which} image and the schema differ in columns {odd}")
@@ -194,7 +193,7 @@ class ChangeEncoder:
             return self._by_column(self._row, image, which)
 
     def _by_column(self, row: list[tuple[str, columns.Writer]], image: Mapping[str, Any], which: str) -> bytes:
-        """Write ``image``, or say which column cannot be."""
+        """Write ``image`` column by column. Raises ValueError, naming the column that cannot be carried."""
         written = []
         for name, write in row:
             try:
@@ -231,7 +230,7 @@ class ChangeEncoder:
 
 
 class _Memo(dict[Any, bytes]):
-    """Remembers what ``make`` gave, up to a bound (I11)."""
+    """Caches what ``make`` returned, up to a bound (I11)."""
 
     def __init__(self, make: Callable[[Any], bytes]) -> None:
         super().__init__()
@@ -239,7 +238,7 @@ class _Memo(dict[Any, bytes]):
 
     def __missing__(self, part: Any) -> bytes:
         made = self._make(part)
-        if len(self) >= _REMEMBERED:
+        if len(self) >= _CACHED:
             self.clear()
         self[part] = made
         return made

@@ -1,8 +1,8 @@
-"""From one schema of a table to its next: what differs, and which earlier records the next one can stand for.
+"""From one schema of a table to the next: the differences, and the aliases by which Avro readers resolve them.
 
-A record's name ends in a hash of its columns, so Avro takes the records of two versions for strangers unless the next
-one names the one before in its ``aliases``. They are no part of a fingerprint. An alias says "what I wrote then can be
-read as this", so it is given only where that is exact (I8): change here which column types may become which.
+A record's name ends in a hash of its columns, so for Avro the records of two versions are unrelated unless the next one
+names the earlier one in its ``aliases``, which are not part of a fingerprint. An alias makes readers read an old record
+as the new one, so a record gets it only where every value stays exactly the same (I8).
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from relay.table import MAX_AVRO_PRECISION, Decimals, column_type
 
 Schema = Mapping[str, Any]
 
-_PARTS = {"key": "key", "row": "old"}  # where the envelope defines the record of each
-# Every value of the first is exactly one of the second, and Avro's readers read it so.
+_PARTS = {"key": "key", "row": "old"}  # the envelope's field that defines each record
+# Avro's readers promote the first to the second, and every value stays the same.
 _WIDER = {("int", "long"), ("int", "double")}
 
 
 def same(a: Schema, b: Schema) -> bool:
-    """Whether two schemas differ in nothing but their aliases."""
-    return bool(_bare(a) == _bare(b))
+    """Whether two schemas are equal except for their aliases."""
+    return bool(_without_aliases(a) == _without_aliases(b))
 
 
 def following(schema: Schema, earlier: Sequence[Schema]) -> dict[str, Any]:
-    """Return ``schema`` with its key and row records aliased to all those of ``earlier`` that they can stand for."""
-    next_one = copy.deepcopy(_bare(schema))
+    """Return ``schema`` with the aliases of all records of ``earlier`` that its key and row records can replace."""
+    next_one = copy.deepcopy(_without_aliases(schema))
     for part in _PARTS:
         record = _record(next_one, part)
         if record is None:
             continue
-        names = [_full_name(old) for each in earlier if (old := _record(each, part)) and _stands_for(record, old, part)]
+        names = [_full_name(old) for each in earlier if (old := _record(each, part)) and _replaces(record, old, part)]
         if aliases := [name for name in dict.fromkeys(names) if name != _full_name(record)]:
             record["aliases"] = aliases
     return dict(next_one)
 
 
 def of_one_table(a: Schema, b: Schema) -> bool:
-    """Whether both schemas are of changes of one table of one source."""
+    """Whether both schemas are of the same table of the same source."""
     one, other = _record(a, "key"), _record(b, "key")
     return one is not None and other is not None and one.get("namespace") == other.get("namespace")
 
 
 def differences(before: Schema, after: Schema) -> list[str]:
-    """Say column by column what is different: ``row total: int -> string``, ``row note: added, of type string``."""
+    """Return the differences by column: ``row total: int -> string``, ``row note: added, of type string``."""
     found = [difference for part in _PARTS for difference in _in_part(before, after, part)]
     old, new = _envelope(before), _envelope(after)
-    found += [f"{name}: {_change(old.get(name), new.get(name))}" for name in _either(old, new)]
+    found += [f"{name}: {_change(old.get(name), new.get(name))}" for name in _differing(old, new)]
     return found or ["the order of its columns"]
 
 
@@ -61,11 +61,11 @@ def _in_part(before: Schema, after: Schema, part: str) -> Iterator[str]:
             yield f"{part}: {' -> '.join(kinds)}"
         return
     old, new = _columns(was), _columns(now)
-    for name in _either(old, new):
+    for name in _differing(old, new):
         yield f"{part} {name}: {_change(old.get(name), new.get(name))}"
 
 
-def _either(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+def _differing(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
     return [name for name in dict.fromkeys((*old, *new)) if old.get(name) != new.get(name)]
 
 
@@ -75,10 +75,10 @@ def _change(old: str | None, new: str | None) -> str:
     return f"{old} -> {new}" if new is not None else f"removed, was of type {old}"
 
 
-def _stands_for(record: Schema, earlier: Schema, part: str) -> bool:
+def _replaces(record: Schema, earlier: Schema, part: str) -> bool:
     new, old = _columns(record), _columns(earlier)
     if part == "key" and new.keys() != old.keys():
-        return False  # the columns of a key have no default, and fewer of them name other items
+        return False  # key columns have no default, and fewer of them would identify other items
     return all(old[name] == new[name] or _widens(old[name], new[name]) for name in new.keys() & old.keys())
 
 
@@ -88,10 +88,10 @@ def _widens(old: str, new: str) -> bool:
     try:
         was, now = column_type(old), column_type(new)
     except ValueError:
-        return False  # not a column type of ours
+        return False  # not one of our column types
     if not isinstance(was, Decimals) or not isinstance(now, Decimals):
         return False
-    # Up to there they are Avro decimals, past it text.
+    # Up to this precision they are Avro decimals, above it text.
     sides = {was.precision > MAX_AVRO_PRECISION, now.precision > MAX_AVRO_PRECISION}
     return was.scale == now.scale and was.precision <= now.precision and len(sides) == 1
 
@@ -116,7 +116,7 @@ def _envelope(schema: Schema) -> dict[str, str]:
 
 
 def _record(schema: Schema, part: str) -> dict[str, Any] | None:
-    """Return the key or row record that a schema defines, None where it has none."""
+    """Return the key or row record that a schema defines, None if it has none."""
     for field in schema.get("fields", []):
         if field["name"] == _PARTS[part] and isinstance(field["type"], list):
             return next((kind for kind in field["type"] if isinstance(kind, dict) and "fields" in kind), None)
@@ -127,9 +127,9 @@ def _full_name(record: Schema) -> str:
     return f"{record['namespace']}.{record['name']}" if "namespace" in record else str(record["name"])
 
 
-def _bare(part: Any) -> Any:
+def _without_aliases(part: Any) -> Any:
     if isinstance(part, Mapping):
-        return {name: _bare(value) for name, value in part.items() if name != "aliases"}
+        return {name: _without_aliases(value) for name, value in part.items() if name != "aliases"}
     if isinstance(part, list):
-        return [_bare(value) for value in part]
+        return [_without_aliases(value) for value in part]
     return part

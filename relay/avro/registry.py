@@ -1,4 +1,4 @@
-"""Where schemas are published before they are used, and found again by readers.
+"""Where the relay publishes schemas before it uses them, and readers look them up.
 
 `TopicSchemas` keeps them in the compacted topic ``<name>.schemas``, `RegistrySchemas` (``schema_registry.py``) in a
 Confluent Schema Registry; `open_schemas` chooses by the config. The topic's records (key: the fingerprint's 8 bytes
@@ -34,10 +34,11 @@ __all__ = ["RegistrySchemas", "TopicSchemas", "open_schemas"]
 _PATIENCE = 30.0  # seconds for one read to the end or one write
 _PARTITION = 0  # the topic has one, so that its records have one order
 _LOG = logging.getLogger("relay.kafka.client")
+_FOREIGN = "only the relay may write to it. Delete the record, and stop what wrote it"
 
 
 def open_schemas(config: Config) -> TopicSchemas | RegistrySchemas:
-    """Open what the config says: the registry where there is one, else the schemas topic."""
+    """Open the schema registry if the config has one, else the schemas topic."""
     if config.schema_registry is not None:
         return RegistrySchemas(config.schema_registry.url, config.schema_registry.on_incompatible)
     return TopicSchemas(config.client("schemas"), config.internal("schemas"))
@@ -62,14 +63,14 @@ class TopicSchemas:
         self._consumer = Consumer(
             {
                 **self._client,
-                "group.id": f"{topic}.reader",  # demanded, but never joined and never committed to
+                "group.id": f"{topic}.reader",  # required, but never joined and never committed to
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
                 "allow.auto.create.topics": False,
-                # The broker says that this is the end only once it has waited for more.
+                # The broker waits this long for more records before it reports the end.
                 "fetch.wait.max.ms": 20,
             },
             logger=_LOG,
@@ -107,7 +108,7 @@ class TopicSchemas:
         return header
 
     def lookup(self, header: bytes) -> dict[str, Any] | None:
-        """Give the schema of values with this header; reads on to the topic's end once if it is not known."""
+        """Return the schema of values with this header. If it is unknown, read the topic to its end first."""
         known = self._known.get(header)
         if known is None and header.startswith(SINGLE_OBJECT_MARK) and len(header) == SINGLE_OBJECT_HEADER:
             self.refresh()
@@ -138,14 +139,14 @@ class TopicSchemas:
         self._consumer.close()
 
     def _look_for_topic(self) -> None:
-        # A consumer waits in silence for a topic that is not there.
+        # A consumer waits silently for a topic that does not exist.
         try:
             found = self._consumer.list_topics(self._topic, timeout=self._patience).topics[self._topic]
         except KafkaException as fault:
-            raise self._unavailable(f"cannot be looked for: {fault.args[0].str()}") from fault
+            raise self._unavailable(f"cannot be looked up: {fault.args[0].str()}") from fault
         if found.error is not None:
             if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise self._unavailable("does not exist: `relay run` creates it")
+                raise self._unavailable("does not exist: start `relay run`, which creates it")
             raise self._unavailable(f"cannot be read: {found.error.str()}")
 
     def _read_to_end(self) -> None:
@@ -154,20 +155,20 @@ class TopicSchemas:
             message = self._consumer.poll(0.2)
             if message is None:
                 if time.monotonic() > deadline:
-                    raise self._unavailable(f"did not answer within {self._patience:g} s")
+                    raise self._unavailable(f"was not read to its end within {self._patience:g} s")
                 continue
             error = message.error()
             if error is None:
-                self._take(message)
+                self._add(message)
             elif error.code() == KafkaError._PARTITION_EOF:
                 return
             elif not error.retriable() or time.monotonic() > deadline:
                 raise self._unavailable(f"cannot be read: {error.str()}")
 
-    def _take(self, message: Message) -> None:
+    def _add(self, message: Message) -> None:
         offset, key, value = message.offset(), message.key(), message.value()
         if offset is None or key is None:
-            raise RelayError(f"the topic {self._topic} holds a record without a key at offset {offset}")
+            raise RelayError(f"the topic {self._topic} holds a record without a key at offset {offset}: {_FOREIGN}")
         if value is not None:
             try:
                 schema = orjson.loads(value)
@@ -176,11 +177,12 @@ class TopicSchemas:
                     raise ValueError("the schema has another fingerprint")
                 header = single_object_header(mark)
             except Exception as fault:
-                # What a parser makes of a schema that is none is its own affair.
+                # A parser may raise anything for a value that is not a schema.
                 raise RelayError(
-                    f"the topic {self._topic} holds no schema at offset {offset}, under key {key!r}: {fault}"
+                    f"the topic {self._topic} holds a record at offset {offset}, key {key!r}, that is not a schema"
+                    f" ({fault}): {_FOREIGN}"
                 ) from fault
-            # The first holder keeps its fingerprint: its values are out, those of a second never were.
+            # The first holder keeps its fingerprint: its values were published, those of a second never were.
             self._known.setdefault(header, schema)
         self._next = offset + 1
 
@@ -196,7 +198,7 @@ class TopicSchemas:
             logger=_LOG,
         )
 
-        def delivered(error: KafkaError | None, _: Message) -> None:
+        def on_delivery(error: KafkaError | None, _: Message) -> None:
             if error is not None:
                 failures.append(error)
 
@@ -206,14 +208,14 @@ class TopicSchemas:
                 key=mark.hex().encode(),
                 value=orjson.dumps(schema),
                 partition=_PARTITION,
-                on_delivery=delivered,
+                on_delivery=on_delivery,
             )
             left = producer.flush(self._patience + 5)
         except KafkaException as fault:
-            raise self._unavailable(f"cannot be written: {fault}") from fault
+            raise self._unavailable(f"cannot be written to: {fault}") from fault
         if left or failures:
-            reason = failures[0].str() if failures else "no answer"
-            raise self._unavailable(f"cannot be written: {reason}")
+            reason = failures[0].str() if failures else f"no answer within {self._patience:g} s"
+            raise self._unavailable(f"cannot be written to: {reason}")
 
     def _unavailable(self, what: str) -> Unavailable:
         return Unavailable(f"the topic {self._topic} at {self._client.get('bootstrap.servers')} {what}")

@@ -1,7 +1,7 @@
-"""Columns of a table to the Avro schema of its changes, and column names to Avro names and back.
+"""The Avro schema of a table's changes, and column names as Avro names and back.
 
-Everything here is on the wire: a different schema or name for the same columns needs new golden files.
-The fixed part of the schema is ``schemas/change.avsc``; only key and row records are made here.
+The fixed part of a schema is ``schemas/change.avsc``; key and row records are made here. Both are on the wire: another
+schema or name for the same columns needs new golden files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DYNAMODB_KEY_TYPES = {"S": "string", "N": "string", "B": "bytes"}
 
 
 def avro_type(text: str) -> Any:
-    """Give the Avro type that carries a column type."""
+    """Return the Avro type of a column type. Raises ValueError for an unknown one."""
     kind = column_type(text)
     if isinstance(kind, Decimals):
         if kind.precision > MAX_AVRO_PRECISION:
@@ -44,10 +44,10 @@ _EMPTY = "_x_"
 
 
 def escape(name: str) -> str:
-    """Make any text an Avro name; `unescape` gives it back (X24: nothing merges or is renamed).
+    """Return ``name`` as an Avro name, from which `unescape` restores it, so no two names become one.
 
-    Each illegal character, a leading digit and the underscore of a literal ``_x`` become ``_xHHHH_``, the
-    code point in hexadecimal. The empty text becomes ``_x_``.
+    Each illegal character, a leading digit and the underscore of a literal ``_x`` become ``_xHHHH_``, the code point
+    in hexadecimal: ``a-b`` is ``a_x002D_b``. The empty text becomes ``_x_``.
     """
     if not name:
         return _EMPTY
@@ -55,14 +55,14 @@ def escape(name: str) -> str:
 
 
 def unescape(name: str) -> str:
-    """Give the text that `escape` was given."""
+    """Return the name that `escape` made an Avro name of."""
     if name == _EMPTY:
         return ""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), name)
 
 
 def change_schema(table: TableSchema) -> dict[str, Any]:
-    """Build the Avro schema of ``relay.Change`` for one table; ValueError on a column it cannot have."""
+    """Return the Avro schema of ``relay.Change`` for one table. Raises ValueError for an unsuitable column type."""
     namespace = f"relay.{escape(table.source)}.{escape(table.table)}"
     key = _record("Key", namespace, [_key_field(column) for column in table.key])
     row: Any = "string"
@@ -74,7 +74,7 @@ def change_schema(table: TableSchema) -> dict[str, Any]:
 
 
 def source_name(field: dict[str, Any]) -> str:
-    """Give the original name of a field of a key or row record."""
+    """Return the column name of a field of a key or row record."""
     return str(field.get("source.name", field["name"]))
 
 
@@ -86,7 +86,9 @@ def _key_field(column: KeyColumn) -> dict[str, Any]:
             field["dynamodb"] = "N"
         return field
     if column.type in ("set", "json", REST):
-        raise ValueError(f"key column {column.name!r} cannot be of type {column.type!r}")
+        raise ValueError(
+            f"key column {column.name!r} cannot be of type {column.type!r}: equal keys must have one text form"
+        )
     field["type"] = avro_type(column.type)
     field["relay.type"] = str(column_type(column.type))
     return field
@@ -103,15 +105,15 @@ def _row_field(column: Column) -> dict[str, Any]:
 
 
 def _record(kind: str, namespace: str, fields: list[dict[str, Any]]) -> dict[str, Any]:
-    # The fingerprint that is on the wire leaves out logical types, scale and properties. The hash in
-    # the name brings them back in: other types, other name, other fingerprint.
+    # The fingerprint on the wire ignores logical types, scale and properties. The hash in the name covers them:
+    # other types, other name, other fingerprint.
     text = json.dumps(fields, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     return {"type": "record", "name": f"{kind}_{digest}", "namespace": namespace, "fields": fields}
 
 
 def schemas_folder() -> Path:
-    """Find ``schemas/``: inside the package when installed, beside it in a checkout."""
+    """Return the folder ``schemas``: inside the package if it is installed, beside it in a checkout."""
     package = Path(relay.__file__).resolve().parent
     installed = package / "_schemas"
     return installed if installed.is_dir() else package.parent / "schemas"
@@ -135,7 +137,7 @@ def _without_doc(part: Any) -> Any:
 
 
 def _fill(part: Any, places: dict[str, Any]) -> Any:
-    """Put definitions in their places: whole at the first mention, by full name after that."""
+    """Insert definitions at their places: complete at the first one, by full name after that."""
     if isinstance(part, dict):
         return {name: value if name == "default" else _fill(value, places) for name, value in part.items()}
     if isinstance(part, list):

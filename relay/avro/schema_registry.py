@@ -1,7 +1,7 @@
-"""The schemas in a Schema Registry that speaks Confluent's API, one subject a topic.
+"""The schemas in a Schema Registry with Confluent's API, one subject for each topic.
 
-Before the first message of a table's next schema the registry is asked whether it may follow the one before. May be
-changed here: what is done with its answer, and what is said about it.
+Before the relay publishes the first message with a table's next schema, it asks the registry whether this schema is
+compatible with the one before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 COMPATIBILITY = "BACKWARD"
-"""Of the subjects that the relay creates: whoever has the newest schema can read what older ones wrote."""
+"""The compatibility of subjects that the relay creates: a reader with the newest schema reads all older values."""
 
 _TIMEOUT = 10.0  # seconds for one request
 
@@ -39,46 +39,48 @@ class _Version:
 
 
 class RegistrySchemas:
-    """The schemas in a registry that speaks Confluent's API, under the subject ``<topic>-value``.
+    """The schemas in a registry with Confluent's API, under the subject ``<topic>-value``. Thread-safe.
 
     ``on_incompatible``: ``fail`` or ``register``, what to do when the registry refuses the next version of a subject.
+    ``timeout``: seconds for one request, which is tried ``retries`` times more.
     """
 
     def __init__(self, url: str, on_incompatible: str = "fail", *, timeout: float = _TIMEOUT, retries: int = 2) -> None:
         self._shown = redacted(url)
         self._on_incompatible = on_incompatible
         self._client = SchemaRegistryClient({"url": url, "timeout": timeout, "max.retries": retries})
+        # Shared by the threads: entries are only added, each in one step.
         self._known: dict[bytes, dict[str, Any]] = {}
 
     def __repr__(self) -> str:
         return f"<RegistrySchemas[{self._shown}, {len(self._known)} known]>"
 
     def register(self, topic: str, schema: Mapping[str, Any]) -> bytes:
-        """Register a schema, unless the subject has it, and give the header of its values.
+        """Register a schema, unless the subject has it, and return the header of its values.
 
-        Raises `RelayError` if the registry refuses it, naming what is different from the version before, or gives
-        back another schema under its id; `Unavailable` if the registry cannot be reached.
+        Raises `RelayError` if the registry refuses it, naming the differences to the version before, or returns
+        another schema for its id; `Unavailable` if the registry cannot be reached.
         """
         subject = f"{topic}-value"
         with self._asking(f"register a schema under {subject}"):
             versions = self._versions(subject)
-            held = next((version for version in reversed(versions) if same(version.schema, schema)), None)
-            if held is None:
-                held = self._add(topic, subject, versions, schema)
-        if not same(held.schema, schema):
+            found = next((version for version in reversed(versions) if same(version.schema, schema)), None)
+            if found is None:
+                found = self._add(topic, subject, versions, schema)
+        if not same(found.schema, schema):
             raise RelayError(  # I8
-                f"the schema registry at {self._shown} holds another schema under id {held.id}, which it gave for"
-                f" {subject}: values of the two could not be told apart"
+                f"the schema registry at {self._shown} assigned id {found.id} to the schema of {subject}, but returns"
+                " another schema for this id, so readers would misread the values. Check the registry's data."
             )
-        header = confluent_header(held.id)
-        self._known[header] = held.schema
+        header = confluent_header(found.id)
+        self._known[header] = found.schema
         return header
 
     def subject(self, topic: str) -> tuple[int, str | None]:
-        """Return how many versions the subject of ``topic`` has, and its compatibility. Raises `Unavailable`."""
+        """Return the number of versions of ``topic``'s subject, and its own compatibility. Raises `Unavailable`."""
         subject = f"{topic}-value"
         with self._asking(f"look up {subject}"):
-            return len(self._numbers(subject)), self._level(subject)
+            return len(self._numbers(subject)), self._compatibility(subject)
 
     def subjects(self) -> list[str]:
         """Return the names of all subjects. Raises `Unavailable`."""
@@ -86,7 +88,7 @@ class RegistrySchemas:
             return self._client.get_subjects()
 
     def refusal(self, topic: str, schema: Mapping[str, Any]) -> str:
-        """Say why `register` would be refused, empty if it would not. Changes nothing. Raises as it does."""
+        """Return why the registry would refuse to `register` a schema, "" if it would not. Changes nothing."""
         subject = f"{topic}-value"
         with self._asking(f"compare a schema with {subject}"):
             versions = self._versions(subject)
@@ -95,7 +97,7 @@ class RegistrySchemas:
             return self._refusal(topic, subject, versions, following(schema, [v.schema for v in versions]))
 
     def lookup(self, header: bytes) -> dict[str, Any] | None:
-        """Give the schema of values with this header, from the registry the first time."""
+        """Return the schema of values with this header, None if the registry has none. Asks the registry once."""
         known = self._known.get(header)
         number = schema_id(header)
         if known is not None or number is None:
@@ -113,54 +115,54 @@ class RegistrySchemas:
         return self._known.setdefault(header, schema)
 
     def all(self) -> dict[bytes, dict[str, Any]]:
-        """Give the schemas known so far, by header."""
+        """Return the schemas known so far, by header."""
         return dict(self._known)
 
     def refresh(self) -> None:
-        """See that the registry answers. An id means one schema for ever, and `lookup` asks for those not known."""
+        """Check that the registry answers. There is nothing to refresh: an id never changes its schema."""
         self.subjects()
 
     def close(self) -> None:
         self._client.close()
 
     def _add(self, topic: str, subject: str, versions: Sequence[_Version], schema: Mapping[str, Any]) -> _Version:
-        """Register the next version of a subject, or its first."""
+        """Register the first or the next version of a subject."""
         mine = following(schema, [version.schema for version in versions])
         candidate = _avro(mine)
-        level = self._level(subject)
+        level = self._compatibility(subject)
         if not versions:
             if level is None:
-                # Only where nobody has decided: what others said about a subject is left alone.
+                # Only if its owner has not set one.
                 self._client.set_compatibility(subject, COMPATIBILITY)
             number = self._client.register_schema(subject, candidate)
         elif not (problem := self._refusal(topic, subject, versions, mine)):
             number = self._client.register_schema(subject, candidate)
         elif self._on_incompatible == "fail":
-            raise RelayError(f"{problem} Nothing was published with it.")
+            raise RelayError(f"{problem} Nothing was published with the new schema.")
         else:
-            number = self._register_all_the_same(subject, candidate, level, problem)
-        # The client remembers what it sent; what counts is what readers will be given.
+            number = self._register_incompatible(subject, candidate, level, problem)
+        # The client caches what it sent. What counts is what the registry returns to readers.
         self._client.clear_caches()  # type: ignore[no-untyped-call]
         return _Version(len(versions) + 1, number, _parsed(self._client.get_schema(number)))
 
     def _refusal(self, topic: str, subject: str, versions: Sequence[_Version], mine: Mapping[str, Any]) -> str:
-        """Ask, before anything is published with it, whether a schema can be the next version; say why not."""
-        level = self._level(subject)
+        """Ask whether a schema can be the next version. Return why not, "" if it can."""
+        level = self._compatibility(subject)
         transitive = level is not None and level.endswith("_TRANSITIVE")
         ask = self._client.test_compatibility_all_versions if transitive else self._client.test_compatibility
         if ask(subject, _avro(mine)):
             return ""
         return (
-            f"the schema of the topic {topic} has changed so that the registry at {self._shown} refuses it after"
-            f" version {versions[-1].number} of the subject {subject}, compatibility {level or 'by default'}:"
-            f" {'; '.join(differences(versions[-1].schema, mine))}. Readers that have one schema for all could not go"
-            " on: undo the change; or, where they read each value with the schema that wrote it, as the Spark"
-            " consumers do, set `schema_registry: {on_incompatible: register}`."
+            f"the registry at {self._shown} refuses the new schema of the topic {topic}: it is not compatible with"
+            f" version {versions[-1].number} of the subject {subject} (compatibility {level or 'by default'}):"
+            f" {'; '.join(differences(versions[-1].schema, mine))}. Undo the change of the table; or, if all readers"
+            " decode each value with the schema that wrote it, as the Spark consumers do, set"
+            " `schema_registry: {on_incompatible: register}`."
         )
 
-    def _register_all_the_same(self, subject: str, candidate: Schema, level: str | None, problem: str) -> int:
+    def _register_incompatible(self, subject: str, candidate: Schema, level: str | None, problem: str) -> int:
         log.warning(
-            "%s It is set: the compatibility of %s is NONE while the schema is registered, and as before after it",
+            "%s This is set, so the schema is registered: the compatibility of %s is NONE meanwhile, and then restored",
             problem,
             subject,
         )
@@ -168,7 +170,7 @@ class RegistrySchemas:
         try:
             return self._client.register_schema(subject, candidate)
         finally:
-            if level in (None, "NONE"):  # what refused it is not the subject's own, so it had none
+            if level in (None, "NONE"):  # the registry's default refused it, so the subject had none of its own
                 self._client.delete_config(subject)
             else:
                 self._client.set_compatibility(subject, level)
@@ -183,14 +185,14 @@ class RegistrySchemas:
         ]
 
     def _numbers(self, subject: str) -> list[int]:
-        return sorted(self._or_none(self._client.get_versions, subject) or [])
+        return sorted(self._none_if_missing(self._client.get_versions, subject) or [])
 
-    def _level(self, subject: str) -> str | None:
+    def _compatibility(self, subject: str) -> str | None:
         """Return the compatibility of a subject, None if it has none of its own."""
-        return self._or_none(self._client.get_compatibility, subject)
+        return self._none_if_missing(self._client.get_compatibility, subject)
 
     @staticmethod
-    def _or_none(ask: Callable[[str], T], subject: str) -> T | None:
+    def _none_if_missing(ask: Callable[[str], T], subject: str) -> T | None:
         try:
             return ask(subject)
         except SchemaRegistryError as fault:
@@ -208,16 +210,17 @@ class RegistrySchemas:
                     f"the schema registry at {self._shown} refuses to {what}: {redacted(str(fault))}"
                 ) from fault
             raise Unavailable(
-                f"the schema registry at {self._shown} fails to {what}: {redacted(str(fault))}"
+                f"the schema registry at {self._shown} failed to {what}: {redacted(str(fault))}"
             ) from fault
         except httpx.HTTPError as fault:
             raise Unavailable(
-                f"the schema registry at {self._shown} does not answer, to {what}: {redacted(repr(fault))}"
+                f"the schema registry at {self._shown} does not answer the request to {what}: {redacted(repr(fault))}"
             ) from fault
         except (LookupError, TypeError, ValueError, OSError) as fault:
-            # What the client makes of an answer that is not a registry's.
+            # The client raises these when the answer is not a registry's.
             raise Unavailable(
-                f"the schema registry at {self._shown} does not answer as one, to {what}: {redacted(repr(fault))}"
+                f"{self._shown} did not answer like a schema registry to the request to {what}: check the URL"
+                f" ({redacted(repr(fault))})"
             ) from fault
 
 
@@ -226,6 +229,6 @@ def _avro(schema: Mapping[str, Any]) -> Schema:
 
 
 def _parsed(schema: Schema | None) -> dict[str, Any]:
-    """Return a schema as it stands in the registry; of somebody else's there may be any under our subject."""
+    """Return a schema of the registry as an object: somebody else may have registered any type under the subject."""
     found = orjson.loads((schema and schema.schema_str) or "null")
     return found if isinstance(found, dict) else {"type": found}

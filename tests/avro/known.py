@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Known:
-    """What a reader of schemas has found so far."""
+    """Schemas by header, and the headers that were looked up."""
 
     def __init__(self, schemas: Mapping[bytes, Mapping[str, Any]] | None = None) -> None:
         self.schemas = dict(schemas or {})

@@ -1,6 +1,6 @@
-"""Random tables and changes, each with the datum fastavro has to be given to write the same bytes.
+"""Random tables and changes, and the datum for which fastavro writes the same bytes as our encoder.
 
-Values are drawn per column type; add a type here when one is added to the columns.
+Values are drawn by column type: add new types here too.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def tables(draw: st.DrawFn) -> TableSchema:
 
 def _image(table: TableSchema) -> st.SearchStrategy[Any]:
     if table.row is None:
-        # Past 8191 bytes the length takes three bytes.
+        # From 8192 bytes on the length takes three bytes.
         return st.none() | st.text() | st.integers(8180, 8200).map("x".__mul__)
     columns = {column.name: st.none() | VALUES[column.type] for column in table.row}
     return st.none() | st.fixed_dictionaries(columns)
@@ -93,7 +93,7 @@ def changes(draw: st.DrawFn, table: TableSchema) -> Change:
 
 
 def datum(change: Change) -> dict[str, Any]:
-    """Give the change as fastavro takes it."""
+    """Return the change as fastavro takes it."""
 
     def renamed(values: Mapping[str, Any]) -> dict[str, Any]:
         return {escape(name): value for name, value in values.items()}

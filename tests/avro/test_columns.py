@@ -18,7 +18,7 @@ from relay.avro.schema import avro_type
 
 
 def carried(kind: str, value: Any) -> Any:
-    """Write a value as ours does, and read it as anyone would."""
+    """Write a value with our writer, and read it with a general Avro reader."""
     schema = fastavro.parse_schema(avro_type(kind))
     return fastavro.schemaless_reader(BytesIO(writer(kind)(value)), schema, None)
 
@@ -58,7 +58,7 @@ def carried(kind: str, value: Any) -> Any:
     ],
 )
 def test_a_value_is_carried_exactly(kind: str, value: Any, read: Any) -> None:
-    """I8, X25"""
+    """I8."""
     result = carried(kind, value)
     assert result == read
     assert repr(result) == repr(read) or isinstance(read, Decimal)
@@ -106,8 +106,8 @@ def test_a_value_is_carried_exactly(kind: str, value: Any, read: Any) -> None:
         ("string", None),
     ],
 )
-def test_a_value_that_would_change_is_refused(kind: str, value: Any) -> None:
-    """I8"""
+def test_a_value_that_cannot_be_carried_exactly_is_refused(kind: str, value: Any) -> None:
+    """I8."""
     with pytest.raises(ValueError, match=r"cannot be carried exactly|can't encode"):
         writer(kind)(value)
 
@@ -124,15 +124,15 @@ def test_null_is_carried_by_nullable_columns_only() -> None:
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False) | st.integers().map(Decimal))
-def test_a_decimal_is_equal_or_refused(value: Decimal) -> None:
-    """I8"""
+def test_a_decimal_is_carried_exactly_or_refused(value: Decimal) -> None:
+    """I8."""
     for kind in ("decimal(38,10)", "decimal(60,20)", "double", "float", "long"):
         try:
             result = carried(kind, value)
         except ValueError:
             continue
         if kind == "float":
-            # The shortest text that gives the 32 bits back is the value.
+            # A float's value is the shortest text that restores its 32 bits.
             near = [f"{result:.{digits}g}" for digits in range(1, 10)]
             assert any(Decimal(text) == value for text in near)
         else:
@@ -141,7 +141,7 @@ def test_a_decimal_is_equal_or_refused(value: Decimal) -> None:
 
 @given(st.floats(width=32))
 def test_every_float_of_32_bits_is_carried_whether_widened_or_printed(value: float) -> None:
-    """I8"""
+    """I8."""
     raw = struct.pack("<f", value)
     assert writer("float")(value) == raw
     if value == value and abs(value) != float("inf") and value:

@@ -42,10 +42,10 @@ def outcome(write: Any, value: Any) -> bytes | None:
 
 @settings(deadline=None, max_examples=500)
 @given(st.sampled_from(KINDS).flatmap(lambda kind: st.tuples(st.just(kind), VALUES.get(kind, ANYTHING) | ANYTHING)))
-def test_every_value_of_every_type_is_written_or_refused_as_by_the_writer_of_its_column(
+def test_a_generated_writer_writes_and_refuses_the_same_values_as_the_writer_of_a_column(
     given_: tuple[str, Any],
 ) -> None:
-    """I8"""
+    """I8."""
     kind, value = given_
     plain = columns.writer(kind)
     for nullable, one in ((False, plain), (True, columns.nullable(plain))):
@@ -70,13 +70,13 @@ def test_a_record_is_its_columns_one_after_the_other(drawn: tuple[list[str], tup
     assert record_writer(fields, nullable=True)(record) == b"".join(expected)
 
 
-def test_a_column_that_is_missing_is_no_null() -> None:
+def test_a_missing_column_is_not_written_as_null() -> None:
     with pytest.raises(KeyError):
         record_writer([("a", "int"), ("b", "int")], nullable=True)({"a": 1})
 
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1) | st.integers(0, 62).map(lambda bits: 1 << bits))
-def test_a_whole_number_is_seven_bits_a_byte(number: int) -> None:
+def test_an_integer_is_written_seven_bits_per_byte(number: int) -> None:
     zigzag = number * 2 if number >= 0 else -number * 2 - 1
     groups: list[int] = []
     while not groups or zigzag:

@@ -1,4 +1,4 @@
-"""Decoding: what was encoded, under its own names, and never a guess."""
+"""Decoding returns what was encoded, with the column names of the source, and never guesses."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ VALUE = ChangeEncoder(SCHEMA, HEADER).encode(CHANGE)
 
 @settings(deadline=None)
 @given(st.data())
-def test_what_was_encoded_comes_back(data: st.DataObject) -> None:
-    """I8, X24"""
+def test_a_change_is_decoded_as_it_was_encoded(data: st.DataObject) -> None:
+    """I8."""
     table = data.draw(tables())
     schema = change_schema(table)
     header = single_object_header(fingerprint(schema))
@@ -51,8 +51,7 @@ def test_what_was_encoded_comes_back(data: st.DataObject) -> None:
     assert decoded == expected
 
 
-def test_names_are_those_of_the_source() -> None:
-    """X24"""
+def test_decoded_columns_have_the_names_of_the_source() -> None:
     decoded = decode(Known({HEADER: SCHEMA}), VALUE)
     assert decoded["key"] == {"a-b": "k"}
     assert decoded["new"] == {"1x": 7, "": None}

@@ -23,8 +23,8 @@ HEADER = b"\xc3\x01header.."
 
 @settings(deadline=None)
 @given(st.data())
-def test_every_change_has_the_bytes_a_general_writer_gives(data: st.DataObject) -> None:
-    """I8"""
+def test_every_change_has_the_bytes_that_a_general_writer_writes(data: st.DataObject) -> None:
+    """I8."""
     table = data.draw(tables())
     schema = change_schema(table)
     parsed = fastavro.parse_schema(schema)
@@ -59,7 +59,7 @@ def refusal(table: TableSchema, change: Change) -> Unencodable:
 
 
 def test_many_different_changes_do_not_grow_the_encoder() -> None:
-    """I11"""
+    """I11."""
     encoder = ChangeEncoder(change_schema(TABLE), HEADER)
     last = b""
     for at in range(10_000):
@@ -83,8 +83,8 @@ def test_many_different_changes_do_not_grow_the_encoder() -> None:
         None,
     ],
 )
-def test_a_key_that_cannot_be_carried_is_said_to_be_the_key(key: Any) -> None:
-    """I8"""
+def test_a_refusal_says_that_the_key_cannot_be_carried(key: Any) -> None:
+    """I8."""
     refused = refusal(TABLE, replace(CHANGE, key=key))
     assert refused.in_key
     assert "DynamoDB/42 of shop/label/shard-1" in str(refused)
@@ -102,7 +102,7 @@ def test_a_key_that_cannot_be_carried_is_said_to_be_the_key(key: Any) -> None:
     ],
 )
 def test_an_image_that_cannot_be_carried_is_refused_with_key_and_column(image: Any, reason: str) -> None:
-    """I8"""
+    """I8."""
     refused = refusal(TYPED, replace(CHANGE, key={"id": "o-1"}, old=None, new=image))
     assert not refused.in_key
     assert "the UPDATE of orders, key {'id': 'o-1'} at DynamoDB/42" in str(refused)
@@ -120,8 +120,8 @@ def test_an_image_that_cannot_be_carried_is_refused_with_key_and_column(image: A
         replace(CHANGE, transaction=Transaction("t", 1 << 31, True)),
     ],
 )
-def test_anything_else_that_cannot_be_carried_is_refused(change: Change) -> None:
-    """I8"""
+def test_any_other_value_that_cannot_be_carried_exactly_is_refused(change: Change) -> None:
+    """I8."""
     refused = refusal(TABLE, change)
     assert not refused.in_key
 

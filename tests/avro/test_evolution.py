@@ -1,4 +1,4 @@
-"""Which records of a table the next ones can stand for, and what is said about the difference."""
+"""Aliases between the records of a table's versions, and the list of their differences."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_added_and_removed_columns_can_be_read_across_versions_by_any_avro_reade
     assert read["new"] == {"a": 7, "b": None}
 
 
-def test_aliases_are_no_part_of_what_is_on_the_wire() -> None:
+def test_aliases_do_not_change_the_fingerprint() -> None:
     old, new = schema({"a": "int"}), schema({"a": "int", "b": "long"})
     aliased = following(new, [old])
     assert aliased != new
@@ -77,7 +77,7 @@ def test_aliases_are_no_part_of_what_is_on_the_wire() -> None:
         ("int", "double", True),
         ("decimal(10,2)", "decimal(12,2)", True),
         ("decimal(40,2)", "decimal(50,2)", True),
-        # I8: Avro would read each of these without complaint, and wrong.
+        # I8: Avro would read each of these wrong, without an error.
         ("decimal(10,2)", "decimal(10,4)", False),
         ("decimal(12,2)", "decimal(10,2)", False),
         ("decimal(38,2)", "decimal(39,2)", False),
@@ -88,18 +88,16 @@ def test_aliases_are_no_part_of_what_is_on_the_wire() -> None:
         ("long", "int", False),
     ],
 )
-def test_a_record_stands_for_an_earlier_one_only_where_every_value_stays_what_it_is(
-    before: str, after: str, stands: bool
-) -> None:
+def test_a_record_gets_an_alias_only_if_every_value_stays_the_same(before: str, after: str, stands: bool) -> None:
     aliased = following(schema({"a": after}), [schema({"a": before})])
     assert row_of(aliased).get("aliases", []) == ([name_of(schema({"a": before}))] if stands else [])
 
 
 @given(before=columns, after=columns, value=st.integers(0, 99))
-def test_whatever_an_alias_lets_an_avro_reader_read_is_what_was_written(
+def test_an_avro_reader_that_follows_an_alias_reads_what_was_written(
     before: dict[str, str], after: dict[str, str], value: int
 ) -> None:
-    """I8: with the writer's schema and with the next one, the columns that both have are equal."""
+    """I8: the columns that both versions have are equal, read with either schema."""
     old = schema(before)
     aliased = following(schema(after), [old])
     if not row_of(aliased).get("aliases"):
@@ -111,14 +109,14 @@ def test_whatever_an_alias_lets_an_avro_reader_read_is_what_was_written(
         assert again["new"][name] == first["new"][name]
 
 
-def test_all_earlier_records_are_named_once_and_itself_never() -> None:
+def test_aliases_name_each_earlier_record_once_and_never_the_record_itself() -> None:
     versions = [schema({"a": "int"}), schema({"a": "int", "b": "int"}), schema({"a": "string"}), schema(None)]
     last = schema({"a": "int", "c": "int"})
     aliased = following(last, [*versions, versions[0], last])
     assert row_of(aliased)["aliases"] == [name_of(versions[0]), name_of(versions[1])]
 
 
-def test_a_key_of_other_columns_or_types_stands_for_nothing() -> None:
+def test_a_key_with_other_columns_or_types_gets_no_alias() -> None:
     key = following(schema(None, key="N"), [schema(None)])
     assert not any("aliases" in kind for field in key["fields"] for kind in field["type"] if isinstance(kind, dict))
 
@@ -138,12 +136,12 @@ def test_tables_are_told_apart() -> None:
         ({"a": "int", "b": "int"}, {"b": "int", "a": "int"}, ["the order of its columns"]),
     ],
 )
-def test_the_difference_is_said_column_by_column(
+def test_differences_are_listed_by_column(
     before: dict[str, str] | None, after: dict[str, str] | None, said: list[str]
 ) -> None:
     assert differences(schema(before), schema(after)) == said
 
 
-def test_the_difference_to_a_schema_of_somebody_else_is_said() -> None:
+def test_the_differences_from_a_foreign_schema_are_listed() -> None:
     assert differences(schema(None), schema(None, key="N")) == ["key id: S -> N"]
     assert "schema: removed, was of type string" in differences({"type": "string"}, schema(None))

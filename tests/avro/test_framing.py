@@ -1,4 +1,4 @@
-"""Headers: other people's formats, byte for byte, and a refusal of everything else."""
+"""Headers of both framings, byte for byte; everything else is refused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_confluent_value_begins_with_zero_and_the_big_endian_id() -> None:
 
 
 @given(st.binary(max_size=20).filter(lambda value: not value.startswith((b"\x00", b"\xc3\x01"))))
-def test_bytes_of_unknown_origin_are_never_taken_for_a_value(value: bytes) -> None:
+def test_bytes_with_an_unknown_header_are_never_taken_for_a_value(value: bytes) -> None:
     with pytest.raises(UnknownFraming):
         split(value)
 
@@ -53,6 +53,6 @@ def test_bytes_of_unknown_origin_are_never_taken_for_a_value(value: bytes) -> No
 @pytest.mark.parametrize(
     "value", [b"", b"\x00\x00\x00\x01", b"\xc3\x01\x00\x00\x00\x00\x00\x00\x00", b"\xc3\x02" + bytes(9)]
 )
-def test_a_header_that_is_cut_off_is_unknown(value: bytes) -> None:
-    with pytest.raises(UnknownFraming, match="framed neither"):
+def test_a_truncated_header_is_unknown(value: bytes) -> None:
+    with pytest.raises(UnknownFraming, match="neither in Avro"):
         split(value)

@@ -31,7 +31,7 @@ def schema(kind: str = "decimal(10,2)", table: str = "orders") -> dict[str, Any]
 
 
 def with_scale(original: dict[str, Any], scale: int) -> dict[str, Any]:
-    """Give a schema that Avro takes for the same, as no table of ours would have it."""
+    """Return a schema with another scale and the same fingerprint, which no table of ours has."""
     other = copy.deepcopy(original)
     for field in other["fields"]:
         if field["name"] == "old":
@@ -42,7 +42,7 @@ def with_scale(original: dict[str, Any], scale: int) -> dict[str, Any]:
 
 
 class Topic:
-    """A schemas topic of its own for each test."""
+    """A schemas topic for one test."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self.client: dict[str, Any] = {"bootstrap.servers": bootstrap_servers}
@@ -100,7 +100,7 @@ def test_a_registered_schema_is_durable_and_found_by_a_reader(
     assert reader.all() == {header: schema()}
 
 
-def test_a_reader_reads_on_when_it_meets_a_header_it_does_not_know(opened: TopicSchemas, reader: TopicSchemas) -> None:
+def test_a_reader_reads_the_topic_again_for_an_unknown_header(opened: TopicSchemas, reader: TopicSchemas) -> None:
     first = opened.register("shop.orders", schema())
     assert reader.lookup(first) == schema()
     second = opened.register("shop.orders", schema("long"))
@@ -120,7 +120,7 @@ def test_a_schema_is_published_once(topic: Topic, opened: TopicSchemas, reader: 
 
 
 def test_a_fingerprint_held_by_another_schema_is_refused(topic: Topic, opened: TopicSchemas) -> None:
-    """I8"""
+    """I8."""
     header = opened.register("shop.orders", schema())
     with pytest.raises(RelayError, match=f"has the fingerprint {header[2:].hex()}, and so has another schema"):
         opened.register("shop.orders", with_scale(schema(), 4))
@@ -130,7 +130,7 @@ def test_a_fingerprint_held_by_another_schema_is_refused(topic: Topic, opened: T
 def test_of_two_that_register_at_once_the_first_holds_the_fingerprint(
     topic: Topic, opened: TopicSchemas, reader: TopicSchemas, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I8: both look, both find nothing, both publish; what compaction will keep is the first."""
+    """I8: both look, both find nothing, both publish; compaction keeps the first."""
     publish = opened._publish
 
     def late(mark: bytes, mine: dict[str, Any]) -> None:
@@ -156,7 +156,7 @@ def test_of_two_that_register_at_once_the_first_holds_the_fingerprint(
         (b"0000000000000000", b'{"type":"nothing"}'),
     ],
 )
-def test_a_record_that_is_no_schema_stops_the_reader(
+def test_a_record_that_is_not_a_schema_stops_the_reader(
     topic: Topic, opened: TopicSchemas, key: Any, value: bytes
 ) -> None:
     topic.write(key, value)
@@ -182,7 +182,7 @@ def _config(folder: Path, kafka: Any, more: str = "") -> Path:
     return path
 
 
-def test_the_config_says_where_schemas_are(tmp_path: Path, kafka: Any, schema_registry: Any) -> None:
+def test_the_config_chooses_where_schemas_are_kept(tmp_path: Path, kafka: Any, schema_registry: Any) -> None:
     in_topic = open_schemas(load(_config(tmp_path, kafka)))
     assert repr(in_topic) == "<TopicSchemas[shop.schemas, 0 known]>"
     in_topic.close()
@@ -203,7 +203,7 @@ def registered(schema_registry: Any) -> Iterator[RegistrySchemas]:
     schemas.close()
 
 
-def test_a_registry_gives_an_id_and_readers_find_the_schema(
+def test_the_registry_assigns_an_id_by_which_readers_find_the_schema(
     registered: RegistrySchemas, schema_registry: Any, subject: str
 ) -> None:
     mine = schema(table=subject)
@@ -225,8 +225,10 @@ def test_the_subject_is_the_topics_value(registered: RegistrySchemas, subject: s
     assert registered.subject("no-such-topic")[0] == 0
 
 
-def test_schemas_that_differ_only_in_scale_are_told_apart_or_refused(registered: RegistrySchemas, subject: str) -> None:
-    """I8"""
+def test_schemas_with_different_scales_get_different_ids_or_are_refused(
+    registered: RegistrySchemas, subject: str
+) -> None:
+    """I8."""
     mine = schema(table=subject)
     first = registered.register(subject, mine)
     try:
@@ -239,7 +241,7 @@ def test_schemas_that_differ_only_in_scale_are_told_apart_or_refused(registered:
     assert registered.lookup(first) == mine
 
 
-def test_an_id_the_registry_does_not_know_is_unknown(registered: RegistrySchemas) -> None:
+def test_an_id_that_the_registry_does_not_know_has_no_schema(registered: RegistrySchemas) -> None:
     assert registered.lookup(b"\x00\x7f\xff\xff\xff") is None
     assert registered.lookup(single_object_header(bytes(8))) is None
 
@@ -250,6 +252,6 @@ def test_a_subject_with_a_compatibility_rule_of_its_owner_is_left_alone(
     client = registered._client
     client.register_schema(f"{subject}-value", Schema('"string"', "AVRO"))
     client.set_compatibility(f"{subject}-value", "FULL")
-    with pytest.raises(RelayError, match=r"refuses it after version 1 of the subject .*-value, compatibility FULL"):
+    with pytest.raises(RelayError, match=r"not compatible with version 1 of the subject .*-value \(compatibility FULL"):
         registered.register(subject, schema(table=subject))
     assert registered.subject(subject) == (1, "FULL")

@@ -45,14 +45,14 @@ def schema(table: str, **row: str) -> dict[str, Any]:
     return change_schema(TableSchema("shop", table, (KeyColumn("id", "S"),), 1, columns))
 
 
-def test_columns_come_and_go_under_backward_compatibility(registered: RegistrySchemas, unique: str) -> None:
+def test_columns_are_added_and_removed_under_backward_compatibility(registered: RegistrySchemas, unique: str) -> None:
     rows = [{"a": "int"}, {"a": "int", "b": "string"}, {"a": "long", "b": "string"}, {"b": "string"}]
     headers = [registered.register(unique, schema(unique, **row)) for row in rows]
     assert len(set(headers)) == 4
     assert registered.subject(unique) == (4, "BACKWARD")
 
 
-def test_going_back_to_earlier_columns_uses_the_version_there_is(registered: RegistrySchemas, unique: str) -> None:
+def test_going_back_to_earlier_columns_uses_the_existing_version(registered: RegistrySchemas, unique: str) -> None:
     first = registered.register(unique, schema(unique, a="int"))
     second = registered.register(unique, schema(unique, a="int", b="int"))
     assert registered.register(unique, schema(unique, a="int")) == first
@@ -64,21 +64,21 @@ def test_going_back_to_earlier_columns_uses_the_version_there_is(registered: Reg
 def test_another_type_is_refused_naming_the_topic_and_the_difference(
     registered: RegistrySchemas, unique: str, kind: str
 ) -> None:
-    """I8: Avro itself would take decimal(10,4) for decimal(10,2), and move the point."""
+    """I8: Avro would read decimal(10,4) as decimal(10,2), and move the point."""
     registered.register(unique, schema(unique, a="decimal(10,2)", gone="int"))
     with pytest.raises(RelayError) as refused:
         registered.register(unique, schema(unique, a=kind, new="long"))
     assert refused.value.exit_code == 1
     said = str(refused.value)
-    assert f"the schema of the topic {unique} has changed" in said
-    assert f"version 1 of the subject {unique}-value, compatibility BACKWARD" in said
+    assert f"refuses the new schema of the topic {unique}" in said
+    assert f"version 1 of the subject {unique}-value (compatibility BACKWARD)" in said
     assert f"row a: decimal(10,2) -> {kind}; row gone: removed, was of type int; row new: added, of type long." in said
     assert "schema_registry: {on_incompatible: register}" in said
     assert registered.subject(unique) == (1, "BACKWARD")
 
 
 @pytest.mark.parametrize("level", ["BACKWARD", "FULL_TRANSITIVE"])
-def test_told_to_it_registers_all_the_same_and_sets_the_compatibility_back(
+def test_on_incompatible_register_registers_and_restores_the_compatibility(
     bold: RegistrySchemas, unique: str, level: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     first = bold.register(unique, schema(unique, a="int"))
@@ -89,10 +89,10 @@ def test_told_to_it_registers_all_the_same_and_sets_the_compatibility_back(
     assert bold.subject(unique) == (2, level)
     (said,) = (record.getMessage() for record in caplog.records)
     assert "row a: int -> string" in said
-    assert f"the compatibility of {unique}-value is NONE while the schema is registered" in said
+    assert f"the compatibility of {unique}-value is NONE meanwhile" in said
 
 
-def test_a_compatibility_that_somebody_chose_is_never_altered(registered: RegistrySchemas, unique: str) -> None:
+def test_a_compatibility_that_its_owner_set_is_never_changed(registered: RegistrySchemas, unique: str) -> None:
     registered._client.set_compatibility(f"{unique}-value", "FORWARD")  # before there is a version
     registered.register(unique, schema(unique, a="int"))
     assert registered.subject(unique) == (1, "FORWARD")
@@ -101,7 +101,7 @@ def test_a_compatibility_that_somebody_chose_is_never_altered(registered: Regist
     assert registered.subject(unique) == (2, "NONE")
 
 
-def test_a_subject_that_others_began_keeps_having_none(registered: RegistrySchemas, unique: str) -> None:
+def test_a_subject_of_others_keeps_its_default_compatibility(registered: RegistrySchemas, unique: str) -> None:
     registered._client.register_schema(f"{unique}-value", Schema('"string"', "AVRO"))
     before = registered.subject(unique)[1]
     registered.register(unique, schema(unique, a="int"))
@@ -109,7 +109,7 @@ def test_a_subject_that_others_began_keeps_having_none(registered: RegistrySchem
 
 
 class Guarded:
-    """A registry that wants a name and a password, in front of the real one, which has no accounts."""
+    """A proxy that demands a name and a password, in front of the real registry, which has no accounts."""
 
     def __init__(self, url: str) -> None:
         wanted = "Basic " + base64.b64encode(f"me:{PASSWORD}".encode()).decode()
@@ -169,9 +169,9 @@ def test_a_name_and_password_in_the_url_are_used_and_never_shown(guarded: Guarde
     schemas.close()
 
 
-def test_a_wrong_password_is_said_without_it(guarded: Guarded, unique: str) -> None:
+def test_an_error_about_a_wrong_password_does_not_show_it(guarded: Guarded, unique: str) -> None:
     schemas = RegistrySchemas(f"http://me:wrong-hunter2@{guarded.address}")
-    with pytest.raises(Unavailable, match=rf"http://\*\*\*@{guarded.address} fails to .*Unauthorized") as refused:
+    with pytest.raises(Unavailable, match=rf"http://\*\*\*@{guarded.address} failed to .*Unauthorized") as refused:
         schemas.register(unique, schema(unique, a="int"))
     assert "hunter2" not in str(refused.value)
     schemas.close()

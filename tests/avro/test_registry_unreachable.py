@@ -1,4 +1,4 @@
-"""What users are told when there is nothing where the schemas should be."""
+"""Errors when the broker or the registry with the schemas does not answer."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from relay.errors import Unavailable
 
 @pytest.fixture
 def nobody() -> str:
-    """Give an address where nobody listens."""
+    """Return an address where nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
 
 
 def test_a_broker_that_does_not_answer_is_named(nobody: str) -> None:
     schemas = TopicSchemas({"bootstrap.servers": nobody}, "shop.schemas", patience=0.5)
-    with pytest.raises(Unavailable, match=f"the topic shop.schemas at {nobody} cannot be looked for"):
+    with pytest.raises(Unavailable, match=f"the topic shop.schemas at {nobody} cannot be looked up"):
         schemas.lookup(b"\xc3\x01" + bytes(8))
     schemas.close()
 
@@ -37,8 +37,7 @@ def test_a_registry_that_does_not_answer_is_named_without_its_password(nobody: s
     schemas.close()
 
 
-def test_a_slow_broker_stops_nobody_who_needs_no_answer_from_it(nobody: str) -> None:
-    """The schemas that are known are given while another thread waits for the broker."""
+def test_known_schemas_are_available_while_another_thread_waits_for_the_broker(nobody: str) -> None:
     schemas = TopicSchemas({"bootstrap.servers": nobody}, "shop.schemas", patience=4.0)
     with ThreadPoolExecutor(2) as pool:
         reading = pool.submit(schemas.refresh)

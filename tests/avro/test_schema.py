@@ -1,4 +1,4 @@
-"""Names and schemas: reversible (X24, I8), distinct where types are, and found wherever relay is installed."""
+"""Names and schemas: names are restored, types have their own schemas, and the files are found when installed."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ from tests.avro.strategies import tables
     ],
 )
 def test_a_name_is_escaped_character_by_character(name: str, escaped: str) -> None:
-    """I8, X24"""
+    """I8."""
     assert escape(name) == escaped
     assert unescape(escaped) == name
 
 
 @given(st.text() | st.from_regex(r"(_|x|[0-9A-F]{4}|_x){0,6}", fullmatch=True))
-def test_every_name_comes_back(name: str) -> None:
-    """I8, X24"""
+def test_every_name_is_restored_from_its_escaped_form(name: str) -> None:
+    """I8."""
     assert re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", escape(name))
     assert unescape(escape(name)) == name
 
@@ -121,7 +121,7 @@ def test_an_unknown_column_type_is_refused(text: str) -> None:
         column_type(text)
 
 
-def test_spaces_in_a_decimal_type_make_no_other_schema() -> None:
+def test_spaces_in_a_decimal_type_do_not_change_the_schema() -> None:
     assert _typed(("c", "decimal( 10, 2 )")) == _typed(("c", "decimal(10,2)"))
 
 
@@ -131,7 +131,7 @@ def test_a_table_without_a_hash_key_is_refused(key: tuple[KeyColumn, ...], hashe
         TableSchema("s", "t", key, hashes)
 
 
-def test_a_column_that_is_there_twice_is_refused() -> None:
+def test_two_columns_with_the_same_name_are_refused() -> None:
     columns = (Column("rest", "string"), Column("rest", "rest"))
     with pytest.raises(ValueError, match="two columns named 'rest'"):
         TableSchema("s", "t", (KeyColumn("a", "S"),), 1, columns)

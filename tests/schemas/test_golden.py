@@ -67,7 +67,6 @@ def test_a_value_is_what_fastavro_reads(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("case", cases("values.json"))
 def test_a_value_decodes_to_its_input_under_original_names(case: dict[str, Any]) -> None:
-    """X24"""
     schemas = committed("values.json")["schemas"]
     known = Known({bytes.fromhex(header): schema for header, schema in schemas.items()})
     change = golden.shown(decode(known, bytes.fromhex(case["bytes"])))
@@ -82,7 +81,7 @@ def test_a_value_decodes_to_its_input_under_original_names(case: dict[str, Any])
 
 @pytest.mark.parametrize("case", [case for case in cases("values.json") if "new_item" in case.values[0]["input"]])
 def test_an_item_becomes_the_row_that_is_written_there(case: dict[str, Any]) -> None:
-    """I8"""
+    """I8."""
     given = case["input"]
     table = golden.read_table(given["table"])
     assert table.row is not None
@@ -152,7 +151,7 @@ def test_a_gap_keeps_its_id_however_often_it_is_found(case: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("case", cases("dead_letters.json"))
 def test_the_records_of_a_dead_letter_hold_the_whole_change(case: dict[str, Any]) -> None:
-    """I8"""
+    """I8."""
     records = case["decoded"]
     assert "".join(record["bytes"] for record in records) == case["bytes"]
     name = golden_inputs.ORDINARY["event_id"]

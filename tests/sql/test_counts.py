@@ -16,7 +16,7 @@ from relay.sql.counts import KeyCounts
     st.integers(0, 5),
 )
 def test_every_key_is_counted_from_nought(keys: list[tuple[str, bytes]], in_memory: int) -> None:
-    """I11"""
+    """I11."""
     counts, truth = KeyCounts(in_memory), Counter[tuple[str, bytes]]()
     for key in keys:
         assert counts.next(*key) == truth[key]
