@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from relay.avro.framing import split
 from relay.config import Config
 from relay.errors import RelayError, Unavailable
-from relay.kafka.topics import LARGEST_MESSAGE, SILENT
+from relay.kafka.topics import LARGEST_MESSAGE, SILENT_LOG
 from spark_consumers.decode import DecodeStatus
 
 _PATIENCE = 30.0  # seconds for one batch's letters
@@ -76,7 +76,7 @@ class UndecodableRecords:
                 "message.max.bytes": LARGEST_MESSAGE,
                 "delivery.timeout.ms": int(_PATIENCE * 1000),
             },
-            logger=SILENT,
+            logger=SILENT_LOG,
         )
         self._failures: list[KafkaError] = []
 

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from relay.config import Config
 from relay.errors import ConfigError, RelayError, Unavailable
-from relay.kafka.topics import SILENT
+from relay.kafka.topics import SILENT_LOG
 
 EARLIEST, LATEST = -2, -1
 """Spark's numbers for the beginning and the end of a partition."""
@@ -57,7 +57,7 @@ class Positions:
                 "isolation.level": "read_committed",
                 "allow.auto.create.topics": False,
             },
-            logger=SILENT,
+            logger=SILENT_LOG,
         )
 
     def close(self) -> None:

@@ -161,7 +161,7 @@ class _Demo:
 
     def _await_topics(self, config: Config) -> None:
         admin = topics.connect(config)
-        wanted = {topic.name for topic in topics.needed(config, [TABLE])}
+        wanted = {topic.name for topic in topics.required(config, [TABLE])}
         with self.console.status("starting the relay"):
             self._wait(
                 _START_TIMEOUT, lambda: wanted <= admin.list_topics(timeout=10).topics.keys(), {}, "the relay to start"

@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from relay.avro.decode import decode
 from relay.demo.truth import PublishedChange, event
 from relay.errors import RelayError
-from relay.kafka.failures import passes
+from relay.kafka.failures import is_transient
 
 
 class TopicWatch(threading.Thread):
@@ -64,7 +64,7 @@ class TopicWatch(threading.Thread):
         now = time.time()
         error: KafkaError | None = message.error()
         if error is not None:
-            if passes(error):
+            if is_transient(error):
                 return
             raise RelayError(f"{self.topic}: {error.str()}")
         seen = event(message.partition(), message.offset(), decode(self._schemas, message.value()))

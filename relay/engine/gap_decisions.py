@@ -25,7 +25,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.kafka.settings import KafkaSettings
-from relay.kafka.topics import SILENT
+from relay.kafka.topics import SILENT_LOG
 from relay.lineage import Checkpoint, Gap, ShardState, StreamId
 
 _SUFFIX = "/gaps"
@@ -149,7 +149,7 @@ def write(settings: KafkaSettings, gap: PendingGap) -> None:
                 "acks": "all",
                 "delivery.timeout.ms": int(_WRITE_SECONDS * 1000),
             },
-            logger=SILENT,
+            logger=SILENT_LOG,
         )
         producer.produce(
             settings.checkpoints,

@@ -125,14 +125,14 @@ class Publishing:
         """Publish the low watermarks that are due. ``streams``: see ``Watermarks.low``."""
         for key, value in self._watermarks.low(streams, self._group.owned):
             self._transaction.begin()
-            self._transaction.fence(key)
+            self._transaction.require_owned(key)
             self._transaction.publisher.send(self.settings.watermarks, value, key, 0)
 
     def everywhere(self, change: Change, resume_timestamp: int) -> None:
         """Publish a change that concerns no single item to every partition of its topic."""
         self._transaction.begin()
         writer = self.writers[change.source, change.table]
-        writer.send_everywhere(self._transaction.publisher, change, resume_timestamp)
+        writer.send_to_all_partitions(self._transaction.publisher, change, resume_timestamp)
 
     def record(self, key: bytes, value: bytes | None) -> None:
         """Write a record of ``checkpoints`` in the open transaction."""
@@ -218,11 +218,11 @@ class Publishing:
         for change in page.changes:
             writer = self.writers[change.source, change.table]
             if change.operation is Operation.TRUNCATE:
-                writer.send_everywhere(publisher, change, resume)
+                writer.send_to_all_partitions(publisher, change, resume)
                 continue
-            kept = writer.kept
+            kept = writer.dead_lettered
             size += writer.send(publisher, change, resume)
-            if writer.kept > kept:
+            if writer.dead_lettered > kept:
                 self._metrics.dead_letter(change.source)
         self._transaction.size += size
         self._transaction.lag = time.time() - page.changes[-1].committed_at / 1_000_000

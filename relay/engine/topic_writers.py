@@ -69,7 +69,8 @@ def open_topic_writers(
         entry = entries[table.source]
         topic = config.topic(table.table)
         if topic not in records:
-            records.update(Limits.of(topics.ensure(admin, config, [table.table]), settings.producer).records)
+            created = topics.create_missing(admin, config, [table.table])
+            records.update(Limits.from_topics(created, settings.producer).records)
         return TopicWriter(
             table,
             topic,
@@ -78,7 +79,7 @@ def open_topic_writers(
             schemas,
             tombstones=entry.tombstones,
             largest=records[topic],
-            letters=letters,
+            dead_letters=letters,
             on_unencodable=entry.on_unencodable,
         )
 

@@ -308,9 +308,9 @@ def run(
         admin = topics.connect(config)
         for source in sources:
             source.connect()
-        found = topics.ensure(admin, config, [table.table for source in sources for table in source.tables()])
-        settings = settings or KafkaSettings.of(config)
-        limits = Limits.of(found, settings.producer)
+        found = topics.create_missing(admin, config, [table.table for source in sources for table in source.tables()])
+        settings = settings or KafkaSettings.from_config(config)
+        limits = Limits.from_topics(found, settings.producer)
         settings = replace(settings, producer=limits.producer(settings.producer))
         # Open as long as tables may change.
         schemas = opened.enter_context(closing(open_schemas(config)))

@@ -1,7 +1,7 @@
-"""Which shards this worker owns: Kafka's own group protocol, and the fence that every assignment passes.
+"""Which shards this worker owns: membership in a Kafka consumer group, and the fence that every assignment passes.
 
-The order barrier, read, open is what makes two workers safe (I3); see ``fence``. Change nothing here without
-running ``tests/faults``.
+Two workers are safe (I3) because of the order barrier, read, open; see ``fence``. After a change here, run
+``tests/faults``.
 """
 
 from __future__ import annotations
@@ -16,43 +16,47 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from relay.errors import RelayError, Unavailable
 from relay.kafka.checkpoints import CheckpointView
-from relay.kafka.failures import passes
+from relay.kafka.failures import is_transient
 
 log = logging.getLogger(__name__)
 
-_PATIENCE = 5.0
-"""Seconds for one step of the fence, before the group is served again."""
+_STEP_TIMEOUT = 5.0
+"""Seconds for one step of the fence, before the group is polled again."""
 
 
 class NotAMember(Exception):
-    """The group has expelled this worker: nothing may be committed until it has joined again."""
+    """The group has expelled this worker: it must not commit anything until it has rejoined."""
 
 
 class Assignment:
-    """Membership in the group over the partitions of the checkpoints topic. Used by one thread."""
+    """Membership in the group that shares the partitions of the checkpoints topic.
+
+    Used by one thread. librdkafka calls ``_on_assign`` and ``_on_revoke`` from within ``poll``, so in that thread too.
+    """
 
     def __init__(
         self, client: Mapping[str, Any], group: str, view: CheckpointView, *, transaction_timeout: float
     ) -> None:
         self.group = group
         self.view = view
-        # Open for work: they have passed the fence.
+        # Assigned and past the fence: this worker may read their shards.
         self.owned: set[int] = set()
-        # Given by the group, not yet through the fence.
+        # Assigned, not past the fence yet.
         self.gained: set[int] = set()
-        # Taken by the group since the last look.
-        self._lost: set[int] = set()
-        # A predecessor's transaction times out before it is expelled, and a worker whose main thread is stuck
-        # is expelled last: transaction < session < max.poll.interval.
+        # Owned partitions that the group has revoked since the last poll.
+        self._revoked: set[int] = set()
+        # A predecessor's transaction times out before the group expels it, and a worker whose main thread hangs is
+        # expelled last: transaction < session < max.poll.interval.
         self.session_timeout = session = 1.5 * transaction_timeout
-        # The broker looks for transactions that have timed out every ten seconds.
+        # The broker checks for timed-out transactions every ten seconds.
         self.barrier_timeout = transaction_timeout + 20.0
+        # The member id with which this worker last passed the fence.
         self._member = ""
         self._consumer = Consumer(
             {
                 **client,
                 "group.id": group,
-                # What `relay status` shows of an owner.
+                # `relay status` shows it as the owner.
                 "client.id": f"{client.get('client.id', group)}-{socket.gethostname()}-{os.getpid()}",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",  # committed() then waits for open transactions
@@ -75,61 +79,65 @@ class Assignment:
         self._consumer.close()
 
     def poll(self, timeout: float = 0.0) -> set[int]:
-        """Serve the group; return the partitions that were taken away."""
+        """Take part in the group for up to ``timeout`` seconds; return the owned partitions that it has revoked."""
         message = self._consumer.poll(timeout)
         error = message.error() if message is not None else None
         if error is not None:
             if error.code() == KafkaError._MAX_POLL_EXCEEDED:
-                log.warning("expelled from group %s: the main thread did not come by in time", self.group)
+                log.warning(
+                    "group %s expelled this worker because its main loop did not poll in time; rejoining", self.group
+                )
             elif error.code() == KafkaError.INVALID_SESSION_TIMEOUT:
                 raise Unavailable(
-                    f"group {self.group}: the broker does not allow a session timeout of {self.session_timeout} s, "
-                    "1.5 times transaction.timeout.ms: see its group.min.session.timeout.ms"
+                    f"group {self.group}: the broker refuses a session timeout of {self.session_timeout} s (1.5 times "
+                    "transaction.timeout.ms): raise transaction.timeout.ms, or lower group.min.session.timeout.ms on "
+                    "the broker"
                 )
-            elif error.fatal() or error.code() in _FINAL:
+            elif error.fatal() or error.code() in _FATAL_ERRORS:
                 raise Unavailable(f"group {self.group}: {error.str()}")
             else:
                 log.warning("group %s: %s", self.group, error.str())
-        lost, self._lost = self._lost, set()
-        return lost
+        revoked, self._revoked = self._revoked, set()
+        return revoked
 
     def fence(self) -> set[int]:
-        """Take the gained partitions into work: barrier, then read. The caller opens shards after it (I3).
+        """Move the gained partitions to ``owned`` and return them; empty if the fence must be tried again (I3).
 
-        1. ``committed()`` does not answer while a predecessor's transaction holds offsets of these partitions:
-           a predecessor that sent its offsets and then lost them may still commit, and must be waited for.
-        2. Only then are their checkpoints read to the end, so that what it committed is seen.
+        1. Barrier: ``committed()`` does not answer while a predecessor's open transaction holds offsets of these
+           partitions. A predecessor that sent its offsets and then lost the partitions may still commit.
+        2. Read: only then read their checkpoints to the end, to see what the predecessor committed.
+        3. Open: the caller opens shards only after that.
         """
         gained = set(self.gained)
         if not gained:
             return gained
-        if not self._barrier(gained) or not self.view.read_to_end(gained, _PATIENCE):
-            return set()  # asked again in the next turn: the group must be served meanwhile
+        if not self._barrier(gained) or not self.view.read_to_end(gained, _STEP_TIMEOUT):
+            return set()  # tried again in the next turn: meanwhile the group must be polled
         self._member = self._consumer.memberid() or ""
-        # The group may have moved on while this waited.
+        # The group may have revoked some of them meanwhile.
         gained &= self.gained
         self.gained -= gained
         self.owned |= gained
         return gained
 
     def refence(self) -> None:
-        """Send everything owned through the fence again, when the fate of a transaction is not known."""
+        """Send all owned partitions through the fence again, after a transaction of unknown outcome."""
         self.gained |= self.owned
         self.owned = set()
 
     def offsets(self, partitions: set[int]) -> list[TopicPartition]:
-        """The offsets to send with a transaction that writes checkpoints in exactly ``partitions``."""
+        """Return the offsets to send with a transaction that writes checkpoints in exactly ``partitions``."""
         if not partitions <= self.owned:
-            raise RelayError(f"group {self.group}: partitions {sorted(partitions - self.owned)} are not owned")
+            unowned = sorted(partitions - self.owned)
+            raise RelayError(f"group {self.group}: this worker does not own the partitions {unowned}")
         return [TopicPartition(self.view.topic, p, self.view.position(p)) for p in sorted(partitions)]
 
     def metadata(self) -> Any:
         """Return the group metadata that fences a transaction. Raises ``NotAMember``.
 
-        A member that the broker has expelled falls back, in librdkafka's own thread, to no member id and no
-        generation, and the broker accepts *any* transactional offsets from such a client. So the metadata is
-        used only if the member id is still, after it was taken, the one that passed the fence: member ids never
-        come back.
+        In librdkafka's own thread, an expelled member falls back to no member id and no generation, and the broker
+        accepts *any* transactional offsets from such a client. So the member id is compared after the metadata was
+        taken: it must still be the one that passed the fence. Member ids are never reused.
         """
         metadata = self._consumer.consumer_group_metadata()
         if not self._member or self._consumer.memberid() != self._member:
@@ -139,20 +147,22 @@ class Assignment:
     def _barrier(self, partitions: set[int]) -> bool:
         wanted = [TopicPartition(self.view.topic, p) for p in sorted(partitions)]
         try:
-            answers = self._consumer.committed(wanted, timeout=_PATIENCE)
+            answers = self._consumer.committed(wanted, timeout=_STEP_TIMEOUT)
         except KafkaException as error:
             failed = error.args[0]
         else:
             failed = next((answer.error for answer in answers if answer.error is not None), None)
         if failed is None:
             return True
-        if not passes(failed):
-            raise Unavailable(f"group {self.group}: the offsets of its partitions cannot be had: {failed}")
-        log.info("group %s: waiting for a predecessor's transaction: %s", self.group, failed)
+        if not is_transient(failed):
+            raise Unavailable(f"group {self.group}: cannot read the committed offsets of its partitions: {failed}")
+        log.info(
+            "group %s: waiting for the transaction of the partitions' previous owner to end: %s", self.group, failed
+        )
         return False
 
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        # Nothing is ever read through the group: the view reads.
+        # The view reads the partitions; this consumer never does.
         consumer.incremental_assign([TopicPartition(p.topic, p.partition, 0) for p in partitions])
         if partitions:
             consumer.pause(partitions)
@@ -160,13 +170,13 @@ class Assignment:
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         consumer.incremental_unassign(partitions)
-        taken = {p.partition for p in partitions}
-        self._lost |= taken & self.owned
-        self.owned -= taken
-        self.gained -= taken
+        revoked = {p.partition for p in partitions}
+        self._revoked |= revoked & self.owned
+        self.owned -= revoked
+        self.gained -= revoked
 
 
-_FINAL = {
+_FATAL_ERRORS = {
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.UNKNOWN_TOPIC_OR_PART,

@@ -1,7 +1,7 @@
-"""The truth about progress: what committed transactions say in ``<name>.checkpoints``.
+"""Reads ``<name>.checkpoints``, the only record of the relay's progress.
 
-The number of partitions is part of the contract between workers: a record's partition, and by it the owner
-of a shard, is murmur2 of its key.
+The number of partitions is part of the contract between workers: murmur2 of a record's key gives its partition, and so
+the owner of its shard.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from relay.errors import RelayError, Unavailable
-from relay.kafka.failures import passes
+from relay.kafka.failures import is_transient
 from relay.kafka.keys import partition
-from relay.kafka.topics import CHECKPOINT_PARTITIONS, refresh
+from relay.kafka.topics import CHECKPOINT_PARTITIONS, refresh_metadata
 from relay.lineage import Checkpoint, Plan, StreamId, parse_key
 
-_PATIENCE = 60.0
+_READ_TIMEOUT = 60.0
 
 
 @lru_cache(maxsize=1 << 16)
@@ -30,19 +30,19 @@ def partition_of(key: bytes) -> int:
     return partition(key, CHECKPOINT_PARTITIONS)
 
 
-def read_whole(client: Mapping[str, Any], topic: str) -> CheckpointView:
-    """Return a view of all that ``topic`` holds now; close it. Raises ``Unavailable``."""
+def read_checkpoints(client: Mapping[str, Any], topic: str) -> CheckpointView:
+    """Return a view that has read ``topic`` to its end; the caller closes it. Raises ``Unavailable``."""
     view = CheckpointView(client, topic)
-    if not view.read_to_end(range(CHECKPOINT_PARTITIONS), _PATIENCE):
+    if not view.read_to_end(range(CHECKPOINT_PARTITIONS), _READ_TIMEOUT):
         view.close()
-        raise Unavailable(f"{topic} cannot be read to its end within {_PATIENCE:.0f} s")
+        raise Unavailable(f"cannot read topic {topic} to its end within {_READ_TIMEOUT:.0f} s")
     return view
 
 
 class CheckpointView:
-    """A read_committed copy of the checkpoints topic, all partitions, whoever owns them.
+    """A read_committed copy of all partitions of the checkpoints topic, whoever owns them.
 
-    Used by one thread. ``poll`` brings it up to date as far as it has come; ``read_to_end`` waits.
+    Used by one thread. ``poll`` applies what has arrived; ``read_to_end`` waits until it is up to date.
     """
 
     def __init__(self, client: Mapping[str, Any], topic: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -50,10 +50,10 @@ class CheckpointView:
         self.clock = clock
         self.plans: dict[StreamId, Plan] = {}
         self.checkpoints: dict[StreamId, dict[str, Checkpoint]] = {}
-        # Goes up with every record that is seen, and with every shard that is seen to end.
+        # Records applied, and how many of them ended a shard: cheap to compare, to see whether something has changed.
         self.version = 0
         self.endings = 0
-        # The next offset to be read, per partition, past transaction markers too.
+        # The next offset to read, per partition; also moves past transaction markers.
         self._positions = dict.fromkeys(range(CHECKPOINT_PARTITIONS), 0)
         self._admin = AdminClient(dict(client))
         self._consumer = Consumer(
@@ -64,7 +64,7 @@ class CheckpointView:
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
-                # Not each record by itself: the broker would look at all partitions for every transaction.
+                # Fetch in batches: otherwise the broker would look at all partitions for every transaction.
                 "fetch.wait.max.ms": 100,
                 "fetch.min.bytes": 1 << 20,
             }
@@ -75,23 +75,22 @@ class CheckpointView:
         self._consumer.close()
 
     def position(self, partition: int) -> int:
-        """The next offset to be read of ``partition``."""
+        """Return the next offset to read in ``partition``."""
         return self._positions[partition]
 
     def poll(self, timeout: float = 0.0) -> None:
-        """Take in what has arrived, waiting at most ``timeout`` seconds for something to."""
+        """Apply the records that have arrived, waiting at most ``timeout`` seconds for the first."""
         first = self._consumer.poll(timeout)  # consume() would wait for a thousand
         if first is not None:
-            self._take(first)
+            self._apply(first)
             for message in self._consumer.consume(1000, 0.0):
-                self._take(message)
+                self._apply(message)
 
     def read_to_end(self, partitions: Collection[int], timeout: float) -> bool:
-        """Read ``partitions`` up to what their logs hold now; False if that takes longer than ``timeout`` seconds.
+        """Read ``partitions`` to their present ends; return False if that takes longer than ``timeout`` seconds.
 
-        The end is the high watermark, not the last stable offset: the markers of a transaction that has just
-        been committed may reach this topic after they reach the group's offsets, and until then its records
-        would be passed over (I3).
+        The end is the high watermark, not the last stable offset: the markers of a just committed transaction may reach
+        this topic after they reach the group's offsets, and until then a reader would miss its records (I3).
         """
         deadline = self.clock() + timeout
         ends = self._ends(partitions, deadline)
@@ -104,42 +103,44 @@ class CheckpointView:
         return True
 
     def _ends(self, partitions: Collection[int], deadline: float) -> dict[int, int] | None:
-        """Return the high watermarks, None if they cannot be had in time."""
+        """Return the high watermarks, None if the broker does not answer in time."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         wanted = {TopicPartition(self.topic, p): latest for p in partitions}
-        patience = 1.0
+        timeout = 1.0
         while True:
             try:
                 found = self._admin.list_offsets(
-                    wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=patience
+                    wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=timeout
                 )
                 ends = {where.partition: future.result().offset for where, future in found.items()}
-                # I3: a request that timed out is answered -1001, without an error.
+                # I3: a timed-out request gives offset -1001 without an error.
                 if all(end >= 0 for end in ends.values()):
                     return ends
             except KafkaException as error:
-                # Leaders move, and those of a new topic are not known everywhere at once.
-                if not passes(error.args[0]):
-                    raise Unavailable(f"{self.topic}: cannot find the end of its partitions: {error}") from error
+                # Leaders move, and not every broker knows those of a new topic at once.
+                if not is_transient(error.args[0]):
+                    raise Unavailable(f"topic {self.topic}: cannot look up its end offsets: {error}") from error
             if self.clock() > deadline:
                 return None
-            refresh(self._admin)
-            patience = min(2 * patience, 5.0)
+            refresh_metadata(self._admin)
+            timeout = min(2 * timeout, 5.0)
             time.sleep(0.1)
 
-    def _take(self, message: Message) -> None:
+    def _apply(self, message: Message) -> None:
         error = message.error()
         where, offset = message.partition(), message.offset()
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF and where is not None and offset is not None:
                 self._positions[where] = max(self._positions[where], offset)
                 return
-            if passes(error):
+            if is_transient(error):
                 return
-            raise Unavailable(f"{self.topic}: {error.str()}")
+            raise Unavailable(f"cannot read topic {self.topic}: {error.str()}")
         key = message.key()
         if where is None or offset is None or key is None:
-            raise RelayError(f"{self.topic}: a record without a key at partition {where}, offset {offset}")
+            raise RelayError(
+                f"{self.topic}[{where}] offset {offset}: the record has no key; the relay did not write it"
+            )
         self._positions[where] = offset + 1
         value = message.value()
         self.version += 1
@@ -157,5 +158,5 @@ class CheckpointView:
                 self.plans.pop(stream, None)
         except (ValueError, KeyError, TypeError, orjson.JSONDecodeError) as bad:
             raise RelayError(
-                f"{self.topic}: partition {where}, offset {offset}: not a record of this version: {bad}"
+                f"{self.topic}[{where}] offset {offset}: this version of the relay cannot read the record: {bad}"
             ) from bad

@@ -1,4 +1,4 @@
-"""Reading what is committed on some partitions, once over or for ever: for commands, not for the worker."""
+"""Reads the committed records of topics, to their ends or without end. For commands; the worker does not use it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from relay.errors import Unavailable
 from relay.kafka import topics
 
 
-def everything(admin: AdminClient, config: Config, topic: str) -> Iterator[Message]:
-    """Yield every committed record that ``topic`` holds now; none if there is no such topic. ``Unavailable``."""
-    found = topics.existing(admin, config).get(topic)
+def read_all_committed(admin: AdminClient, config: Config, topic: str) -> Iterator[Message]:
+    """Yield all committed records of ``topic`` up to its present end; none if it does not exist. ``Unavailable``."""
+    found = topics.list_topics(admin, config).get(topic)
     if found is None:
         return
-    ends = topics.bounds(admin, [(topic, number) for number in found.partitions])
-    yield from committed(config, ends, lambda: None, from_beginning=True, exit_at_end=True)
+    ends = topics.offset_bounds(admin, [(topic, number) for number in found.partitions])
+    yield from read_committed(config, ends, lambda: None, from_beginning=True, exit_at_end=True)
 
 
-def committed(
+def read_committed(
     config: Config,
     ends: Mapping[topics.Partition, tuple[int, int]],
     flush: Callable[[], object],
@@ -31,14 +31,14 @@ def committed(
     from_beginning: bool,
     exit_at_end: bool,
 ) -> Generator[Message, None, None]:
-    """Yield the records of some partitions, each one's in order. ``ends``: the first offset and the end of each.
+    """Yield the committed records of some partitions, in order per partition. Raises ``Unavailable``.
 
-    ``from_beginning``: begin at the first offset, not at the end. ``exit_at_end``: stop at the ends. ``flush`` is
-    called whenever no record waits. Raises ``Unavailable``.
+    ``ends``: the first and the end offset of each partition. ``from_beginning``: start at the first offset, not at the
+    end. ``exit_at_end``: stop at the end offsets. ``flush``: called whenever no record is waiting.
     """
     settings: dict[str, Any] = {
         **config.client("tail"),
-        # Demanded by librdkafka; partitions are assigned and nothing is committed, so no group forms.
+        # librdkafka requires one. Partitions are assigned and nothing is committed, so the group never exists.
         "group.id": f"{config.name}.tail",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -46,7 +46,7 @@ def committed(
         "isolation.level": "read_committed",  # I3
         "auto.offset.reset": "earliest",
     }
-    consumer = Consumer(settings, logger=topics.SILENT)
+    consumer = Consumer(settings, logger=topics.SILENT_LOG)
     with contextlib.closing(consumer):
         starts = {where: low if from_beginning else high for where, (low, high) in ends.items()}
         consumer.assign([TopicPartition(*where, offset) for where, offset in starts.items()])
@@ -65,8 +65,8 @@ def committed(
                 raise Unavailable(f"cannot read {where[0]}[{where[1]}]: {problem.str()}")
             if problem is None and not (exit_at_end and offset >= end):
                 yield message
-            # The last offset may be a transaction's marker, which is never handed out: the end is reached
-            # with the record before it, with the event that says so, or past it.
+            # The last offset may be a transaction marker, which is never delivered: the end is reached with the record
+            # before it, with the end-of-partition event, or past it.
             if offset >= (end - 1 if problem is None else end):
                 unread.discard(where)
         flush()

@@ -1,7 +1,7 @@
-"""What cannot be published whole, kept whole: the relay's records on ``<name>.dead_letters``.
+"""Writes dead letters: the complete changes of which only a stub could be published, to ``<name>.dead_letters``.
 
-Their form is a contract with those who read the topic, shown in ``schemas/README.md``. The consumers' dead letters
-are written by ``spark_consumers.dead_letters``; ``relay.operations.dead_letters`` reads both.
+Their format is a contract, described in ``schemas/README.md``. ``spark_consumers.dead_letters`` writes those of the
+consumers; ``relay.operations.dead_letters`` reads both.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from relay.kafka.limits import Headers, record_size
 
 TOO_LARGE = "too large"
 NOT_ENCODABLE = "not encodable"
-REDRIVEN = b"/redriven"
-"""What the key of the record ends in that says that a letter was sent again."""
+REDRIVEN_SUFFIX = b"/redriven"
+"""The suffix of the key of the record that marks a dead letter as redriven."""
 
 _LONGEST_DETAIL = 1000
 
 
-class Sends(Protocol):
+class RecordSender(Protocol):
     def send(self, topic: str, value: bytes | None, key: bytes, partition: int, headers: Headers) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class RecordPlace:
-    """Where the stub of a change goes, and so the whole one later. ``key``, ``headers``: the record's."""
+    """The record of a change's stub, which a redrive follows: topic, partition, record key and headers."""
 
     topic: str
     partition: int
@@ -42,7 +42,7 @@ class RecordPlace:
 
 
 class DeadLetterWriter:
-    """The topic, as the relay writes to it: in the transaction of the stub. ``largest``: bytes of a record it takes."""
+    """Writes dead letters in the transaction of their stubs. ``largest``: bytes of the largest record on ``topic``."""
 
     def __init__(self, topic: str, largest: int) -> None:
         self.topic = topic
@@ -53,9 +53,9 @@ class DeadLetterWriter:
 
     def send(
         self,
-        publisher: Sends,
+        publisher: RecordSender,
         change: Change,
-        whole: bytes,
+        encoded: bytes,
         place: RecordPlace,
         *,
         item_key: bytes,
@@ -63,9 +63,9 @@ class DeadLetterWriter:
         detail: str,
         encoding: Literal["avro", "json"],
     ) -> int:
-        """Send the ``whole`` change, in chunks where it is too large for one record. Return the bytes sent.
+        """Send the complete ``change``, in chunks if it does not fit into one record. Return the bytes sent.
 
-        ``item_key``: the full primary key as JSON.
+        ``encoded``: the change in ``encoding``. ``item_key``: the full primary key as JSON.
         """
         token, snapshot = change.token, change.snapshot
         headers: Headers = [
@@ -85,13 +85,15 @@ class DeadLetterWriter:
         ]
         room = self.largest - record_size(b"", _chunk_key(change, 1 << 20), [*headers, ("chunk", b"0" * 20)])
         if room < 1:
-            raise ValueError(f"{self.topic} takes {self.largest} bytes a record, too few for what describes a letter")
-        of = max(1, -(-len(whole) // room))
-        for number in range(1, of + 1):
-            part = whole[(number - 1) * room : number * room]
-            chunk = ("chunk", f"{number}/{of}".encode())
+            raise ValueError(
+                f"topic {self.topic} allows {self.largest} bytes per record, too few for the headers of a dead letter"
+            )
+        count = max(1, -(-len(encoded) // room))
+        for number in range(1, count + 1):
+            part = encoded[(number - 1) * room : number * room]
+            chunk = ("chunk", f"{number}/{count}".encode())
             publisher.send(self.topic, part, _chunk_key(change, number), 0, [*headers, chunk])
-        return len(whole)
+        return len(encoded)
 
 
 def _chunk_key(change: Change, number: int) -> bytes:
@@ -99,9 +101,9 @@ def _chunk_key(change: Change, number: int) -> bytes:
 
 
 def change_json(change: Change, item_key: bytes) -> bytes:
-    """Return a change as JSON that loses nothing, not even text that is no Unicode: for what Avro cannot hold.
+    """Return a change as lossless JSON, for what Avro cannot hold, such as text that is not Unicode.
 
-    Images are in DynamoDB's JSON, typed rows by column with binary in base64, decimals and times as text.
+    Images are DynamoDB JSON; typed rows are objects by column, with binary in base64 and decimals and times as text.
     """
     fields: dict[str, Any] = {
         "event_id": change.event_id,
@@ -121,7 +123,7 @@ def change_json(change: Change, item_key: bytes) -> bytes:
         "relayed_at": change.relayed_at,
         "attributes": dict(change.attributes),
     }
-    # ASCII: half a surrogate pair has no bytes in UTF-8, and an escape in JSON.
+    # ASCII, because half a surrogate pair cannot be encoded as UTF-8 but can be escaped in JSON.
     return json.dumps(fields, ensure_ascii=True, separators=(",", ":"), default=_plain).encode()
 
 
@@ -140,4 +142,4 @@ def _plain(value: Any) -> str:
         return f"{value:f}"
     if isinstance(value, datetime):
         return value.isoformat()
-    raise TypeError(f"{value!r} ({type(value).__name__}) has no form in JSON")
+    raise TypeError(f"cannot write {value!r} ({type(value).__name__}) as JSON")

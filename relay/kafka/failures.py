@@ -1,13 +1,13 @@
-"""Which of Kafka's errors pass by themselves.
+"""Which Kafka errors are transient.
 
-``KafkaError.retriable`` speaks of transactional calls only, so for all others the codes are listed here.
+``KafkaError.retriable`` is set for transactional calls only, so the codes of all others are listed here.
 """
 
 from __future__ import annotations
 
 from confluent_kafka import KafkaError
 
-_PASSING = {
+_TRANSIENT = {
     KafkaError._TIMED_OUT,
     KafkaError._TIMED_OUT_QUEUE,
     KafkaError._TRANSPORT,
@@ -29,10 +29,10 @@ _PASSING = {
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
     KafkaError.REBALANCE_IN_PROGRESS,
-    KafkaError._NOENT,  # "no leaders found", of a topic just created
+    KafkaError._NOENT,  # "no leaders found", for a topic that was just created
 }
 
 
-def passes(error: KafkaError) -> bool:
-    """Whether asking again may help: leaders move, brokers restart, new topics are not known everywhere at once."""
-    return error.retriable() or error.code() in _PASSING
+def is_transient(error: KafkaError) -> bool:
+    """Return whether a retry may help: leaders move, brokers restart, and new topics spread slowly."""
+    return error.retriable() or error.code() in _TRANSIENT

@@ -1,4 +1,4 @@
-"""Who is a member of the relay's consumer group, and which checkpoint partitions each owns. Only looks."""
+"""The members of the relay's consumer group and the checkpoint partitions that each owns, seen from outside."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from relay.errors import Unavailable
-from relay.kafka.failures import passes
-from relay.kafka.topics import refresh
+from relay.kafka.failures import is_transient
+from relay.kafka.topics import refresh_metadata
 
 _TRIES = 5
 _REQUEST_TIMEOUT = 5.0
@@ -17,7 +17,7 @@ _REQUEST_TIMEOUT = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A worker. ``host``: its address as the broker sees it. ``partitions``: of the checkpoints topic."""
+    """A worker. ``host``: its address, as the broker sees it. ``partitions``: the checkpoint partitions it owns."""
 
     id: str
     client: str
@@ -26,9 +26,9 @@ class Member:
 
 
 def members(admin: AdminClient, group: str, topic: str) -> list[Member]:
-    """Return the members of ``group``, by their ids; none if there is no such group. Raises ``Unavailable``.
+    """Return the members of ``group``, sorted by id; none if the group does not exist. Raises ``Unavailable``.
 
-    A worker that was killed counts until its session times out.
+    A killed worker remains a member until its session times out.
     """
     for attempt in range(_TRIES):
         try:
@@ -37,9 +37,9 @@ def members(admin: AdminClient, group: str, topic: str) -> list[Member]:
             reason: KafkaError = error.args[0]
             if reason.code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return []
-            if not passes(reason) or attempt == _TRIES - 1:
-                raise Unavailable(f"the consumer group {group} cannot be described: {reason.str()}") from error
-            refresh(admin)
+            if not is_transient(reason) or attempt == _TRIES - 1:
+                raise Unavailable(f"cannot look up the members of consumer group {group}: {reason.str()}") from error
+            refresh_metadata(admin)
         else:
             described = (
                 Member(

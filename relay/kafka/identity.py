@@ -1,7 +1,7 @@
-"""A worker's name towards the broker.
+"""The ``transactional.id`` of a worker.
 
-A restarted worker that has its predecessor's ``transactional.id`` aborts what that one left open, at once
-instead of after the transaction timeout. It is a matter of speed only: correctness rests on the group fence.
+A restarted worker with its predecessor's id aborts the transaction that one left open, at once instead of after the
+transaction timeout. This only saves time: correctness rests on the fence of the group.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _SLOTS = 256
 
 
 def state_directory() -> Path:
-    """Where this machine's relays keep what is theirs alone (``RELAY_STATE`` moves it)."""
+    """Return the folder for local state of the relays on this machine: ``RELAY_STATE``, or one in the home folder."""
     return Path(os.environ.get("RELAY_STATE") or Path.home() / ".local" / "state" / "relay")
 
 
 class Identity:
-    """A slot of this host, held by a file lock that the kernel releases when the process dies."""
+    """A numbered slot of this host, held by a file lock that the kernel releases when the process dies."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -36,11 +36,11 @@ class Identity:
 
     @property
     def transactional_ids(self) -> tuple[str, str]:
-        """The names of the producers that take turns."""
+        """The ids of the two producers that take turns."""
         return self.transactional_id, f"{self.transactional_id}.2"
 
     def renew(self) -> None:
-        """Take a name that nobody else has: another worker fenced this one (the same host name, say)."""
+        """Switch to a random id, because another worker has fenced this one (with the same host name, for example)."""
         self.transactional_id = f"{self.name}-{secrets.token_hex(8)}-0"
 
     def release(self) -> None:
@@ -62,5 +62,5 @@ class Identity:
                 self._lock = lock
                 return slot
         except OSError:
-            return None  # a read-only home: a random name serves, only more slowly after a crash
+            return None  # such as a read-only home folder: a random id works too, but recovers more slowly from a crash
         return None

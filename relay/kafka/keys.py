@@ -1,7 +1,7 @@
-"""Kafka keys and partitions: the bytes by which a change keeps its place.
+"""Kafka keys and partitions.
 
-Nothing here may ever give other bytes for the same key: an item would move to another partition and lose
-its order (I2). The golden files hold all of it.
+The bytes of a key must never change: its items would move to another partition and lose their order (I2). The golden
+files pin them.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ import orjson
 from relay.errors import RelayError
 from relay.table import TableSchema
 
-_REMEMBERED, _LONGEST = 1 << 13, 64  # keys, and bytes of one
+_CACHED_KEYS, _LONGEST_CACHED_KEY = 1 << 13, 64
 _words = [Struct(f"<{count}I").unpack_from for count in range(64)]
 
 
 def murmur2(data: bytes) -> int:
-    """Hash as Kafka's Java client does, as an unsigned 32-bit number."""
+    """Hash as Kafka's Java client does; return an unsigned 32-bit number."""
     size = len(data)
     count = size >> 2
     if size < 12 and count:
-        # Most keys are as short as this: without a loop, and without cutting out the end.
+        # Most keys are this short, so they get a path without a loop and without slicing.
         whole = int.from_bytes(data, "little")
         word = (whole & 0xFFFFFFFF) * 0x5BD1E995 & 0xFFFFFFFF
         value = (0x9747B28C ^ size) * 0x5BD1E995 ^ (word ^ word >> 24) * 0x5BD1E995
@@ -43,7 +43,7 @@ def murmur2(data: bytes) -> int:
         return value ^ value >> 15
     words = _words[count](data) if count < 64 else Struct(f"<{count}I").unpack_from(data)
     value = 0x9747B28C ^ size
-    # The constants are spelled out: as names they cost a fifth of the time.
+    # Named constants would take a fifth longer.
     for word in words:
         word = word * 0x5BD1E995 & 0xFFFFFFFF
         value = (value * 0x5BD1E995 ^ (word ^ word >> 24) * 0x5BD1E995) & 0xFFFFFFFF
@@ -54,12 +54,12 @@ def murmur2(data: bytes) -> int:
 
 
 def partition(hash_bytes: bytes, partitions: int) -> int:
-    """Give the partition Java's default partitioner gives a key of these bytes."""
+    """Return the partition that Java's default partitioner chooses for a key of these bytes."""
     return (murmur2(hash_bytes) & 0x7FFFFFFF) % partitions
 
 
 class Partitioner(dict[bytes, int]):
-    """``partitioner[hash_bytes]`` is `partition`; what was asked for lately is not computed again."""
+    """``partitioner[hash_bytes]`` returns ``partition(hash_bytes, partitions)``, with a cache of recent keys."""
 
     def __init__(self, partitions: int) -> None:
         super().__init__()
@@ -67,18 +67,16 @@ class Partitioner(dict[bytes, int]):
 
     def __missing__(self, hash_bytes: bytes) -> int:
         number = partition(hash_bytes, self._partitions)
-        if len(hash_bytes) <= _LONGEST:  # I11, as the other
-            if len(self) >= _REMEMBERED:
+        if len(hash_bytes) <= _LONGEST_CACHED_KEY:  # I11
+            if len(self) >= _CACHED_KEYS:  # I11
                 self.clear()
             self[hash_bytes] = number
         return number
 
 
 class KeyCodec:
-    """Gives the Kafka key of the items of one table.
-
-    ``mode`` ``hash``: the hash key's canonical bytes. ``item``: the full primary key as JSON.
-    """
+    """Encodes the Kafka keys of one table: in ``mode`` ``hash`` the canonical bytes of the hash key, in ``item`` the
+    full primary key as JSON."""
 
     def __init__(self, table: TableSchema, mode: Literal["hash", "item"]) -> None:
         self._table = table
@@ -90,35 +88,35 @@ class KeyCodec:
         return f"<KeyCodec[{self._table.table}, {self._mode}]>"
 
     def hash_bytes(self, key: Mapping[str, Any]) -> bytes:
-        """Give the bytes that choose the partition: one column as it stands, several each with its length."""
+        """Return the bytes that choose the partition: a single column as is, several each with a length prefix."""
         try:
             if len(self._hash_columns) == 1:
                 name, canonical = self._hash_columns[0]
                 return canonical(key[name])
             parts = [canonical(key[name]) for name, canonical in self._hash_columns]
         except (KeyError, TypeError, ValueError, AttributeError) as fault:
-            raise self._refusal(key, fault) from fault
+            raise self._invalid_key(key, fault) from fault
         return b"".join([len(part).to_bytes(4, "big") + part for part in parts])
 
-    def both(self, key: Mapping[str, Any]) -> tuple[bytes, bytes]:
-        """Give the bytes that choose the partition, and the record key."""
+    def hash_and_record_key(self, key: Mapping[str, Any]) -> tuple[bytes, bytes]:
+        """Return the bytes that choose the partition, and the record key."""
         hash_bytes = self.hash_bytes(key)
         return hash_bytes, hash_bytes if self._mode == "hash" else self.kafka_key(key)
 
     def kafka_key(self, key: Mapping[str, Any]) -> bytes:
-        """Give the record key."""
+        """Return the record key."""
         if self._mode == "hash":
             return self.hash_bytes(key)
         try:
             return orjson.dumps({name: shown(key[name]) for name, shown in self._item_columns})
         except (KeyError, TypeError, ValueError, AttributeError) as fault:
-            raise self._refusal(key, fault) from fault
+            raise self._invalid_key(key, fault) from fault
 
-    def _refusal(self, key: Mapping[str, Any], fault: Exception) -> RelayError:
+    def _invalid_key(self, key: Mapping[str, Any], fault: Exception) -> RelayError:
         columns = ", ".join(f"{column.name} ({column.type})" for column in self._table.key)
         return RelayError(
-            f"{self._table.source}: {dict(key)!r} is not a key of {self._table.table}, whose key columns are"
-            f" {columns}: {fault!r}"
+            f"source {self._table.source}: {dict(key)!r} is not a key of table {self._table.table}, whose key columns "
+            f"are {columns}: {fault!r}"
         )
 
 
@@ -141,7 +139,7 @@ def _sql_bytes(value: Any) -> bytes:
 
 
 def _sql_text(value: Any) -> str:
-    """Print a value as SQL does; times in UTC."""
+    """Return a value as SQL prints it; times are in UTC."""
     if isinstance(value, bool):
         return "1" if value else "0"
     if isinstance(value, int):
@@ -152,7 +150,7 @@ def _sql_text(value: Any) -> str:
         return repr(value)
     if isinstance(value, datetime) and value.tzinfo is not None:
         return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
-    raise TypeError(f"{value!r} has no text form as a key")
+    raise TypeError(f"{value!r} cannot be part of a key")
 
 
 def _item_json(kind: str) -> Callable[[Any], Any]:
@@ -165,13 +163,13 @@ def _item_json(kind: str) -> Callable[[Any], Any]:
     if kind == "string":
         return _text
     if kind in ("int", "long", "boolean"):
-        return _whole
+        return _integer
     return _sql_text
 
 
-def _whole(value: Any) -> int:
+def _integer(value: Any) -> int:
     if not isinstance(value, int):
-        raise TypeError(f"{value!r} is not a whole number")
+        raise TypeError(f"{value!r} is not an integer")
     return value
 
 

@@ -1,7 +1,6 @@
-"""Kafka transactions: records and the checkpoints that cover them become visible together, or not at all (I3).
+"""A transactional Kafka producer: records and the checkpoints that cover them become visible together (I3).
 
-The steps of ``commit`` are where exactly-once is decided; ``probe`` is called between them, so that a process
-can be stopped at each.
+Tests stop a process between any two steps of a transaction through ``probe``.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from relay.errors import NotDrained, RelayError, Unavailable
-from relay.kafka.bounded_call import PatientCaller, Stuck
+from relay.kafka.bounded_call import BoundedCaller, CallTimedOut
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -25,27 +24,27 @@ Probe = Callable[[str], None]
 """Called with ``begin``, ``before_send_offsets``, ``after_send_offsets``, ``before_commit``, ``after_commit``."""
 
 _CALL_TIMEOUT = 2.0
-_GIVE_UP = 120.0
-_STUCK_AFTER = _CALL_TIMEOUT + 2.0
+_RETRY_FOR = 120.0
+_ABANDON_AFTER = _CALL_TIMEOUT + 2.0
 
 
 class Aborted(Exception):
-    """The transaction was aborted; nothing of it is visible. Publish its pages again."""
+    """The transaction was aborted; none of it is visible. Publish its pages again."""
 
 
 class Fenced(Exception):
-    """This producer can do nothing more. Whether its last transaction is visible must be read from Kafka."""
+    """This producer is unusable. Read from Kafka whether its last transaction was committed."""
 
 
 class Abandoned(Fenced):
-    """A call of the client never returned. Another producer with the same ``transactional.id`` ends what it left."""
+    """A client call never returned. Another producer with the same ``transactional.id`` aborts the open transaction."""
 
 
 class Publisher:
-    """One transactional producer. Used by one thread.
+    """A transactional producer. Used by one thread.
 
-    ``stop_by``: returns the time, by the monotonic clock, after which an unreachable broker is not waited for,
-    ``math.inf`` while no stop was asked for.
+    ``stop_by``: returns the monotonic time until which to wait for an unreachable broker; ``math.inf`` while nobody has
+    asked the relay to stop.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class Publisher:
         self._producer = Producer({**client, "transactional.id": transactional_id})
         self._call("init_transactions", lambda: self._producer.init_transactions(_CALL_TIMEOUT))
         self.produce = self._producer.produce
-        self._patiently = PatientCaller(f"{transactional_id}-offsets")
+        self._bounded = BoundedCaller(f"{transactional_id}-offsets")
 
     def __repr__(self) -> str:
         return f"<Publisher[{self.transactional_id}{', open' if self.open else ''}]>"
@@ -81,7 +80,7 @@ class Publisher:
         partition: int,
         headers: list[tuple[str, str | bytes | None]] | None = None,
     ) -> None:
-        """Produce one record in the open transaction, waiting for room. Raises ``Aborted`` or ``Fenced``."""
+        """Produce a record in the open transaction; wait while the queue is full. Raises ``Aborted`` or ``Fenced``."""
         while True:
             try:
                 if headers is None:
@@ -94,33 +93,33 @@ class Publisher:
                 self._check_stop("produce", "its queue is full")
             except KafkaException as error:
                 if error.args[0].code() in (KafkaError._STATE, KafkaError._FATAL):
-                    # The transaction failed in the background; produce says so without any flag, and
-                    # abort() will tell whether it was fatal.
+                    # The transaction failed in the background. This error has no flag; abort() will raise Fenced if the
+                    # failure was fatal.
                     raise Aborted(f"produce: {error.args[0].str()}") from error
-                self._handle("produce", error)
+                self._raise_failure("produce", error)
 
     def commit(self, offsets: list[TopicPartition], metadata: Callable[[], Any]) -> None:
         """Commit the open transaction with the group's ``offsets``. Raises ``Aborted`` or ``Fenced``."""
         self._probe("before_send_offsets")
         send = partial(self._producer.send_offsets_to_transaction, offsets, metadata(), _CALL_TIMEOUT)
         try:
-            self._call("send_offsets", lambda: self._patiently(send, _STUCK_AFTER))
-        except Stuck as error:
+            self._call("send_offsets", lambda: self._bounded(send, _ABANDON_AFTER))
+        except CallTimedOut as error:
             self.open = False
             raise Abandoned(f"send_offsets: {error}") from error
         self._probe("after_send_offsets")
-        self.commit_alone()
+        self.commit_without_offsets()
 
-    def commit_alone(self) -> None:
-        """Commit the open transaction, which has to do with no group. Raises ``Aborted`` or ``Fenced``."""
+    def commit_without_offsets(self) -> None:
+        """Commit the open transaction without offsets of a group. Raises ``Aborted`` or ``Fenced``."""
         self._probe("before_commit")
         self._call("commit", lambda: self._producer.commit_transaction(_CALL_TIMEOUT))
         self.open = False
         self._probe("after_commit")
 
     def close(self) -> None:
-        """End its thread. What is open stays open until the broker or a successor ends it."""
-        self._patiently.close()
+        """End its thread. An open transaction stays open until the broker or a successor aborts it."""
+        self._bounded.close()
 
     def abort(self) -> None:
         """Abort the open transaction, if there is one. Raises ``Fenced``."""
@@ -129,44 +128,45 @@ class Publisher:
         try:
             self._call("abort", lambda: self._producer.abort_transaction(_CALL_TIMEOUT))
         except Aborted as error:
-            raise Fenced(f"{self.transactional_id}: the abort itself failed: {error}") from error
+            raise Fenced(f"{self.transactional_id}: cannot abort the transaction: {error}") from error
         self.open = False
 
     def _call(self, name: str, call: Callable[[], T]) -> T:
-        """Call until it is answered: a timed-out call may have happened, and asking again is safe."""
-        deadline = time.monotonic() + _GIVE_UP
+        """Retry ``call`` until the broker answers. A timed-out call may have taken effect; repeating it is safe."""
+        deadline = time.monotonic() + _RETRY_FOR
         while True:
-            self._producer.poll(0)  # for what librdkafka has to log
+            self._producer.poll(0)  # delivers librdkafka's log lines
             try:
                 return call()
             except KafkaException as error:
                 failure: KafkaError = error.args[0]
                 ended = failure.fatal() or failure.txn_requires_abort()
-                # A timed-out call has no flag of its own.
+                # A timed-out call is not flagged as retriable.
                 if ended or not (failure.retriable() or failure.code() == KafkaError._TIMED_OUT):
-                    self._handle(name, error)
+                    self._raise_failure(name, error)
                 if time.monotonic() > deadline:
                     raise Unavailable(
-                        f"{self.transactional_id}: {name} is not answered by the broker: {failure.str()}"
+                        f"{self.transactional_id}: the broker has not answered {name} for {_RETRY_FOR:.0f} s: "
+                        f"{failure.str()}"
                     ) from error
                 self._check_stop(name, failure.str())
-                log.info("%s: %s: %s, asking again", self.transactional_id, name, failure.str())
+                log.info("%s: %s failed, retrying: %s", self.transactional_id, name, failure.str())
                 time.sleep(0.05)
 
     def _check_stop(self, name: str, reason: str) -> None:
         if time.monotonic() > self._stop_by():
             raise NotDrained(
-                f"{self.transactional_id}: stopped, but {name} is not answered by the broker: {reason}. What was not "
-                "committed is read again at the next start."
+                f"{self.transactional_id}: stopping, but the broker does not answer {name}: {reason}. The next start "
+                "reads again what was not committed"
             )
 
-    def _handle(self, name: str, error: KafkaException) -> None:
+    def _raise_failure(self, name: str, error: KafkaException) -> None:
         failure: KafkaError = error.args[0]
         if failure.code() in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE):
-            # I10: the same records would be refused again, for ever.
+            # I10: the broker would refuse the same records for ever.
             raise RelayError(
-                f"{self.transactional_id}: {name}: {failure.str()}: a topic takes less than when this process "
-                "started, since its max.message.bytes was lowered. Nothing was skipped: start again."
+                f"{self.transactional_id}: {name}: {failure.str()}: the max.message.bytes of a topic was lowered after "
+                "this process started. Nothing was skipped; restart the relay to apply the new limit"
             ) from error
         if failure.fatal():
             raise Fenced(f"{name}: {failure.str()}") from error
@@ -176,5 +176,7 @@ class Publisher:
             KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
             KafkaError.CLUSTER_AUTHORIZATION_FAILED,
         ):
-            raise Unavailable(f"{self.transactional_id}: not allowed to publish: {failure.str()}") from error
+            raise Unavailable(
+                f"{self.transactional_id}: the broker does not allow this user to publish: {failure.str()}"
+            ) from error
         raise RelayError(f"{self.transactional_id}: {name} failed: {failure.str()}") from error

@@ -1,4 +1,4 @@
-"""How the relay's own Kafka clients are set up, from the config."""
+"""The settings of the relay's own Kafka clients, from the config."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from relay.kafka.topics import LARGEST_MESSAGE
 
 _TRANSACTION_TIMEOUT = 10.0
 
-# Else librdkafka writes to stderr itself, in a format of its own. Clients hand over what it says when they are polled.
+# Without it, librdkafka writes to stderr in its own format. Clients deliver its log lines when they are polled.
 _LIBRDKAFKA = logging.getLogger("relay.kafka.librdkafka")
 
 
 PRODUCER: dict[str, Any] = {
-    # A commit waits for none of it: it sends what there is. While much comes, larger batches cost less of everything.
+    # A commit does not wait for it, but flushes. Under load, larger batches cost less.
     "linger.ms": 5,
-    # What a transaction asks for first is refused while a marker of the last one is not written yet.
+    # The broker refuses the first request of a transaction until all markers of the last one are written.
     "retry.backoff.ms": 1,
     "compression.type": "lz4",
     "batch.size": 1 << 20,
@@ -26,14 +26,14 @@ PRODUCER: dict[str, Any] = {
     "queue.buffering.max.kbytes": 128 << 10,  # I11
     "message.max.bytes": LARGEST_MESSAGE,
 }
-"""How the producer is set up, unless ``kafka.producer`` says otherwise."""
+"""The defaults of the producer; ``kafka.producer`` overrides them."""
 
 
 @dataclass(frozen=True)
 class KafkaSettings:
-    """``client``: for consumers and admin clients. ``producer``: for the transactional producer, complete.
+    """``client``: for consumers and admin clients. ``producer``: all settings of the transactional producer.
 
-    ``transaction_timeout``: seconds, from ``kafka.producer``; the group's timeouts follow from it.
+    ``transaction_timeout``: seconds, from ``kafka.producer``; the group's timeouts are derived from it.
     """
 
     name: str
@@ -46,10 +46,10 @@ class KafkaSettings:
     group: str
 
     @classmethod
-    def of(cls, config: Config) -> KafkaSettings:
+    def from_config(cls, config: Config) -> KafkaSettings:
         given = dict(config.kafka.producer)
         timeout = float(given.get("transaction.timeout.ms", _TRANSACTION_TIMEOUT * 1000)) / 1000
-        # A commit is several small requests in a row: Nagle's algorithm would make each wait for an acknowledgement.
+        # A commit is several small requests in a row, and Nagle's algorithm would delay each of them.
         client = {"socket.nagle.disable": True, **config.client("relay"), "logger": _LIBRDKAFKA}
         producer = {
             **client,

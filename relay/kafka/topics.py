@@ -1,7 +1,7 @@
-"""Which topics the relay needs and how each has to be set up.
+"""The topics that the relay requires, and their settings.
 
-``survey`` only looks, for ``relay check``; ``ensure`` creates what is missing. A topic that exists is never
-altered: where it would break an invariant, it is refused.
+``survey`` inspects them, for ``relay check``; ``create_missing`` also creates those that are missing. The relay never
+alters an existing topic: it refuses one that would break an invariant.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from confluent_kafka.cimpl import NewTopic
 
 from relay.config import Config
 from relay.errors import ConfigError, Unavailable
-from relay.kafka.failures import passes
+from relay.kafka.failures import is_transient
 
 CHECKPOINT_PARTITIONS = 64
-"""Fixed: a checkpoint's partition is a hash of its key, and decides which worker owns the shard."""
+"""Fixed: the partition of a checkpoint is a hash of its key, and decides which worker owns the shard."""
 
 LARGEST_MESSAGE = 8 << 20
-"""Bytes. Two images of a 400 KB item, each as typed JSON with its escapes, with room to spare."""
+"""Bytes: enough for two images of a 400 KB item as typed JSON with escapes."""
 
-# librdkafka would write its own account of every failed connection to stderr; ours says it once.
-SILENT = logging.getLogger("relay.kafka.client")
-SILENT.addHandler(logging.NullHandler())
-SILENT.propagate = False
+# Without it, librdkafka reports every failed connection on stderr; our error reports it once.
+SILENT_LOG = logging.getLogger("relay.kafka.client")
+SILENT_LOG.addHandler(logging.NullHandler())
+SILENT_LOG.propagate = False
 
-# The way to another number, in full in README.md beside this file.
+# README.md beside this file has the details.
 _REPARTITION = (
-    "keep `kafka.partitions: {count}`, or move to a new topic in order: stop the relay, let every consumer read the "
-    'old topic to its end, set another `topics` template (such as "{{name}}.{{table}}.2") beside the new number, start '
-    "again, and start the consumers with new checkpoints (relay/kafka/README.md, Another number of partitions)"
+    "keep `kafka.partitions: {count}`, or move to a new topic: stop the relay, let every consumer read the old topic "
+    'to its end, set another `topics` template (such as "{{name}}.{{table}}.2") along with the new number, restart the '
+    "relay, and start the consumers with new checkpoints (relay/kafka/README.md, Changing the number of partitions)"
 )
 
 Partition = tuple[str, int]
-"""A topic and a number."""
+"""A topic and a partition number."""
 
-# What a broker or client answers that has not heard of a new topic's leaders yet.
-_NOT_HEARD_OF = {KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError._UNKNOWN_TOPIC}
-# What a broker says, or we say of it, that more patience does not help with.
+# Errors of a broker or client that does not know the leaders of a new topic yet.
+_LEADER_UNKNOWN = {KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError._UNKNOWN_TOPIC}
+# Errors that waiting does not fix.
 _REFUSALS = {KafkaError._AUTHENTICATION, KafkaError._SSL}
 _CONNECT_TIMEOUT = 10.0
-# Where every broker refuses to be connected to, waiting longer seldom helps.
+# The timeout when every broker refuses connections: waiting longer seldom helps.
 _DOWN_TIMEOUT = 3.0
 _REQUEST_TIMEOUT = 15.0
 _CREATE_TIMEOUT = 30.0
@@ -59,37 +59,37 @@ _CREATE_TIMEOUT = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic the relay needs. ``why``: what hangs on its partition count."""
+    """A required topic. ``why``: the reason for its number of partitions."""
 
     name: str
     partitions: int
     why: str
     settings: Mapping[str, str] = field(default_factory=dict)
     compacted: bool = False
-    # Is there a way to another number of partitions?
+    # Whether a relay can move to a new topic with another number of partitions.
     repartitionable: bool = False
-    # May it be compacted? A topic of changes keyed by the hash key alone would lose other items' changes.
+    # Whether it may be compacted. Compaction by hash key would drop changes of other items with the same hash key.
     compactable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class FoundTopic:
-    """What there is of a needed topic. ``problem``: why it cannot serve, empty if it can or is missing.
+    """A required topic as the broker has it. ``problem``: why the relay cannot use it, empty if it can or is missing.
 
-    ``hint``: what might be better about it, for ``relay check`` alone.
+    ``hint``: what could be improved, shown by ``relay check`` only.
     """
 
     topic: Topic
     exists: bool
     problem: str = ""
     hint: str = ""
-    # Bytes; None while there is no topic.
+    # Bytes; None if the topic is missing.
     largest_message: int | None = None
     compacted: bool = False
 
 
-def needed(config: Config, tables: Iterable[str]) -> list[Topic]:
-    """Return every topic that relaying ``tables`` needs."""
+def required(config: Config, tables: Iterable[str]) -> list[Topic]:
+    """Return every topic required to relay ``tables``."""
     large = {"max.message.bytes": str(LARGEST_MESSAGE)}
     compact = {"cleanup.policy": "compact"}
     forever = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
@@ -98,14 +98,14 @@ def needed(config: Config, tables: Iterable[str]) -> list[Topic]:
         Topic(
             config.topic(table),
             config.kafka.partitions,
-            "the changes of a key stay in order only while they all go to one partition",  # I2
+            "the changes of a key stay in order only while they go to the same partition",  # I2
             large,
             repartitionable=True,
             compactable=table in by_item,
         )
         for table in tables
     ]
-    # One topic may take several tables; it is asked for once.
+    # Several tables may share a topic.
     unique = {topic.name: topic for topic in topics}
     return [
         *unique.values(),
@@ -123,7 +123,7 @@ def needed(config: Config, tables: Iterable[str]) -> list[Topic]:
             config.internal("dead_letters"),
             1,
             "dead letters are read as one list",
-            {**large, **forever},  # I1: what is in there is nowhere else
+            {**large, **forever},  # I1: a dead letter is the only copy of its change
             compactable=False,
         ),
     ]
@@ -132,29 +132,29 @@ def needed(config: Config, tables: Iterable[str]) -> list[Topic]:
 def connect(config: Config, timeout: float = _CONNECT_TIMEOUT) -> AdminClient:
     """Return an admin client that has reached a broker within ``timeout`` seconds.
 
-    Raises ``Unavailable`` naming the brokers and why none answered; ``ConfigError`` for a setting in
-    ``kafka.producer`` that librdkafka does not know.
+    Raises ``Unavailable`` with the brokers and why none answered; ``ConfigError`` for a setting in ``kafka.producer``
+    that librdkafka does not accept.
     """
     reasons: list[KafkaError] = []
     try:
-        # A client without brokers connects to nothing: it only checks the settings.
-        Producer(dict(config.kafka.producer), logger=SILENT)
+        # A client without brokers connects to nothing; it only validates the settings.
+        Producer(dict(config.kafka.producer), logger=SILENT_LOG)
         settings: dict[str, Any] = {**config.client("admin"), "error_cb": reasons.append}
-        admin = AdminClient(settings, logger=SILENT)
+        admin = AdminClient(settings, logger=SILENT_LOG)
     except (KafkaException, TypeError, ValueError) as error:
-        raise ConfigError(f"kafka.producer: {_text(error)}") from error
+        raise ConfigError(f"kafka.producer: {_error_text(error)}") from error
     _metadata(admin, config, timeout, reasons)
     return admin
 
 
-def existing(admin: AdminClient, config: Config) -> dict[str, TopicMetadata]:
-    """Return all topics there are. ``Unavailable`` if no broker answers."""
+def list_topics(admin: AdminClient, config: Config) -> dict[str, TopicMetadata]:
+    """Return all topics of the cluster. Raises ``Unavailable`` if no broker answers."""
     return _metadata(admin, config, _CONNECT_TIMEOUT, []).topics
 
 
 def survey(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[FoundTopic]:
-    """Look at every topic that relaying ``tables`` needs. ``Unavailable`` if a broker does not answer."""
-    topics = needed(config, tables)
+    """Inspect every topic required to relay ``tables``. Raises ``Unavailable`` if no broker answers."""
+    topics = required(config, tables)
     cluster = _metadata(admin, config, _CONNECT_TIMEOUT, [])
     there = cluster.topics
     settings = _settings(admin, config, [topic.name for topic in topics if topic.name in there])
@@ -173,12 +173,12 @@ def survey(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[Fo
     ]
 
 
-def ensure(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[FoundTopic]:
-    """Create the topics that are missing, and wait until they can be written to. Return them all.
+def create_missing(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[FoundTopic]:
+    """Create the missing topics and wait until they have leaders. Return all required topics.
 
-    Raises ``Unavailable`` when one that exists cannot serve, or one cannot be created.
+    Raises ``Unavailable`` if an existing topic cannot be used, or one cannot be created.
     """
-    found = _serving(admin, config, tables)
+    found = _require_usable(admin, config, tables)
     missing = [each.topic for each in found if not each.exists]
     if not missing:
         return found
@@ -191,16 +191,16 @@ def ensure(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[Fo
         try:
             future.result(_CREATE_TIMEOUT)
         except KafkaException as error:
-            # Another worker was faster. What it made is looked at below.
+            # Another worker may have created it; the survey below checks it.
             if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise Unavailable(f"the topic {name!r} cannot be created: {_text(error)}") from error
+                raise Unavailable(f"cannot create topic {name!r}: {_error_text(error)}") from error
     # Creating returns before the new partitions have leaders.
-    bounds(admin, [(topic.name, number) for topic in missing for number in range(topic.partitions)])
-    return _serving(admin, config, tables)
+    offset_bounds(admin, [(topic.name, number) for topic in missing for number in range(topic.partitions)])
+    return _require_usable(admin, config, tables)
 
 
-def _serving(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[FoundTopic]:
-    """Return the survey. Raises ``Unavailable`` with every problem in it."""
+def _require_usable(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[FoundTopic]:
+    """Return the survey. Raises ``Unavailable`` with all of its problems."""
     found = survey(admin, config, tables)
     if problems := [topic.problem for topic in found if topic.problem]:
         raise Unavailable("\n".join(problems))
@@ -212,26 +212,28 @@ def _problem(topic: Topic, found: TopicMetadata, settings: Mapping[str, str]) ->
     policy = settings.get("cleanup.policy", "")
     policies = set(policy.split(","))
     if count != topic.partitions:
-        return f"the topic {topic.name!r} has {partition_count(count)} and needs {topic.partitions}: {topic.why}; " + (
-            _REPARTITION.format(count=count) if topic.repartitionable else "choose another `name`, or delete it"
+        return f"topic {topic.name!r} has {partitions_text(count)} but needs {topic.partitions}: {topic.why}; " + (
+            _REPARTITION.format(count=count)
+            if topic.repartitionable
+            else "choose another `name`, or delete the topic if it is empty"
         )
     replicas, in_sync = _replicas(found, settings)
     if replicas < in_sync:
-        # I1: what is published has to be confirmed by that many.
+        # I1: so many replicas must confirm a write.
         return (
-            f"the topic {topic.name!r} has min.insync.replicas={in_sync} and a replication factor of {replicas}: "
-            "nothing can be written to it"
+            f"nothing can be written to topic {topic.name!r}: it has min.insync.replicas={in_sync} but a replication "
+            f"factor of {replicas}; add replicas or lower min.insync.replicas"
         )
     if topic.compacted and policies != {"compact"}:
         return (
-            f"the topic {topic.name!r} has cleanup.policy={policy} and needs compact: "
-            "Kafka would delete what is still needed"
+            f"topic {topic.name!r} has cleanup.policy={policy} but needs compact: "
+            "Kafka would delete records that the relay still needs"
         )
     if not topic.compactable and "compact" in policies:
         # I1
         return (
-            f"the topic {topic.name!r} has cleanup.policy={policy} and needs delete: "
-            "Kafka would delete all but the last record of a key"
+            f"topic {topic.name!r} has cleanup.policy={policy} but needs delete: "
+            "Kafka would delete all but the last record of each key"
         )
     return ""
 
@@ -243,15 +245,15 @@ def _replicas(found: TopicMetadata, settings: Mapping[str, str]) -> tuple[int, i
 
 
 def replication_hint(replicas: int, in_sync: int, brokers: int) -> str:
-    """Say what the loss of one broker would cost, empty if nothing or if there is only one."""
+    """Return what the loss of one broker would cost; empty if nothing, or if there is only one broker."""
     if brokers > 1 and replicas == 1:
-        return f"one replica on {brokers} brokers: a broker that is lost takes changes with it; 3 are usual"
+        return f"1 replica on {brokers} brokers: losing one broker would lose changes; use 3 replicas"
     if replicas > 1 and in_sync == 1:
-        return "min.insync.replicas=1: a change that one broker alone has confirmed is lost with it; 2 is usual"
+        return "min.insync.replicas=1: losing one broker could lose changes that only it has confirmed; use 2"
     return ""
 
 
-def partition_count(count: int) -> str:
+def partitions_text(count: int) -> str:
     return f"{count} partition{'' if count == 1 else 's'}"
 
 
@@ -262,33 +264,31 @@ def _metadata(admin: AdminClient, config: Config, timeout: float, reasons: list[
         try:
             return admin.list_topics(timeout=step)
         except KafkaException as error:
-            # What goes wrong between the client and the brokers is only told to its callback.
+            # Only the callback learns about connection errors.
             admin.poll(0)
             down = any(reason.code() == KafkaError._ALL_BROKERS_DOWN for reason in reasons)
             left = begun + (min(timeout, _DOWN_TIMEOUT) if down else timeout) - time.monotonic()
             if left <= 0 or any(reason.code() in _REFUSALS for reason in reasons):
-                raise Unavailable(
-                    f"no Kafka broker answers at {config.kafka.bootstrap_servers}: {_reason(error, reasons, config)}"
-                ) from error
-            # A broker that may only be slow is given all the time there is for one answer.
+                reason = _connection_failure(error, reasons, config)
+                raise Unavailable(f"no Kafka broker answers at {config.kafka.bootstrap_servers}: {reason}") from error
+            # A slow broker gets all the remaining time for one answer.
             step = min(1.0, left) if down else left
             time.sleep(0.1)
 
 
-def _reason(error: KafkaException, reasons: list[KafkaError], config: Config) -> str:
-    """Return the most telling of the errors the client met: "broker transport failure" says nothing."""
-    ignored = {KafkaError._ALL_BROKERS_DOWN}
-    told = [reason for reason in reasons if reason.code() not in ignored]
-    if reasons and not told:
-        # Of a connection that was made and then closed the callback is told nothing.
+def _connection_failure(error: KafkaException, reasons: list[KafkaError], config: Config) -> str:
+    """Return the most specific of the client's errors: "broker transport failure" explains nothing."""
+    specific = [reason for reason in reasons if reason.code() != KafkaError._ALL_BROKERS_DOWN]
+    if reasons and not specific:
+        # The callback gets no error for a connection that was accepted and then closed.
         protocol = config.kafka.producer.get("security.protocol", "plaintext")
         return (
-            "it closes the connection at once, as brokers do that want another `security.protocol` than "
-            f"{protocol}, which `kafka.producer` can set"
+            "it closes the connection at once; it probably requires another `security.protocol` than "
+            f"{protocol}: set it in `kafka.producer`"
         )
-    refused = [reason for reason in told if reason.code() != KafkaError._TRANSPORT]
-    chosen = (refused or told)[-1:]
-    return chosen[0].str() if chosen else _text(error)
+    refused = [reason for reason in specific if reason.code() != KafkaError._TRANSPORT]
+    chosen = (refused or specific)[-1:]
+    return chosen[0].str() if chosen else _error_text(error)
 
 
 def _settings(admin: AdminClient, config: Config, names: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -302,17 +302,17 @@ def _settings(admin: AdminClient, config: Config, names: Sequence[str]) -> dict[
             entries = future.result(_REQUEST_TIMEOUT + 5)
         except KafkaException as error:
             raise Unavailable(
-                f"the settings of the topic {resource.name!r} cannot be read (the relay needs the right "
-                f"DescribeConfigs): {_text(error)}"
+                f"cannot read the settings of topic {resource.name!r} (with ACLs, the relay needs DescribeConfigs on "
+                f"it): {_error_text(error)}"
             ) from error
         found[resource.name] = {name: entry.value for name, entry in entries.items()}
     return found
 
 
-def bounds(
+def offset_bounds(
     admin: AdminClient, partitions: Iterable[Partition], timeout: float = _CREATE_TIMEOUT
 ) -> dict[Partition, tuple[int, int]]:
-    """Return the first offset and the end of every partition, as a read_committed reader finds them.
+    """Return the first and the end offset of every partition for a read_committed reader.
 
     Waits up to ``timeout`` seconds for partitions that have no leader yet. Raises ``Unavailable``.
     """
@@ -327,38 +327,42 @@ def _offsets(
     admin: AdminClient, partitions: Sequence[Partition], spec: OffsetSpec, deadline: float
 ) -> dict[Partition, int]:
     found: dict[Partition, int] = {}
-    patience = 1.0
+    timeout = 1.0
     while missing := [partition for partition in partitions if partition not in found]:
         answers = admin.list_offsets(
             {TopicPartition(*partition): spec for partition in missing},
             isolation_level=IsolationLevel.READ_COMMITTED,
-            request_timeout=patience,
+            request_timeout=timeout,
         )
-        patience = min(2 * patience, _REQUEST_TIMEOUT)
+        timeout = min(2 * timeout, _REQUEST_TIMEOUT)
         for asked, future in answers.items():
             try:
                 offset = future.result(_REQUEST_TIMEOUT + 5).offset
                 if offset >= 0:
                     found[asked.topic, asked.partition] = offset
-                elif time.monotonic() > deadline:  # a request that timed out is answered -1001, without an error
-                    raise Unavailable(f"{asked.topic}[{asked.partition}] cannot be read: no answer in time")
+                elif time.monotonic() > deadline:  # a timed-out request gives offset -1001 without an error
+                    raise Unavailable(
+                        f"cannot look up the offsets of {asked.topic}[{asked.partition}]: no answer in time"
+                    )
             except KafkaException as error:
                 reason: KafkaError = error.args[0]
-                settling = passes(reason) or reason.code() in _NOT_HEARD_OF
-                if not settling or time.monotonic() > deadline:
-                    raise Unavailable(f"{asked.topic}[{asked.partition}] cannot be read: {_text(error)}") from error
+                retriable = is_transient(reason) or reason.code() in _LEADER_UNKNOWN
+                if not retriable or time.monotonic() > deadline:
+                    raise Unavailable(
+                        f"cannot look up the offsets of {asked.topic}[{asked.partition}]: {_error_text(error)}"
+                    ) from error
         if len(found) < len(partitions):
-            refresh(admin)
+            refresh_metadata(admin)
             time.sleep(0.1)
     return found
 
 
-def refresh(admin: AdminClient) -> None:
-    """Make the client ask for all topics. One that asked for a topic before it was there never finds its leaders."""
-    with suppress(KafkaException):  # whoever asks again will say that nobody answers
+def refresh_metadata(admin: AdminClient) -> None:
+    """Make the client fetch all topics. One that asked for a topic before it existed never learns its leaders."""
+    with suppress(KafkaException):  # the caller's retry reports that no broker answers
         admin.list_topics(timeout=5.0)
 
 
-def _text(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     inner: Any = error.args[0] if error.args else error
     return inner.str() if isinstance(inner, KafkaError) else str(inner)

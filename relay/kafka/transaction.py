@@ -1,4 +1,4 @@
-"""Records and the checkpoints that cover them, gathered into one Kafka transaction after another."""
+"""Gathers records and the checkpoints that cover them into one Kafka transaction after another."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import partition_of
 from relay.kafka.publisher import Publisher
 
-LONGEST = 0.1
-"""Seconds for which a transaction stays open while more work keeps coming, if commits are quick."""
+LONGEST_OPEN = 0.1
+"""Seconds for which a transaction stays open while more changes arrive, if commits are quick."""
 
-LARGEST = 32 << 20
-"""Bytes of values after which a transaction is committed (I11: what is in it is kept, in case it is aborted)."""
+LARGEST_TRANSACTION = 32 << 20
+"""Bytes of values at which a transaction is committed (I11: they are kept in memory in case it is aborted)."""
 
-GATHERED = 0.03
-"""Seconds after the last commit for which a transaction is kept open for more to come, while much comes."""
+GATHER_FOR = 0.03
+"""Seconds after the last commit for which a transaction stays open under load, to gather more changes."""
 
-LATE = 2.0
-"""Seconds after which a change is late: it may as well wait for others until the transaction is a long one."""
+LATE_AFTER = 2.0
+"""Seconds after which a change is late: the relay is catching up, so it may wait until the transaction is long."""
 
-_MUCH = 2 << 20  # bytes of values a second: with as many, commits would cost more than what they commit
-_COMMITS = 0.05  # the share of the time that commits may take while work keeps coming
+_HIGH_LOAD = 2 << 20  # bytes of values per second above which small commits would cost more than the changes
+_COMMIT_SHARE = 0.05  # of the time, at most, while changes keep arriving
 _LONGEST_EVER = 1.0
 
 
 class OpenTransaction:
-    """The transaction being filled; it begins with the first record and is reused after its end.
+    """The current transaction. It begins with its first record; after a commit or abort the object is reused.
 
-    ``publishers``: take turns, each after the commit of the one before it. The broker refuses the next transaction of
-    a producer until all markers of its last one are written, and librdkafka then waits for 20 ms to ask again; under
-    another name it can begin at once. ``clock``: seconds that never go back.
+    ``publishers``: take turns, one per transaction. The broker refuses the next transaction of a producer until all
+    markers of its last one are written, and librdkafka then retries after 20 ms; another producer can begin at once.
+    ``clock``: monotonic seconds.
     """
 
     def __init__(
@@ -48,20 +48,20 @@ class OpenTransaction:
         self.group = group
         self.checkpoints = checkpoints
         self.size = 0
-        # Seconds since the last change in it was committed at its source.
+        # Seconds since its newest change was committed at the source.
         self.lag = 0.0
         self._begun = 0.0
-        # What the last commit took, in seconds.
+        # Seconds that the last commit took.
         self._commit_took = 0.0
         self._committed_at = 0.0
-        # The newest checkpoint per key; None prunes. Sent at the end, so once for each shard.
+        # The newest checkpoint per key, None to remove it. Sent with the commit, so once per shard.
         self._records: dict[bytes, bytes | None] = {}
-        # Partitions of checkpoints, of which none was written, that have to be owned all the same.
-        self._fenced: set[int] = set()
+        # Checkpoint partitions that must be owned although no record is written to them.
+        self._required: set[int] = set()
 
     @property
     def publisher(self) -> Publisher:
-        """Whose turn it is: of the open transaction, or of the next."""
+        """The publisher of the open transaction, or of the next."""
         return self._publishers[self._turn]
 
     @property
@@ -75,66 +75,66 @@ class OpenTransaction:
 
     @property
     def is_long(self) -> bool:
-        """Whether it is to be committed though more work waits."""
-        return self.age >= self._longest or self.size >= LARGEST
+        """Whether it must be committed although more changes wait."""
+        return self.age >= self._longest or self.size >= LARGEST_TRANSACTION
 
     @property
     def _longest(self) -> float:
-        return min(_LONGEST_EVER, max(LONGEST, self._commit_took / _COMMITS))
+        return min(_LONGEST_EVER, max(LONGEST_OPEN, self._commit_took / _COMMIT_SHARE))
 
     @property
     def linger(self) -> float:
-        """Seconds that it is still kept open though nothing more waits: none, unless much comes."""
+        """Seconds for which to keep it open although no change waits: 0 unless the load is high."""
         since = self.clock() - self._committed_at
-        # What waited for the last commit to end has come in the time that it took.
-        if self.size < _MUCH * (since + self._commit_took):
+        # The changes that waited for the last commit arrived while it ran.
+        if self.size < _HIGH_LOAD * (since + self._commit_took):
             return 0.0
-        return max(0.0, self._longest - self.age if self.lag > LATE else GATHERED - since)
+        return max(0.0, self._longest - self.age if self.lag > LATE_AFTER else GATHER_FOR - since)
 
     def begin(self) -> None:
-        """Begin, unless it is open. Raises ``Aborted`` or ``Fenced``, as all that follows."""
+        """Begin, unless it is open. Raises ``Aborted`` or ``Fenced``, as do ``record`` and ``commit``."""
         if not self.open:
             self.publisher.begin()
             self._begun = self.clock()
 
     def record(self, key: bytes, value: bytes | None) -> None:
-        """Write a checkpoint or plan record."""
+        """Add a checkpoint or plan record; None removes it."""
         self.begin()
         self._records[key] = value
 
-    def fence(self, key: bytes) -> None:
-        """Let the transaction commit only while the partition of ``key`` is owned."""
-        self._fenced.add(partition_of(key))
+    def require_owned(self, key: bytes) -> None:
+        """Let the transaction commit only while this worker owns the checkpoint partition of ``key``."""
+        self._required.add(partition_of(key))
 
     def commit(self) -> set[int]:
-        """Commit, and return the checkpoint partitions written. Raises ``NotAMember`` too."""
+        """Commit; return the checkpoint partitions written. Also raises ``NotAMember``."""
         if not self.open:
             return set()
         begun = self.clock()
         partitions = {partition_of(key) for key in self._records}
         for key, value in self._records.items():
             self.publisher.send(self.checkpoints, value, key, partition_of(key))
-        # I3, I4: the offsets of exactly the partitions written tie the transaction to their ownership.
-        self.publisher.commit(self.group.offsets(partitions | self._fenced), self.group.metadata)
+        # I3, I4: the offsets of exactly these partitions tie the commit to their ownership.
+        self.publisher.commit(self.group.offsets(partitions | self._required), self.group.metadata)
         self._committed_at = self.clock()
         self._commit_took = self._committed_at - begun
-        # I2: only now, when it is decided that what was sent is visible before whatever comes next.
+        # I2: the other publisher may send only now that these records are committed before its own.
         self._turn = (self._turn + 1) % len(self._publishers)
-        self._forget()
+        self._reset()
         return partitions
 
     def abort(self) -> None:
-        """Abort, so that nothing of it is ever visible. Raises ``Fenced``."""
+        """Abort, so that none of its records ever becomes visible. Raises ``Fenced``."""
         self.publisher.abort()
-        self._forget()
+        self._reset()
 
     def close(self) -> None:
-        """End the publishers. What is open stays open until the broker or a successor ends it."""
+        """End the publishers. An open transaction stays open until the broker or a successor aborts it."""
         for publisher in self._publishers:
             publisher.close()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._records.clear()
-        self._fenced.clear()
+        self._required.clear()
         self.size = 0
         self.lag = 0.0

@@ -96,7 +96,7 @@ def _kafka(config: Config) -> list[Finding]:
 def _topic(found: topics.FoundTopic) -> Finding:
     topic = found.topic
     name = f"topic {topic.name}"
-    count = topics.partition_count(topic.partitions)
+    count = topics.partitions_text(topic.partitions)
     if found.problem:
         return Finding(name, found.problem, Unavailable.exit_code)
     if not found.exists:

@@ -24,8 +24,8 @@ from relay.avro.registry import open_schemas
 from relay.config import Config
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
-from relay.kafka.committed import committed
-from relay.kafka.dead_letters import REDRIVEN
+from relay.kafka.committed import read_committed
+from relay.kafka.dead_letters import REDRIVEN_SUFFIX
 from relay.kafka.limits import Headers, Limits, record_size
 from relay.kafka.publisher import Aborted, Fenced, Publisher
 from relay.kafka.settings import KafkaSettings
@@ -142,8 +142,8 @@ class Letters:
         """
         found = topics.survey(self._admin, self.config, list(self.tables.values()))
         places = {each.topic.name: each for each in found if each.exists and each.topic.name in self.tables}
-        settings = KafkaSettings.of(self.config)
-        limits = Limits.of([each for each in found if each.exists], settings.producer)
+        settings = KafkaSettings.from_config(self.config)
+        limits = Limits.from_topics([each for each in found if each.exists], settings.producer)
         problems: list[str] = []
         publisher = None
         for letter in letters:
@@ -171,8 +171,8 @@ class Letters:
         try:
             publisher.begin()
             publisher.send(letter.topic, value, key, letter.partition, headers)
-            publisher.send(self._topic, b"", letter.id.encode() + REDRIVEN, 0, [("consumer", _RELAY.encode())])
-            publisher.commit_alone()
+            publisher.send(self._topic, b"", letter.id.encode() + REDRIVEN_SUFFIX, 0, [("consumer", _RELAY.encode())])
+            publisher.commit_without_offsets()
         except (Aborted, Fenced) as error:
             raise Unavailable(f"dead letter {letter.id} was not sent again: {error}") from error
         except RelayError:
@@ -203,8 +203,8 @@ class Letters:
 
     def _take(self, message: Message) -> None:
         name = (_key(message) or b"").decode("utf-8", "replace")
-        if name.endswith(REDRIVEN.decode()):
-            if letter := self._letters.get(name.removesuffix(REDRIVEN.decode())):
+        if name.endswith(REDRIVEN_SUFFIX.decode()):
+            if letter := self._letters.get(name.removesuffix(REDRIVEN_SUFFIX.decode())):
                 letter.redriven = True
             return
         headers = {header: text for header, text in _headers(message) if isinstance(text, bytes)}
@@ -233,14 +233,14 @@ class Letters:
         letter.chunks[number] = (at, len(message.value() or b""))
 
     def _require(self, topic: str) -> None:
-        if topic not in topics.existing(self._admin, self.config):
+        if topic not in topics.list_topics(self._admin, self.config):
             raise Unavailable(
                 f"there is no topic {topic!r} at {self.config.kafka.bootstrap_servers} yet: `relay run` creates it"
             )
 
     def _record(self, topic: str, partition: int, offset: int) -> Message | None:
         """Return one record, None if it is not there (any more)."""
-        begin, end = topics.bounds(self._admin, [(topic, partition)])[topic, partition]
+        begin, end = topics.offset_bounds(self._admin, [(topic, partition)])[topic, partition]
         if not begin <= offset < end:
             return None
         with contextlib.closing(self._records((topic, partition), offset, offset + 1)) as records:
@@ -250,9 +250,9 @@ class Letters:
     def _records(
         self, where: topics.Partition, begin: int | None = None, end: int | None = None
     ) -> Generator[Message, None, None]:
-        first, last = topics.bounds(self._admin, [where])[where]
+        first, last = topics.offset_bounds(self._admin, [where])[where]
         ends = {where: (first if begin is None else begin, last if end is None else end)}
-        return committed(self.config, ends, lambda: None, from_beginning=True, exit_at_end=True)
+        return read_committed(self.config, ends, lambda: None, from_beginning=True, exit_at_end=True)
 
 
 def _key(message: Message) -> bytes | None:

@@ -17,8 +17,8 @@ from relay.engine import gap_decisions
 from relay.engine.gap_decisions import Decision, PendingGap
 from relay.errors import ConfigError
 from relay.kafka import topics
-from relay.kafka.checkpoints import CheckpointView, read_whole
-from relay.kafka.committed import everything
+from relay.kafka.checkpoints import CheckpointView, read_checkpoints
+from relay.kafka.committed import read_all_committed
 from relay.kafka.settings import KafkaSettings
 
 
@@ -54,12 +54,12 @@ class ListedGap:
 def found_gaps(admin: AdminClient, config: Config) -> list[ListedGap]:
     """Return every loss, those that wait first. Raises ``Unavailable``."""
     published: dict[str, ListedGap] = {}
-    for message in everything(admin, config, config.internal("gaps")):
+    for message in read_all_committed(admin, config, config.internal("gaps")):
         gap = orjson.loads(message.value() or b"")
         published[gap["id"]] = ListedGap(gap, GapState.PUBLISHED)
     waiting = []
-    if config.internal("checkpoints") in topics.existing(admin, config):
-        with closing(read_whole(config.kafka.client(), config.internal("checkpoints"))) as view:
+    if config.internal("checkpoints") in topics.list_topics(admin, config):
+        with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
             for loss in _losses(view, config):
                 # Published and not yet removed by the worker that looks after it.
                 if loss.id not in published:
@@ -85,11 +85,11 @@ def accept(config: Config, gap_id: str, decision: Decision) -> ListedGap:
     entry = next(source for source in config.sources if source.name == chosen.source)
     if decision is Decision.RESNAPSHOT and not entry.has_snapshots:
         raise ConfigError(f"source {entry.name} of type {entry.type} cannot read its table again: accept with `skip`")
-    with closing(read_whole(config.kafka.client(), config.internal("checkpoints"))) as view:
+    with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
         loss = next((loss for loss in _losses(view, config) if loss.id == gap_id), None)
     if loss is None:
         raise ConfigError(f"gap {gap_id} was published just now: there is nothing left to decide")
-    gap_decisions.write(KafkaSettings.of(config), replace(loss, decision=decision, updated_at=time.time()))
+    gap_decisions.write(KafkaSettings.from_config(config), replace(loss, decision=decision, updated_at=time.time()))
     return ListedGap(loss.gap, GapState.ACCEPTED, decision)
 
 

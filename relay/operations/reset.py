@@ -19,7 +19,7 @@ from relay.engine.snapshots import records_of as snapshots_of
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
-from relay.kafka.checkpoints import CheckpointView, read_whole
+from relay.kafka.checkpoints import CheckpointView, read_checkpoints
 from relay.kafka.group import members
 from relay.kafka.identity import Identity
 from relay.kafka.publisher import Abandoned, Aborted, Fenced, Publisher
@@ -46,9 +46,9 @@ class Reset:
 def look(config: Config, name: str, to: str) -> Reset:
     """Return what a reset would do now, and do nothing. Raises as ``reset``, except for running workers."""
     entry = _moved(config, name, to)
-    settings = KafkaSettings.of(config)
+    settings = KafkaSettings.from_config(config)
     workers = _workers(config, settings)
-    with closing(read_whole(settings.client, settings.checkpoints)) as view:
+    with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
         return _decide(config, entry, view, workers)
 
 
@@ -59,7 +59,7 @@ def reset(config: Config, name: str, to: str) -> Reset:
     nothing was read yet; ``Unavailable``. What raises has changed nothing, unless it says so.
     """
     entry = _moved(config, name, to)
-    settings = KafkaSettings.of(config)
+    settings = KafkaSettings.from_config(config)
     if workers := _workers(config, settings):
         raise RelayError(
             f"{len(workers)} workers of {config.name} run: stop them first ({', '.join(workers)}). "
@@ -106,7 +106,7 @@ def _moved(config: Config, name: str, to: str) -> SourceConfig:
 
 def _workers(config: Config, settings: KafkaSettings) -> tuple[str, ...]:
     admin = topics.connect(config)
-    if settings.checkpoints not in topics.existing(admin, config):
+    if settings.checkpoints not in topics.list_topics(admin, config):
         raise RelayError(f"{config.name} has not run yet, so there is nothing to reset: `start` says where it begins")
     return tuple(f"{m.client} at {m.host}" for m in members(admin, settings.group, settings.checkpoints))
 

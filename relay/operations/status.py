@@ -19,7 +19,7 @@ from relay.engine.progress import resume_timestamp
 from relay.engine.snapshots import CONTROL, records_of
 from relay.errors import ConfigError, RelayError
 from relay.kafka import topics
-from relay.kafka.checkpoints import CheckpointView, partition_of, read_whole
+from relay.kafka.checkpoints import CheckpointView, partition_of, read_checkpoints
 from relay.kafka.group import Member, members
 from relay.lineage import Checkpoint, ShardState, StreamId
 from relay.operations.dead_letters import Letters
@@ -95,14 +95,14 @@ def status(config: Config) -> RelayStatus:
     """Return how far ``config``'s relay is. Raises ``Unavailable``."""
     admin = topics.connect(config)
     group, checkpoints = f"{config.name}.relay", config.internal("checkpoints")
-    there = topics.existing(admin, config)
+    there = topics.list_topics(admin, config)
     workers = members(admin, group, checkpoints) if checkpoints in there else []
     now = time.time()
     gaps = found_gaps(admin, config)
     if checkpoints not in there:
         sources = [_source(entry, None, workers, gaps, now) for entry in config.sources]
     else:
-        with closing(read_whole(config.kafka.client(), config.internal("checkpoints"))) as view:
+        with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
             sources = [_source(entry, view, workers, gaps, now) for entry in config.sources]
     return RelayStatus(config.name, now, group, workers, sources, _dead_letters(admin, config))
 
@@ -122,9 +122,9 @@ def token(config: Config, name: str) -> dict[str, Any]:
             "`relay status --json` shows the GTIDs of each shard"
         )
     admin = topics.connect(config)
-    if config.internal("checkpoints") not in topics.existing(admin, config):
+    if config.internal("checkpoints") not in topics.list_topics(admin, config):
         raise RelayError(f"source {name}: nothing of it was read yet, so it has no position")
-    with closing(read_whole(config.kafka.client(), config.internal("checkpoints"))) as view:
+    with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
         stream = newest_planned(view, name)
         if stream is None:
             raise RelayError(f"source {name}: nothing of it was read yet, so it has no position")
@@ -221,6 +221,6 @@ def _snapshot(view: CheckpointView, stream: StreamId) -> dict[str, Any] | None:
 
 def _dead_letters(admin: AdminClient, config: Config) -> int:
     topic = config.internal("dead_letters")
-    if topic not in topics.existing(admin, config):
+    if topic not in topics.list_topics(admin, config):
         return 0
     return sum(not letter.redriven for letter in Letters(config).all())

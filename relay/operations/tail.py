@@ -23,7 +23,7 @@ from relay.avro.registry import open_schemas
 from relay.config import INTERNAL, Config
 from relay.errors import ConfigError, Unavailable
 from relay.kafka import topics as kafka_topics
-from relay.kafka.committed import committed
+from relay.kafka.committed import read_committed
 
 
 def tail(
@@ -42,15 +42,17 @@ def tail(
     """
     topics = resolve(config, names)
     admin = kafka_topics.connect(config)
-    there = kafka_topics.existing(admin, config)
+    there = kafka_topics.list_topics(admin, config)
     if missing := [topic for topic in topics if topic not in there]:
         raise Unavailable(
             f"there is no topic {missing[0]!r} at {config.kafka.bootstrap_servers} yet: `relay run` creates it"
         )
     changes = set(map(config.topic, config.tables))
-    ends = kafka_topics.bounds(admin, [(topic, number) for topic in topics for number in there[topic].partitions])
+    ends = kafka_topics.offset_bounds(
+        admin, [(topic, number) for topic in topics for number in there[topic].partitions]
+    )
     with contextlib.closing(open_schemas(config)) as schemas:
-        for message in committed(config, ends, flush, from_beginning=from_beginning, exit_at_end=exit_at_end):
+        for message in read_committed(config, ends, flush, from_beginning=from_beginning, exit_at_end=exit_at_end):
             write(line(message, schemas if message.topic() in changes else None))
 
 

@@ -188,14 +188,14 @@ def main(text: str) -> None:
     feed = Feed(**orjson.loads(text))
     config = feed.config()
     admin = topics.connect(config)
-    topics.ensure(admin, config, [TABLE.table])
+    topics.create_missing(admin, config, [TABLE.table])
     with closing(open_schemas(config)) as schemas:
         outbox = TopicWriter(TABLE, feed.topic, config.kafka.partitions, "hash", schemas)
     outboxes = TopicWriters(lambda _: outbox, [TABLE])
     source = FedSource(feed)
     live = feed.per_second > 0
     worker = Worker(
-        KafkaSettings.of(config),
+        KafkaSettings.from_config(config),
         [source],
         outboxes,
         observer=Observer(feed.name),

@@ -76,7 +76,7 @@ def _config(bootstrap_servers: str, url: str) -> dict[str, Any]:
 def _fill(config: Config) -> list[tuple[str, EventToken | None]]:
     """Write the changes to the topic; return the invalidations they are."""
     admin = topics.connect(config)
-    topics.ensure(admin, config, ["orders"])
+    topics.create_missing(admin, config, ["orders"])
     client = config.kafka.client()
     outbox = TopicWriter(
         TABLE, config.topic("orders"), config.kafka.partitions, "hash", TopicSchemas(client, config.internal("schemas"))

@@ -108,7 +108,7 @@ class _Phase:
             stack.callback(self.client.close)
             self._start(stack, "relay", "-m", "relay.cli", "run", str(self.path))
             admin = topics.connect(self.config)
-            wanted = {topic.name for topic in topics.needed(self.config, [self.table])}
+            wanted = {topic.name for topic in topics.required(self.config, [self.table])}
             _wait(lambda: wanted <= admin.list_topics(timeout=10).topics.keys())
             checkpoint = str(self.folder / "checkpoint")
             if self.table == "cache":

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from relay.config import load
 from relay.engine.pruning import unpruned
 from relay.engine.snapshots import CONTROL, records_of
-from relay.kafka.checkpoints import partition_of, read_whole
+from relay.kafka.checkpoints import partition_of, read_checkpoints
 from relay.lineage import PRUNE_AFTER, Checkpoint, Plan, Shard, ShardState, StreamId
 from tests.dynamodb.endpoint import LABEL, ScriptedStream, full
 from tests.operating import Operated
@@ -53,7 +53,7 @@ class TestOnKafka:
     def known(self, relay: Operated) -> dict[str, set[str | None]]:
         """What is written down, by label: names of records, None for a plan."""
         config = load(relay.path)
-        with closing(read_whole(config.kafka.client(), config.internal("checkpoints"))) as view:
+        with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
             found: dict[str, set[str | None]] = {s.label: set(names) for s, names in view.checkpoints.items() if names}
             for stream in view.plans:
                 found.setdefault(stream.label, set()).add(None)

@@ -20,7 +20,7 @@ from relay.config import Config, load
 from relay.demo.dynamodb_orders import create_table, workload
 from relay.demo.truth import PublishedChange, check_topic, read_topic
 from relay.demo.workload import Item, RecordedWrite, Workload
-from relay.kafka.failures import passes
+from relay.kafka.failures import is_transient
 
 T = TypeVar("T")
 PAUSED_WORKER = "tests.faults.paused_worker"
@@ -85,7 +85,7 @@ class Scene:
             try:
                 found = len(self.events())
             except KafkaException as error:
-                if not passes(error.args[0]):  # the topic is being created
+                if not is_transient(error.args[0]):  # the topic is being created
                     raise
                 return None
             return found if found > than else None

@@ -32,7 +32,7 @@ def main(path: str, step: str, number: str, delay: str, transaction_timeout: str
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     config = load(Path(path))
-    settings = KafkaSettings.of(config)
+    settings = KafkaSettings.from_config(config)
     producer = {**settings.producer, "transaction.timeout.ms": int(transaction_timeout)}
     run(config, settings=replace(settings, producer=producer), probe=probe)
 

@@ -1,4 +1,4 @@
-"""Membership and the fence: what a worker may commit, and when."""
+"""Group membership and the fence: what a worker may commit, and when."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def join(group: Assignment) -> None:
     wait_until(fenced, 60)
 
 
-def test_a_lone_worker_owns_every_partition_once_it_has_passed_the_fence(group: Assignment) -> None:
+def test_a_single_worker_owns_every_partition_after_the_fence(group: Assignment) -> None:
     assert group.owned == set()
     join(group)
     assert group.gained == set()
@@ -64,16 +64,16 @@ def test_a_lone_worker_owns_every_partition_once_it_has_passed_the_fence(group: 
 
 def test_a_worker_commits_only_for_partitions_it_owns(group: Assignment) -> None:
     """I4"""
-    with pytest.raises(RelayError, match="not owned"):
+    with pytest.raises(RelayError, match=r"does not own the partitions \[3\]"):
         group.offsets({3})
     join(group)
     assert [where.partition for where in group.offsets({3, 1})] == [1, 3]
 
 
-def test_a_worker_that_is_no_member_any_more_cannot_commit_though_a_stranger_could(
+def test_an_expelled_worker_cannot_commit_although_the_broker_would_let_it(
     group: Assignment, client: dict[str, Any], topic: str
 ) -> None:
-    """I3: the broker takes transactional offsets from anybody without a generation, so we must not offer them."""
+    """I3: the broker accepts transactional offsets from clients without a generation, so the relay never sends them."""
     join(group)
     stranger = Consumer({**client, "group.id": group.group})
     producer = Producer({**client, "transactional.id": topic})
@@ -81,7 +81,7 @@ def test_a_worker_that_is_no_member_any_more_cannot_commit_though_a_stranger_cou
     producer.begin_transaction()
     offsets = [TopicPartition(topic, 0, 7)]
     producer.send_offsets_to_transaction(offsets, stranger.consumer_group_metadata(), 30)
-    producer.commit_transaction(30)  # not refused: this is why the member id is checked
+    producer.commit_transaction(30)  # accepted: this is why the relay compares the member id
     stranger.close()
     group._consumer.unsubscribe()
     wait_until(lambda: (group.poll(0.1), not group.owned)[1] or None, 30)
@@ -92,7 +92,7 @@ def test_a_worker_that_is_no_member_any_more_cannot_commit_though_a_stranger_cou
     publisher.abort()
 
 
-def test_a_transaction_with_the_generation_of_before_a_rebalance_is_refused(
+def test_a_transaction_with_the_generation_before_a_rebalance_is_refused(
     group: Assignment, client: dict[str, Any], topic: str
 ) -> None:
     """I3"""
@@ -116,7 +116,7 @@ def test_a_transaction_with_the_generation_of_before_a_rebalance_is_refused(
     other.close()
 
 
-def test_a_session_timeout_that_the_broker_does_not_allow_is_said_at_once(client: dict[str, Any], topic: str) -> None:
+def test_a_session_timeout_that_the_broker_refuses_is_reported_at_once(client: dict[str, Any], topic: str) -> None:
     view = CheckpointView(client, topic)
     group = Assignment(client, f"{topic}.short", view, transaction_timeout=0.2)
 
@@ -130,13 +130,13 @@ def test_a_session_timeout_that_the_broker_does_not_allow_is_said_at_once(client
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether all threads are: it takes a while until the first of them hears of it."""
+    """Return whether all threads are stopped: the signal does not reach all of them at once."""
     threads = [each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/stat")]
     return all(stat.rpartition(")")[2].split()[0] == "T" for stat in threads)
 
 
-def test_a_broker_that_does_not_answer_is_not_taken_for_an_empty_topic() -> None:
-    """I3: a timed-out request for the end of a partition carries no error, only an offset of -1001."""
+def test_a_broker_that_does_not_answer_is_not_mistaken_for_an_empty_topic() -> None:
+    """I3: a timed-out request for an end offset gives -1001 without an error."""
     with KafkaBroker() as broker:
         client: dict[str, Any] = {"bootstrap.servers": broker.bootstrap_servers}
         admin = AdminClient(client)

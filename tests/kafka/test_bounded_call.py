@@ -1,4 +1,4 @@
-"""A call that never returns is left behind."""
+"""Calls with a deadline."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from relay.kafka.bounded_call import PatientCaller, Stuck
+from relay.kafka.bounded_call import BoundedCaller, CallTimedOut
 
 
-def test_answers_and_errors_come_through() -> None:
-    caller = PatientCaller("test")
+def test_results_and_errors_reach_the_caller() -> None:
+    caller = BoundedCaller("test")
     assert caller(lambda: 7, 5.0) == 7
     with pytest.raises(ZeroDivisionError):
         caller(lambda: 1 // 0, 5.0)
@@ -18,11 +18,11 @@ def test_answers_and_errors_come_through() -> None:
     caller.close()
 
 
-def test_a_call_that_does_not_return_is_given_up() -> None:
+def test_a_call_that_does_not_return_times_out() -> None:
     """I10"""
     done = threading.Event()
-    caller = PatientCaller("test")
-    with pytest.raises(Stuck, match="no answer from test"):
+    caller = BoundedCaller("test")
+    with pytest.raises(CallTimedOut, match="test did not answer within"):
         caller(lambda: done.wait(60), 0.05)
     done.set()
     caller.close()

@@ -1,4 +1,4 @@
-"""Keys and partitions: never other bytes for the same key (I2)."""
+"""Keys and partitions: the bytes of a key never change (I2)."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def codec(*columns: tuple[str, str], hashes: int = 1, mode: Literal["hash", "ite
         (b"abc", 479470107),
     ],
 )
-def test_murmur2_is_the_java_clients(data: bytes, signed: int) -> None:
-    """I2: the vectors of Kafka's own tests."""
+def test_murmur2_equals_that_of_the_java_client(data: bytes, signed: int) -> None:
+    """I2: the test vectors of Kafka."""
     assert murmur2(data) == signed % (1 << 32)
     assert partition(data, 1000) == (signed & 0x7FFFFFFF) % 1000
 
@@ -62,18 +62,18 @@ def _java(data: bytes) -> int:
 
 
 @given(st.binary(max_size=600))
-def test_murmur2_equals_its_plain_form(data: bytes) -> None:
+def test_the_optimised_murmur2_equals_the_plain_one(data: bytes) -> None:
     """I2"""
     assert murmur2(data) == _java(data)
 
 
 @given(st.binary(max_size=50), st.integers(1, 10_000))
-def test_a_partition_is_one_of_those_there_are(data: bytes, partitions: int) -> None:
+def test_a_partition_is_within_range(data: bytes, partitions: int) -> None:
     """I2"""
     assert 0 <= partition(data, partitions) < partitions
 
 
-def test_a_hash_key_is_its_canonical_bytes() -> None:
+def test_a_hash_key_is_encoded_as_its_canonical_bytes() -> None:
     assert codec(("id", "S"), ("n", "N")).kafka_key({"id": "é", "n": "1"}) == "é".encode()
     assert codec(("id", "N")).kafka_key({"id": "-1.5"}) == b"-1.5"
     assert codec(("id", "B")).kafka_key({"id": b"\x00\xff"}) == b"\x00\xff"
@@ -81,14 +81,14 @@ def test_a_hash_key_is_its_canonical_bytes() -> None:
     assert codec(("id", "decimal(5,2)")).kafka_key({"id": Decimal("1.50")}) == b"1.50"
 
 
-def test_several_hash_columns_each_have_their_length() -> None:
+def test_several_hash_columns_each_get_a_length_prefix() -> None:
     """I2: ("a", "bc") and ("ab", "c") are two keys."""
     both = codec(("a", "string"), ("b", "string"), hashes=2)
     assert both.hash_bytes({"a": "a", "b": "bc"}) == b"\0\0\0\1a\0\0\0\2bc"
     assert both.hash_bytes({"a": "ab", "b": "c"}) != both.hash_bytes({"a": "a", "b": "bc"})
 
 
-def test_all_items_of_a_hash_key_have_one_partition_whatever_the_key_mode() -> None:
+def test_all_items_of_a_hash_key_share_a_partition_in_both_key_modes() -> None:
     """I2"""
     columns = (("id", "S"), ("n", "N"))
     found = {
@@ -97,9 +97,9 @@ def test_all_items_of_a_hash_key_have_one_partition_whatever_the_key_mode() -> N
     assert found == {b"x"}
 
 
-def test_an_item_key_is_dynamodb_json_hash_attribute_first() -> None:
+def test_an_item_key_is_dynamodb_json_with_the_hash_attribute_first() -> None:
     item = codec(("z", "S"), ("a", "N"), ("b", "B"), mode="item")
-    # Whatever order the attributes come in.
+    # In any order of the attributes.
     assert item.kafka_key({"b": b"\x00", "a": "1", "z": 'é"'}) == (
         '{"z":{"S":"é\\""},"a":{"N":"1"},"b":{"B":"AA=="}}'.encode()
     )
@@ -125,10 +125,10 @@ def test_an_item_key_of_sql_columns_is_plain_json() -> None:
     ],
 )
 @pytest.mark.parametrize("mode", ["hash", "item"])
-def test_a_key_of_another_shape_is_refused_with_what_was_expected(
+def test_an_invalid_key_is_refused_with_the_expected_columns(
     columns: list[tuple[str, str]], key: dict[str, Any], mode: Literal["hash", "item"]
 ) -> None:
     """I8"""
     made = codec(*columns, hashes=len(columns), mode=mode)
-    with pytest.raises(RelayError, match=r"is not a key of orders, whose key columns are id \("):
+    with pytest.raises(RelayError, match=r"is not a key of table orders, whose key columns are id \("):
         made.kafka_key(key)

@@ -1,4 +1,4 @@
-"""The sizes of records and batches, against what a real broker takes."""
+"""The sizes of records and batches, compared with what a real broker accepts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def found(name: str, limit: int) -> FoundTopic:
     return FoundTopic(Topic(name, 1, ""), exists=True, largest_message=limit)
 
 
-def test_the_least_of_topic_and_producer_is_the_limit_and_of_all_topics_that_of_a_batch() -> None:
+def test_a_record_is_limited_by_topic_and_producer_and_a_batch_by_the_smallest_topic() -> None:
     topics = [found("a", 1000), found("b", LARGEST_MESSAGE * 2)]
-    limits = Limits.of(topics, {})
+    limits = Limits.from_topics(topics, {})
     assert limits == Limits({"a": 1000, "b": LARGEST_MESSAGE}, 1000)
     assert limits.producer({"batch.size": 500}) == {"batch.size": 500}
     assert limits.producer({"batch.size": "5000"}) == {"batch.size": 1000}
-    assert Limits.of(topics, {"message.max.bytes": "2000"}).records == {"a": 1000, "b": 2000}
+    assert Limits.from_topics(topics, {"message.max.bytes": "2000"}).records == {"a": 1000, "b": 2000}
 
 
 @pytest.mark.services
@@ -46,7 +46,7 @@ class TestOnABroker:
             if error is not None:
                 errors.append(error)
 
-        limits = Limits.of([found(topic, LIMIT)], settings)
+        limits = Limits.from_topics([found(topic, LIMIT)], settings)
         producer = Producer(
             {
                 "bootstrap.servers": kafka.bootstrap_servers,
@@ -60,8 +60,10 @@ class TestOnABroker:
         return errors
 
     @pytest.mark.parametrize("compression", ["none", "lz4"])
-    def test_what_fits_is_never_refused_alone_or_among_others(self, kafka: Any, topic: str, compression: str) -> None:
-        """I10: a refused batch would be sent again for ever."""
+    def test_a_record_that_fits_is_never_refused_alone_or_in_a_batch(
+        self, kafka: Any, topic: str, compression: str
+    ) -> None:
+        """I10: a refused batch would be retried for ever."""
         chance = random.Random(1)
         records = []
         for number in range(300):
@@ -74,7 +76,7 @@ class TestOnABroker:
             records.append((chance.randbytes(size), key, headers))
         assert self.refused(kafka, topic, records, **{"compression.type": compression}) == []
 
-    def test_what_is_much_larger_is_refused(self, kafka: Any, topic: str) -> None:
-        """So that the test above would notice."""
+    def test_a_much_larger_record_is_refused(self, kafka: Any, topic: str) -> None:
+        """Proves that the test above can fail."""
         (error,) = self.refused(kafka, topic, [(bytes(LIMIT), b"", [])])
         assert error.code() == KafkaError.MSG_SIZE_TOO_LARGE

@@ -1,4 +1,4 @@
-"""The documented way to another number of partitions loses and doubles nothing, and keeps every key in order."""
+"""Moving to a topic with more partitions, as documented, loses and duplicates nothing and keeps every key in order."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def test_a_relay_moves_to_a_topic_of_more_partitions_as_documented(scene: Scene)
 
     code, said = relay_all(scene, 5, "{name}.{table}")
     assert code == 3
-    assert 'another `topics` template (such as "{name}.{table}.2")' in said
+    assert 'set another `topics` template (such as "{name}.{table}.2")' in said
     assert relay_all(scene, 5, "{name}.{table}.2")[0] == 0
     new = scene.events()
     assert {event.partition for event in new} > {event.partition for event in old}
-    # Whoever reads the old topic to its end, and then the new one, reads every key in order.
+    # A consumer that reads the old topic to its end, and then the new one, reads every key in order.
     for topic in (old, new):
         homes = {(event.item[0], event.partition) for event in topic}
         assert len(homes) == len({customer for customer, _ in homes})

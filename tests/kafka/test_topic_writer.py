@@ -1,4 +1,4 @@
-"""Changes as records: the partition of the hash key, tombstones, and stubs for what cannot be published whole."""
+"""Changes as records: partition by hash key, tombstones, and stubs with dead letters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SHARD = "shop/l/shard"
 
 
 class Sent:
-    """Keeps what is sent, in order."""
+    """Records what is sent, in order."""
 
     def __init__(self) -> None:
         self.records: list[tuple[str, bytes | None, bytes, int, dict[str, Any]]] = []
@@ -46,7 +46,7 @@ class Known:
         return b"\xc3\x01" + bytes(8)
 
 
-def outbox(table: TableSchema = TABLE, key: Literal["hash", "item"] = "hash", **options: Any) -> TopicWriter:
+def topic_writer(table: TableSchema = TABLE, key: Literal["hash", "item"] = "hash", **options: Any) -> TopicWriter:
     return TopicWriter(table, "shop.orders", 6, key, Known(), **options)
 
 
@@ -79,24 +79,24 @@ def decoded(value: bytes | None, table: TableSchema = TABLE) -> dict[str, Any]:
 
 
 @given(st.text(min_size=1, alphabet=st.characters(exclude_categories=["Cs"])), st.integers(0, 99))
-def test_whatever_the_key_is_the_partition_is_that_of_the_hash_key(customer: str, line: int) -> None:
+def test_the_partition_is_that_of_the_hash_key_in_both_key_modes(customer: str, line: int) -> None:
     """I2"""
     sent = Sent()
     keys: tuple[Literal["hash", "item"], ...] = ("hash", "item")
     for key in keys:
-        outbox(key=key).send(sent, change(customer, str(line)), 0)
+        topic_writer(key=key).send(sent, change(customer, str(line)), 0)
     (_, by_hash, first, _), (_, by_item, second, _) = sent.on("shop.orders")
     assert first == second == partition(customer.encode(), 6)
     assert by_hash == customer.encode()
     assert json.loads(by_item) == {"customer": {"S": customer}, "line": {"N": str(line)}}
 
 
-def test_a_delete_is_followed_by_a_null_of_the_same_key_and_partition_and_nothing_else_is() -> None:
+def test_only_a_delete_is_followed_by_a_tombstone_with_the_same_key_and_partition() -> None:
     sent = Sent()
-    box = outbox(key="item", tombstones=True)
+    writer = topic_writer(key="item", tombstones=True)
     for operation in Operation:
         if operation is not Operation.TRUNCATE:
-            box.send(sent, change(operation=operation), 0)
+            writer.send(sent, change(operation=operation), 0)
     operations = [None if value is None else decoded(value)["operation"] for value, *_ in sent.on("shop.orders")]
     assert operations == ["INSERT", "UPDATE", "DELETE", None, "READ"]
     assert len({(key, where) for _, key, where, _ in sent.on("shop.orders")}) == 1
@@ -104,32 +104,30 @@ def test_a_delete_is_followed_by_a_null_of_the_same_key_and_partition_and_nothin
 
 @given(st.integers(-40, 40), st.integers(0, 3))
 @settings(deadline=None)
-def test_a_change_is_whole_on_its_topic_up_to_the_very_limit_and_beyond_it_among_the_dead_letters(
-    beyond: int, long: int
-) -> None:
-    """I1, I8: each of them is on the topic, in its place."""
-    sent, box = Sent(), outbox()
+def test_a_change_above_the_limit_is_a_stub_on_its_topic_and_complete_as_a_dead_letter(beyond: int, long: int) -> None:
+    """I1, I8: up to the limit it is complete on its topic."""
+    sent, writer = Sent(), topic_writer()
     huge = change(payload="x" * 5000 * long)
-    box.send(sent, huge, 0)
+    writer.send(sent, huge, 0)
     ((value, key, where, headers),) = sent.on("shop.orders")
     size = record_size(value or b"", key, list(headers.items()))
-    box.largest, box.letters = size - beyond, letters()
+    writer.largest, writer.dead_letters = size - beyond, letters()
     again = Sent()
-    box.send(again, huge, 0)
+    writer.send(again, huge, 0)
     ((value, same_key, same_where, same_headers),) = again.on("shop.orders")
     assert (same_key, same_where, same_headers) == (key, where, headers)
     stubbed = beyond > 0
     assert decoded(value)["images"] == ("OMITTED" if stubbed else "NEW")
     assert len(again.on("shop.dead_letters")) == stubbed
     if stubbed:
-        assert record_size(value or b"", key, list(headers.items())) <= box.largest
+        assert record_size(value or b"", key, list(headers.items())) <= writer.largest
 
 
 @pytest.mark.parametrize("fields", [{}, {"operation": Operation.READ, "token": None, "snapshot": Snapshot("s", 5)}])
-def test_a_stub_says_all_but_the_images_and_its_letter_is_the_change_in_chunks(fields: dict[str, Any]) -> None:
-    sent, box = Sent(), outbox(largest=4000, letters=letters(6000))
+def test_a_stub_lacks_only_the_images_and_its_dead_letter_is_the_change_in_chunks(fields: dict[str, Any]) -> None:
+    sent, writer = Sent(), topic_writer(largest=4000, dead_letters=letters(6000))
     huge = change(payload="".join(chr(33 + n % 90) for n in range(20_000)), **fields)
-    assert box.send(sent, huge, 17) > 20_000  # bytes that count towards the transaction's size (I11)
+    assert writer.send(sent, huge, 17) > 20_000  # bytes that count towards the transaction's size (I11)
     assert [topic for topic, *_ in sent.records] == ["shop.dead_letters"] * 4 + ["shop.orders"]
     ((value, key, where, headers),) = sent.on("shop.orders")
     chunks = sent.on("shop.dead_letters")
@@ -163,21 +161,23 @@ HALF = {"customer": {"S": "ada"}, "line": {"N": "1"}, "text": {"S": "\ud83d"}, "
 
 
 @pytest.mark.parametrize("row", [None, (Column("customer", "string"), Column("line", "int"), Column("rest", "rest"))])
-def test_what_avro_cannot_hold_stops_the_relay_with_its_place_and_the_way_out(row: Any) -> None:
+def test_a_change_that_avro_cannot_hold_is_an_error_with_key_position_and_remedy(row: Any) -> None:
     """I8"""
     sent = Sent()
     with pytest.raises(Unencodable) as caught:
-        outbox(replace(TABLE, row=row), letters=letters()).send(sent, change(new=Uncarriable(HALF, "no Unicode")), 0)
+        topic_writer(replace(TABLE, row=row), dead_letters=letters()).send(
+            sent, change(new=Uncarriable(HALF, "no Unicode")), 0
+        )
     for part in ("shop: the UPDATE of orders", "'ada'", "DynamoDB/7", SHARD, "no Unicode", "on_unencodable"):
         assert part in str(caught.value)
     assert (caught.value.exit_code, sent.records) == (1, [])
 
 
-def test_or_it_is_published_as_a_stub_and_kept_as_json_that_loses_nothing() -> None:
+def test_on_unencodable_dead_letter_publishes_a_stub_and_keeps_the_change_as_lossless_json() -> None:
     """I1, I8"""
     sent = Sent()
     odd = change(old=Uncarriable(HALF, "no Unicode"), images=Images.NEW_AND_OLD)
-    outbox(letters=letters(), on_unencodable="dead_letter").send(sent, odd, 0)
+    topic_writer(dead_letters=letters(), on_unencodable="dead_letter").send(sent, odd, 0)
     ((value, *_),) = sent.on("shop.orders")
     assert decoded(value)["images"] == "OMITTED"
     ((whole, _, _, headers),) = sent.on("shop.dead_letters")
@@ -190,17 +190,17 @@ def test_or_it_is_published_as_a_stub_and_kept_as_json_that_loses_nothing() -> N
     assert kept["key"] == {"customer": {"S": "ada"}, "line": {"N": "1"}}
 
 
-def test_a_change_whose_key_cannot_be_written_is_never_set_aside() -> None:
-    """I8: there is nothing to publish it under."""
+def test_a_change_whose_key_cannot_be_encoded_is_always_an_error() -> None:
+    """I8: a stub needs a key."""
     sent = Sent()
     for customer in ("\ud83d", b"ada"):
         with pytest.raises(RelayError, match="orders"):
-            outbox(letters=letters(), on_unencodable="dead_letter").send(
+            topic_writer(dead_letters=letters(), on_unencodable="dead_letter").send(
                 sent, change(key={"customer": customer, "line": "1"}), 0
             )
     assert sent.records == []
 
 
 def test_a_topic_too_small_for_a_stub_is_an_error_that_names_the_limit() -> None:
-    with pytest.raises(RelayError, match=r"without its images, and shop\.orders takes 200: raise"):
-        outbox(largest=200, letters=letters()).send(Sent(), change(), 0)
+    with pytest.raises(RelayError, match=r"even without its images, .* but topic shop\.orders allows 200: raise"):
+        topic_writer(largest=200, dead_letters=letters()).send(Sent(), change(), 0)

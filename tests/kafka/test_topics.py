@@ -1,4 +1,4 @@
-"""The topics the relay needs: created when missing, refused when they would break an invariant."""
+"""The topics that the relay requires: created when missing, refused when they would break an invariant."""
 
 from __future__ import annotations
 
@@ -18,19 +18,10 @@ from relay.config import Config
 from relay.errors import ConfigError, Unavailable
 from relay.kafka import topics
 from relay.process.managed import free_port
+from tests.kafka.configs import config
 
 
-def config(name: str, bootstrap_servers: str, *, key: str = "hash", **kafka: Any) -> Config:
-    return Config.model_validate(
-        {
-            "name": name,
-            "kafka": {"bootstrap_servers": bootstrap_servers, "partitions": 3, **kafka},
-            "sources": [{"name": "orders", "type": "dynamodb", "table": "orders", "key": key}],
-        }
-    )
-
-
-def test_an_unreachable_broker_is_named_with_the_reason_in_bounded_time() -> None:
+def test_an_unreachable_broker_is_reported_with_the_reason_in_bounded_time() -> None:
     address = f"127.0.0.1:{free_port()}"
     begun = time.monotonic()
     with pytest.raises(Unavailable, match=rf"no Kafka broker answers at {address}: .*Connection refused"):
@@ -38,7 +29,7 @@ def test_an_unreachable_broker_is_named_with_the_reason_in_bounded_time() -> Non
     assert time.monotonic() - begun < 5
 
 
-def test_a_name_that_does_not_resolve_says_so() -> None:
+def test_a_host_name_that_does_not_resolve_is_reported() -> None:
     with pytest.raises(Unavailable, match=r"nowhere\.invalid"):
         topics.connect(config("shop", "nowhere.invalid:9092"), timeout=2.0)
 
@@ -50,17 +41,17 @@ def test_a_name_that_does_not_resolve_says_so() -> None:
         ({"compression.type": "zip"}, "kafka.producer: Invalid value .*compression"),
     ],
 )
-def test_a_setting_librdkafka_does_not_know_is_a_config_error(producer: Mapping[str, Any], said: str) -> None:
+def test_a_setting_that_librdkafka_does_not_accept_is_a_config_error(producer: Mapping[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         topics.connect(config("shop", "127.0.0.1:1", producer=producer))
 
 
-def test_nothing_is_written_to_stderr_about_a_broker_that_is_not_there() -> None:
-    """In a process of its own: clients of other tests may still be looking for brokers that are gone."""
+def test_librdkafka_writes_nothing_to_stderr_about_an_unreachable_broker() -> None:
+    """In a process of its own: clients of other tests may still be looking for brokers that have ended."""
     script = (
         "from relay.errors import Unavailable\n"
         "from relay.kafka import topics\n"
-        "from tests.kafka.test_topics import config\n"
+        "from tests.kafka.configs import config\n"
         f"try: topics.connect(config('shop', '127.0.0.1:{free_port()}'), timeout=0.5)\n"
         "except Unavailable: print('unavailable')\n"
     )
@@ -73,11 +64,11 @@ def test_nothing_is_written_to_stderr_about_a_broker_that_is_not_there() -> None
     [
         (1, 1, 1, ""),
         (3, 2, 3, ""),
-        (1, 1, 3, "one replica on 3 brokers: a broker that is lost takes changes with it"),
-        (3, 1, 3, "min.insync.replicas=1: a change that one broker alone has confirmed is lost with it"),
+        (1, 1, 3, "1 replica on 3 brokers: losing one broker would lose changes"),
+        (3, 1, 3, "min.insync.replicas=1: losing one broker could lose changes that only it has confirmed"),
     ],
 )
-def test_what_a_lost_broker_would_cost_is_said(replicas: int, in_sync: int, brokers: int, said: str) -> None:
+def test_the_hint_says_what_losing_one_broker_would_cost(replicas: int, in_sync: int, brokers: int, said: str) -> None:
     hint = topics.replication_hint(replicas, in_sync, brokers)
     assert hint.startswith(said)
     assert bool(hint) == bool(said)
@@ -105,9 +96,9 @@ class TestOnABroker:
         resource = ConfigResource(ResourceType.TOPIC, name)
         return {key: entry.value for key, entry in admin.describe_configs([resource])[resource].result(30).items()}
 
-    def test_missing_topics_are_created_as_they_have_to_be(self, relayed: Config, admin: AdminClient) -> None:
+    def test_missing_topics_are_created_with_the_required_settings(self, relayed: Config, admin: AdminClient) -> None:
         assert not any(found.exists for found in topics.survey(admin, relayed, ["orders"]))
-        topics.ensure(admin, relayed, ["orders"])
+        topics.create_missing(admin, relayed, ["orders"])
         there = admin.list_topics(timeout=10).topics
         counts = {name: len(there[name].partitions) for name in there if name.startswith(f"{relayed.name}.")}
         assert counts == {
@@ -125,67 +116,73 @@ class TestOnABroker:
         assert orders["cleanup.policy"] == "delete"
         assert orders["max.message.bytes"] == str(topics.LARGEST_MESSAGE)
 
-    def test_a_topic_asked_for_before_it_was_there_is_found_once_it_is(
+    def test_a_client_that_asked_for_a_topic_too_early_finds_it_once_it_exists(
         self, relayed: Config, admin: AdminClient
     ) -> None:
-        """A client of librdkafka that once asked in vain for a leader would never find it by itself."""
+        """By itself, a librdkafka client that has once asked for a missing topic never learns its leader."""
         asked = f"{relayed.name}.asked"
         with pytest.raises(Unavailable):
-            topics.bounds(admin, [(asked, 0)], timeout=0.1)
+            topics.offset_bounds(admin, [(asked, 0)], timeout=0.1)
         self.create(admin, asked, 1)
-        assert topics.bounds(admin, [(asked, 0)]) == {(asked, 0): (0, 0)}
+        assert topics.offset_bounds(admin, [(asked, 0)]) == {(asked, 0): (0, 0)}
 
-    def test_topics_that_are_right_are_left_alone(self, relayed: Config, admin: AdminClient) -> None:
+    def test_existing_topics_are_not_altered(self, relayed: Config, admin: AdminClient) -> None:
         self.create(admin, f"{relayed.name}.orders", 3, retention_ms="1234567")
-        topics.ensure(admin, relayed, ["orders"])
-        topics.ensure(admin, relayed, ["orders"])
+        topics.create_missing(admin, relayed, ["orders"])
+        topics.create_missing(admin, relayed, ["orders"])
         assert self.settings(admin, f"{relayed.name}.orders")["retention.ms"] == "1234567"
 
-    def test_another_partition_count_is_refused_naming_both_and_why(self, relayed: Config, admin: AdminClient) -> None:
+    def test_another_number_of_partitions_is_refused_with_the_reason_and_the_remedy(
+        self, relayed: Config, admin: AdminClient
+    ) -> None:
         """I2."""
         self.create(admin, f"{relayed.name}.orders", 2)
         with pytest.raises(
-            Unavailable, match=r"\.orders' has 2 partitions and needs 3: the changes of a key stay"
-        ) as no:
-            topics.ensure(admin, relayed, ["orders"])
-        assert "keep `kafka.partitions: 2`, or move to a new topic in order: stop the relay" in str(no.value)
-        assert '`topics` template (such as "{name}.{table}.2")' in str(no.value)
-        assert "relay/kafka/README.md, Another number of partitions" in str(no.value)
-        # Refused before anything else is made.
+            Unavailable, match=r"\.orders' has 2 partitions but needs 3: the changes of a key stay"
+        ) as refused:
+            topics.create_missing(admin, relayed, ["orders"])
+        assert "keep `kafka.partitions: 2`, or move to a new topic: stop the relay" in str(refused.value)
+        assert '`topics` template (such as "{name}.{table}.2")' in str(refused.value)
+        assert "relay/kafka/README.md, Changing the number of partitions" in str(refused.value)
+        # It is refused before any topic is created.
         assert f"{relayed.name}.checkpoints" not in admin.list_topics(timeout=10).topics
 
     def test_another_number_of_checkpoint_partitions_is_refused(self, relayed: Config, admin: AdminClient) -> None:
         """I4."""
         self.create(admin, f"{relayed.name}.checkpoints", 1, cleanup_policy="compact")
-        with pytest.raises(Unavailable, match=r"\.checkpoints' has 1 partition and needs 64"):
-            topics.ensure(admin, relayed, ["orders"])
+        with pytest.raises(Unavailable, match=r"\.checkpoints' has 1 partition but needs 64"):
+            topics.create_missing(admin, relayed, ["orders"])
 
-    def test_a_topic_that_too_few_brokers_could_confirm_is_refused(self, relayed: Config, admin: AdminClient) -> None:
+    def test_a_topic_with_too_few_replicas_to_be_written_to_is_refused(
+        self, relayed: Config, admin: AdminClient
+    ) -> None:
         """I1."""
         self.create(admin, f"{relayed.name}.orders", 3, min_insync_replicas="2")
-        with pytest.raises(Unavailable, match=r"min\.insync\.replicas=2 and a replication factor of 1: nothing can"):
-            topics.ensure(admin, relayed, ["orders"])
+        with pytest.raises(
+            Unavailable, match=r"nothing can be written .* min\.insync\.replicas=2 but a replication factor of 1"
+        ):
+            topics.create_missing(admin, relayed, ["orders"])
 
     @pytest.mark.parametrize("policy", ["delete", "compact,delete"])
-    def test_checkpoints_and_schemas_that_kafka_would_delete_are_refused(
+    def test_topics_of_checkpoints_and_schemas_with_a_deleting_policy_are_refused(
         self, relayed: Config, admin: AdminClient, policy: str
     ) -> None:
         """I1."""
         self.create(admin, f"{relayed.name}.checkpoints", 64, cleanup_policy=policy)
         self.create(admin, f"{relayed.name}.schemas", 1, cleanup_policy=policy)
         with pytest.raises(Unavailable) as caught:
-            topics.ensure(admin, relayed, ["orders"])
-        assert [line.split(" ")[2] for line in str(caught.value).splitlines()] == [
+            topics.create_missing(admin, relayed, ["orders"])
+        assert [line.split(" ")[1] for line in str(caught.value).splitlines()] == [
             f"'{relayed.name}.checkpoints'",
             f"'{relayed.name}.schemas'",
         ]
-        assert f"has cleanup.policy={policy} and needs compact" in str(caught.value)
+        assert f"has cleanup.policy={policy} but needs compact" in str(caught.value)
 
-    def test_compacted_changes_are_refused_unless_they_are_keyed_by_item(self, kafka: Any, unique: str) -> None:
+    def test_a_compacted_topic_of_changes_is_refused_unless_keyed_by_item(self, kafka: Any, unique: str) -> None:
         """I1: with the hash key as the record's key, compaction would drop changes of other items."""
         by_hash = config(unique, kafka.bootstrap_servers)
         admin = topics.connect(by_hash)
         self.create(admin, f"{unique}.orders", 3, cleanup_policy="compact")
-        with pytest.raises(Unavailable, match=r"has cleanup\.policy=compact and needs delete"):
-            topics.ensure(admin, by_hash, ["orders"])
-        topics.ensure(admin, config(unique, kafka.bootstrap_servers, key="item"), ["orders"])
+        with pytest.raises(Unavailable, match=r"has cleanup\.policy=compact but needs delete"):
+            topics.create_missing(admin, by_hash, ["orders"])
+        topics.create_missing(admin, config(unique, kafka.bootstrap_servers, key="item"), ["orders"])

@@ -1,4 +1,4 @@
-"""How long a transaction is kept open for more: not at all for a few changes, a little while much comes."""
+"""How long a transaction stays open for more changes: not at all at low load, briefly at high load."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from relay.kafka.transaction import GATHERED, LATE, LONGEST, OpenTransaction
+from relay.kafka.transaction import GATHER_FOR, LATE_AFTER, LONGEST_OPEN, OpenTransaction
 
 
 class Clock:
@@ -17,7 +17,7 @@ class Clock:
 
 
 class Sent:
-    """Stands where a publisher and its group do."""
+    """Takes the place of a publisher and of its group."""
 
     def __init__(self, clock: Clock) -> None:
         self.open = False
@@ -53,17 +53,19 @@ def transaction(clock: Clock) -> OpenTransaction:
 
 
 @pytest.mark.parametrize("pause", [0.005, 1.0, 3600.0])
-def test_a_few_changes_are_committed_at_once(transaction: OpenTransaction, clock: Clock, pause: float) -> None:
+def test_at_low_load_a_transaction_is_committed_at_once(
+    transaction: OpenTransaction, clock: Clock, pause: float
+) -> None:
     clock.now += pause
     transaction.begin()
     transaction.size += 5_000
     assert transaction.linger == 0.0
 
 
-def test_what_has_come_while_the_last_commit_took_its_time_is_not_much(
+def test_changes_that_arrived_during_the_last_commit_do_not_count_as_high_load(
     transaction: OpenTransaction, clock: Clock
 ) -> None:
-    """At a few hundred changes a second some always wait for a commit to end, which is no reason to keep them."""
+    """At a few hundred changes a second, some always wait for a commit to end; that is no reason to delay them."""
     transaction.begin()
     sent: Any = transaction.publisher
     sent.takes = 0.014
@@ -74,36 +76,34 @@ def test_what_has_come_while_the_last_commit_took_its_time_is_not_much(
     assert transaction.linger == 0.0
 
 
-def test_a_burst_after_a_while_is_committed_at_once(transaction: OpenTransaction, clock: Clock) -> None:
+def test_a_burst_after_a_pause_is_committed_at_once(transaction: OpenTransaction, clock: Clock) -> None:
     clock.now += 1.0
     transaction.begin()
     transaction.size += 1 << 20
     assert transaction.linger == 0.0
 
 
-def test_while_much_comes_a_transaction_gathers_some_and_no_longer_than_that(
-    transaction: OpenTransaction, clock: Clock
-) -> None:
+def test_at_high_load_a_transaction_stays_open_for_a_short_time(transaction: OpenTransaction, clock: Clock) -> None:
     clock.now += 0.005
     transaction.begin()
     transaction.size += 1 << 20
-    assert transaction.linger == pytest.approx(GATHERED - 0.005)
-    clock.now += GATHERED
+    assert transaction.linger == pytest.approx(GATHER_FOR - 0.005)
+    clock.now += GATHER_FOR
     assert transaction.linger == 0.0
 
 
-def test_what_is_late_already_is_gathered_until_the_transaction_is_long(
+def test_while_catching_up_a_transaction_stays_open_until_it_is_long(
     transaction: OpenTransaction, clock: Clock
 ) -> None:
-    """A relay that catches up spends its time on changes, not on commits; one that has caught up does not wait."""
+    """A relay that catches up spends its time on changes, not on commits; once caught up it does not wait."""
     clock.now += 0.005
     transaction.begin()
     transaction.size += 8 << 20
-    transaction.lag = LATE + 1.0
-    assert transaction.linger == pytest.approx(LONGEST)
-    clock.now += GATHERED
-    assert transaction.linger == pytest.approx(LONGEST - GATHERED)
-    clock.now += LONGEST
+    transaction.lag = LATE_AFTER + 1.0
+    assert transaction.linger == pytest.approx(LONGEST_OPEN)
+    clock.now += GATHER_FOR
+    assert transaction.linger == pytest.approx(LONGEST_OPEN - GATHER_FOR)
+    clock.now += LONGEST_OPEN
     assert transaction.is_long
     assert transaction.linger == 0.0
     transaction.commit()
@@ -112,4 +112,4 @@ def test_what_is_late_already_is_gathered_until_the_transaction_is_long(
     transaction.begin()
     transaction.size += 5_000
     transaction.lag = 3600.0
-    assert transaction.linger == 0.0, "a few late changes are not waited with"
+    assert transaction.linger == 0.0, "a few late changes do not wait"

@@ -303,7 +303,7 @@ class TestOnServices:
         self.create(dynamodb, unique)
         content = self.content(kafka, dynamodb, unique)
         relayed = Config.model_validate(content)
-        topics.ensure(topics.connect(relayed), relayed, [unique])
+        topics.create_missing(topics.connect(relayed), relayed, [unique])
         result = run(content)
         assert result.exit_code == 0, result.output
         assert f"✓ topic {unique}.{unique}: 2 partitions\n" in result.stdout

@@ -205,7 +205,7 @@ def test_a_limit_that_is_lowered_under_a_relay_ends_it_with_the_reason(
     limit(path, load(path).topic(TABLE), SMALL)
     stream.write("k", 1, payload={"S": random.Random(1).randbytes(2 * SMALL).hex()})
     assert process.wait(60) == 1
-    assert "max.message.bytes was lowered" in process.log()
+    assert "the max.message.bytes of a topic was lowered" in process.log()
     finish(path)
     assert versions(path, "k") == [("OMITTED", None)]
     assert relay("dead-letters", "show", path, "x").exit_code == 2

@@ -180,7 +180,7 @@ class TestOnABroker:
     @pytest.fixture
     def relayed(self, kafka: Any, unique: str) -> Config:
         relayed = config(unique, kafka.bootstrap_servers)
-        topics.ensure(topics.connect(relayed), relayed, ["orders"])
+        topics.create_missing(topics.connect(relayed), relayed, ["orders"])
         return relayed
 
     @pytest.fixture

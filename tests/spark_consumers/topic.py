@@ -93,7 +93,7 @@ class Topic:
         self.path.write_text(yaml.safe_dump(raw))
         self.config: Config = load(self.path)
         admin = topics.connect(self.config)
-        topics.ensure(admin, self.config, ["orders", "lines"])
+        topics.create_missing(admin, self.config, ["orders", "lines"])
         self.name = self.config.topic("orders")
         self._client = self.config.kafka.client()
         self._outboxes: dict[str, TopicWriter] = {}
@@ -109,8 +109,8 @@ class Topic:
         producer = Producer({**self._client, "enable.idempotence": True})
         for one in changes:
             outbox = self._outboxes[one.table]
-            outbox.largest, outbox.letters = largest, letters
-            send = outbox.send if one.key is not None else outbox.send_everywhere
+            outbox.largest, outbox.dead_letters = largest, letters
+            send = outbox.send if one.key is not None else outbox.send_to_all_partitions
             send(_Sending(producer), one, 1_700_000_000)  # type: ignore[arg-type]
         assert producer.flush(30) == 0
 
