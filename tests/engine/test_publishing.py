@@ -92,7 +92,7 @@ class Writer:
     """Sends the id of a change."""
 
     table = TABLE
-    kept = 0
+    dead_lettered = 0
 
     def send(self, publisher: ScriptedPublisher, change: Change, resume: int) -> int:
         publisher.send("shop.orders", change.event_id.encode(), b"", 0)
