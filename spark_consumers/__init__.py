@@ -46,11 +46,11 @@ def _consumer(kind: str, config: Config) -> Consumer:
 
         return CacheConsumer(config, config.cache)
     if kind == "log" and config.log is not None:
-        from spark_consumers.change_log import LogConsumer
+        from spark_consumers.change_log import log_consumer
 
-        return LogConsumer(config, config.log)
+        return log_consumer(config, config.log)
     if kind == "copy" and config.copy_ is not None:
-        from spark_consumers.copy import CopyConsumer
+        from spark_consumers.copy import copy_consumer
 
-        return CopyConsumer(config, config.copy_)
+        return copy_consumer(config, config.copy_)
     raise ConfigError(f"there is no `{kind}:` in the config, so there is nothing to consume for")

@@ -1,7 +1,8 @@
-"""Which cache keys a change touches, and when nobody can tell: plain functions over changes, no Spark.
+"""The cache keys that changes invalidate: plain functions over changes, without Spark.
 
-The text of a value in a key is a contract with the applications that read the cache; the README of the consumers
-says it. ``relay check`` warns about templates for which images are missing; here they cost the namespace.
+Applications build the same keys, so the text of a value in a key is a contract, stated in the README of the consumers.
+Where the keys of a change cannot be computed, the whole namespace is invalidated; ``relay check`` warns of templates
+that need images the source does not send.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from relay.dynamodb.values import canonical_number
 from relay.token import EventToken
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Which images say what a change touches: the row that was, and the row that is.
-_NEEDED = {
+# The images whose cache keys a change invalidates.
+_IMAGES = {
     Operation.INSERT: ("new",),
     Operation.UPDATE: ("old", "new"),
     Operation.DELETE: ("old",),
 }
 
 
-class Touching(Protocol):
-    """What the rules ask of a change; ``relay.change.Change`` has it.
+class InvalidatingChange(Protocol):
+    """What cache keys are computed from; ``relay.change.Change`` has it.
 
-    ``key``, ``old``, ``new``: by original column name. An image may be text, then it is DynamoDB-typed JSON.
+    ``key``, ``old``, ``new``: by original column name. An image that is text is DynamoDB-typed JSON.
     """
 
     @property
@@ -51,8 +52,8 @@ class Touching(Protocol):
 
 
 @dataclass(slots=True)
-class Touched:
-    """A change, reduced to what its cache keys are made of."""
+class ReducedChange:
+    """A change reduced to what its cache keys are computed from."""
 
     operation: Operation
     table: str
@@ -64,7 +65,7 @@ class Touched:
 
 @dataclass(slots=True)
 class Invalidations:
-    """What to do to the cache. ``bumps``: why the whole namespace has to go, empty if it need not."""
+    """What to invalidate: (cache key, token) ``pairs``, and the whole namespace for each reason in ``bumps``."""
 
     pairs: list[tuple[str, EventToken | None]] = field(default_factory=list)
     bumps: list[str] = field(default_factory=list)
@@ -79,14 +80,14 @@ class Templates:
     """The cache keys of each table."""
 
     def __init__(self, cache: CacheConfig) -> None:
-        self._of = {table: [_key_template(text) for text in texts] for table, texts in cache.keys.items()}
+        self._by_table = {table: [_key_template(text) for text in texts] for table, texts in cache.keys.items()}
 
-    def of(self, table: str) -> Sequence[KeyTemplate]:
-        return self._of.get(table, ())
+    def of_table(self, table: str) -> Sequence[KeyTemplate]:
+        return self._by_table.get(table, ())
 
     def columns(self, table: str) -> frozenset[str]:
         """Return the columns that the templates of ``table`` name."""
-        return frozenset().union(*(each.columns for each in self.of(table)))
+        return frozenset().union(*(each.columns for each in self.of_table(table)))
 
 
 def _key_template(text: str) -> KeyTemplate:
@@ -94,8 +95,8 @@ def _key_template(text: str) -> KeyTemplate:
     return KeyTemplate(template, frozenset(template.columns))
 
 
-def invalidations(changes: Iterable[Touching], templates: Templates) -> Invalidations:
-    """Return what the changes, those of an item in order, ask for. READ asks for nothing, TRUNCATE for all."""
+def invalidations(changes: Iterable[InvalidatingChange], templates: Templates) -> Invalidations:
+    """Return what the changes invalidate: READ nothing, TRUNCATE the namespace. Each item's changes are in order."""
     result = Invalidations()
     for change in changes:
         if change.operation is Operation.READ:
@@ -104,9 +105,9 @@ def invalidations(changes: Iterable[Touching], templates: Templates) -> Invalida
             result.bumps.append(f"{change.table} was truncated")
             continue
         try:
-            keys = cache_keys(change, templates.of(change.table))
+            keys = cache_keys(change, templates.of_table(change.table))
         except ValueError as error:
-            # I6: some entry may hold what this change replaced, and nobody can say which.
+            # I6: an entry may hold what this change replaced, and its key is not known.
             result.bumps.append(f"{change.table} {dict(change.key)}: {error}")
             continue
         token = change.token
@@ -115,17 +116,17 @@ def invalidations(changes: Iterable[Touching], templates: Templates) -> Invalida
     return result
 
 
-def cache_keys(change: Touching, templates: Sequence[KeyTemplate]) -> list[str]:
-    """Return the cache keys a change touches: those of the row that was and of the row that is.
+def cache_keys(change: InvalidatingChange, templates: Sequence[KeyTemplate]) -> list[str]:
+    """Return the cache keys of the old and the new row of a change.
 
-    A row without one of the columns has no such key. ValueError if an image that is needed is missing, or holds
-    in such a column what cannot stand in a key.
+    A row that lacks a column of a template has no such key. Raises ``ValueError`` if a needed image is missing, or has
+    a value that cannot be part of a key.
     """
     key: dict[str, str] = {}
     for name, value in (change.key or {}).items():
-        shown = text(value)
-        if shown is not None:
-            key[name] = shown
+        part = text(value)
+        if part is not None:
+            key[name] = part
     rows: list[dict[str, str]] | None = None
     found: dict[str, None] = {}
     for template, columns in templates:
@@ -141,23 +142,24 @@ def cache_keys(change: Touching, templates: Sequence[KeyTemplate]) -> list[str]:
     return list(found)
 
 
-def _rows(change: Touching, wanted: Iterable[str]) -> list[dict[str, str]]:
-    """Return the wanted columns of the images that ``change`` needs, as text; null and absent ones left out."""
+def _rows(change: InvalidatingChange, wanted: Iterable[str]) -> list[dict[str, str]]:
+    """Return the wanted columns of the old and the new row as text, without those that are null or absent."""
     rows = []
-    for name in _NEEDED[change.operation]:
+    for name in _IMAGES[change.operation]:
         raw = change.old if name == "old" else change.new
         if raw is None:
-            raise ValueError(f"its cache keys need columns of the {name} image, which it does not carry")
+            raise ValueError(f"the cache keys need columns of the {name} image, which this change lacks")
         image = orjson.loads(raw) if isinstance(raw, (str, bytes)) else raw
         texts = ((column, text(image[column])) for column in wanted if image.get(column) is not None)
-        rows.append({column: shown for column, shown in texts if shown is not None})
+        rows.append({column: part for column, part in texts if part is not None})
     return rows
 
 
 def text(value: Any) -> str | None:
-    """Return a column's value as it stands in a cache key; None for a null of DynamoDB.
+    """Return the text of a column's value in a cache key; None for DynamoDB's null.
 
-    Text as it is, DynamoDB's numbers in canonical form, binary in base64. ValueError for lists, sets and maps.
+    Text is unchanged, DynamoDB's numbers are canonical, binary is base64. Raises ``ValueError`` for lists, sets and
+    maps.
     """
     if isinstance(value, str):
         return value
@@ -175,39 +177,39 @@ def text(value: Any) -> str | None:
             return canonical_number(raw)
         if kind in ("S", "B", "BOOL"):
             return text(raw)
-    raise ValueError(f"{str(value)[:100]} cannot stand in a cache key")
+    raise ValueError(f"{str(value)[:100]} cannot be part of a cache key")
 
 
 def attributes(columns: Mapping[str, str], kinds: Mapping[str, str]) -> dict[str, Any]:
-    """Return texts of typed columns as the attributes of DynamoDB they come from.
+    """Return the DynamoDB attributes of typed columns, given as the text that the JVM prints.
 
-    So that a value has one text in a cache key, whether its column is declared or not. ``kinds``: the column types.
+    A value then has the same text in a cache key whether its column is declared or not. ``kinds``: the column types.
     """
-    return {name: _attribute(kinds[name], shown) for name, shown in columns.items()}
+    return {name: _attribute(kinds[name], printed) for name, printed in columns.items()}
 
 
-def sql_value(kind: str, shown: str) -> str | list[str]:
-    """Return what ``text`` is to be asked of for a column of an SQL row, of which the JVM has printed ``shown``."""
+def sql_value(kind: str, printed: str) -> str | list[str]:
+    """Return the value, for ``text``, of a column of an SQL row, given as the text that the JVM prints."""
     if kind == "set":
-        members: list[str] = orjson.loads(shown)
+        members: list[str] = orjson.loads(printed)
         return members
-    return canonical_number(repr(float(shown)) if kind in ("float", "double") else shown)
+    return canonical_number(repr(float(printed)) if kind in ("float", "double") else printed)
 
 
-def _attribute(kind: str, shown: str) -> dict[str, Any]:
+def _attribute(kind: str, printed: str) -> dict[str, Any]:
     if kind == "json":
-        found: dict[str, Any] = orjson.loads(shown)
-        return found
+        attribute: dict[str, Any] = orjson.loads(printed)
+        return attribute
     if kind == "set":
-        return {"SS": orjson.loads(shown)}
+        return {"SS": orjson.loads(printed)}
     if kind == "boolean":
-        return {"BOOL": shown == "true"}
+        return {"BOOL": printed == "true"}
     if kind in ("string", "bytes"):
-        return {"S" if kind == "string" else "B": shown}
+        return {"S" if kind == "string" else "B": printed}
     if kind == "double":
-        return {"N": repr(float(shown))}  # Java prints some with more digits than they need
+        return {"N": repr(float(printed))}  # Java prints some with more digits than needed
     if kind == "timestamp":
-        since = datetime.fromisoformat(shown) - _EPOCH
-        whole = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-        return {"N": f"{whole}E-6"}
-    return {"N": shown}
+        since = datetime.fromisoformat(printed) - _EPOCH
+        microseconds = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+        return {"N": f"{microseconds}E-6"}
+    return {"N": printed}

@@ -1,22 +1,25 @@
-"""The change log: every change appended once to one Delta table, to be read with plain SQL.
+"""The change log: each change appended once to one Delta table, to be read with plain SQL.
 
-The columns are a contract with those who query it, shown in the README of the consumers. Add some at the end.
+Users query the columns, which the README of the consumers lists: add new ones at the end.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, SparkSession
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from relay.change import REDRIVEN, Images
 from relay.config import Config, LogConfig
-from spark_consumers.dead_letters import RejectedRecord, UndecodableRecords, refuse_unknown_schemas
-from spark_consumers.decode import Decoder, DecodeStatus
-from spark_consumers.locks import Lock
+from spark_consumers.decode import DecodeStatus, Layout
+from spark_consumers.delta_consumer import BatchPlan, DeltaConsumer
 from spark_consumers.sinks import delta
 
 _COLUMNS = {
-    # What is searched by comes first: Delta keeps minima and maxima of the first columns.
+    # The columns that queries filter on come first: Delta keeps minima and maxima of the first columns.
     "day": "DATE",
     "source": "STRING",
     "table": "STRING",
@@ -46,48 +49,29 @@ _COLUMNS = {
 }
 _PARTITIONED_BY = ("table", "day")
 
-_PLAIN = (DecodeStatus.CHANGE, DecodeStatus.TOMBSTONE)
-
-# Copies of a change carry the same event id and normally the same time of commit. After a reshard they may differ
-# by as much as the replication of the reshard was behind.
-_SLACK = 3600 * 1_000_000  # microseconds
+# Copies of a change have the same event id and normally the same commit time. After a reshard their commit times may
+# differ by as much as the reshard's replication lagged.
+_COMMIT_TIME_SLACK = 3600 * 1_000_000  # microseconds
 
 
-class LogConsumer:
-    """Appends changes to the log at ``log.path``."""
+def log_consumer(config: Config, log: LogConfig) -> DeltaConsumer:
+    """Return the consumer that appends changes to the log at ``log.path``."""
+    rule = ChangeLog(delta.spark_path(log.path))
+    return DeltaConsumer("log", config, log.path, rule.plan, at_most=50_000)
 
-    name = "log"
-    at_most = 50_000
-    interval = "2 seconds"
-    delta = True
 
-    def __init__(self, config: Config, log: LogConfig) -> None:
-        self.topics = list(map(config.topic, config.tables))
-        self._location = log.path
-        self._path = delta.spark_path(log.path)
-        self._made = False
+class ChangeLog:
+    """The Delta table at ``path``, created by the first write."""
 
-    def lock(self) -> Lock | None:
-        return delta.lock(self._location)
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._is_created = False
 
-    def close(self) -> None:
-        """Nothing is kept open."""
-
-    def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
-        return decoder.changes(records)
-
-    def apply(self, frame: DataFrame, letters: UndecodableRecords, expected: int) -> dict[str, int]:
-        """Append the changes of a batch that are not in the log; return counts. Raises as the sinks do."""
-        frame = frame.withColumn("day", F.to_date("committed_at")).persist()
-        try:
-            return self._apply(frame, letters)
-        finally:
-            frame.unpersist()
-
-    def _apply(self, frame: DataFrame, letters: UndecodableRecords) -> dict[str, int]:
+    def plan(self, batch: DataFrame, layouts: Sequence[Layout]) -> BatchPlan:
+        """Plan to append the changes that the log lacks, and to complete its stubs."""
         committed = F.unix_micros("committed_at")
         groups = (
-            frame.groupBy("status", "table")
+            batch.groupBy("status", "table")
             .agg(
                 F.count("*").alias("rows"),
                 F.count(F.try_element_at("attributes", F.lit(REDRIVEN))).alias("redriven"),
@@ -96,47 +80,51 @@ class LogConsumer:
             )
             .collect()
         )
+        statuses: Counter[str] = Counter()
+        for group in groups:
+            statuses[group["status"]] += group["rows"]
         changes = [group for group in groups if group["status"] == DecodeStatus.CHANGE]
-        others = others_of(frame) if any(group["status"] not in _PLAIN for group in groups) else []
-        refuse_unknown_schemas(others)
+        return BatchPlan(statuses, partial(self._write, batch, changes))
+
+    def _write(self, batch: DataFrame, groups: Sequence[Row]) -> dict[str, int]:
+        """Write the changes of a batch. ``groups``: one row for each table, as ``plan`` selects it."""
         applied = 0
-        if changes:
-            times = min(group["first"] for group in changes), max(group["last"] for group in changes)
-            tables = {group["table"] for group in changes}
-            rows = frame.where(F.col("status") == DecodeStatus.CHANGE).selectExpr(*map(delta.quoted, _COLUMNS))
-            applied = self._append(rows, tables, *times)
-            if any(group["redriven"] for group in changes):
-                applied += self._complete(rows, tables, *times)
-        return {
-            "rows": sum(group["rows"] for group in groups),
-            "applied": applied,
-            "ignored": sum(group["rows"] for group in changes) - applied,
-            "dead_letters": letters.send(others),  # each a hole in the log
-        }
+        if groups:
+            times = min(group["first"] for group in groups), max(group["last"] for group in groups)
+            tables = {group["table"] for group in groups}
+            changes = (
+                batch.where(F.col("status") == DecodeStatus.CHANGE)
+                .withColumn("day", F.to_date("committed_at"))
+                .selectExpr(*map(delta.quoted, _COLUMNS))
+            )
+            applied = self._append(changes, tables, *times)
+            if any(group["redriven"] for group in groups):
+                applied += self._complete_stubs(changes, tables, *times)
+        return {"applied": applied, "ignored": sum(group["rows"] for group in groups) - applied}
 
     def _append(self, changes: DataFrame, tables: set[str], first: int, last: int) -> int:
-        """Append what is not there yet. ``first``, ``last``: times of commit, in microseconds."""
-        session = changes.sparkSession
-        if not self._made:
-            _make(session, self._path)
-            self._made = True
+        """Append the changes that the log lacks. ``first``, ``last``: commit times, in microseconds."""
+        if not self._is_created:
+            _create(changes.sparkSession, self._path)
+            self._is_created = True
         names = ", ".join(map(delta.quoted, _COLUMNS))
         values = ", ".join(f"s.{delta.quoted(name)}" for name in _COLUMNS)
-        return self._merged(changes, tables, first, last, f"NOT MATCHED THEN INSERT ({names}) VALUES ({values})")
+        return self._merge(changes, tables, first, last, f"NOT MATCHED THEN INSERT ({names}) VALUES ({values})")
 
-    def _complete(self, changes: DataFrame, tables: set[str], first: int, last: int) -> int:
-        """Complete stubs by what was sent again whole. Apart from appending, which is much cheaper without it."""
-        whole = changes.where(F.col("images") != Images.OMITTED)
+    def _complete_stubs(self, changes: DataFrame, tables: set[str], first: int, last: int) -> int:
+        """Replace stubs by the complete changes. A MERGE of its own, since an append alone is much cheaper."""
+        complete = changes.where(F.col("images") != Images.OMITTED)
         updates = ", ".join(f"t.{name} = s.{name}" for name in map(delta.quoted, _COLUMNS))
         stub = delta.literal(Images.OMITTED)
-        return self._merged(whole, tables, first, last, f"MATCHED AND t.images = {stub} THEN UPDATE SET {updates}")
+        return self._merge(complete, tables, first, last, f"MATCHED AND t.images = {stub} THEN UPDATE SET {updates}")
 
-    def _merged(self, changes: DataFrame, tables: set[str], first: int, last: int, action: str) -> int:
+    def _merge(self, changes: DataFrame, tables: set[str], first: int, last: int, action: str) -> int:
         changes.dropDuplicates(["event_id"]).createOrReplaceTempView("relay_batch")
-        since, until = f"timestamp_micros({first - _SLACK})", f"timestamp_micros({last + _SLACK})"
-        return delta.merged(
+        since = f"timestamp_micros({first - _COMMIT_TIME_SLACK})"
+        until = f"timestamp_micros({last + _COMMIT_TIME_SLACK})"
+        return delta.merge(
             changes.sparkSession,
-            # What names partitions and times only keeps the rest of the log from being read.
+            # The conditions on table, day and time only keep Delta from reading the rest of the log.
             f"""MERGE INTO {delta.table(self._path)} t USING relay_batch s
             ON t.event_id = s.event_id AND t.`table` IN ({", ".join(map(delta.literal, sorted(tables)))})
             AND t.day BETWEEN to_date({since}) AND to_date({until}) AND t.committed_at BETWEEN {since} AND {until}
@@ -144,13 +132,7 @@ class LogConsumer:
         )
 
 
-def others_of(frame: DataFrame) -> list[RejectedRecord]:
-    """Bring the records that are no changes to the driver."""
-    rows = frame.where(~F.col("status").isin(*_PLAIN)).select("status", "topic", "partition", "offset", "value")
-    return [RejectedRecord(DecodeStatus(r[0]), r[1], r[2], r[3], bytes(r[4])) for r in rows.collect()]
-
-
-def _make(session: SparkSession, path: str) -> None:
+def _create(session: SparkSession, path: str) -> None:
     columns = ", ".join(f"{delta.quoted(name)} {kind}" for name, kind in _COLUMNS.items())
     session.sql(
         f"CREATE TABLE IF NOT EXISTS {delta.table(path)} ({columns}) USING DELTA "

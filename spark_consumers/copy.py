@@ -1,12 +1,13 @@
-"""The copy: for every source table a Delta table that holds its rows as they are now, each with its event token.
+"""The copy: for each source table a Delta table with its current rows, each with its event token.
 
-The token beside each row decides what may replace it (``fold``). The stored tokens of a batch's keys are read, the
-rows are decided on the driver, and written in one MERGE, each only where what was read still stands. Rows may be
-large and never come to the driver: the MERGE takes them from the batch.
+The token beside a row decides what may replace it (``fold``). For each batch the stored tokens of its keys are read,
+the rows are decided on the driver, and one MERGE writes them, each only where the stored token has not changed since.
+Images may be large and never come to the driver: the MERGE takes them from the batch.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,126 +15,73 @@ from operator import attrgetter
 from typing import Any
 
 import orjson
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from relay.change import MARK, REDRIVEN, Images, Operation, Snapshot
 from relay.config import Config, CopyConfig
 from relay.token import EventToken
-from spark_consumers.change_log import others_of
-from spark_consumers.dead_letters import UndecodableRecords, refuse_unknown_schemas
-from spark_consumers.decode import Decoder, DecodeStatus, Layout
-from spark_consumers.fold import StoredRow, VerdictCounts, by_item, stretches
-from spark_consumers.locks import Lock
+from spark_consumers.decode import DecodeStatus, Layout
+from spark_consumers.delta_consumer import BatchPlan, DeltaConsumer
+from spark_consumers.fold import PartitionOffset, StoredRow, VerdictCounts, group_by_item, split_at_truncations
 from spark_consumers.seen_snapshots import SeenSnapshots
 from spark_consumers.sinks import delta
-from spark_consumers.sinks.copy_table import CopyTable, Place
-
-_PLAIN = (DecodeStatus.CHANGE, DecodeStatus.TOMBSTONE)
+from spark_consumers.sinks.copy_table import CopyTable
 
 
 @dataclass(frozen=True, slots=True)
-class Slim:
+class ChangeHead:
     """A change without its images. ``new``: where in the batch the new image is, None if there is none."""
 
     key: tuple[str, ...]
-    place: Place
+    partition_offset: PartitionOffset
     event_id: str
     operation: Operation
-    new: Place | None
+    new: PartitionOffset | None
     images: Images
     token: EventToken | None
     snapshot: Snapshot | None
-    attributes: Mapping[str, str]  # those that decide
-    mark: str | None = None  # begin or end of a snapshot
+    attributes: Mapping[str, str]  # only those that the rule reads
+    mark: str | None = None  # "begin" or "end" of a snapshot
 
 
-class CopyConsumer:
-    """Keeps the tables under ``copy.url`` up to date."""
+def copy_consumer(config: Config, copy: CopyConfig) -> DeltaConsumer:
+    """Return the consumer that keeps the tables under ``copy.url`` up to date."""
+    rule = TableCopies(delta.spark_path(copy.url), copy.tombstone_retention)
+    return DeltaConsumer("copy", config, copy.url, rule.plan, at_most=20_000)
 
-    name = "copy"
-    at_most = 20_000
-    interval = "2 seconds"
-    delta = True
 
-    def __init__(self, config: Config, copy: CopyConfig) -> None:
-        self.topics = list(map(config.topic, config.tables))
-        self._location = copy.url
-        self._path = delta.spark_path(copy.url)
-        self._retention = copy.tombstone_retention
-        self._layouts: Sequence[Layout] = ()
+class TableCopies:
+    """The copies of all tables, below ``path``. ``tombstone_retention``: seconds."""
+
+    def __init__(self, path: str, tombstone_retention: float) -> None:
+        self._path = path
+        self._retention = tombstone_retention
         self._tables: dict[tuple[str, str], CopyTable] = {}
 
-    def lock(self) -> Lock | None:
-        return delta.lock(self._location)
+    def plan(self, batch: DataFrame, layouts: Sequence[Layout]) -> BatchPlan:
+        """Plan to store what the changes of a batch make of the rows."""
+        heads = [orjson.loads(row[0]) for row in batch.select(_head().alias("head")).collect()]
+        return BatchPlan(Counter(head["status"] for head in heads), partial(self._write, batch, layouts, heads))
 
-    def close(self) -> None:
-        """Nothing is kept open."""
-
-    def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
-        self._layouts = decoder.layouts
-        return decoder.changes(records)
-
-    def apply(self, frame: DataFrame, letters: UndecodableRecords, expected: int) -> dict[str, int]:
-        """Store what a batch changes; return counts. Raises ``UnknownSchemas``, and as the sinks do."""
-        frame = frame.persist()
-        try:
-            return self._apply(frame, letters)
-        finally:
-            frame.unpersist()
-
-    def _apply(self, frame: DataFrame, letters: UndecodableRecords) -> dict[str, int]:
-        rows = [orjson.loads(row[0]) for row in frame.select(_slim().alias("slim")).collect()]
-        strange = any(row["status"] not in _PLAIN for row in rows)
-        others = others_of(frame) if strange else []
-        refuse_unknown_schemas(others)
+    def _write(self, batch: DataFrame, layouts: Sequence[Layout], heads: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         counts, collected = VerdictCounts(), 0
-        tables: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-        for row in rows:
-            if row["status"] == DecodeStatus.CHANGE:
-                layout = self._layouts[row["layout"]]
-                tables.setdefault((layout.source, layout.table), []).append(row)
-        for name, of_table in tables.items():
-            table = self._table(name, self._layouts[of_table[0]["layout"]])
-            slims = [_read(row) for row in of_table]
-            keyed = [slim for slim in slims if slim.operation is not Operation.TRUNCATE and slim.mark is None]
-            if any(slim.snapshot is not None for slim in slims):
-                seen = table.tombstones(frame.sparkSession).snapshots
-                keyed = [slim for slim in keyed if _is_wanted(slim, seen, counts)]
-            so_far: list[tuple[int, Slim]] = []
-            read_in: dict[str, int] = {}
-            truncations = [slim for slim in slims if slim.operation is Operation.TRUNCATE]
-            for number, (stretch, truncated) in enumerate(stretches(keyed, truncations)):
-                table.apply(frame, by_item(stretch, attrgetter("key"), attrgetter("place")), counts)
-                read_in |= {slim.event_id: number for slim in stretch if slim.token is None}
-                so_far += [(number, change) for change, _ in truncated]
-                for change, partitions in truncated:
-                    table.truncate(frame, change, partitions, partial(_since, so_far, read_in), counts)
-            # Last: every row that is younger is protected by its token, or by the snapshot that read it.
-            for slim in sorted(slims, key=attrgetter("place")):
-                if slim.mark is not None and slim.snapshot is not None:
-                    self._meet(frame, table, slim, slim.snapshot, counts)
-            collected += table.tombstones(frame.sparkSession).collect(frame.sparkSession)
+        by_table: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+        for head in heads:
+            if head["status"] == DecodeStatus.CHANGE:
+                layout = layouts[head["layout"]]
+                by_table.setdefault((layout.source, layout.table), []).append(head)
+        for name, of_table in by_table.items():
+            table = self._table(name, layouts[of_table[0]["layout"]])
+            _apply(batch, table, [_read_head(head) for head in of_table], counts)
+            collected += table.tombstones(batch.sparkSession).collect(batch.sparkSession)
         return {
-            "rows": len(rows),
             "applied": counts.applied,
             "ignored": counts.ignored,
             "unknown": counts.unknown,
             "incomplete": counts.incomplete,
             "collected": collected,
-            "dead_letters": letters.send(others),  # each a hole in the copy
         }
-
-    def _meet(self, frame: DataFrame, table: CopyTable, slim: Slim, snapshot: Snapshot, counts: VerdictCounts) -> None:
-        """Take in the begin or the end of a snapshot in one partition."""
-        partition, tombstones = slim.place[0], table.tombstones(frame.sparkSession)
-        if slim.mark == "begin":
-            tombstones.snapshots.begin(partition, snapshot.id)
-        elif tombstones.snapshots.has_begun(partition, snapshot.id):
-            table.sweep(frame, slim, partition, counts)
-            # After the sweep: one that was cut off is done again.
-            tombstones.snapshots.end(partition, snapshot.as_of)
-        tombstones.remember(frame.sparkSession)
 
     def _table(self, name: tuple[str, str], layout: Layout) -> CopyTable:
         if name not in self._tables:
@@ -142,21 +90,61 @@ class CopyConsumer:
         return self._tables[name]
 
 
-def _since(so_far: Sequence[tuple[int, Slim]], read_in: Mapping[str, int], row: StoredRow) -> list[Slim]:
-    """Return the truncations of a batch that came after ``row``: of one that it read, only the later ones did."""
-    return [change for number, change in so_far if number >= read_in.get(row.event_id, 0)]
+def _apply(batch: DataFrame, table: CopyTable, changes: Sequence[ChangeHead], counts: VerdictCounts) -> None:
+    """Apply the changes of one table."""
+    keyed = [change for change in changes if change.operation is not Operation.TRUNCATE and change.mark is None]
+    if any(change.snapshot is not None for change in changes):
+        seen = table.tombstones(batch.sparkSession).snapshots
+        keyed = [change for change in keyed if _is_current(change, seen, counts)]
+    truncations = [change for change in changes if change.operation is Operation.TRUNCATE]
+    # The truncations up to here, each with the number of the segment that it follows.
+    past_truncations: list[tuple[int, ChangeHead]] = []
+    # The segment in which a row without a token was read.
+    read_in: dict[str, int] = {}
+    for number, (segment, truncated) in enumerate(split_at_truncations(keyed, truncations)):
+        table.apply(batch, group_by_item(segment, attrgetter("key"), attrgetter("partition_offset")), counts)
+        read_in |= {change.event_id: number for change in segment if change.token is None}
+        past_truncations += [(number, truncation) for truncation, _ in truncated]
+        for truncation, partitions in truncated:
+            table.truncate(batch, truncation, partitions, partial(_truncations_of, past_truncations, read_in), counts)
+    # Marks come last: every younger row is protected by its token, or by the snapshot that read it.
+    for change in sorted(changes, key=attrgetter("partition_offset")):
+        if change.mark is not None and change.snapshot is not None:
+            _apply_mark(batch, table, change, change.snapshot, counts)
 
 
-def _is_wanted(slim: Slim, seen: SeenSnapshots, counts: VerdictCounts) -> bool:
-    if slim.operation is not Operation.READ or slim.snapshot is None:
+def _apply_mark(
+    batch: DataFrame, table: CopyTable, mark: ChangeHead, snapshot: Snapshot, counts: VerdictCounts
+) -> None:
+    """Apply the begin or the end of a snapshot in one partition."""
+    partition, tombstones = mark.partition_offset[0], table.tombstones(batch.sparkSession)
+    if mark.mark == "begin":
+        tombstones.snapshots.begin(partition, snapshot.id)
+    elif tombstones.snapshots.has_begun(partition, snapshot.id):
+        table.sweep(batch, mark, partition, counts)
+        # After the sweep, so that a sweep that a crash cut off is done again.
+        tombstones.snapshots.end(partition, snapshot.as_of)
+    tombstones.remember(batch.sparkSession)
+
+
+def _truncations_of(
+    past_truncations: Sequence[tuple[int, ChangeHead]], read_in: Mapping[str, int], row: StoredRow
+) -> list[ChangeHead]:
+    """Return the truncations of a batch that came after ``row``; of a row that this batch read, only the later ones."""
+    return [truncation for number, truncation in past_truncations if number >= read_in.get(row.event_id, 0)]
+
+
+def _is_current(change: ChangeHead, seen: SeenSnapshots, counts: VerdictCounts) -> bool:
+    """Whether a change may be applied: a row of a snapshot that was replaced by a later one may not."""
+    if change.operation is not Operation.READ or change.snapshot is None:
         return True
-    wanted = seen.wants(slim.place[0], slim.snapshot.as_of)
-    counts.ignored += not wanted
-    return wanted
+    accepted = seen.accepts(change.partition_offset[0], change.snapshot.as_of)
+    counts.ignored += not accepted
+    return accepted
 
 
-def _slim() -> Any:
-    """Give what deciding needs of a change, as JSON."""
+def _head() -> Column:
+    """Return a change without its images, as JSON; of other records only the status."""
     is_change = F.col("status") == DecodeStatus.CHANGE
     columns = ("layout", "partition", "offset", "key_texts", "event_id", "operation", "images", "token")
     return F.to_json(
@@ -172,18 +160,18 @@ def _slim() -> Any:
     )
 
 
-def _read(row: Mapping[str, Any]) -> Slim:
-    place = (row["partition"], row["offset"])
-    token, snapshot = row.get("token"), row.get("snapshot_id")
-    return Slim(
-        key=tuple(row.get("key_texts", ())),
-        place=place,
-        event_id=row["event_id"],
-        operation=Operation(row["operation"]),
-        new=place if row.get("new") else None,
-        images=Images(row["images"]),
+def _read_head(head: Mapping[str, Any]) -> ChangeHead:
+    partition_offset = (head["partition"], head["offset"])
+    token, snapshot = head.get("token"), head.get("snapshot_id")
+    return ChangeHead(
+        key=tuple(head.get("key_texts", ())),
+        partition_offset=partition_offset,
+        event_id=head["event_id"],
+        operation=Operation(head["operation"]),
+        new=partition_offset if head.get("new") else None,
+        images=Images(head["images"]),
         token=None if token is None else EventToken.from_json(token),
-        snapshot=None if snapshot is None else Snapshot(snapshot, row["snapshot_as_of"]),
-        attributes={REDRIVEN: row["redriven"]} if "redriven" in row else {},
-        mark=row.get("mark") if row.get("key_texts") is None else None,
+        snapshot=None if snapshot is None else Snapshot(snapshot, head["snapshot_as_of"]),
+        attributes={REDRIVEN: head["redriven"]} if "redriven" in head else {},
+        mark=head.get("mark") if head.get("key_texts") is None else None,
     )

@@ -1,7 +1,7 @@
-"""Records that are no changes: which of them are wrong, and the topic that keeps those.
+"""Records that carry no change, and the topic for those that cannot be decoded.
 
-The key of a dead letter is ``topic/partition/offset/consumer``, its value the record's, its headers say ``reason``
-and ``consumer``. A batch that is applied again sends its dead letters again, under the same keys.
+The key of a dead letter is ``topic/partition/offset/consumer``, its value is the record's value, and its headers are
+``reason`` and ``consumer``. A batch that is applied again sends its dead letters again, under the same keys.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from relay.errors import RelayError, Unavailable
 from relay.kafka.topics import LARGEST_MESSAGE, SILENT_LOG
 from spark_consumers.decode import DecodeStatus
 
-_PATIENCE = 30.0  # seconds for one batch's letters
-_ROOM = 4096  # bytes that a letter's key and headers may add to its value
+_SEND_TIMEOUT = 30.0  # seconds for the dead letters of one batch
+_KEY_AND_HEADERS = 4096  # bytes that a dead letter's key and headers may add to its value
 
 _REASONS = {
     DecodeStatus.FRAMING: "unknown framing",
@@ -29,20 +29,20 @@ _REASONS = {
 
 
 class UnknownSchemas(RelayError):
-    """Values name schemas that are not known yet. Nothing of the batch was applied: look again, then retry it."""
+    """Values name schemas that are not known yet. Read the schemas again, then retry the batch."""
 
-    def __init__(self, records: Sequence[RejectedRecord]) -> None:
+    def __init__(self, records: Sequence[NonChangeRecord]) -> None:
         self.headers = {split(record.value)[0] for record in records}
         first = records[0]
         super().__init__(
-            f"no schema is known for {len(records)} records, the first at {first.topic}[{first.partition}] "
-            f"offset {first.offset}, whose value begins with {split(first.value)[0].hex()}"
+            f"no schema is known for {len(records)} records; the first is at {first.topic}[{first.partition}] offset "
+            f"{first.offset} and starts with {split(first.value)[0].hex()}: check the schemas topic or the registry"
         )
 
 
 @dataclass(frozen=True, slots=True)
-class RejectedRecord:
-    """A record that is no change."""
+class NonChangeRecord:
+    """A record that carries no change: a gap, an unknown schema, or bytes that cannot be decoded."""
 
     status: DecodeStatus
     topic: str
@@ -51,19 +51,20 @@ class RejectedRecord:
     value: bytes
 
     @property
-    def wrong(self) -> bool:
+    def is_undecodable(self) -> bool:
+        """Whether it belongs in the dead letters."""
         return self.status in _REASONS
 
 
-def refuse_unknown_schemas(records: Iterable[RejectedRecord]) -> None:
-    """Raise ``UnknownSchemas`` if one of the records has a schema that is not known."""
+def refuse_unknown_schemas(records: Iterable[NonChangeRecord]) -> None:
+    """Raise ``UnknownSchemas`` if a record names a schema that is not known."""
     unknown = [record for record in records if record.status is DecodeStatus.SCHEMA]
     if unknown:
         raise UnknownSchemas(unknown)
 
 
-class UndecodableRecords:
-    """The topic ``<name>.dead_letters``, written by one consumer."""
+class DeadLetterTopic:
+    """The topic ``<name>.dead_letters``, written by one consumer, from one thread at a time."""
 
     def __init__(self, config: Config, consumer: str) -> None:
         self._topic = config.internal("dead_letters")
@@ -74,10 +75,11 @@ class UndecodableRecords:
                 "enable.idempotence": True,
                 "acks": "all",
                 "message.max.bytes": LARGEST_MESSAGE,
-                "delivery.timeout.ms": int(_PATIENCE * 1000),
+                "delivery.timeout.ms": int(_SEND_TIMEOUT * 1000),
             },
             logger=SILENT_LOG,
         )
+        # Filled by delivery reports, which poll and flush call in the thread that sends.
         self._failures: list[KafkaError] = []
 
     def __enter__(self) -> Self:
@@ -88,42 +90,43 @@ class UndecodableRecords:
     ) -> None:
         self._producer.flush(0)
 
-    def send(self, records: Iterable[RejectedRecord]) -> int:
-        """Send those records that are wrong; return how many, once they are durable. Raises ``Unavailable``."""
+    def send(self, records: Iterable[NonChangeRecord]) -> int:
+        """Send the undecodable records; return their number once they are durable. Raises ``Unavailable``."""
         self._failures.clear()
         sent = 0
         for record in records:
-            if record.wrong:
+            if record.is_undecodable:
                 sent += 1
                 self._send(record)
-        if sent and (self._producer.flush(_PATIENCE) or self._failures):
-            why = self._failures[0].str() if self._failures else f"no answer within {_PATIENCE:g} s"
-            raise Unavailable(f"dead letters cannot be written to {self._topic}: {why}")
+        if sent and (self._producer.flush(_SEND_TIMEOUT) or self._failures):
+            why = self._failures[0].str() if self._failures else f"no answer within {_SEND_TIMEOUT:g} s"
+            raise Unavailable(f"cannot write dead letters to topic {self._topic}: {why}")
         return sent
 
-    def _send(self, record: RejectedRecord) -> None:
+    def _send(self, record: NonChangeRecord) -> None:
         key = f"{record.topic}/{record.partition}/{record.offset}/{self._consumer}".encode()
-        size = LARGEST_MESSAGE - _ROOM
-        parts = [record.value[at : at + size] for at in range(0, len(record.value), size)] or [b""]
-        for number, part in enumerate(parts, 1):
+        size = LARGEST_MESSAGE - _KEY_AND_HEADERS
+        chunks = [record.value[start : start + size] for start in range(0, len(record.value), size)] or [b""]
+        for number, chunk in enumerate(chunks, 1):
             headers: dict[str, str | bytes | None] = {"reason": _REASONS[record.status], "consumer": self._consumer}
-            if len(parts) > 1:
-                headers["chunk"] = f"{number}/{len(parts)}"
-            while not self._produced(key, part, headers):
+            if len(chunks) > 1:
+                headers["chunk"] = f"{number}/{len(chunks)}"
+            while not self._enqueue(key, chunk, headers):
                 self._producer.poll(1.0)  # the queue is full (I11)
 
-    def _produced(self, key: bytes, value: bytes, headers: dict[str, str | bytes | None]) -> bool:
+    def _enqueue(self, key: bytes, value: bytes, headers: dict[str, str | bytes | None]) -> bool:
+        """Hand one message to the producer; return False if its queue is full."""
         try:
             self._producer.produce(
-                self._topic, value=value, key=key, headers=headers, partition=0, on_delivery=self._delivered
+                self._topic, value=value, key=key, headers=headers, partition=0, on_delivery=self._on_delivery
             )
         except BufferError:
             return False
         except KafkaException as error:
-            raise Unavailable(f"dead letters cannot be written to {self._topic}: {error.args[0].str()}") from error
+            raise Unavailable(f"cannot write dead letters to topic {self._topic}: {error.args[0].str()}") from error
         self._producer.poll(0)
         return True
 
-    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+    def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:
             self._failures.append(error)

@@ -1,9 +1,8 @@
-"""Kafka values to changes, on the JVM: one ``from_avro`` for each writer schema.
+"""Decodes Kafka values to changes on the JVM, with one ``from_avro`` for each writer schema.
 
-Spark decodes any bytes with any schema and reports nothing: rows of zeros come out. So a value is given to the
-decoder of the schema its header names and to no other, and what comes out counts only if the decoder stopped
-exactly where the value ends. May be changed here: what the columns of a change are called and how values become
-text, which the README of the consumers shows.
+Spark decodes any bytes with any schema and reports nothing: it returns rows of zeros. So a value only goes to the
+decoder of the schema that its header names, and the result only counts if the decoder stopped exactly at the end of the
+value.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ _KEEP_NULLS = {"ignoreNullFields": "false"}
 _ISO_UTC = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"  # the session's time zone is UTC
 _END = "relay_end"
 BROKEN = "_broken"
-"""The column, in an image that is not JSON, that holds it."""
+"""The column that holds an image that is not JSON."""
 
 
 class DecodeStatus(StrEnum):
-    """What became of a record. All but CHANGE and TOMBSTONE are told apart by the driver."""
+    """The result of decoding a record. The driver handles all but CHANGE and TOMBSTONE one by one."""
 
     CHANGE = "change"
-    TOMBSTONE = "tombstone"  # null: Kafka's own deletion marker, which says nothing new
+    TOMBSTONE = "tombstone"  # a null value for Kafka's log compaction; the DELETE before it says the same
     GAP = "gap"  # a record of the relay's gaps topic
-    FRAMING = "framing"  # begins like nothing that is known: dead letter
-    SCHEMA = "schema"  # names a schema that is not known yet: try again
-    DAMAGED = "damaged"  # is not what its schema says: dead letter
+    FRAMING = "framing"  # starts with no known framing: dead letter
+    SCHEMA = "schema"  # names a schema that is not known yet: retry
+    DAMAGED = "damaged"  # does not match its schema: dead letter
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of a key or row record: its name in Avro, its name at the source, its Avro type and column type.
+    """A field of a key or row record: its Avro name, its name at the source, its Avro type and its column type.
 
     ``column``: None for DynamoDB's key columns.
     """
@@ -58,7 +57,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """What one writer schema says about its table. ``row`` None: images are DynamoDB-typed JSON."""
+    """The table of one writer schema. ``row`` None: images are DynamoDB-typed JSON."""
 
     source: str
     table: str
@@ -74,12 +73,12 @@ class Layout:
 
     @property
     def binary_key(self) -> tuple[bool, ...]:
-        """Which key columns hold bytes, whose text is base64."""
+        """For each key column, whether it holds bytes, whose text is base64."""
         return tuple(field.type == "bytes" for field in self.key)
 
     @property
     def rest(self) -> Field | None:
-        """The field of a typed DynamoDB row that holds, as JSON, the attributes that are in no column."""
+        """The field of a typed DynamoDB row that holds the undeclared attributes as JSON."""
         return next((field for field in self.row or () if field.column == REST), None)
 
 
@@ -91,10 +90,10 @@ def _fields(record: Mapping[str, Any]) -> tuple[Field, ...]:
 
 
 class Decoder:
-    """Decodes under the schemas known when it was made.
+    """Decodes with a fixed set of schemas.
 
-    ``schemas``: by header. ``registry``: whether values may be framed for a schema registry. ``gaps``: the topic
-    whose records are no changes.
+    ``schemas``: by header. ``registry``: whether values may have the framing of a schema registry. ``gaps``: the gaps
+    topic, whose records are not changes.
     """
 
     def __init__(self, schemas: Mapping[bytes, Mapping[str, Any]], *, registry: bool, gaps: str) -> None:
@@ -102,33 +101,33 @@ class Decoder:
         self.layouts = [Layout.of(schema) for schema in self.schemas.values()]
         self._registry = registry
         self._gaps = gaps
-        # Follows each value into its decoder. Random, so that no value holds it by design.
+        # Appended to each value before it is decoded. Random, so that no value can contain it on purpose.
         self._end = secrets.token_bytes(8)
 
     def changes(self, records: DataFrame) -> DataFrame:
-        """Return status, topic, partition, offset, value (of what is no change) and all columns of a change."""
+        """Return status, topic, partition, offset, value (null for changes) and all columns of a change."""
         kept = tuple(field["name"] for field in next(iter(self.schemas.values()))["fields"]) if self.schemas else ()
         decoded = self._decoded(records, kept)
         change = self._by_schema(
             [_change(F.col(f"d{n}"), n, layout) for n, layout in enumerate(self.layouts)],
             f"struct<{','.join(f'`{name}`:{kind}' for name, kind in _COLUMNS.items())}>",
         )
-        whole = decoded.select("status", "topic", "partition", "offset", "value", change.alias("c"))
-        return whole.select(
+        records = decoded.select("status", "topic", "partition", "offset", "value", change.alias("c"))
+        return records.select(
             "status",
             "topic",
             "partition",
             "offset",
-            F.when(F.col("status") != DecodeStatus.CHANGE, _shown()).alias("value"),
+            F.when(F.col("status") != DecodeStatus.CHANGE, _kept_value()).alias("value"),
             *(F.col(f"c.{name}").alias(name) for name in _COLUMNS),
         )
 
-    def touched(self, records: DataFrame, columns: Mapping[str, Sequence[str]]) -> DataFrame:
-        """Return one column ``doc``: JSON with what invalidating a cache needs to know of each record.
+    def reduced_changes(self, records: DataFrame, columns: Mapping[str, Sequence[str]]) -> DataFrame:
+        """Return one column ``doc``: JSON with the part of each record that invalidating a cache needs.
 
-        ``columns``: by table, those columns of the images that cache keys are made of. A document holds ``i``, the
-        number of the layout, ``op``, ``key`` as texts, ``old`` and ``new`` with those columns, and the token.
-        Of what is no change it holds status, topic, partition, offset and value.
+        ``columns``: by table, the image columns that cache keys are made of. For a change, the document's ``c`` holds
+        ``i``, the number of the layout, ``op``, ``key`` as texts, ``old`` and ``new`` with those columns, and
+        ``token``. For another record, its ``x`` holds status, topic, partition, offset and value.
         """
         kept = ["event_id", "operation", "key", "token"]
         if any(columns.get(layout.table) for layout in self.layouts):
@@ -136,25 +135,25 @@ class Decoder:
         decoded = self._decoded(records, kept)
         change = self._by_schema(
             [
-                _touched(F.col(f"d{n}"), n, layout, columns.get(layout.table, ()))
+                _reduced_change(F.col(f"d{n}"), n, layout, columns.get(layout.table, ()))
                 for n, layout in enumerate(self.layouts)
             ],
-            _TOUCHED,
+            _REDUCED_CHANGE,
         )
         is_change = F.col("status") == DecodeStatus.CHANGE
-        place = F.when(~is_change, F.struct("status", "topic", "partition", "offset", _shown().alias("value")))
-        return decoded.select(F.to_json(F.struct(F.when(is_change, change).alias("c"), place.alias("x"))).alias("doc"))
+        other = F.when(~is_change, F.struct("status", "topic", "partition", "offset", _kept_value().alias("value")))
+        return decoded.select(F.to_json(F.struct(F.when(is_change, change).alias("c"), other.alias("x"))).alias("doc"))
 
     def _decoded(self, records: DataFrame, kept: Sequence[str]) -> DataFrame:
-        """Add the header, a column d0, d1, ... for each schema, null where a value is not of it, and the status."""
+        """Add the header, a column d0, d1, ... for each schema, null for values of other schemas, and the status."""
         value = F.col("value")
         framed = records.withColumn("header", self._header(value))
         columns = []
         for number, (header, schema) in enumerate(self.schemas.items()):
             body = F.substring(value, len(header) + 1, 0x7FFFFFFF)
-            # Only its own bytes: whatever else the optimiser makes of this, others are null to this decoder.
-            mine = F.when(F.col("header") == F.lit(header), F.concat(body, F.lit(self._end)))
-            columns.append(from_avro(mine, _dumps(_with_end(schema)), self._options(schema, kept)).alias(f"d{number}"))
+            # Null for values of other schemas, so however the optimiser moves this, no decoder sees their bytes.
+            own = F.when(F.col("header") == F.lit(header), F.concat(body, F.lit(self._end)))
+            columns.append(from_avro(own, _dumps(_with_end(schema)), self._options(schema, kept)).alias(f"d{number}"))
         decoded = framed.select("*", *columns)
         return decoded.withColumn("status", self._status())
 
@@ -176,8 +175,8 @@ class Decoder:
         return header
 
     def _status(self) -> Column:
-        # A decoder that fails gives a row of nulls, and one that was misled stops somewhere else.
-        whole = [
+        # A decoder that fails returns a row of nulls; one that misreads its bytes stops before or after their end.
+        is_complete = [
             (F.col(f"d{n}.{_END}") == F.lit(self._end)) & (F.col(f"d{n}.event_id") != "")
             for n in range(len(self.layouts))
         ]
@@ -186,20 +185,20 @@ class Decoder:
             .when(F.col("value").isNull(), DecodeStatus.TOMBSTONE)
             .when(F.col("header").isNull(), DecodeStatus.FRAMING)
             .when(~F.col("header").isin(*self.schemas) if self.schemas else F.lit(True), DecodeStatus.SCHEMA)
-            .when(F.coalesce(self._by_schema(whole, "boolean"), F.lit(False)), DecodeStatus.CHANGE)
+            .when(F.coalesce(self._by_schema(is_complete, "boolean"), F.lit(False)), DecodeStatus.CHANGE)
             .otherwise(DecodeStatus.DAMAGED)
         )
 
     def _by_schema(self, branches: Sequence[Column], kind: str) -> Column:
-        """Return the branch of the schema that the header names; null, of the type ``kind``, for none."""
+        """Return the branch of the schema that the header names; without one, null of type ``kind``."""
         chosen = F.lit(None).cast(kind)
         for header, branch in zip(self.schemas, branches, strict=True):
             chosen = F.when(F.col("header") == F.lit(header), branch).otherwise(chosen)
         return chosen
 
 
-def _shown() -> Column:
-    """Return what is kept of the value of a record that is no change: of many with unknown schemas their headers."""
+def _kept_value() -> Column:
+    """Return the value of a record that is not a change; with an unknown schema, which many may have, its header."""
     value = F.col("value")
     return F.when(F.col("status") == DecodeStatus.SCHEMA, F.substring(value, 1, SINGLE_OBJECT_HEADER)).otherwise(value)
 
@@ -210,7 +209,7 @@ def _with_end(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _change(d: Column, number: int, layout: Layout) -> Column:
-    """Give the columns of ``_COLUMNS`` of a decoded change, of the same types for every schema."""
+    """Return the columns ``_COLUMNS`` of a decoded change, with the same types for every schema."""
     token, snapshot, transaction = d["token"], d["snapshot"], d["transaction"]
     columns = {
         "layout": F.lit(number),
@@ -269,44 +268,44 @@ _COLUMNS = {
 }
 
 
-_PLACE = "struct<`timestamp`:bigint,shard:string,position:string%s>"
-_TOUCHED = (
-    f"struct<i:int,op:string,key:array<string>,old:string,new:string,token:{_PLACE % (',origin:' + _PLACE % '')}>"
+_TOKEN = "struct<`timestamp`:bigint,shard:string,position:string%s>"
+_REDUCED_CHANGE = (
+    f"struct<i:int,op:string,key:array<string>,old:string,new:string,token:{_TOKEN % (',origin:' + _TOKEN % '')}>"
 )
 
 
-def _touched(d: Column, number: int, layout: Layout, columns: Sequence[str]) -> Column:
+def _reduced_change(d: Column, number: int, layout: Layout, columns: Sequence[str]) -> Column:
     return F.struct(
         F.lit(number).alias("i"),
         d["operation"].alias("op"),
         F.when(d["key"].isNotNull(), F.array(*_texts(d["key"], layout.key))).alias("key"),
-        _part(d["old"] if columns else None, layout, columns).alias("old"),
-        _part(d["new"] if columns else None, layout, columns).alias("new"),
+        _some_columns(d["old"] if columns else None, layout, columns).alias("old"),
+        _some_columns(d["new"] if columns else None, layout, columns).alias("new"),
         d["token"].alias("token"),
     )
 
 
-def _part(image: Column | None, layout: Layout, columns: Sequence[str]) -> Column:
-    """Give some columns of an image as one JSON text: of DynamoDB's as it types them, of typed rows as text.
+def _some_columns(image: Column | None, layout: Layout, columns: Sequence[str]) -> Column:
+    """Return some columns of an image as JSON: DynamoDB-typed where the image is, else as text.
 
-    Of typed DynamoDB rows, `REST` holds those that are in no column, as it types them.
+    Of a typed DynamoDB row, `REST` holds the undeclared ones, DynamoDB-typed.
     """
     if image is None:
         return F.lit(None).cast("string")
     if layout.row is None:
-        # The image itself may be of megabytes, and all of a batch meet on the driver.
-        return F.to_json(_of_item(image, columns))
+        # An image may have megabytes, and those of a whole batch come to the driver.
+        return F.to_json(_some_attributes(image, columns))
     rest = layout.rest
     fields = [field for field in layout.row if field.name in columns and field is not rest]
     parts = [text.alias(field.name) for text, field in zip(_texts(image, fields), fields, strict=True)]
     if rest is not None:
-        # I6: a column that is not declared, or that could not hold the value, is in there.
-        parts.append(_of_item(image[rest.avro], columns).alias(rest.name))
+        # I6: it holds the attributes that are not declared or do not fit their column.
+        parts.append(_some_attributes(image[rest.avro], columns).alias(rest.name))
     return F.when(image.isNotNull(), F.to_json(F.struct(*parts)) if parts else F.lit("{}"))
 
 
-def _of_item(item: Column, columns: Sequence[str]) -> Column:
-    """Give some attributes of an item in DynamoDB's JSON, each still as JSON."""
+def _some_attributes(item: Column, columns: Sequence[str]) -> Column:
+    """Return some attributes of an item of DynamoDB-typed JSON, each still as JSON."""
     wanted = StructType([StructField(name, StringType()) for name in (*columns, BROKEN)])
     return F.from_json(item, wanted, {"columnNameOfCorruptRecord": BROKEN})
 
@@ -316,13 +315,13 @@ def _image(image: Column, layout: Layout) -> Column:
 
 
 def _json(record: Column, fields: Sequence[Field]) -> Column:
-    """Give a record as JSON under the names of the source; null for null."""
+    """Return a record as JSON with the source's names; null for null."""
     values = [_json_value(record[field.avro], field.type).alias(field.name) for field in fields]
     return F.when(record.isNotNull(), F.to_json(F.struct(*values), _KEEP_NULLS))
 
 
 def _json_value(value: Column, kind: Any) -> Column:
-    """Give a value as JSON can hold it exactly: binary in base64, decimals and times as text."""
+    """Return a value in a form that JSON holds exactly: binary as base64, decimals and times as text."""
     return _text(value, kind) if kind == "bytes" or _logical(kind) else value
 
 

@@ -1,8 +1,7 @@
-"""What a change makes of a stored row, and what many changes make of it: plain functions, no Spark.
+"""The rule of the copy, without Spark: what one change, or many, make of a stored row.
 
-The rule of the copy (seed 004, "Data Dump, Keeping It Up To Date"). A batch is folded with the rule that one change
-is stored by, from the state that really is stored, so a batch ends as its changes one by one would. A change of the
-rule goes through the properties in ``tests/spark_consumers/test_convergence.py``.
+A batch is folded change by change from the stored row, so it ends as if each change had been written by itself. The
+properties in ``tests/spark_consumers/test_convergence.py`` hold for every version of the rule.
 """
 
 from __future__ import annotations
@@ -23,11 +22,14 @@ KeyT = TypeVar("KeyT", bound=Hashable)
 T = TypeVar("T")
 
 READ_WITHIN = 130
-"""Seconds after its ``as_of`` within which a row was read: sources' margin, and as much for clocks that differ."""
+"""A row was read at most so many seconds after its ``as_of``: the sources' margin, and as much for clock skew."""
+
+PartitionOffset = tuple[int, int]
+"""The Kafka partition and offset of a record."""
 
 
 class ChangeLike(Protocol):
-    """What the rule asks of a change; ``relay.change.Change`` has it."""
+    """What the rule reads of a change. ``relay.change.Change`` has it."""
 
     @property
     def event_id(self) -> str: ...
@@ -49,9 +51,9 @@ class ChangeLike(Protocol):
 class StoredRow:
     """One row of the copy, tombstones included.
 
-    ``item``: the row, opaque to the rule; None for a tombstone. ``incomplete``: the item is older than the token,
-    since the change came without the image it needs. ``read_as_of``: of the latest snapshot that stored it, in
-    seconds, whatever was stored since; 0 if none did.
+    ``item``: the row, opaque to the rule; None for a tombstone. ``incomplete``: the item is older than the token, since
+    the change came without its image. ``read_as_of``: ``as_of`` of the last snapshot that stored the row, in seconds,
+    whatever was stored since; 0 if none did.
     """
 
     item: Any
@@ -62,8 +64,8 @@ class StoredRow:
     read_as_of: int = 0
 
     @property
-    def is_gone(self) -> bool:
-        """Whether it is known that there is no such row: of one that came as a stub nothing is."""
+    def is_known_deleted(self) -> bool:
+        """Whether the source is known to lack the row. A row that only came as a stub may exist."""
         return self.deleted and not self.incomplete
 
 
@@ -82,11 +84,26 @@ class VerdictCounts:
     unknown: int = 0
     incomplete: int = 0
 
+    def count(self, verdict: Verdict, after: StoredRow | None) -> None:
+        """Count one change, after which the row is ``after``."""
+        if verdict is Verdict.IGNORED:
+            self.ignored += 1
+            return
+        self.applied += 1
+        self.unknown += verdict is Verdict.UNKNOWN
+        self.incomplete += after is not None and after.incomplete
+
+    def add(self, more: VerdictCounts) -> None:
+        self.applied += more.applied
+        self.ignored += more.ignored
+        self.unknown += more.unknown
+        self.incomplete += more.incomplete
+
 
 def store(stored: StoredRow | None, change: ChangeLike) -> tuple[StoredRow | None, Verdict]:
-    """Return the row after ``change`` (``stored`` itself if it is ignored), and why.
+    """Return the row after ``change`` (``stored`` itself if it is ignored), and the verdict.
 
-    Not for what has no key: TRUNCATE (`truncate`) and the marks of a snapshot (`sweep`).
+    For changes with a key: `truncate` handles TRUNCATE, and `sweep` the end of a snapshot.
     """
     verdict = _verdict(stored, change)
     if verdict is Verdict.IGNORED:
@@ -98,7 +115,7 @@ def store(stored: StoredRow | None, change: ChangeLike) -> tuple[StoredRow | Non
         return StoredRow(None, change.token, change.event_id, deleted=True, read_as_of=read), verdict
     if change.new is not None:
         return StoredRow(change.new, change.token, change.event_id, read_as_of=read), verdict
-    # I8: what the row is now is not known, so the row that was is kept, and says so.
+    # I8: the new row is not known, so the old one is kept and marked incomplete.
     kept = stored.item if stored is not None else None
     deleted = stored is None or stored.deleted
     after = StoredRow(kept, change.token, change.event_id, deleted=deleted, incomplete=True, read_as_of=read)
@@ -107,8 +124,8 @@ def store(stored: StoredRow | None, change: ChangeLike) -> tuple[StoredRow | Non
 
 def _verdict(stored: StoredRow | None, change: ChangeLike) -> Verdict:
     if REDRIVEN in change.attributes:
-        # Long out of its order: it completes its own stub. Whatever else is stored is newer, whether or not the tokens
-        # can say so (I5), and where nothing is stored a tombstone was collected.
+        # It comes long after its place in the order, so it may only complete its own stub. Anything else that is stored
+        # is newer, even where the tokens cannot say so (I5); if nothing is stored, a tombstone was collected.
         completes = stored is not None and stored.incomplete and stored.event_id == change.event_id
         return Verdict.APPLIED if completes else Verdict.IGNORED
     if stored is None:
@@ -117,7 +134,7 @@ def _verdict(stored: StoredRow | None, change: ChangeLike) -> Verdict:
         read = change.snapshot
         newer = (
             read is not None
-            and read.as_of >= stored.read_as_of  # not of a page that was read before
+            and read.as_of >= stored.read_as_of  # else the page was read earlier
             and (stored.token is None or stored.token.timestamp < read.as_of)
         )
         return Verdict.APPLIED if newer else Verdict.IGNORED
@@ -127,32 +144,34 @@ def _verdict(stored: StoredRow | None, change: ChangeLike) -> Verdict:
     if order is Order.NEWER:
         return Verdict.IGNORED
     if order is Order.EQUAL and stored.event_id == change.event_id and not stored.incomplete:
-        # I7: a replay of the very change that is stored. It may be the stub of one that came whole since.
+        # I7: a replay of the stored change. It may be a stub that was completed since.
         return Verdict.IGNORED
     return Verdict.UNKNOWN if order is Order.UNKNOWN else Verdict.APPLIED
 
 
-def truncate(stored: StoredRow, change: ChangeLike, beside: Iterable[ChangeLike] = ()) -> tuple[StoredRow, Verdict]:
-    """Return a row after its table was truncated in one shard. ``beside``: the truncations of other shards with it.
+def truncate(
+    stored: StoredRow, change: ChangeLike, other_truncations: Iterable[ChangeLike] = ()
+) -> tuple[StoredRow, Verdict]:
+    """Return a row after its table was truncated in one shard. ``other_truncations``: those of other shards.
 
-    The truncation of one shard is no deletion in another. Which shard holds a row now is known by the one that last
-    told of it: the same, or those that its key range went to. A row that may be somewhere else, or younger, is kept and
-    says that it may be wrong.
+    The truncation of one shard deletes nothing in another. A row is in the shard of its token, or in the shards that
+    took over that shard's key range. A row that may be in another shard, or may be younger, is kept and marked
+    incomplete.
     """
-    if stored.is_gone:
+    if stored.is_known_deleted:
         return stored, Verdict.IGNORED
-    order = compare(stored.token, change.token) if stored.token is not None else _read_order(stored, change)
+    order = compare(stored.token, change.token) if stored.token is not None else _order_of_read_row(stored, change)
     if order is Order.NEWER or not _may_hold(change, stored):
         return stored, Verdict.IGNORED
-    if order is Order.UNKNOWN or not _held_only_by([change, *beside], stored):
+    if order is Order.UNKNOWN or not _held_only_by([change, *other_truncations], stored):
         kept = replace(stored, incomplete=True)
         return kept, Verdict.IGNORED if kept == stored else Verdict.UNKNOWN
     after = StoredRow(None, change.token, change.event_id, deleted=True, read_as_of=stored.read_as_of)
     return after, Verdict.APPLIED
 
 
-def _read_order(stored: StoredRow, change: ChangeLike) -> Order:
-    """Return how old a row without a token is beside ``change``: it was read some time after its ``read_as_of``."""
+def _order_of_read_row(stored: StoredRow, change: ChangeLike) -> Order:
+    """Return the order of a row without a token relative to ``change``: it was read soon after its ``read_as_of``."""
     if change.token is None or change.token.timestamp >= stored.read_as_of + READ_WITHIN:
         return Order.OLDER
     return Order.NEWER if change.token.timestamp < stored.read_as_of else Order.UNKNOWN
@@ -163,20 +182,20 @@ def _may_hold(change: ChangeLike, stored: StoredRow) -> bool:
 
 
 def _held_only_by(changes: Iterable[ChangeLike], stored: StoredRow) -> bool:
-    """Whether the shards of those ``changes`` that are younger cover all that a row may be in."""
+    """Whether the shards of those ``changes`` that are younger than the row cover every shard that may hold it."""
     row = stored.token
-    orders = ((c.token, _read_order(stored, c) if row is None else compare(row, c.token)) for c in changes)
+    orders = ((c.token, _order_of_read_row(stored, c) if row is None else compare(row, c.token)) for c in changes)
     younger = [token for token, order in orders if order is Order.OLDER]
     if any(token is not None and row is not None and token.shard == row.shard for token in younger):
         return True
     wanted = _range(row)
     ranges = sorted({_range(token) for token in younger}, key=lambda found: (found.start, found.end))
-    at = wanted.start
+    covered_to = wanted.start
     for found in ranges:
-        if found.start <= at and (not found.end or found.end > at):
+        if found.start <= covered_to and (not found.end or found.end > covered_to):
             if not found.end or (wanted.end and wanted.end <= found.end):
                 return True
-            at = found.end
+            covered_to = found.end
     return False
 
 
@@ -185,7 +204,7 @@ def _range_of(shard: str) -> KeyRange:
     try:
         return shard_range(shard.rpartition("/")[2].partition(INCARNATION)[0])
     except ValueError:
-        return KeyRange()  # nothing is known of it
+        return KeyRange()  # not named after a key range: it may hold any row
 
 
 def _range(token: EventToken | None) -> KeyRange:
@@ -193,81 +212,72 @@ def _range(token: EventToken | None) -> KeyRange:
 
 
 def sweep(stored: StoredRow, end: ChangeLike) -> tuple[StoredRow, Verdict]:
-    """Return a row after the end of a snapshot, whose ``as_of`` is that of its begin.
+    """Return a row after the end of a snapshot. ``end`` has the ``as_of`` of the snapshot's begin.
 
-    A row that is older than the begin, and that neither this snapshot nor a later one found, is no longer in the
-    source: its deletion was lost. It keeps token and event, so that a replay does not bring it back.
+    A row older than the begin that neither this snapshot nor a later one found is no longer in the source: its deletion
+    was lost. It keeps its token and event id, so that a replay does not bring it back.
     """
     begin = end.snapshot.as_of if end.snapshot is not None else 0
     younger = stored.token is not None and stored.token.timestamp >= begin
-    if stored.is_gone or younger or stored.read_as_of >= begin:
+    if stored.is_known_deleted or younger or stored.read_as_of >= begin:
         return stored, Verdict.IGNORED
-    # No READ from before the begin brings it back; one less, so that what a replay brings back is swept again.
+    # No READ from before the begin brings it back. Minus one, so that a row that a replay brings back is swept again.
     read = max(stored.read_as_of, begin - 1)
     return replace(stored, item=None, deleted=True, incomplete=False, read_as_of=read), Verdict.APPLIED
 
 
 def fold(stored: StoredRow | None, changes: Iterable[ChangeLike], counts: VerdictCounts) -> StoredRow | None:
-    """Apply the changes of one item, in their order (I2), and count what became of each."""
+    """Apply the changes of one item, in their order (I2), and count the verdicts."""
     for change in changes:
         after, verdict = store(stored, change)
-        tally(counts, verdict, after)
+        counts.count(verdict, after)
         stored = after
     return stored
 
 
-def tally(counts: VerdictCounts, verdict: Verdict, after: StoredRow | None) -> None:
-    if verdict is Verdict.IGNORED:
-        counts.ignored += 1
-        return
-    counts.applied += 1
-    counts.unknown += verdict is Verdict.UNKNOWN
-    counts.incomplete += after is not None and after.incomplete
-
-
-class Placed(Protocol):
-    """Something of a batch, at a partition and offset of its topic."""
+class BatchRecord(Protocol):
+    """A change or truncation of a batch."""
 
     @property
-    def place(self) -> tuple[int, int]: ...
+    def partition_offset(self) -> PartitionOffset: ...
     @property
     def event_id(self) -> str: ...
 
 
-PlacedT = TypeVar("PlacedT", bound=Placed)
+RecordT = TypeVar("RecordT", bound=BatchRecord)
 
 
-def stretches(
-    changes: Iterable[PlacedT], truncations: Iterable[PlacedT]
-) -> Iterator[tuple[list[PlacedT], list[tuple[PlacedT, list[int]]]]]:
-    """Yield the changes of a table between its truncations, and then the truncations with the partitions they are for.
+def split_at_truncations(
+    changes: Iterable[RecordT], truncations: Iterable[RecordT]
+) -> Iterator[tuple[list[RecordT], list[tuple[RecordT, list[int]]]]]:
+    """Yield a table's changes up to its next truncations, and those truncations, each with its partitions.
 
-    A row that is read again after a truncation has no token to protect it, so only the order of each partition tells
-    that it is younger.
+    A row that is read again after a truncation has no token to protect it: only its offset says that it is younger.
     """
-    places: dict[int, list[int]] = {}
-    numbered: dict[int, dict[str, tuple[PlacedT, list[int]]]] = {}
-    for one in sorted(truncations, key=lambda each: each.place):
-        partition, offset = one.place
-        offsets = places.setdefault(partition, [])
-        # The same truncation is in every partition.
-        numbered.setdefault(len(offsets), {}).setdefault(one.event_id, (one, []))[1].append(partition)
-        offsets.append(offset)
-    between: dict[int, list[PlacedT]] = {}
-    for one in changes:
-        partition, offset = one.place
-        between.setdefault(bisect(places.get(partition, []), offset), []).append(one)
+    offsets: dict[int, list[int]] = {}
+    numbered: dict[int, dict[str, tuple[RecordT, list[int]]]] = {}
+    for truncation in sorted(truncations, key=lambda each: each.partition_offset):
+        partition, offset = truncation.partition_offset
+        in_partition = offsets.setdefault(partition, [])
+        # Each partition holds every truncation.
+        same = numbered.setdefault(len(in_partition), {}).setdefault(truncation.event_id, (truncation, []))
+        same[1].append(partition)
+        in_partition.append(offset)
+    between: dict[int, list[RecordT]] = {}
+    for change in changes:
+        partition, offset = change.partition_offset
+        between.setdefault(bisect(offsets.get(partition, []), offset), []).append(change)
     for number in range(max([*between, *numbered], default=-1) + 1):
         yield between.get(number, []), list(numbered.get(number, {}).values())
 
 
-def by_item(
-    rows: Iterable[T], key: Callable[[T], KeyT], place: Callable[[T], tuple[int, int]]
+def group_by_item(
+    changes: Iterable[T], key: Callable[[T], KeyT], partition_offset: Callable[[T], PartitionOffset]
 ) -> Mapping[KeyT, Sequence[T]]:
-    """Return the rows of each item in the order of (partition, offset), which is that of the source (I2)."""
+    """Return each item's changes ordered by partition and offset, which is the source's order (I2)."""
     items: dict[KeyT, list[T]] = {}
-    for row in rows:
-        items.setdefault(key(row), []).append(row)
-    for of_one in items.values():
-        of_one.sort(key=place)
+    for change in changes:
+        items.setdefault(key(change), []).append(change)
+    for of_item in items.values():
+        of_item.sort(key=partition_offset)
     return items

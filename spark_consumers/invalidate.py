@@ -1,9 +1,8 @@
-"""The cache consumer: the batches of changes become invalidations in Redis.
+"""The cache consumer: turns batches of changes into invalidations in Redis.
 
-Of each record comes one small JSON text. On one machine the driver applies them, with no process in between; of many
-it applies those of one partition while the next is decoded. On a cluster, many are applied where they were decoded,
-all partitions at once. What a change touches is decided in ``cache_keys``, what becomes of an entry in
-``relay.cache``.
+Each record becomes one small JSON document. On one machine the driver applies the documents itself; a large batch one
+partition at a time, while the next is decoded. On a cluster, the workers apply a large batch, all partitions at once.
+``cache_keys`` decides which keys a change invalidates, ``relay.cache`` what an invalidation makes of an entry.
 """
 
 from __future__ import annotations
@@ -21,26 +20,22 @@ import orjson
 from pyspark.sql import DataFrame, Row
 
 from relay.cache import InvalidationCounts, Invalidator, RedisStore
-from relay.change import Operation
 from relay.config import CacheConfig, Config
 from relay.errors import RelayError
-from relay.table import REST
-from relay.token import EventToken, OriginToken
-from spark_consumers.cache_keys import Templates, Touched, attributes, invalidations, sql_value
-from spark_consumers.dead_letters import RejectedRecord, UndecodableRecords, refuse_unknown_schemas
-from spark_consumers.decode import BROKEN, Decoder, DecodeStatus, Field, Layout
+from spark_consumers.cache_keys import ReducedChange, Templates, invalidations
+from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, refuse_unknown_schemas
+from spark_consumers.decode import Decoder, DecodeStatus, Layout
+from spark_consumers.reduced_changes import ChangeReader, change_reader
 from spark_consumers.session import is_cluster
 
-ImageReader = Callable[[str], Mapping[str, Any] | None]
-_OPERATIONS = {operation.value: operation for operation in Operation}
-# Records from which on one action for each partition, or the detour over Spark's Python workers, pays.
-_MANY = 10_000
-_AT_ONCE = 8192  # records on their way into Redis (I11)
+# Batches of so many records are worth one action for each partition, or the detour through Spark's Python workers.
+_LARGE_BATCH = 10_000
+_CHUNK = 8192  # records applied to Redis at once (I11)
 
 
 @dataclass(frozen=True)
 class InvalidationPlan:
-    """What applying needs to know; sent to Spark's workers."""
+    """What applying a batch needs, on the driver or on Spark's workers."""
 
     cache: CacheConfig
     layouts: Sequence[Layout]
@@ -48,18 +43,21 @@ class InvalidationPlan:
 
 @dataclass
 class BatchOutcome:
-    """What became of some records. ``others``: those that are no changes, tombstones left out."""
+    """The result of applying some records.
+
+    ``bumps``: reasons to invalidate the namespace. ``non_changes``: without Kafka's tombstones.
+    """
 
     rows: int = 0
     counts: InvalidationCounts = field(default_factory=InvalidationCounts)
     bumps: list[str] = field(default_factory=list)
-    others: list[RejectedRecord] = field(default_factory=list)
+    non_changes: list[NonChangeRecord] = field(default_factory=list)
     failure: RelayError | None = None
 
     def add(self, more: BatchOutcome) -> None:
         self.rows += more.rows
         self.bumps += more.bumps
-        self.others += more.others
+        self.non_changes += more.non_changes
         self.failure = self.failure or more.failure
         self.counts.applied += more.counts.applied
         self.counts.discarded += more.counts.discarded
@@ -68,7 +66,7 @@ class BatchOutcome:
 
 
 class CacheConsumer:
-    """Keeps one cache namespace honest."""
+    """Invalidates the changed entries of one cache namespace."""
 
     name = "cache"
     at_most = 50_000
@@ -79,44 +77,41 @@ class CacheConsumer:
         self._cache = cache
         self._templates = Templates(cache)
         self._sources = {source.name for source in config.sources}
-        # The gaps are part of the stream, so that its checkpoint covers them: none is missed in a restart (I9).
+        # The stream includes the gaps topic, so its checkpoint covers gaps too and a restart misses none (I9).
         self.topics = [*map(config.topic, cache.keys), config.internal("gaps")]
+        # Set by the main thread before each query starts; read by the query's batch thread.
         self._plan = InvalidationPlan(cache, ())
-        self.many = _MANY
 
     def lock(self) -> None:
-        """Any number may invalidate one cache."""
-
-    def close(self) -> None:
-        """The connection is shared with whoever invalidates this cache next in this process."""
+        """Return None: several drivers may invalidate one cache."""
 
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
         self._plan = InvalidationPlan(self._cache, decoder.layouts)
-        beyond: dict[str, Sequence[str]] = {}
+        image_columns: dict[str, Sequence[str]] = {}
         for layout in decoder.layouts:
             wanted = self._templates.columns(layout.table) - {field.name for field in layout.key}
-            # Layouts of one table may have different keys, as after its source was given another name.
-            beyond[layout.table] = sorted(wanted.union(beyond.get(layout.table, ())))
-        return decoder.touched(records, beyond)
+            # Layouts of one table may have different keys, for example after its source was renamed.
+            image_columns[layout.table] = sorted(wanted.union(image_columns.get(layout.table, ())))
+        return decoder.reduced_changes(records, image_columns)
 
-    def apply(self, frame: DataFrame, letters: UndecodableRecords, expected: int) -> dict[str, int]:
-        """Invalidate what a batch touches; return counts. Raises ``Unavailable``, ``UnknownSchemas``."""
+    def apply(self, batch: DataFrame, dead_letters: DeadLetterTopic, expected: int) -> dict[str, int]:
+        """Invalidate the cache keys of a batch; return counts. Raises ``Unavailable``, ``UnknownSchemas``."""
         outcome = BatchOutcome()
-        if expected < self.many:
-            outcome.add(_apply(self._plan, frame.collect()))
-        elif not is_cluster(frame.sparkSession):
-            outcome.add(_apply(self._plan, frame.toLocalIterator(prefetchPartitions=True)))
+        if expected < _LARGE_BATCH:
+            outcome.add(_apply(self._plan, batch.collect()))
+        elif not is_cluster(batch.sparkSession):
+            outcome.add(_apply(self._plan, batch.toLocalIterator(prefetchPartitions=True)))
         else:
-            work: Callable[[Iterable[Row]], list[BatchOutcome]] = partial(_apply_there, self._plan)
-            for part in frame.rdd.mapPartitions(work).collect():
+            work: Callable[[Iterable[Row]], list[BatchOutcome]] = partial(_apply_on_worker, self._plan)
+            for part in batch.rdd.mapPartitions(work).collect():
                 outcome.add(part)
         if outcome.failure is not None:
             raise outcome.failure
-        refuse_unknown_schemas(outcome.others)
-        dead = letters.send(outcome.others)
-        if dead:
-            outcome.bumps.append(f"records that could not be read: {dead}")
-        outcome.bumps += self._gap_bumps(outcome.others)
+        refuse_unknown_schemas(outcome.non_changes)
+        undecodable = dead_letters.send(outcome.non_changes)
+        if undecodable:
+            outcome.bumps.append(f"{undecodable} records could not be decoded and are in the dead letters")
+        outcome.bumps += self._gap_bumps(outcome.non_changes)
         if outcome.bumps:
             more = f", and {len(outcome.bumps) - 1} more" if len(outcome.bumps) > 1 else ""
             _invalidator(self._cache).bump(f"{outcome.bumps[0]}{more}")
@@ -127,11 +122,11 @@ class CacheConsumer:
             "unknown": outcome.counts.unknown,
             "retried": outcome.counts.retried,
             "bumps": len(outcome.bumps),
-            "dead_letters": dead,
+            "dead_letters": undecodable,
         }
 
-    def _gap_bumps(self, records: Iterable[RejectedRecord]) -> list[str]:
-        """Return why the gaps among ``records`` concern this cache (I9)."""
+    def _gap_bumps(self, records: Iterable[NonChangeRecord]) -> list[str]:
+        """Return a reason to invalidate the namespace for each gap of this cache's sources (I9)."""
         bumps = []
         for record in records:
             if record.status is not DecodeStatus.GAP:
@@ -140,10 +135,10 @@ class CacheConsumer:
                 gap = orjson.loads(record.value)
                 source, reason = gap["source"], gap.get("reason")
             except (ValueError, TypeError, KeyError):
-                # Whatever was lost is lost, also if the record that says so cannot be read.
-                source, reason = None, "a gap that cannot be read"
+                # Changes were lost, even if the record that reports it cannot be read.
+                source, reason = None, "the gap record cannot be read"
             if source is None or source in self._sources:
-                bumps.append(f"changes of {source or 'some source'} were lost: {reason}")
+                bumps.append(f"changes of {source or 'an unknown source'} were lost: {reason}")
         return bumps
 
 
@@ -153,12 +148,15 @@ def _invalidator(cache: CacheConfig) -> Invalidator:
 
 @cache
 def _shared_invalidator(url: str, namespace: str, tombstone_ttl: float) -> Invalidator:
-    """Return this process's connection to the cache. Spark's workers live on and use it again."""
+    """Return this process's invalidator of a cache. Spark's workers outlive a batch and use it again.
+
+    Consumers in one process share it too, which its store and its rules allow.
+    """
     return Invalidator(RedisStore(url), namespace, tombstone_ttl=tombstone_ttl)
 
 
-def _apply_there(plan: InvalidationPlan, rows: Iterable[Row]) -> list[BatchOutcome]:
-    """Apply the records of one partition in a worker, whose exceptions would arrive as text only."""
+def _apply_on_worker(plan: InvalidationPlan, rows: Iterable[Row]) -> list[BatchOutcome]:
+    """Apply the records of one partition. Returns a failure, since Spark only passes on an exception's text."""
     try:
         return [_apply(plan, rows)]
     except RelayError as failure:
@@ -166,122 +164,50 @@ def _apply_there(plan: InvalidationPlan, rows: Iterable[Row]) -> list[BatchOutco
 
 
 def _apply(plan: InvalidationPlan, rows: Iterable[Row]) -> BatchOutcome:
-    """Invalidate what some records touch. Each row is one document of ``Decoder.touched``."""
-    with _no_collector():
-        return _applied(plan, rows)
+    """Invalidate the cache keys of some records. Each row is one document of ``Decoder.reduced_changes``."""
+    with _no_garbage_collection():
+        return _apply_in_chunks(plan, rows)
 
 
-def _applied(plan: InvalidationPlan, rows: Iterable[Row]) -> BatchOutcome:
+def _apply_in_chunks(plan: InvalidationPlan, rows: Iterable[Row]) -> BatchOutcome:
     templates = Templates(plan.cache)
-    layouts = [
-        (layout, [field.name for field in layout.key], _odd(layout.key), _image_reader(layout))
-        for layout in plan.layouts
-    ]
+    readers = list(map(change_reader, plan.layouts))
     invalidator = _invalidator(plan.cache)
     outcome = BatchOutcome()
     documents = (orjson.loads(row[0]) for row in rows)
-    while part := list(islice(documents, _AT_ONCE)):
-        others = [_record(document["x"]) for document in part if "x" in document]
-        found = invalidations(_touched(part, layouts), templates)
+    while chunk := list(islice(documents, _CHUNK)):
+        found = invalidations(_changes(chunk, readers), templates)
         counts = invalidator.apply(found.pairs)
-        outcome.add(
-            BatchOutcome(len(part), counts, found.bumps, [r for r in others if r.status != DecodeStatus.TOMBSTONE])
-        )
+        non_changes = [_non_change(document["x"]) for document in chunk if "x" in document]
+        non_changes = [record for record in non_changes if record.status != DecodeStatus.TOMBSTONE]
+        outcome.add(BatchOutcome(len(chunk), counts, found.bumps, non_changes))
     return outcome
 
 
+def _changes(documents: Iterable[Mapping[str, Any]], readers: Sequence[ChangeReader]) -> Iterator[ReducedChange]:
+    for document in documents:
+        change = document.get("c")
+        if change is not None:
+            yield readers[change["i"]](change)
+
+
 @contextmanager
-def _no_collector() -> Iterator[None]:
-    """Keep Python's cyclic collector out: nothing here has cycles, and it would take half of the time."""
-    enabled = gc.isenabled()
+def _no_garbage_collection() -> Iterator[None]:
+    """Turn Python's cyclic collector off: the documents have no cycles, and it would take half of the time."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if enabled:
+        if was_enabled:
             gc.enable()
 
 
-def _touched(
-    documents: Iterable[Mapping[str, Any]],
-    layouts: Sequence[tuple[Layout, Sequence[str], Mapping[str, str], ImageReader]],
-) -> Iterator[Touched]:
-    for document in documents:
-        change = document.get("c")
-        if change is None:
-            continue
-        layout, names, odd, image = layouts[change["i"]]
-        texts, old, new = change.get("key"), change.get("old"), change.get("new")
-        key = None if texts is None else dict(zip(names, texts, strict=True))
-        if odd and key is not None:
-            key = _read(key, odd)
-        yield Touched(
-            _OPERATIONS[change["op"]],
-            layout.table,
-            key,
-            None if old is None else image(old),
-            None if new is None else image(new),
-            _token(change.get("token")),
-        )
-
-
-def _record(fields: Mapping[str, Any]) -> RejectedRecord:
-    return RejectedRecord(
+def _non_change(fields: Mapping[str, Any]) -> NonChangeRecord:
+    return NonChangeRecord(
         DecodeStatus(fields["status"]),
         fields["topic"],
         fields["partition"],
         fields["offset"],
         b64decode(fields.get("value", "")),
-    )
-
-
-def _image_reader(layout: Layout) -> ImageReader:
-    """Return what reads the columns of an image from the text that ``Decoder.touched`` gives of it."""
-    if layout.row is None:
-        return _item
-    if layout.rest is None:  # an SQL row
-        odd = _odd(layout.row)
-        return (lambda text: _read(orjson.loads(text), odd)) if odd else orjson.loads
-    kinds = {field.name: field.column or "" for field in layout.row}
-
-    def typed(text: str) -> Mapping[str, Any] | None:
-        columns: dict[str, Any] = orjson.loads(text)
-        others = columns.pop(REST, {})
-        if BROKEN in others:
-            return None
-        return attributes(columns, kinds) | {name: orjson.loads(value) for name, value in others.items()}
-
-    return typed
-
-
-def _odd(fields: Iterable[Field]) -> dict[str, str]:
-    """Return the kind of each column of an SQL row whose value is not the text that the JVM prints."""
-    found = {}
-    for each in fields:
-        kind = each.type.get("logicalType") if isinstance(each.type, dict) else each.type
-        if each.column == "set" or kind in ("decimal", "float", "double"):
-            found[each.name] = "set" if each.column == "set" else str(kind)
-    return found
-
-
-def _read(columns: Mapping[str, Any], odd: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        name: sql_value(odd[name], shown) if name in odd and shown is not None else shown
-        for name, shown in columns.items()
-    }
-
-
-def _item(text: str) -> Mapping[str, Any] | None:
-    columns: dict[str, Any] = orjson.loads(text)
-    if BROKEN in columns:
-        return None  # not JSON: what is in it is not known
-    return {name: orjson.loads(value) for name, value in columns.items()}
-
-
-def _token(fields: Mapping[str, Any] | None) -> EventToken | None:
-    if fields is None:
-        return None
-    origin = fields.get("origin")
-    return EventToken(
-        fields["timestamp"], fields["shard"], fields["position"], None if origin is None else OriginToken(**origin)
     )

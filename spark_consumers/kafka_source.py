@@ -1,6 +1,6 @@
-"""The stream of Kafka records that a consumer reads, and Kafka's settings in the words of its Java client.
+"""The stream of Kafka records that a consumer reads, and the translation of librdkafka's settings for Java's client.
 
-A setting of ``kafka.producer`` that says how to connect is translated here, or refused by name: none is ignored.
+Each setting of ``kafka.producer`` that concerns the connection is translated or refused by name; none is ignored.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from relay.config import Config
 from relay.errors import ConfigError
 
-# Of librdkafka's settings that Java's client has no word for: those values that are how Java's works anyway.
-_ANYWAY = {
+# Settings of librdkafka that Java's client lacks, with the values that describe what Java's client does anyway.
+_JAVA_BEHAVIOUR = {
     "enable.ssl.certificate.verification": {"true"},
     "enable.sasl.oauthbearer.unsecure.jwt": {"false"},
     "broker.address.family": {"any"},
@@ -34,17 +34,17 @@ def read(
 ) -> DataFrame:
     """Return the stream of ``topics``: topic, partition, offset and value of each committed record.
 
-    ``name``: the consumer's. ``start``: Spark's startingOffsets, used by a new checkpoint only. ``at_most``: records
+    ``name``: the consumer's. ``start``: Spark's startingOffsets, which only a new checkpoint uses. ``at_most``: records
     a batch.
     """
     options = {
         **{f"kafka.{key}": value for key, value in java_settings(config.kafka.client()).items()},
         "kafka.isolation.level": "read_committed",  # I3
-        # A transaction's end is a record that no reader gets. Spark asks for it, too, and the broker would hold
-        # its answer back for half a second in the hope of more.
+        # Spark also polls for the end marker of a transaction, a record that no reader gets. By default the broker
+        # would wait half a second for more records.
         "kafka.fetch.max.wait.ms": "1",
         "subscribe": ",".join(topics),
-        # Spark makes up its groups' names, and Kafka's client its own of them: so brokers see whose they are.
+        # Spark generates the names of its groups. The prefix shows on the broker whose they are.
         "groupIdPrefix": f"{config.name}.{name}.spark",
         "startingOffsets": start,
         "failOnDataLoss": "true",  # I9
@@ -55,21 +55,21 @@ def read(
 
 
 def java_settings(client: Mapping[str, Any]) -> dict[str, str]:
-    """Translate connection settings of librdkafka. Raises ``ConfigError`` for one that Java's client lacks."""
+    """Translate librdkafka's connection settings. Raises ``ConfigError`` for a setting that Java's client lacks."""
     given = {key: str(value) for key, value in client.items()}
     settings = {"bootstrap.servers": given.pop("bootstrap.servers")}
     if "security.protocol" in given:
         settings["security.protocol"] = given.pop("security.protocol").upper()
     settings |= _sasl(given)
     settings |= _ssl(given)
-    given = {key: value for key, value in given.items() if value.lower() not in _ANYWAY.get(key, ())}
+    given = {key: value for key, value in given.items() if value.lower() not in _JAVA_BEHAVIOUR.get(key, ())}
     if given:
-        raise ConfigError(f"kafka.producer: {min(given)}: the Spark consumers cannot connect with this setting")
+        raise ConfigError(f"kafka.producer: {min(given)}: the Spark consumers do not support this setting: remove it")
     return settings
 
 
 def _sasl(given: dict[str, str]) -> dict[str, str]:
-    """Take the SASL settings out of ``given`` and return Java's."""
+    """Remove the SASL settings from ``given`` and return Java's."""
     named = [given.pop(key) for key in ("sasl.mechanism", "sasl.mechanisms") if key in given]
     if not named:
         return {}
@@ -77,7 +77,7 @@ def _sasl(given: dict[str, str]) -> dict[str, str]:
     module = _LOGIN_MODULES.get(mechanism)
     if module is None:
         raise ConfigError(
-            f"kafka.producer: sasl.mechanism: the Spark consumers know {', '.join(_LOGIN_MODULES)}, not {mechanism}"
+            f"kafka.producer: sasl.mechanism: the Spark consumers support {', '.join(_LOGIN_MODULES)}, not {mechanism}"
         )
     name, password = (_quoted(given.pop(key, "")) for key in ("sasl.username", "sasl.password"))
     return {
@@ -87,13 +87,13 @@ def _sasl(given: dict[str, str]) -> dict[str, str]:
 
 
 def _ssl(given: dict[str, str]) -> dict[str, str]:
-    """Take the TLS settings out of ``given`` and return Java's. Files are read here: Java wants them as one."""
+    """Remove the TLS settings from ``given`` and return Java's, which hold the contents of PEM files."""
     settings: dict[str, str] = {}
     check = given.pop("ssl.endpoint.identification.algorithm", None)
     if check is not None:
         settings["ssl.endpoint.identification.algorithm"] = "" if check.lower() == "none" else check.lower()
     if "ssl.keystore.location" in given:
-        settings["ssl.keystore.type"] = "PKCS12"  # the only kind that librdkafka reads
+        settings["ssl.keystore.type"] = "PKCS12"  # the only type that librdkafka reads
         for key in {"ssl.keystore.location", "ssl.keystore.password"} & given.keys():
             settings[key] = given.pop(key)
     for part, java in (
@@ -104,15 +104,15 @@ def _ssl(given: dict[str, str]) -> dict[str, str]:
         location, pem = given.pop(f"{part}.location", None), given.pop(f"{part}.pem", None)
         if location is not None:
             try:
-                # Bundles may have comments of any encoding between their certificates.
+                # Bundles may have comments in any encoding between the certificates.
                 pem = Path(location).read_text(encoding="utf-8", errors="replace")
             except OSError as error:
-                raise ConfigError(f"kafka.producer: {part}.location: cannot be read: {error}") from error
+                raise ConfigError(f"kafka.producer: {part}.location: cannot read the file: {error}") from error
         if pem is not None:
             if part == "ssl.key" and "PRIVATE KEY" in pem and not _PKCS8.search(pem):
                 raise ConfigError(
-                    "kafka.producer: ssl.key: the Spark consumers need the key as PKCS#8: "
-                    "openssl pkcs8 -topk8 -in KEY -out NEW"
+                    "kafka.producer: ssl.key: the Spark consumers need a PKCS#8 key: convert it with "
+                    "`openssl pkcs8 -topk8 -in KEY -out NEW`"
                 )
             settings[java] = pem
             settings["ssl.truststore.type" if part == "ssl.ca" else "ssl.keystore.type"] = "PEM"

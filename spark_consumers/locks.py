@@ -1,4 +1,4 @@
-"""A lock that one process on this machine can hold, and that the kernel takes back however the process dies."""
+"""A lock file that one process on this machine holds, and that the kernel releases however the process dies."""
 
 from __future__ import annotations
 
@@ -9,35 +9,39 @@ from pathlib import Path
 
 from relay.errors import Unavailable
 
-# A consumer that was killed leaves a JVM that ends within moments, and holds the lock until then.
-_PATIENCE = 15.0
-_PAUSE = 0.1
+# A killed consumer leaves a JVM that ends within moments, and holds the lock until then.
+_TIMEOUT = 15.0  # seconds
+_POLL = 0.1  # seconds
 
 
 class Lock:
-    """A lock file, held from ``acquire`` on. ``descriptor`` may be given to child processes, which then hold it too."""
+    """A lock against other processes. ``what``: names the locked thing in errors.
+
+    A child process that is given ``descriptor`` holds the lock too.
+    """
 
     def __init__(self, path: Path, what: str) -> None:
         self.path = path
         self.what = what
         self.descriptor = -1
 
-    def acquire(self, patience: float = _PATIENCE) -> None:
-        """Wait up to ``patience`` seconds for the lock. Raises ``Unavailable`` saying who holds it."""
+    def acquire(self, timeout: float = _TIMEOUT) -> None:
+        """Wait up to ``timeout`` seconds for the lock. Raises ``Unavailable``, which names the holder."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if time.monotonic() < deadline:
-                    time.sleep(_PAUSE)
+                    time.sleep(_POLL)
                     continue
                 holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
                 os.close(descriptor)
                 raise Unavailable(
-                    f"{self.what} is in use by another consumer (process {holder or 'unknown'}): {self.path} is locked"
+                    f"{self.what} is in use by another consumer, process {holder or 'unknown'}: stop that one first "
+                    f"(lock file {self.path})"
                 ) from None
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
@@ -45,7 +49,7 @@ class Lock:
             return
 
     def release(self) -> None:
-        """Give the lock back. Children that were given the descriptor still hold it."""
+        """Release the lock. Child processes that were given the descriptor still hold it."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1

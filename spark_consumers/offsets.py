@@ -1,7 +1,7 @@
-"""Where a consumer begins, how far it is, and telling Kafka's tools.
+"""The offsets at which a consumer starts and that it has reached, in its checkpoint and in its Kafka group.
 
-Spark's checkpoint is the truth about progress. The Kafka group ``<name>.<consumer>`` only reports it, so that lag
-shows in ordinary tools, and lets a fresh checkpoint begin exactly there (``--from committed``).
+Spark's checkpoint is the truth about progress. The Kafka group ``<name>.<consumer>`` only reports it, so that ordinary
+tools show the lag and a new checkpoint can start exactly there (``--from committed``).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka.topics import SILENT_LOG
 
 EARLIEST, LATEST = -2, -1
-"""Spark's numbers for the beginning and the end of a partition."""
+"""Spark's codes for the beginning and the end of a partition."""
 
 Offsets = dict[str, dict[str, int]]
-"""By topic and partition; JSON of Spark, of the batch lines and of ``--from``."""
+"""By topic and partition, as in Spark's JSON, the batch lines and ``--from``."""
 
-_TIMEOUT = 15.0
+_TIMEOUT = 15.0  # seconds
 _START = "start.json"
 
 
@@ -33,8 +33,8 @@ def group(config: Config, consumer: str) -> str:
     return f"{config.name}.{consumer}"
 
 
-def distance(begin: Offsets, end: Offsets) -> int:
-    """Return how many records there are at most from ``begin`` to ``end``."""
+def count_between(begin: Offsets, end: Offsets) -> int:
+    """Return the number of offsets from ``begin`` to ``end``, which is at least the number of records."""
     return sum(
         offset - max(0, begin.get(topic, {}).get(partition, 0))
         for topic, partitions in end.items()
@@ -42,8 +42,8 @@ def distance(begin: Offsets, end: Offsets) -> int:
     )
 
 
-class Positions:
-    """The offsets of a consumer's topics, and its Kafka group."""
+class GroupOffsets:
+    """The offsets of a consumer's topics and of its Kafka group. Shared by threads, as Kafka's client is."""
 
     def __init__(self, config: Config, consumer: str, topics: Sequence[str]) -> None:
         self._servers = config.kafka.bootstrap_servers
@@ -64,36 +64,38 @@ class Positions:
         self._consumer.close()
 
     def partitions(self) -> list[TopicPartition]:
-        """Return all partitions. Raises ``Unavailable`` if a topic is missing: a stream would wait in silence."""
+        """Return all partitions. Raises ``Unavailable`` if a topic is missing, for which Spark would wait silently."""
         try:
-            there = self._consumer.list_topics(timeout=_TIMEOUT).topics
+            found = self._consumer.list_topics(timeout=_TIMEOUT).topics
         except KafkaException as error:
             raise Unavailable(f"no Kafka broker answers at {self._servers}: {error.args[0].str()}") from error
-        missing = [topic for topic in self._topics if topic not in there or not there[topic].partitions]
+        missing = [topic for topic in self._topics if topic not in found or not found[topic].partitions]
         if missing:
-            raise Unavailable(f"there is no topic {missing[0]!r} at {self._servers} yet: `relay run` creates it")
-        return [TopicPartition(topic, number) for topic in self._topics for number in sorted(there[topic].partitions)]
+            raise Unavailable(
+                f"topic {missing[0]!r} does not exist at {self._servers}: start `relay run`, which creates it"
+            )
+        return [TopicPartition(topic, number) for topic in self._topics for number in sorted(found[topic].partitions)]
 
     def resolve(self, start: str) -> Offsets:
-        """Return the offsets that ``start`` means now: earliest, latest, committed, an ISO time, or offsets as JSON.
+        """Return the present offsets of ``start``: earliest, latest, committed, an ISO time, or offsets as JSON.
 
-        Resolved once and for all, so that a consumer killed before its first batch begins there again. Raises
-        ``ConfigError`` for anything else.
+        The caller stores them, so a consumer killed before its first batch starts there again. Raises ``ConfigError``
+        for any other text.
         """
         partitions = self.partitions()
         if start == "earliest":
-            return self._found(TopicPartition(p.topic, p.partition, EARLIEST) for p in partitions)
+            return self._as_offsets(TopicPartition(p.topic, p.partition, EARLIEST) for p in partitions)
         if start == "latest":
-            return self._found(map(self._end, partitions))
+            return self._as_offsets(map(self._end_of, partitions))
         if start == "committed":
             return self._committed(partitions)
         if start.lstrip().startswith("{"):
-            return _given(start, partitions)
+            return _parse_offsets(start, partitions)
         try:
             time = datetime.fromisoformat(start)
         except ValueError:
             raise ConfigError(
-                f"--from {start}: is none of earliest, latest, committed, an ISO time, or offsets as JSON"
+                f"--from {start}: use earliest, latest, committed, an ISO time, or offsets as JSON"
             ) from None
         time = time if time.tzinfo else time.replace(tzinfo=UTC)
         return self._at(partitions, int(time.timestamp() * 1000))
@@ -108,35 +110,35 @@ class Positions:
                 self._consumer.commit(offsets=wanted, asynchronous=True)
         except KafkaException as error:
             if wait:
-                raise Unavailable(
-                    f"the offsets of the group {self.group} cannot be committed: {error.args[0].str()}"
-                ) from error
+                raise Unavailable(f"cannot commit the offsets of group {self.group}: {error.args[0].str()}") from error
 
-    def _end(self, partition: TopicPartition) -> TopicPartition:
-        _, end = self._asked(self._consumer.get_watermark_offsets, partition, timeout=_TIMEOUT)
+    def _end_of(self, partition: TopicPartition) -> TopicPartition:
+        _, end = self._call(self._consumer.get_watermark_offsets, partition, timeout=_TIMEOUT)
         return TopicPartition(partition.topic, partition.partition, end)
 
     def _committed(self, partitions: list[TopicPartition]) -> Offsets:
-        found = self._asked(self._consumer.committed, partitions, timeout=_TIMEOUT)
+        found = self._call(self._consumer.committed, partitions, timeout=_TIMEOUT)
         if all(p.offset < 0 for p in found):
-            raise ConfigError(f"--from committed: the group {self.group} has committed no offsets")
-        # A partition that is newer than the commit has been read by nobody.
-        return self._found(TopicPartition(p.topic, p.partition, p.offset if p.offset >= 0 else EARLIEST) for p in found)
+            raise ConfigError(f"--from committed: group {self.group} has no committed offsets: use earliest or latest")
+        # A partition that was added after the commit has not been read.
+        return self._as_offsets(
+            TopicPartition(p.topic, p.partition, p.offset if p.offset >= 0 else EARLIEST) for p in found
+        )
 
     def _at(self, partitions: list[TopicPartition], milliseconds: int) -> Offsets:
         asked = [TopicPartition(p.topic, p.partition, milliseconds) for p in partitions]
-        found = self._asked(self._consumer.offsets_for_times, asked, timeout=_TIMEOUT)
-        # Negative: nothing is that young yet.
-        return self._found(p if p.offset >= 0 else self._end(p) for p in found)
+        found = self._call(self._consumer.offsets_for_times, asked, timeout=_TIMEOUT)
+        # Negative: the partition has no record from that time on.
+        return self._as_offsets(p if p.offset >= 0 else self._end_of(p) for p in found)
 
-    def _asked(self, call: Any, *arguments: Any, timeout: float) -> Any:
+    def _call(self, call: Any, *arguments: Any, timeout: float) -> Any:
         try:
             return call(*arguments, timeout=timeout)
         except KafkaException as error:
-            raise Unavailable(f"Kafka at {self._servers} does not tell offsets: {error.args[0].str()}") from error
+            raise Unavailable(f"cannot read offsets from Kafka at {self._servers}: {error.args[0].str()}") from error
 
     @staticmethod
-    def _found(partitions: Any) -> Offsets:
+    def _as_offsets(partitions: Any) -> Offsets:
         offsets: Offsets = {}
         for p in partitions:
             if p.error is not None:
@@ -145,8 +147,8 @@ class Positions:
         return offsets
 
 
-def _given(text: str, partitions: Sequence[TopicPartition]) -> Offsets:
-    """Read offsets of Spark's JSON. Partitions that are not named begin at the beginning."""
+def _parse_offsets(text: str, partitions: Sequence[TopicPartition]) -> Offsets:
+    """Parse offsets in Spark's JSON. Partitions that it does not name start at the beginning."""
     wanted: Offsets = {}
     for p in partitions:
         wanted.setdefault(p.topic, {})[str(p.partition)] = EARLIEST
@@ -154,20 +156,21 @@ def _given(text: str, partitions: Sequence[TopicPartition]) -> Offsets:
         given = json.loads(text)
         named = [(str(t), str(p), o) for t, ps in given.items() for p, o in ps.items()]
     except (ValueError, AttributeError):
-        raise ConfigError('--from: offsets are JSON such as {"shop.orders": {"0": 17, "1": -2}}') from None
+        raise ConfigError('--from: write offsets as JSON, such as {"shop.orders": {"0": 17, "1": -2}}') from None
     for topic, partition, offset in named:
         if partition not in wanted.get(topic, {}):
-            raise ConfigError(f"--from: {topic}[{partition}] is no partition that this consumer reads")
+            raise ConfigError(f"--from: this consumer does not read partition {topic}[{partition}]")
         if type(offset) is not int or offset < EARLIEST:
             raise ConfigError(
-                f"--from: the offset {offset!r} of {topic}[{partition}] is no offset (-2: beginning, -1: end)"
+                f"--from: {offset!r} is not an offset of {topic}[{partition}]: use 0 or more, -2 for the beginning, "
+                "or -1 for the end"
             )
         wanted[topic][partition] = offset
     return wanted
 
 
 class ConsumerCheckpoint:
-    """The folder of a consumer's checkpoint: Spark's, and beside it where the consumer began."""
+    """The folder of a consumer's checkpoint: Spark's own, and the offsets at which the consumer started."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -178,12 +181,12 @@ class ConsumerCheckpoint:
         return (self.folder / _START).exists()
 
     def start(self) -> Offsets:
-        """Return where the consumer began."""
+        """Return the offsets at which the consumer started."""
         offsets: Offsets = json.loads((self.folder / _START).read_text())
         return offsets
 
     def begin(self, start: Offsets) -> None:
-        """Write down, durably, where the consumer begins."""
+        """Store, durably, the offsets at which the consumer starts."""
         self.folder.mkdir(parents=True, exist_ok=True)
         draft = self.folder / f"{_START}.draft"
         with draft.open("w") as file:
@@ -193,17 +196,17 @@ class ConsumerCheckpoint:
         draft.replace(self.folder / _START)
 
     def end_offsets(self, batch: int) -> Offsets:
-        """Return up to where batch ``batch`` reads. Spark writes that down before it runs the batch.
+        """Return the end offsets of a batch, which Spark stores before it runs the batch.
 
-        Before the first one: where the consumer began.
+        Of batch -1, the offsets at which the consumer started. Raises ``RelayError`` if Spark's file cannot be read.
         """
         if batch < 0:
             return self.start()
         path = self.spark / "offsets" / str(batch)
         try:
-            # A version, Spark's settings, and a line for each source.
+            # The file has a version, Spark's settings, and a line for each source.
             _, _, line = path.read_text().splitlines()
             found: Offsets = json.loads(line)
         except (OSError, ValueError) as error:
-            raise RelayError(f"{path} is not what Spark 4.0 writes there: {error}") from error
+            raise RelayError(f"cannot read {path} as an offset file of Spark 4.0: {error}") from error
         return found

@@ -1,7 +1,7 @@
-"""Running a consumer: start, batches, retries, stop.
+"""Runs a consumer: start, batches, retries, stop.
 
-Spark's checkpoint moves on only after a batch was applied, so a batch that failed, or that a crash cut off, is
-applied again; the sinks make that harmless. How often a batch is tried and how long a stop may take is said here.
+Spark's checkpoint advances only after a batch was applied, so a batch that failed, or that a crash cut off, is applied
+again; the sinks make that harmless.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from relay.config import Config
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from spark_consumers import kafka_source
-from spark_consumers.dead_letters import UndecodableRecords, UnknownSchemas
+from spark_consumers.dead_letters import DeadLetterTopic, UnknownSchemas
 from spark_consumers.decode import Decoder
 from spark_consumers.locks import Lock
-from spark_consumers.offsets import EARLIEST, ConsumerCheckpoint, Offsets, Positions, distance
+from spark_consumers.offsets import EARLIEST, ConsumerCheckpoint, GroupOffsets, Offsets, count_between
 from spark_consumers.session import close_session, open_session
 
-_WAITS = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds between attempts at one batch
-_DRAIN = 60.0  # seconds for the batch under way when told to stop
-_POLL = 0.1
-_GIST = 500  # characters of an error's gist
+_RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds between attempts at one batch
+_DRAIN_TIMEOUT = 60.0  # seconds for the running batch to end after a signal
+_POLL = 0.1  # seconds
+_LONGEST_CAUSE = 500  # characters
 
 
 class Consumer(Protocol):
-    """What a consumer is to the runner.
+    """A consumer as the runner sees it.
 
     ``at_most``: records a batch. ``interval``: Spark's processing time between batches, None for none.
-    ``delta``: whether it writes Delta tables.
+    ``delta``: whether it writes Delta tables. Only `apply` runs in a thread of Spark's.
     """
 
     @property
@@ -60,26 +60,24 @@ class Consumer(Protocol):
     def topics(self) -> Sequence[str]: ...
 
     def lock(self) -> Lock | None:
-        """Return the lock that keeps a second driver out, None where the sink itself takes several."""
+        """Return the lock that excludes a second driver, None if the sink supports several."""
 
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
-        """Return what the consumer wants to know of each record."""
+        """Return the columns that ``apply`` needs of each record. Called before each query."""
 
-    def apply(self, frame: DataFrame, letters: UndecodableRecords, expected: int) -> dict[str, int]:
-        """Apply one batch of at most ``expected`` records; return its counts, ``rows`` among them.
+    def apply(self, batch: DataFrame, dead_letters: DeadLetterTopic, expected: int) -> dict[str, int]:
+        """Apply a batch of at most ``expected`` records; return its counts, ``rows`` among them.
 
-        May be given the same batch again.
+        The same batch may come again.
         """
-
-    def close(self) -> None: ...
 
 
 class Stopped(Exception):
-    """Told to stop before this batch began."""
+    """A signal came before this batch started."""
 
 
 def state_folder(config: Config, consumer: str) -> Path:
-    """Return where a consumer keeps its checkpoint unless told otherwise."""
+    """Return the default folder of a consumer's checkpoint."""
     base = os.environ.get("RELAY_STATE")
     return (Path(base) if base else Path.home() / ".local" / "state" / "relay") / config.name / consumer
 
@@ -89,16 +87,16 @@ def run(
 ) -> None:
     """Run until SIGTERM (returns), SIGINT (raises ``KeyboardInterrupt``), or, if asked, until caught up.
 
-    Raises ``RelayError``. Call it from the main thread, for the signals' sake.
+    Raises ``RelayError``. Only the main thread can handle the signals.
     """
-    point = ConsumerCheckpoint((checkpoint or state_folder(config, consumer.name)).absolute())
-    if start is not None and point.exists:
+    state = ConsumerCheckpoint((checkpoint or state_folder(config, consumer.name)).absolute())
+    if start is not None and state.exists:
         raise ConfigError(
-            f"--from {start} is for a new checkpoint, and {point.folder} has one: it says where to go on. "
-            "Name another folder with --checkpoint, or leave out --from"
+            f"--from {start} only applies to a new checkpoint, but {state.folder} already holds one: "
+            "omit --from to resume it, or name another folder with --checkpoint"
         )
     with ExitStack() as stack:
-        runner = _Runner(consumer, config, point, until_caught_up, stack)
+        runner = _Runner(consumer, config, state, until_caught_up, stack)
         with _signals(runner.stop):
             runner.run(start)
     if runner.stopping == signal.SIGINT:
@@ -106,181 +104,206 @@ def run(
 
 
 class _Runner:
+    """Runs in the main thread, but for ``_apply_batch``, which Spark calls in a thread of its own, batch after batch.
+
+    Those two threads share the attributes marked so. Each is one assignment of one reference, so none needs a lock.
+    """
+
     def __init__(
-        self, consumer: Consumer, config: Config, point: ConsumerCheckpoint, until_caught_up: bool, stack: ExitStack
+        self,
+        consumer: Consumer,
+        config: Config,
+        checkpoint: ConsumerCheckpoint,
+        until_caught_up: bool,
+        stack: ExitStack,
     ) -> None:
         self.consumer = consumer
         self.config = config
-        self.point = point
+        self.checkpoint = checkpoint
         self.until_caught_up = until_caught_up
         self.stack = stack
+        # Shared: the signal that asked to stop, 0 for none. Set by the signal handler in the main thread.
         self.stopping = 0
-        # The exception of the last batch, which Spark hands on as text only.
+        # Shared: whether a batch is being applied. Set by the batch thread.
+        self._is_applying = False
+        # Shared: the exception of the last batch, of which Spark only reports the text. Set by the batch thread, and
+        # cleared by the main thread while no query runs.
         self._failure: BaseException | None = None
-        self._busy = threading.Lock()
+        # Shared: failed attempts at the current batch. Set to 0 by the batch thread, raised by the main thread while no
+        # query runs.
         self._attempts = 0
+        # Shared: the end offsets of the last applied batch. Set by the batch thread; the main thread reads them once no
+        # query runs.
         self._end: Offsets | None = None
 
     def stop(self, signum: int) -> None:
-        """End after the batch under way. Safe to call from a signal handler."""
+        """End after the running batch. Safe to call from a signal handler."""
         self.stopping = signum
 
     def run(self, start: str | None) -> None:
-        locks = self._locked()
-        topics.connect(self.config)  # which says why, if no broker can be reached
-        self.positions = Positions(self.config, self.consumer.name, self.consumer.topics)
-        self.stack.callback(self.positions.close)
-        starting = self._begin(start)
+        locks = self._take_locks()
+        topics.connect(self.config)  # raises a clear error if no broker can be reached
+        # Shared from here on: Kafka's clients may be used by any thread.
+        self.group = GroupOffsets(self.config, self.consumer.name, self.consumer.topics)
+        self.stack.callback(self.group.close)
+        starting = self._starting_offsets(start)
         self.schemas = self.stack.enter_context(contextlib.closing(open_schemas(self.config)))
         self.schemas.refresh()
-        self.letters = self.stack.enter_context(UndecodableRecords(self.config, self.consumer.name))
-        self.stack.callback(self.consumer.close)
+        self.dead_letters = self.stack.enter_context(DeadLetterTopic(self.config, self.consumer.name))
         session = open_session(
             f"relay {self.consumer.name}", delta=self.consumer.delta, keep_open=[lock.descriptor for lock in locks]
         )
         self.stack.callback(close_session, session)
-        self._say("started", topics=list(self.consumer.topics), checkpoint=str(self.point.folder))
-        while not self.stopping and not self._query(session, starting):
+        self._log_event("started", topics=list(self.consumer.topics), checkpoint=str(self.checkpoint.folder))
+        while not self.stopping and not self._run_query(session, starting):
             pass
         if self._end is not None:
-            self.positions.commit(self._end, wait=True)
-        self._say("stopped")
+            self.group.commit(self._end, wait=True)
+        self._log_event("stopped")
 
-    def _locked(self) -> list[Lock]:
-        """Take the locks. The JVM is given them, too: it may outlive us by a moment, writing."""
-        wanted = [Lock(self.point.folder / "lock", f"the checkpoint {self.point.folder}"), self.consumer.lock()]
+    def _take_locks(self) -> list[Lock]:
+        """Take the locks. The JVM holds them too, since it may go on writing for a moment after this process ends."""
+        folder = self.checkpoint.folder
+        wanted = [Lock(folder / "lock", f"the checkpoint {folder}"), self.consumer.lock()]
         locks = [lock for lock in wanted if lock is not None]
         for lock in locks:
             lock.acquire()
             self.stack.callback(lock.release)
         return locks
 
-    def _begin(self, start: str | None) -> str:
-        """Return the starting offsets, writing them down if this is the first start."""
-        partitions = self.positions.partitions()
-        if not self.point.exists:
-            self.point.begin(self.positions.resolve(start or "earliest"))
-        offsets = self.point.start()
+    def _starting_offsets(self, start: str | None) -> str:
+        """Return Spark's starting offsets. The first start resolves and stores them."""
+        partitions = self.group.partitions()
+        if not self.checkpoint.exists:
+            self.checkpoint.begin(self.group.resolve(start or "earliest"))
+        offsets = self.checkpoint.start()
         for p in partitions:
-            # Spark wants all partitions named, also those that have been added since.
+            # Spark requires all partitions, also those added since.
             offsets.setdefault(p.topic, {}).setdefault(str(p.partition), EARLIEST)
         return json.dumps(offsets)
 
-    # ------------------------------------------------------------------ one query after the other
+    # ------------------------------------------------------------------ queries
 
-    def _query(self, session: SparkSession, starting: str) -> bool:
-        """Run a query until it ends; return whether that was the end of it all, or it has to be started again."""
+    def _run_query(self, session: SparkSession, starting: str) -> bool:
+        """Run a query until it ends; return False if another one has to follow."""
         self._failure = None
         try:
-            query = self._start(session, starting)
+            query = self._start_query(session, starting)
             while not query.awaitTermination(_POLL):  # type: ignore[arg-type]
                 if self.stopping:
                     self._drain(query)
                     return True
         except (PySparkException, Py4JError, OSError) as error:
-            self._after(error)
+            self._handle_failure(error)
             return bool(self.stopping)
         return True
 
-    def _start(self, session: SparkSession, starting: str) -> StreamingQuery:
+    def _start_query(self, session: SparkSession, starting: str) -> StreamingQuery:
         gaps = self.config.internal("gaps")
         registry = self.config.schema_registry is not None
         decoder = Decoder(self.schemas.all(), registry=registry, gaps=gaps)
         records = kafka_source.read(
             session, self.config, self.consumer.name, self.consumer.topics, starting, self.consumer.at_most
         )
-        writer = self.consumer.stream(records, decoder).writeStream.foreachBatch(self._batch)
-        writer = writer.option("checkpointLocation", self.point.spark.as_uri())
+        writer = self.consumer.stream(records, decoder).writeStream.foreachBatch(self._apply_batch)
+        writer = writer.option("checkpointLocation", self.checkpoint.spark.as_uri())
         if self.until_caught_up:
             writer = writer.trigger(availableNow=True)
         elif self.consumer.interval:
             writer = writer.trigger(processingTime=self.consumer.interval)
         return writer.start()
 
-    def _batch(self, frame: DataFrame, number: int) -> None:
-        """Apply one batch; called by Spark, in a thread of its own."""
-        with self._busy:
-            try:
-                if self.stopping:
-                    # Between two batches, the only place to stop: the one before is in the checkpoint by now.
-                    raise Stopped
-                before, end = self.point.end_offsets(number - 1), self.point.end_offsets(number)
-                counts = self.consumer.apply(frame, self.letters, distance(before, end))
-                applied_at = time.time()
-                self._end = end
-                self.positions.commit(self._end)
-                self._say("batch", batch=number, **counts, applied_at=applied_at, end_offsets=self._end)
-                self._attempts = 0
-            except BaseException as error:
-                self._failure = error
-                raise
+    def _apply_batch(self, batch: DataFrame, number: int) -> None:
+        """Apply one batch, in Spark's thread."""
+        self._is_applying = True
+        try:
+            if self.stopping:
+                # The only safe place to stop: the checkpoint holds the batch before, and this one has not started.
+                raise Stopped
+            before, end = self.checkpoint.end_offsets(number - 1), self.checkpoint.end_offsets(number)
+            counts = self.consumer.apply(batch, self.dead_letters, count_between(before, end))
+            applied_at = time.time()
+            self._end = end
+            self.group.commit(end)
+            self._log_event("batch", batch=number, **counts, applied_at=applied_at, end_offsets=end)
+            self._attempts = 0
+        except BaseException as error:
+            self._failure = error
+            raise
+        finally:
+            self._is_applying = False
 
     def _drain(self, query: StreamingQuery) -> None:
-        """Stop a query between two batches. Exit code 143 if the one under way does not end."""
-        deadline = time.monotonic() + _DRAIN
-        # A running query ends itself at its next batch. An idle one has none.
+        """Stop a query between two batches. Exits with 143 if the running batch does not end in time."""
+        deadline = time.monotonic() + _DRAIN_TIMEOUT
+        # A running query ends at its next batch. An idle one has to be stopped.
         with contextlib.suppress(PySparkException, Py4JError, OSError):
             while query.isActive:
                 if time.monotonic() > deadline:
-                    self._say("not drained", seconds=_DRAIN)
-                    # Not an exception: nothing may wait for the batch any more.
+                    self._log_event("not drained", seconds=_DRAIN_TIMEOUT)
+                    # An exception would run clean-up code that waits for the batch.
                     os._exit(143)
-                if not query.status["isTriggerActive"] and not self._busy.locked():
+                if not query.status["isTriggerActive"] and not self._is_applying:
                     query.stop()
                 time.sleep(_POLL / 5)
 
     # ------------------------------------------------------------------ failures
 
-    def _after(self, error: Exception) -> None:
+    def _handle_failure(self, error: Exception) -> None:
         """Return if the query may be started again, else raise."""
         failure = self._failure
         if isinstance(failure, Stopped) or self.stopping:
             return
         if isinstance(error, (Py4JNetworkError, OSError)):
-            raise RelayError(f"Spark's JVM ended: {_gist(error)}") from error
+            raise RelayError(
+                f"{self.consumer.name}: Spark's JVM ended unexpectedly ({_cause(error)}): restart the consumer; "
+                "it resumes from its checkpoint"
+            ) from error
         if isinstance(failure, UnknownSchemas):
             try:
-                # Looked up again, to the end of what is published.
+                # `lookup` reads everything that is published by now.
                 if all(self.schemas.lookup(header) is not None for header in failure.headers):
                     return
             except Unavailable as unavailable:
-                failure = unavailable  # that is why they are not known
+                failure = unavailable  # the reason why they are not known
         if isinstance(failure, ConfigError):
             raise failure
-        if self._attempts == len(_WAITS):
+        if self._attempts == len(_RETRY_DELAYS):
             if isinstance(failure, RelayError):
                 raise failure
-            raise RelayError(f"{self.consumer.name}: {_gist(failure or error)}") from error
-        wait = _WAITS[self._attempts]
+            raise RelayError(
+                f"{self.consumer.name}: gave up after {self._attempts + 1} attempts: {_cause(failure or error)}"
+            ) from error
+        delay = _RETRY_DELAYS[self._attempts]
         self._attempts += 1
-        self._say("retry", attempt=self._attempts, wait=wait, error=_gist(failure or error))
-        self._sleep(wait)
+        self._log_event("retry", attempt=self._attempts, wait=delay, error=_cause(failure or error))
+        self._sleep(delay)
 
     def _sleep(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
         while not self.stopping and time.monotonic() < deadline:
             time.sleep(_POLL)
 
-    def _say(self, event: str, **fields: Any) -> None:
+    def _log_event(self, event: str, **fields: Any) -> None:
         line = json.dumps({"event": event, "consumer": self.consumer.name, **fields})
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
 
 
-def _gist(error: BaseException) -> str:
-    """Return one line of an error: Spark's go on for pages, with what happened at the end of them."""
+def _cause(error: BaseException) -> str:
+    """Return one line of an error. Spark's errors run over pages, with the cause at the end."""
     try:
         lines = str(error).strip().splitlines()
-    except Exception:  # PySpark asks the JVM for the text, and the JVM may be gone
+    except Exception:  # PySpark asks the JVM for the text, and the JVM may have ended
         lines = []
     if not lines:
         return type(error).__name__
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     if causes:
-        return causes[-1][:_GIST]
+        return causes[-1][:_LONGEST_CAUSE]
     if len(lines) > 1 and isinstance(error, Py4JError):
-        return lines[1].lstrip(": ")[:_GIST]
-    return lines[0][:_GIST]
+        return lines[1].lstrip(": ")[:_LONGEST_CAUSE]
+    return lines[0][:_LONGEST_CAUSE]
 
 
 @contextmanager

@@ -1,8 +1,8 @@
-"""What a copy remembers of the snapshots it has met, in each partition of Kafka: a plain rule, no Spark.
+"""The snapshots that a copy has seen, by Kafka partition. A plain rule, without Spark.
 
-The end of a snapshot deletes what it did not find, so it counts only for a copy that has seen the begin. And a page of
-a snapshot that was given up may come after the end of the one that took its place: what that one did not find, it
-must not bring back.
+The end of a snapshot deletes the rows it did not find, so it only counts for a copy that has seen the begin. A page of
+an abandoned snapshot may arrive after the end of the snapshot that replaced it, and must not bring back what that one
+deleted.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class SeenSnapshots:
-    """``running``: the id of the snapshot that has begun, by partition. ``ended``: ``as_of`` of the last that ended."""
+    """``running``: the id of the snapshot that has begun, by partition. ``ended``: the last one's ``as_of``."""
 
     running: dict[str, str] = field(default_factory=dict)
     ended: dict[str, int] = field(default_factory=dict)
@@ -33,10 +33,10 @@ class SeenSnapshots:
         return self.running.get(str(partition)) == snapshot
 
     def end(self, partition: int, as_of: int) -> None:
-        """Take note that the snapshot that had begun has ended, and was swept. ``as_of``: its begin's, in seconds."""
+        """Record that the running snapshot has ended and was swept. ``as_of``: of its begin, in seconds."""
         del self.running[str(partition)]
         self.ended[str(partition)] = max(as_of, self.ended.get(str(partition), 0))
 
-    def wants(self, partition: int, as_of: int) -> bool:
-        """Whether a READ may still be good for something: not if a snapshot that began after it has ended."""
+    def accepts(self, partition: int, as_of: int) -> bool:
+        """Whether a READ may be applied: not if a snapshot that began later has ended."""
         return as_of >= self.ended.get(str(partition), 0)

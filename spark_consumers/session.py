@@ -1,7 +1,6 @@
-"""The Spark session of a consumer: its own JVM on this machine, or the one that ``spark-submit`` made.
+"""The Spark session of a consumer: in a JVM of its own on this machine, or the one that ``spark-submit`` made.
 
-Settings that cost or save start-up time and latency stand here, each with its reason. A session that somebody
-else made is used as it is: only settings of its SQL are changed, and only for the consumer.
+Of a session that somebody else made, only the SQL settings are changed, and only for the consumer.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ from relay.jvm.java import find_java
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
-# Bytes of one Avro string or bytes value. Without a limit, damaged bytes that read as a huge length end in an
-# OutOfMemoryError, which takes the JVM down instead of the record to the dead letters.
+# Bytes of one Avro string or bytes value. Without a limit, damaged bytes that decode to a huge length end in an
+# OutOfMemoryError, which stops the JVM instead of sending the record to the dead letters.
 _LONGEST_VALUE = 32 << 20
 
-_EXIT = 15.0  # seconds for the JVM to end
+_EXIT_TIMEOUT = 15.0  # seconds for the JVM to end
 
-# The JVMs that were started here, by the session that was made for the first who asked.
+# The JVMs that `open_session` started, by the session it returned. Used by the main thread only.
 _started: dict[SparkSession, Any] = {}
 
 _JAVA_OPTIONS = (
-    # On few cores the optimising compiler takes the CPU away from the first minutes' batches: with it a batch of
-    # the cache takes half as long again at p50, and twice as long at p95.
+    # On few cores the optimising compiler takes CPU from the batches of the first minutes: with it a batch of the cache
+    # takes 1.5 times as long at p50, and twice as long at p95.
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
     f"-Dorg.apache.avro.limits.string.maxLength={_LONGEST_VALUE}",
@@ -48,15 +47,15 @@ _JAVA_OPTIONS = (
 _SQL = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
-    # Names of columns are those of the source, and DynamoDB tells Id from id.
+    # Columns have their source's names, and for DynamoDB Id and id differ.
     "spark.sql.caseSensitive": "true",
     "spark.sql.shuffle.partitions": "2",
-    # Re-planning between stages costs more than it finds in batches of this size.
+    # Re-planning between stages costs more than it saves in batches of this size.
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.streaming.numRecentProgressUpdates": "10",
 }
 
-# The default manager sets the permissions of each file by forking a process: 20 ms for each of two files a batch.
+# The default manager forks a process to set the permissions of a file: 20 ms for each of two files a batch.
 _LOCAL_CHECKPOINT = {
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
@@ -64,7 +63,7 @@ _LOCAL_CHECKPOINT = {
 }
 
 _DELTA_SQL = {
-    # A table's state is kept in so many partitions. The default of 50 makes the first MERGE take 12 s.
+    # The partitions of a table's state. With the default of 50 the first MERGE takes 12 s.
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.databricks.delta.autoCompact.enabled": "true",
     "spark.databricks.delta.autoCompact.minNumFiles": "30",
@@ -72,18 +71,18 @@ _DELTA_SQL = {
 
 
 def open_session(name: str, *, delta: bool, keep_open: Sequence[int] = ()) -> SparkSession:
-    """Return a session called ``name``, able to read Kafka and Avro, and Delta if asked.
+    """Return a session called ``name`` that can read Kafka and Avro, and Delta if ``delta``.
 
-    ``keep_open``: file descriptors that the JVM holds as long as it lives. Raises ``Unavailable`` without Java
-    or PySpark's jars, ``ConfigError`` if an existing session lacks what is needed.
+    ``keep_open``: file descriptors that a new JVM keeps open until it ends. Raises ``Unavailable`` if Java, PySpark or
+    a jar is missing, ``ConfigError`` if the existing session lacks Delta.
     """
-    given = _existing()
-    session = given.newSession() if given else _new(name, delta, keep_open)
+    existing = _existing()
+    session = existing.newSession() if existing else _start(name, delta, keep_open)
     for key, value in (_SQL | _LOCAL_CHECKPOINT | (_DELTA_SQL if delta else {})).items():
         session.conf.set(key, value)
     if delta and DELTA_EXTENSION not in str(session.conf.get("spark.sql.extensions", "")):
         raise ConfigError(
-            "the Spark session that is there was made without Delta: submit with "
+            "the Spark session of this process was created without Delta: submit with "
             f"--conf spark.sql.extensions={DELTA_EXTENSION} "
             f"--conf spark.sql.catalog.spark_catalog={DELTA_CATALOG}"
         )
@@ -91,7 +90,7 @@ def open_session(name: str, *, delta: bool, keep_open: Sequence[int] = ()) -> Sp
 
 
 def close_session(session: SparkSession) -> None:
-    """End the JVM of a session that ``open_session`` started one for; leave any other session alone."""
+    """End the JVM that ``open_session`` started for this session. Does nothing for other sessions."""
     gateway = _started.pop(session, None)
     if gateway is None:
         return
@@ -99,41 +98,41 @@ def close_session(session: SparkSession) -> None:
     gateway.shutdown()
     gateway.proc.stdin.close()
     try:
-        gateway.proc.wait(_EXIT)
+        gateway.proc.wait(_EXIT_TIMEOUT)
     except subprocess.TimeoutExpired:
         gateway.proc.kill()
         gateway.proc.wait()
-    # PySpark would go on talking to it.
+    # Else PySpark would go on using it.
     SparkContext._gateway = SparkContext._jvm = None
 
 
 def is_cluster(session: SparkSession) -> bool:
-    """Whether what Spark runs in parallel runs on other machines, or may."""
+    """Whether Spark's tasks may run on other machines."""
     return not str(session.sparkContext.master).startswith("local")
 
 
 def _existing() -> SparkSession | None:
-    """Return the session of this process, or of the ``spark-submit`` it runs under."""
+    """Return the session of this process, or of the ``spark-submit`` that started it."""
     active = SparkSession.getActiveSession()
     if active is None and "PYSPARK_GATEWAY_PORT" in os.environ:
         active = SparkSession.builder.getOrCreate()
     return active
 
 
-def _new(name: str, delta: bool, keep_open: Sequence[int]) -> SparkSession:
+def _start(name: str, delta: bool, keep_open: Sequence[int]) -> SparkSession:
     java = find_java()
     home = find_spec("pyspark")
     if home is None:
         raise Unavailable("PySpark is not installed: pip install 'change-relay[spark]'")
-    # Spark's own start script looks nowhere else.
+    # Spark's start script finds Java only by this variable.
     os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else whatever python3 is on the PATH
     conf = SparkConf(loadDefaults=False)
     conf.setAll(list(_settings(name, delta).items()))
     options: dict[str, Any] = {
-        # Signals to our process group are for us: we drain, then end the JVM. If we are killed, it ends
-        # itself, since its standard input does.
+        # Signals to our process group are for us alone: we drain, then end the JVM. If we are killed, the JVM ends
+        # because its standard input does.
         "start_new_session": True,
         "pass_fds": tuple(keep_open),
     }

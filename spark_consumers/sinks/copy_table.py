@@ -1,6 +1,6 @@
-"""One table of the copy in Delta: its columns, the states of some of its rows, and the guarded write.
+"""One table of the copy in Delta: its columns, reading the state of rows, and writing them conditionally.
 
-The columns are a contract with those who query the copy, shown in the README of the consumers. Add some at the end.
+Users query the columns, which the README of the consumers lists: add new ones at the end.
 """
 
 from __future__ import annotations
@@ -20,12 +20,18 @@ from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, St
 from relay.errors import RelayError
 from relay.token import EventToken
 from spark_consumers.decode import DecodeStatus, Layout
-from spark_consumers.fold import ChangeLike, StoredRow, Verdict, VerdictCounts, fold, sweep, tally, truncate
+from spark_consumers.fold import (
+    ChangeLike,
+    PartitionOffset,
+    StoredRow,
+    Verdict,
+    VerdictCounts,
+    fold,
+    sweep,
+    truncate,
+)
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.tombstones import COLLECTED_AT, Tombstones
-
-Place = tuple[int, int]
-"""Partition and offset: where in a batch a change and its image are."""
 
 Key = tuple[str, ...]
 """The key columns as text; binary in base64."""
@@ -42,20 +48,22 @@ _COLUMNS = {
 }
 _STATE = ("_relay_token", "_relay_deleted", "_relay_event_id", "_relay_incomplete", "_relay_read_as_of")
 _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
-_ROUNDS = 20  # a row that changes under as many attempts in a row is no contention but a fault
-_SWEPT_AT_ONCE = 20_000  # rows decided and written in one go (I11)
+_ATTEMPTS = 20  # so many conflicts in a row are no contention but a fault
+_ROWS_PER_SWEEP = 20_000  # rows decided and written at once (I11)
 
 
 _Rule = Callable[[StoredRow], tuple[StoredRow, Verdict]]
 
 
-class PlacedChange(ChangeLike, Protocol):
+class BatchChange(ChangeLike, Protocol):
+    """A change of a batch. ``new``: the partition and offset of its image."""
+
     @property
-    def place(self) -> Place: ...
+    def partition_offset(self) -> PartitionOffset: ...
 
 
 class Item(Enum):
-    """Stands in a row's state for the item that is in the table."""
+    """Takes the place of a row's item, which is never read back from the table."""
 
     AS_STORED = "as stored"
 
@@ -65,105 +73,115 @@ class _Write:
     key: Key
     read: StoredRow | None
     row: StoredRow
-    partition: int | None = None  # of Kafka, where the row's changes are; None leaves it
+    partition: int | None = None  # the Kafka partition of the row's changes; None leaves it as it is
 
 
 class CopyTable:
-    """The copy of one table, at ``path``. Made when first used. ``retention``: of tombstones, in seconds."""
+    """The copy of one table, at ``path``; created on first use. ``tombstone_retention``: seconds."""
 
-    def __init__(self, path: str, layout: Layout, retention: float) -> None:
+    def __init__(self, path: str, layout: Layout, tombstone_retention: float) -> None:
         self._table = delta.table(path)
-        self._retention = retention
+        self._retention = tombstone_retention
         self._tombstones: Tombstones | None = None
-        self._of = layout.source, layout.table
+        self._source_table = layout.source, layout.table
         self._binary = layout.binary_key
-        self._made = False
-        # A key column that is called like one of ours makes room.
+        self._is_created = False
+        # A key column with the name of one of ours gets a prefix.
         self.key_columns = [f"key_{field.name}" if field.name in _COLUMNS else field.name for field in layout.key]
         if len({name.lower() for name in self.key_columns}) < len(self.key_columns):
             raise RelayError(
-                f"the key of {layout.source}/{layout.table} has columns that differ only in case "
-                f"({', '.join(self.key_columns)}): Delta cannot keep them"
+                f"copy of {layout.source}/{layout.table}: Delta cannot store key columns that differ only in case "
+                f"({', '.join(self.key_columns)}): rename one at the source"
             )
 
-    def apply(self, batch: DataFrame, items: Mapping[Key, Sequence[PlacedChange]], counts: VerdictCounts) -> None:
+    def apply(self, batch: DataFrame, items: Mapping[Key, Sequence[BatchChange]], counts: VerdictCounts) -> None:
         """Apply the changes of some items, each item's in order."""
         session = batch.sparkSession
-        left = items
-        for _ in range(_ROUNDS):
-            if not left:
+        pending = items
+        for _ in range(_ATTEMPTS):
+            if not pending:
                 return
-            stored = self._read(session, list(left))
-            round_counts = {key: VerdictCounts() for key in left}
+            stored = self._read(session, list(pending))
+            counts_by_key = {key: VerdictCounts() for key in pending}
             writes = []
-            for key, changes in left.items():
+            for key, changes in pending.items():
                 read = stored.get(key)
-                row = fold(read, changes, round_counts[key])
-                if row is not None and not _same(row, read):
-                    writes.append(_Write(key, read, row, changes[0].place[0]))
-            lost = self._write(batch, writes)
-            for key, of_key in round_counts.items():
-                if key not in lost:
-                    _add(counts, of_key)
-            left = {key: left[key] for key in lost}
-        raise RelayError(f"{self._table}: a row changed under {_ROUNDS} attempts to write it: {next(iter(left))}")
+                row = fold(read, changes, counts_by_key[key])
+                if row is not None and not _is_same_change(row, read):
+                    writes.append(_Write(key, read, row, changes[0].partition_offset[0]))
+            conflicts = self._write(batch, writes)
+            for key, of_key in counts_by_key.items():
+                if key not in conflicts:
+                    counts.add(of_key)
+            pending = {key: pending[key] for key in conflicts}
+        raise self._too_many_conflicts(next(iter(pending)))
 
     def truncate(
         self,
         batch: DataFrame,
         change: ChangeLike,
         partitions: Iterable[int],
-        beside: Callable[[StoredRow], Sequence[ChangeLike]],
+        truncations_of: Callable[[StoredRow], Sequence[ChangeLike]],
         counts: VerdictCounts,
     ) -> None:
-        """Delete, of ``partitions`` of Kafka, every row that is older. ``beside``: further truncations, for a row."""
+        """Delete every older row of these Kafka partitions. ``truncations_of``: all that came after a row."""
         where = f"_relay_partition IN ({', '.join(map(str, partitions))})"
-        self._sweep(batch, where, lambda row: truncate(row, change, beside(row)), counts)
+        self._apply_to_rows(batch, where, lambda row: truncate(row, change, truncations_of(row)), counts)
 
     def sweep(self, batch: DataFrame, end: ChangeLike, partition: int, counts: VerdictCounts) -> None:
-        """Delete, of one partition of Kafka, every row that a snapshot that has ended did not find."""
+        """Delete every row of a Kafka partition that the snapshot that ended did not find."""
         begin = end.snapshot.as_of if end.snapshot is not None else 0
         where = f"_relay_partition = {partition} AND _relay_read_as_of < {begin}"
-        self._sweep(batch, where, lambda row: sweep(row, end), counts)
+        self._apply_to_rows(batch, where, lambda row: sweep(row, end), counts)
 
     def tombstones(self, session: SparkSession) -> Tombstones:
         if self._tombstones is None:
-            self._make(session)
+            self._create(session)
             self._tombstones = Tombstones(session, self._table, self._retention)
         return self._tombstones
 
-    def _sweep(self, batch: DataFrame, where: str, rule: _Rule, counts: VerdictCounts) -> None:
+    def _apply_to_rows(self, batch: DataFrame, where: str, rule: _Rule, counts: VerdictCounts) -> None:
+        """Apply ``rule`` to each row that may exist at the source and matches ``where``."""
         session = batch.sparkSession
-        self._make(session)
+        self._create(session)
         columns = ", ".join(map(delta.quoted, (*self.key_columns, *_STATE)))
         rows = session.sql(
             f"SELECT {columns} FROM {self._table} WHERE (NOT _relay_deleted OR _relay_incomplete) AND {where}"
         ).toLocalIterator()
         states = (self._state(row) for row in rows)
-        while part := list(islice(states, _SWEPT_AT_ONCE)):
-            self._apply_to_all(batch, dict(part), rule, counts)
+        while part := list(islice(states, _ROWS_PER_SWEEP)):
+            self._apply_to_states(batch, dict(part), rule, counts)
 
-    def _apply_to_all(
+    def _apply_to_states(
         self, batch: DataFrame, read: Mapping[Key, StoredRow], rule: _Rule, counts: VerdictCounts
     ) -> None:
-        for _ in range(_ROUNDS):
+        for _ in range(_ATTEMPTS):
             decided = {key: rule(state) for key, state in read.items()}
-            writes = [_Write(key, read[key], row) for key, (row, _) in decided.items() if not _same(row, read[key])]
-            lost = self._write(batch, writes)
+            writes = [
+                _Write(key, read[key], row) for key, (row, _) in decided.items() if not _is_same_change(row, read[key])
+            ]
+            conflicts = self._write(batch, writes)
             for key, (row, verdict) in decided.items():
-                if key not in lost:
-                    tally(counts, verdict, row)
-            if not lost:
+                if key not in conflicts:
+                    counts.count(verdict, row)
+            if not conflicts:
                 return
-            read = self._read(batch.sparkSession, list(lost))
-        raise RelayError(f"{self._table}: a row changed under {_ROUNDS} attempts to write it")
+            read = self._read(batch.sparkSession, list(conflicts))
+        raise self._too_many_conflicts(next(iter(read)))
+
+    def _too_many_conflicts(self, key: Key) -> RelayError:
+        return RelayError(
+            f"{self._table}: row {key} was changed by another writer during {_ATTEMPTS} attempts in a row to write it: "
+            "stop whatever else writes to this table"
+        )
 
     # ------------------------------------------------------------------ reading
 
     def _read(self, session: SparkSession, keys: Sequence[Key]) -> dict[Key, StoredRow]:
-        """Return the states of those of ``keys`` that are in the table."""
-        self._make(session)
-        self._keyed(session.createDataFrame(list(keys), self._key_schema())).createOrReplaceTempView("relay_keys")
+        """Return the state of each of ``keys`` that is in the table."""
+        self._create(session)
+        wanted = session.createDataFrame(list(keys), self._key_schema())
+        self._with_key_types(wanted).createOrReplaceTempView("relay_keys")
         columns = ", ".join(f"t.{delta.quoted(name)}" for name in (*self.key_columns, *_STATE))
         rows = session.sql(
             f"SELECT /*+ BROADCAST(s) */ {columns} FROM {self._table} t JOIN relay_keys s ON {self._same_key()}"
@@ -185,18 +203,18 @@ class CopyTable:
     # ------------------------------------------------------------------ writing
 
     def _write(self, batch: DataFrame, writes: Sequence[_Write]) -> set[Key]:
-        """Write each row where what was read still stands; return the keys of those where it does not."""
+        """Write each row whose state is still the one that was read; return the keys of the others."""
         if not writes:
             return set()
         session = batch.sparkSession
         decided = session.createDataFrame([self._decided(write) for write in writes], self._write_schema())
-        # Partition and offset tell changes apart within a topic, and a batch is of all topics.
-        source, name = self._of
-        ours = (F.col("status") == DecodeStatus.CHANGE) & (F.col("source") == source) & (F.col("table") == name)
-        images = batch.where(ours).select(
+        # Partition and offset are unique within a topic, and a batch has several topics.
+        source, name = self._source_table
+        of_table = (F.col("status") == DecodeStatus.CHANGE) & (F.col("source") == source) & (F.col("table") == name)
+        images = batch.where(of_table).select(
             F.col("partition").alias("_partition"), F.col("offset").alias("_offset"), F.col("new").alias("_item")
         )
-        self._keyed(decided).join(
+        self._with_key_types(decided).join(
             images,
             (F.col("item_partition") == F.col("_partition")) & (F.col("item_offset") == F.col("_offset")),
             "left",
@@ -213,7 +231,7 @@ class CopyTable:
         }
         updates = ", ".join(f"t.{name} = {value}" for name, value in values.items())
         inserted = [*(f"s.k{n}" for n in range(len(keys))), "s._item", *values.values(), "s.kafka_partition"]
-        written = delta.merged(
+        written = delta.merge(
             session,
             f"""MERGE INTO {self._table} t USING relay_batch s ON {self._same_key()}
             WHEN MATCHED AND s.existed AND t._relay_token <=> s.read_token
@@ -226,16 +244,16 @@ class CopyTable:
         )
         if written == len(writes):
             return set()
-        # Another driver was faster somewhere: what stands there now is not what was written.
-        stands = self._read(session, [write.key for write in writes])
-        return {write.key for write in writes if not _same(write.row, stands.get(write.key))}
+        # Another driver was faster for some keys: their rows are not those that were written.
+        current = self._read(session, [write.key for write in writes])
+        return {write.key for write in writes if not _is_same_change(write.row, current.get(write.key))}
 
     def _decided(self, write: _Write) -> tuple[object, ...]:
         row, read = write.row, write.read
-        place: tuple[int | None, int | None] = row.item if isinstance(row.item, tuple) else (None, None)
+        image: tuple[int | None, int | None] = row.item if isinstance(row.item, tuple) else (None, None)
         return (
             *write.key,
-            *place,
+            *image,
             row.item is Item.AS_STORED,
             _json(row.token),
             row.deleted,
@@ -252,8 +270,8 @@ class CopyTable:
 
     # ------------------------------------------------------------------ columns
 
-    def _make(self, session: SparkSession) -> None:
-        if self._made:
+    def _create(self, session: SparkSession) -> None:
+        if self._is_created:
             return
         kinds = ["BINARY" if binary else "STRING" for binary in self._binary]
         keys = [f"{delta.quoted(name)} {kind}" for name, kind in zip(self.key_columns, kinds, strict=True)]
@@ -265,7 +283,7 @@ class CopyTable:
         session.sql(
             f"CREATE TABLE IF NOT EXISTS {self._table} ({', '.join(keys + ours)}) USING DELTA TBLPROPERTIES ({listed})"
         )
-        self._made = True
+        self._is_created = True
 
     def _key_schema(self) -> StructType:
         return StructType([StructField(f"k{n}", StringType(), False) for n in range(len(self.key_columns))])
@@ -292,8 +310,8 @@ class CopyTable:
             ]
         )
 
-    def _keyed(self, frame: DataFrame) -> DataFrame:
-        """Turn the texts of key columns k0, k1, ... into what the table holds."""
+    def _with_key_types(self, frame: DataFrame) -> DataFrame:
+        """Turn the text of the key columns k0, k1, ... into the types of the table."""
         for number, binary in enumerate(self._binary):
             if binary:
                 frame = frame.withColumn(f"k{number}", F.unbase64(f"k{number}"))
@@ -303,16 +321,9 @@ class CopyTable:
         return " AND ".join(f"t.{delta.quoted(name)} = s.k{n}" for n, name in enumerate(self.key_columns))
 
 
-def _same(row: StoredRow, other: StoredRow | None) -> bool:
-    """Whether two states are of the same change, and so hold the same item."""
+def _is_same_change(row: StoredRow, other: StoredRow | None) -> bool:
+    """Whether two states come from the same change, and so hold the same item."""
     return other is not None and replace(row, item=None) == replace(other, item=None)
-
-
-def _add(counts: VerdictCounts, more: VerdictCounts) -> None:
-    counts.applied += more.applied
-    counts.ignored += more.ignored
-    counts.unknown += more.unknown
-    counts.incomplete += more.incomplete
 
 
 def _text(value: object) -> str:

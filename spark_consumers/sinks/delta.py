@@ -1,4 +1,4 @@
-"""Delta tables by path: created on first use, merged into, and locked where Delta itself does not exclude others."""
+"""Delta tables by path: their location, their lock, and the SQL to name them and merge into them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from spark_consumers.locks import Lock
 
 
 def local_folder(location: str) -> Path | None:
-    """Return the folder that ``location`` means, None if it is in some other store."""
+    """Return the local folder of ``location``, None if it is in another store."""
     parts = urlsplit(location)
     return Path(unquote(parts.path)) if parts.scheme in ("", "file", "delta") and not parts.netloc else None
 
 
 def spark_path(location: str) -> str:
-    """Return ``location`` in the words of Spark."""
+    """Return ``location`` as a path that Spark understands."""
     folder = local_folder(location)
     return folder.absolute().as_uri() if folder is not None else location.removeprefix("delta+")
 
 
 def lock(location: str) -> Lock | None:
-    """Return the lock of what is at ``location``. Local folders need it: Delta takes two writers for one there."""
+    """Return the lock of a local ``location``, where Delta does not exclude a second writer; None for other stores."""
     folder = local_folder(location)
     if folder is None:
         return None
@@ -32,23 +32,23 @@ def lock(location: str) -> Lock | None:
 
 
 def quoted(name: str) -> str:
-    """Return any text as an identifier of Spark's SQL."""
+    """Return ``name`` as an identifier of Spark SQL."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
 
 
 def literal(text: str) -> str:
-    """Return any text as a string of Spark's SQL."""
+    """Return ``text`` as a string literal of Spark SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def table(path: str) -> str:
-    """Return the table at ``path`` as SQL names it."""
+    """Return the SQL name of the table at ``path``."""
     return f"delta.{quoted(path)}"
 
 
-def merged(session: SparkSession, statement: str) -> int:
-    """Run a MERGE and return how many rows it changed."""
+def merge(session: SparkSession, statement: str) -> int:
+    """Run a MERGE statement and return the number of rows it changed."""
     row: Row = session.sql(statement).collect()[0]
     return int(row["num_affected_rows"])

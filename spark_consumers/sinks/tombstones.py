@@ -1,7 +1,7 @@
-"""What a copied table remembers beside its rows, and which of its tombstones may go.
+"""The tombstones of a copied table: when they are collected, and the snapshots that delay it.
 
-Both facts are properties of the Delta table, so that they outlive the consumer: the snapshots it has met, and when
-tombstones were last collected. Their names may be changed only with a reader of the old ones.
+The snapshots seen and the time of the last collection are properties of the Delta table, so they outlive the consumer.
+Whoever renames a property has to keep reading the old name.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ SNAPSHOTS = "relay.snapshots"
 COLLECTED_AT = "relay.collected_at"
 
 _LONGEST_INTERVAL = 86_400.0  # seconds
-_PARTS = 10  # of the retention: so much longer than asked for a tombstone may stay
+_COLLECTIONS_PER_RETENTION = 10
 
 
 class Tombstones:
     """The tombstones of one table, which has to exist. ``retention``: seconds.
 
-    ``snapshots``: to be changed, and written down with ``remember``.
+    The caller updates ``snapshots``, and ``remember`` writes it to the table.
     """
 
     def __init__(
@@ -32,25 +32,25 @@ class Tombstones:
     ) -> None:
         self._table = table
         self._retention = retention
-        self._interval = min(_LONGEST_INTERVAL, retention / _PARTS)
+        self._interval = min(_LONGEST_INTERVAL, retention / _COLLECTIONS_PER_RETENTION)
         self._clock = clock
         properties = {row["key"]: row["value"] for row in session.sql(f"SHOW TBLPROPERTIES {table}").collect()}
-        self._written = properties.get(SNAPSHOTS, SeenSnapshots().to_json())
-        self.snapshots = SeenSnapshots.from_json(self._written)
+        self._stored_snapshots = properties.get(SNAPSHOTS, SeenSnapshots().to_json())
+        self.snapshots = SeenSnapshots.from_json(self._stored_snapshots)
         self._collected_at = float(properties.get(COLLECTED_AT, 0))
 
     def remember(self, session: SparkSession) -> None:
-        """Write down ``snapshots``, if they are not what is written down."""
+        """Write ``snapshots`` to the table if they have changed."""
         text = self.snapshots.to_json()
-        if text != self._written:
-            self._set(session, SNAPSHOTS, text)
-            self._written = text
+        if text != self._stored_snapshots:
+            self._set_property(session, SNAPSHOTS, text)
+            self._stored_snapshots = text
 
     def collect(self, session: SparkSession) -> int:
-        """Delete, once in a while, the tombstones older than the retention; return how many.
+        """Delete the tombstones older than the retention, if it is time to; return the number deleted.
 
-        Never while a snapshot runs: a READ from before the deletion would bring the row back (I7). Nor those that a
-        stub left, which are incomplete and no deletions.
+        Nothing is collected while a snapshot runs: a READ from before the deletion would bring the row back (I7). Rows
+        that only came as stubs stay: they are incomplete, not deleted.
         """
         now = self._clock()
         if self.snapshots.running or now < self._collected_at + self._interval:
@@ -59,9 +59,9 @@ class Tombstones:
         row = session.sql(
             f"DELETE FROM {self._table} WHERE _relay_deleted AND NOT _relay_incomplete AND _relay_updated_at < {until}"
         ).collect()[0]
-        self._set(session, COLLECTED_AT, str(now))
+        self._set_property(session, COLLECTED_AT, str(now))
         self._collected_at = now
         return int(row["num_affected_rows"])
 
-    def _set(self, session: SparkSession, name: str, value: str) -> None:
+    def _set_property(self, session: SparkSession, name: str, value: str) -> None:
         session.sql(f"ALTER TABLE {self._table} SET TBLPROPERTIES ({delta.literal(name)} = {delta.literal(value)})")

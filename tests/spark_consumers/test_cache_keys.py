@@ -1,4 +1,4 @@
-"""The cache keys of typed rows: a value has one text, whether its column is declared or not (I6)."""
+"""The cache keys of typed rows: a value has one text whether its column is declared or not (I6)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 from relay.change import Operation
 from relay.config import CacheConfig
 from relay.token import EventToken
-from spark_consumers.cache_keys import Templates, Touched, attributes, invalidations, text
+from spark_consumers.cache_keys import ReducedChange, Templates, attributes, invalidations, text
 
 
 @pytest.mark.parametrize(
-    ("kind", "shown", "attribute"),
+    ("kind", "printed", "attribute"),
     [
         ("string", "1.0", {"S": "1.0"}),
         ("bytes", "AP8=", {"B": "AP8="}),
@@ -31,28 +31,28 @@ from spark_consumers.cache_keys import Templates, Touched, attributes, invalidat
         ("json", '{"N":"1.50"}', {"N": "1.5"}),
     ],
 )
-def test_a_typed_value_has_the_text_of_the_attribute(kind: str, shown: str, attribute: dict[str, Any]) -> None:
-    (typed,) = attributes({"a": shown}, {"a": kind}).values()
+def test_a_typed_value_has_the_text_of_the_attribute(kind: str, printed: str, attribute: dict[str, Any]) -> None:
+    (typed,) = attributes({"a": printed}, {"a": kind}).values()
     assert text(typed) == text(attribute)
 
 
-@pytest.mark.parametrize(("kind", "shown"), [("set", '["a"]'), ("json", '{"L":[]}'), ("json", '{"NS":["1"]}')])
-def test_a_collection_cannot_stand_in_a_key_whether_it_is_declared_or_not(kind: str, shown: str) -> None:
-    """I6: then nobody can say what to invalidate, and the namespace goes."""
-    (typed,) = attributes({"a": shown}, {"a": kind}).values()
-    with pytest.raises(ValueError, match="cannot stand in a cache key"):
+@pytest.mark.parametrize(("kind", "printed"), [("set", '["a"]'), ("json", '{"L":[]}'), ("json", '{"NS":["1"]}')])
+def test_a_collection_cannot_be_part_of_a_key_whether_it_is_declared_or_not(kind: str, printed: str) -> None:
+    """I6: then the namespace is invalidated."""
+    (typed,) = attributes({"a": printed}, {"a": kind}).values()
+    with pytest.raises(ValueError, match="cannot be part of a cache key"):
         text(typed)
 
 
-def test_a_null_in_a_column_of_anything_stands_in_no_key() -> None:
+def test_a_null_in_a_json_column_is_part_of_no_key() -> None:
     (typed,) = attributes({"a": '{"NULL":true}'}, {"a": "json"}).values()
     assert text(typed) is None
 
 
-def test_a_stub_invalidates_by_its_key_and_costs_the_generation_where_its_images_are_needed() -> None:
-    """I6: a change too large to publish says no more than its key."""
+def test_a_stub_invalidates_its_key_and_the_namespace_where_a_template_needs_an_image() -> None:
+    """I6: a change too large to publish carries only its key."""
     token = EventToken(1000, "orders/l/s", "DynamoDB/1")
-    stub = Touched(Operation.UPDATE, "orders", {"id": "o-1"}, None, None, token)
+    stub = ReducedChange(Operation.UPDATE, "orders", {"id": "o-1"}, None, None, token)
     url = "redis://127.0.0.1:6379/0"
     by_key = Templates(CacheConfig(url=url, namespace="shop", keys={"orders": ["order:{id}"]}))
     found = invalidations([stub], by_key)

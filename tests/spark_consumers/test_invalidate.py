@@ -1,4 +1,4 @@
-"""What invalidating a cache asks of the records of a batch."""
+"""The part of a record that invalidating a cache reads."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from relay.config import CacheConfig, Config
 from relay.table import Column, KeyColumn, TableSchema
 from spark_consumers.cache_keys import Templates, invalidations
 from spark_consumers.decode import Decoder, Layout
-from spark_consumers.invalidate import CacheConsumer, _image_reader, _odd, _touched
+from spark_consumers.invalidate import CacheConsumer
+from spark_consumers.reduced_changes import change_reader
 
 KEYS = ["order:{order_id}", "customer:{customer_id}", "day:{day}"]
 
 
 @pytest.mark.parametrize("old", ["orders", "orders1", "o", "legacy", "ddb"])
-def test_a_column_that_was_of_the_key_is_asked_of_the_images_where_it_is_no_longer(
+def test_a_column_that_is_no_longer_in_the_key_is_read_from_the_images(
     old: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I6: whichever of the layouts of a table is met last, as after its source was given another name."""
+    """I6: whichever layout of a table comes last, for example after its source was renamed."""
     config = Config.model_validate(
         {
             "name": "shop",
@@ -37,22 +38,22 @@ def test_a_column_that_was_of_the_key_is_asked_of_the_images_where_it_is_no_long
     before = TableSchema(old, "orders", (KeyColumn("customer_id", "S"), KeyColumn("order_id", "S")), 1)
     now = TableSchema("orders2", "orders", (KeyColumn("order_id", "S"),), 1)
     schemas = {single_object_header(fingerprint(s)): s for s in (change_schema(before), change_schema(now))}
-    asked: dict[str, Sequence[str]] = {}
+    requested: dict[str, Sequence[str]] = {}
 
-    def touched(self: Decoder, records: Any, columns: Mapping[str, Sequence[str]]) -> None:
-        asked.update(columns)
+    def reduced_changes(self: Decoder, records: Any, columns: Mapping[str, Sequence[str]]) -> None:
+        requested.update(columns)
 
-    monkeypatch.setattr(Decoder, "touched", touched)
+    monkeypatch.setattr(Decoder, "reduced_changes", reduced_changes)
     assert config.cache is not None
     CacheConsumer(config, config.cache).stream(None, Decoder(schemas, registry=False, gaps="shop.gaps"))  # type: ignore[arg-type]
-    assert asked == {"orders": ["customer_id", "day"]}
+    assert requested == {"orders": ["customer_id", "day"]}
 
 
 ROW = [("id", "decimal(10,2)"), ("rate", "double"), ("ratio", "float"), ("price", "decimal(20,10)"), ("tags", "set")]
 
 
 @pytest.mark.parametrize(
-    ("column", "shown", "expected"),
+    ("column", "printed", "expected"),
     [
         ("rate", "5.0", "5"),
         ("rate", "1.0E10", "10000000000"),
@@ -64,16 +65,15 @@ ROW = [("id", "decimal(10,2)"), ("rate", "double"), ("ratio", "float"), ("price"
     ],
 )
 def test_a_number_of_an_sql_row_has_one_text_in_a_cache_key_and_a_set_has_none(
-    column: str, shown: str, expected: str | None
+    column: str, printed: str, expected: str | None
 ) -> None:
     """I6: the text is a contract with the application, not what the JVM prints."""
     table = TableSchema("legacy", "goods", (KeyColumn("id", "decimal(10,2)"),), 1, tuple(Column(*each) for each in ROW))
     layout = Layout.of(change_schema(table))
-    image = {column: shown} if column != "id" else {}
-    key = [shown if column == "id" else "1.00"]
-    document = {"c": {"i": 0, "op": "INSERT", "key": key, "new": orjson.dumps(image).decode()}}
+    image = {column: printed} if column != "id" else {}
+    key = [printed if column == "id" else "1.00"]
+    change = {"i": 0, "op": "INSERT", "key": key, "new": orjson.dumps(image).decode()}
     cache = CacheConfig(url="redis://h/0", namespace="shop", keys={"goods": [f"x:{{{column}}}"]})
-    layouts = [(layout, ["id"], _odd(layout.key), _image_reader(layout))]
-    found = invalidations(_touched([document], layouts), Templates(cache))
+    found = invalidations([change_reader(layout)(change)], Templates(cache))
     assert [key for key, _ in found.pairs] == ([f"x:{expected}"] if expected is not None else [])
     assert bool(found.bumps) == (expected is None)

@@ -1,4 +1,4 @@
-"""librdkafka's settings in the words of Kafka's Java client: translated exactly, or refused by name."""
+"""librdkafka's settings are translated exactly for Kafka's Java client, or refused by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def translated(**producer: Any) -> dict[str, str]:
     return found
 
 
-def test_settings_that_are_the_producers_alone_are_not_handed_on() -> None:
+def test_settings_that_only_concern_the_producer_are_left_out() -> None:
     assert translated(linger__ms=5, compression__type="lz4") == {}
 
 
@@ -68,7 +68,7 @@ def test_pem_files_become_stores(tmp_path: Path) -> None:
     }
 
 
-def test_a_keystore_is_handed_on() -> None:
+def test_a_keystore_is_passed_on() -> None:
     assert translated(ssl__keystore__location="/k.p12", ssl__keystore__password="hunter2") == {
         "ssl.keystore.type": "PKCS12",
         "ssl.keystore.location": "/k.p12",
@@ -77,23 +77,23 @@ def test_a_keystore_is_handed_on() -> None:
 
 
 @pytest.mark.parametrize(("given", "java"), [("none", ""), ("https", "https")])
-def test_checking_the_brokers_name_is_turned_off_in_javas_way(given: str, java: str) -> None:
+def test_the_check_of_the_brokers_name_can_be_turned_off(given: str, java: str) -> None:
     found = translated(ssl__endpoint__identification__algorithm=given, enable__ssl__certificate__verification=True)
     assert found == {"ssl.endpoint.identification.algorithm": java}
 
 
 @pytest.mark.parametrize(
-    ("producer", "said"),
+    ("producer", "message"),
     [
-        ({"sasl__mechanism": "GSSAPI"}, "sasl.mechanism: the Spark consumers know PLAIN, .*, not GSSAPI"),
-        ({"sasl__password": "hunter2"}, "sasl.password: the Spark consumers cannot connect with this setting"),
+        ({"sasl__mechanism": "GSSAPI"}, "sasl.mechanism: the Spark consumers support PLAIN, .*, not GSSAPI"),
+        ({"sasl__password": "hunter2"}, "sasl.password: the Spark consumers do not support this setting"),
         ({"enable__ssl__certificate__verification": False}, "enable.ssl.certificate.verification: the Spark"),
-        ({"ssl__cipher__suites": "DEFAULT"}, "ssl.cipher.suites: the Spark consumers cannot connect"),
-        ({"ssl__ca__location": "/no/such/file"}, "ssl.ca.location: cannot be read: .*No such file"),
-        ({"ssl__key__pem": "-----BEGIN RSA PRIVATE KEY-----"}, "ssl.key: .*as PKCS#8: openssl pkcs8 -topk8"),
+        ({"ssl__cipher__suites": "DEFAULT"}, "ssl.cipher.suites: the Spark consumers do not support"),
+        ({"ssl__ca__location": "/no/such/file"}, "ssl.ca.location: cannot read the file: .*No such file"),
+        ({"ssl__key__pem": "-----BEGIN RSA PRIVATE KEY-----"}, "ssl.key: .*PKCS#8 key: .*openssl pkcs8 -topk8"),
     ],
 )
-def test_what_java_cannot_do_is_refused_by_name_and_without_its_value(producer: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=rf"^kafka\.producer: {said}") as refused:
+def test_an_unsupported_setting_is_refused_by_name_without_its_value(producer: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^kafka\.producer: {message}") as refused:
         translated(**producer)
     assert "hunter2" not in str(refused.value)

@@ -128,13 +128,13 @@ def test_every_way_to_apply_a_batch_leaves_the_same_entries(topic: Topic, store:
     changes = [change(f"c{number:03}", version) for version in (1, 2) for number in range(200)]
     topic.publish(changes)
     topic.publish_raw(UNKNOWN_FRAMING)
-    many = 10**9 if way == "one action" else 1
+    large_batch = 10**9 if way == "one action" else 1
     script = f"""
 import pathlib
 from relay.config import load
 import spark_consumers
 from spark_consumers import invalidate
-invalidate._MANY = {many}
+invalidate._LARGE_BATCH = {large_batch}
 invalidate.is_cluster = lambda session: {way == "where they are decoded"}
 spark_consumers.run(
     "cache", load(pathlib.Path({str(topic.path)!r})), until_caught_up=True,

@@ -19,14 +19,14 @@ def test_the_end_of_a_snapshot_counts_only_where_its_begin_was_seen() -> None:
 def test_a_page_of_a_snapshot_that_was_given_up_brings_nothing_back() -> None:
     seen = SeenSnapshots()
     seen.begin(0, "given-up")
-    assert seen.wants(0, 100)
+    assert seen.accepts(0, 100)
     seen.begin(0, "next")
-    assert seen.wants(0, 100)  # whatever it brings, the end of the next sweeps
+    assert seen.accepts(0, 100)  # whatever it brings, the end of the next sweeps
     assert not seen.has_begun(0, "given-up")
     seen.end(0, 200)
-    assert not seen.wants(0, 199)
-    assert seen.wants(0, 200)
-    assert seen.wants(1, 100)
+    assert not seen.accepts(0, 199)
+    assert seen.accepts(0, 200)
+    assert seen.accepts(1, 100)
 
 
 def test_it_is_remembered_as_text() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from relay.change import REDRIVEN, Images, Operation, Snapshot
 from relay.token import EventToken
-from spark_consumers.fold import StoredRow, Verdict, store, stretches, sweep, truncate
+from spark_consumers.fold import StoredRow, Verdict, split_at_truncations, store, sweep, truncate
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def test_a_row_that_only_the_shard_it_was_resharded_to_can_hold_is_gone(shard: s
 
 @dataclass(frozen=True)
 class At:
-    place: tuple[int, int]
+    partition_offset: tuple[int, int]
     event_id: str
 
 
@@ -85,11 +85,11 @@ def test_what_comes_after_a_truncation_in_its_partition_is_applied_after_it() ->
     changes = [At((0, 1), "a"), At((0, 3), "b"), At((1, 7), "c"), At((2, 9), "d"), At((0, 6), "e")]
     truncations = [At((0, 2), "t"), At((1, 8), "t"), At((0, 5), "u"), At((1, 9), "u")]
     found = [
-        ([change.event_id for change in stretch], [(each.event_id, partitions) for each, partitions in truncated])
-        for stretch, truncated in stretches(changes, truncations)
+        ([change.event_id for change in segment], [(each.event_id, partitions) for each, partitions in truncated])
+        for segment, truncated in split_at_truncations(changes, truncations)
     ]
     assert found == [(["a", "c", "d"], [("t", [0, 1])]), (["b"], [("u", [0, 1])]), (["e"], [])]
-    assert list(stretches([], [])) == []
+    assert list(split_at_truncations([], [])) == []
 
 
 def test_a_copied_row_is_gone_and_what_was_deleted_stays_as_it_was() -> None:
@@ -112,6 +112,6 @@ def test_a_row_that_came_as_a_stub_is_gone_too_and_what_is_sent_again_does_not_b
         gone, verdict = truncate(stored, Truncation(token("-80", 2)))
     else:
         gone, verdict = sweep(stored, Truncation(None, "end", Operation.READ, snapshot=Snapshot("s", 5000)))
-    assert (gone.item, gone.is_gone, verdict) == (None, True, Verdict.APPLIED)
+    assert (gone.item, gone.is_known_deleted, verdict) == (None, True, Verdict.APPLIED)
     again, verdict = store(gone, whole)
     assert (again, verdict) == (gone, Verdict.IGNORED)

@@ -1,0 +1,76 @@
+"""The consumer that writes changes to Delta tables: what the change log and the copy have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from relay.config import Config
+from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, refuse_unknown_schemas
+from spark_consumers.decode import Decoder, DecodeStatus, Layout
+from spark_consumers.locks import Lock
+from spark_consumers.sinks import delta
+
+_EXPECTED = (DecodeStatus.CHANGE, DecodeStatus.TOMBSTONE)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """What to do with a batch.
+
+    ``statuses``: the number of records by ``DecodeStatus``. ``write``: writes the changes and returns its counts.
+    """
+
+    statuses: Mapping[str, int]
+    write: Callable[[], dict[str, int]]
+
+
+Rule = Callable[[DataFrame, Sequence[Layout]], BatchPlan]
+"""Decides what a batch writes. Takes one Spark action to plan; a batch may come again."""
+
+
+class DeltaConsumer:
+    """Applies batches of changes to the Delta tables at ``location``, by ``rule``. ``at_most``: records a batch."""
+
+    interval = "2 seconds"
+    delta = True
+
+    def __init__(self, name: str, config: Config, location: str, rule: Rule, *, at_most: int) -> None:
+        self.name = name
+        self.at_most = at_most
+        self.topics = list(map(config.topic, config.tables))
+        self._location = location
+        self._rule = rule
+        # Set by the main thread before each query starts; read by the query's batch thread.
+        self._layouts: Sequence[Layout] = ()
+
+    def lock(self) -> Lock | None:
+        return delta.lock(self._location)
+
+    def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
+        self._layouts = decoder.layouts
+        return decoder.changes(records)
+
+    def apply(self, batch: DataFrame, dead_letters: DeadLetterTopic, expected: int) -> dict[str, int]:
+        """Write what a batch changes; return counts.
+
+        Raises ``UnknownSchemas`` before anything is written, ``Unavailable``, and what Spark raises.
+        """
+        batch = batch.persist()
+        try:
+            plan = self._rule(batch, self._layouts)
+            non_changes = _non_changes(batch) if plan.statuses.keys() - set(_EXPECTED) else []
+            refuse_unknown_schemas(non_changes)
+            counts = plan.write()
+            # Each dead letter is a change that the tables lack.
+            return {"rows": sum(plan.statuses.values()), **counts, "dead_letters": dead_letters.send(non_changes)}
+        finally:
+            batch.unpersist()
+
+
+def _non_changes(batch: DataFrame) -> list[NonChangeRecord]:
+    rows = batch.where(~F.col("status").isin(*_EXPECTED)).select("status", "topic", "partition", "offset", "value")
+    return [NonChangeRecord(DecodeStatus(r[0]), r[1], r[2], r[3], bytes(r[4])) for r in rows.collect()]
