@@ -1,7 +1,7 @@
-"""The rows of one shard's transactions become changes: tokens, event ids, keys, their place in the transaction.
+"""Makes changes of the rows of one shard's transactions: tokens, event ids, keys, places in the transaction.
 
-What is made here must come out the same whenever the same transaction is read again, from whatever server, or an event
-id would name two changes (I3). Nothing here waits for the end of a transaction: memory is bounded (I11).
+A transaction that is read again, from whatever server, must give the same changes, or an event id would name two (I3).
+Changes are made as rows arrive, without waiting for the end of the transaction, so memory is bounded (I11).
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True)
-class _Maker:
-    """What is made of the rows of one table in one shard. ``image``, ``key``: by column name. ``name``: event ids."""
+class _RowMapper:
+    """Functions of the rows of one table. ``image``, ``key``: by column name. ``identity``: the key as bytes."""
 
     table: Table
     image: Callable[[Row], dict[str, Any]]
     key: Callable[[Row], dict[str, Any]]
     identity: Callable[[Row], bytes]
-    name: Callable[..., str]
+    event_id: Callable[..., str]
 
 
 class TransactionChanges:
-    """Makes the changes of one shard, in order: ``begin``, ``row`` for each, ``end``; ``take`` gives what is ready.
+    """Makes the changes of one shard: call ``begin``, ``row`` for each row, ``end``, and ``take`` for what is ready.
 
-    ``shard``: globally qualified. ``floor``: seconds that no token goes below. The changes of the last row are held
-    back until it is known whether another follows, since each says whether it is the last of its transaction.
+    ``shard``: globally qualified. ``floor``: the lowest timestamp of a token, in seconds. The changes of the last row
+    are held back until the next row or the end, because each says whether it is the last of its transaction.
     """
 
     def __init__(self, source: str, shard: str, floor: int = 0) -> None:
         self.source = source
         self.shard = shard
         self.floor = floor
-        # Of the open transaction: rows whose changes were taken or skipped, the one held back not among them.
+        # By table, the rows of the open transaction that were taken or skipped, without the one held back.
         self.rows_of: dict[str, int] = {}
-        # Changes whose own time is before the floor, since they were last asked for.
+        # Changes whose own time was before the floor; the reader resets it.
         self.behind = 0
         # The last token made.
         self.token: EventToken | None = None
-        # Estimated bytes of what `take` would give: more than 0 whenever that is anything.
+        # Estimated bytes of the changes that `take` would return: more than 0 if there are any.
         self.size = 0
         self._counts = KeyCounts()
-        self._makers: dict[tuple[str, Table], _Maker] = {}
-        self._maker: _Maker | None = None
-        # The shard that event ids are made under: the origin's where there is one.
+        self._mappers: dict[tuple[str, Table], _RowMapper] = {}
+        self._mapper: _RowMapper | None = None
+        # The shard in event ids: that of the origin, if there is one.
         self._id_shard = shard
         self._ready: list[Change] = []
-        # How many at the end of these are held back, and the bytes of their row.
+        # How many at the end of `_ready` are held back, the bytes of their row, and its table.
         self._held = 0
         self._held_size = 0
-        self._held_of = ""
-        # Rows, by table, that were published before.
+        self._held_table = ""
+        # By table, the rows still to skip, since they were published before.
         self._skips: dict[str, int] = {}
         self._is_open = False
 
@@ -84,12 +84,12 @@ class TransactionChanges:
         """Begin the transaction ``gtid``.
 
         ``position``: the executed set up to and including it, flavour in front. ``timestamp``: seconds, of its GTID
-        or BEGIN event. ``committed_at``: microseconds, where known better than that. ``skip``: what of it was
-        published before. ``origin`` and ``origin_gtid``: where, and as what, it was first made; the event ids are
-        then those that it had there.
+        or BEGIN event. ``committed_at``: microseconds, if known more exactly. ``skip``: its rows that were published
+        before. ``origin`` and ``origin_gtid``: where it was first made, and its GTID there; its changes then have the
+        same event ids as there. Raises ValueError for one without the other.
         """
         if (origin is None) != (origin_gtid is None):
-            raise ValueError("an origin needs the GTID that the transaction had there")
+            raise ValueError("give origin and origin_gtid together")
         self._counts.clear()
         self._is_open = True
         self.rows_of = {}
@@ -101,48 +101,49 @@ class TransactionChanges:
         self._origin = origin
         shard, self._id_position = (self.shard, gtid) if origin is None else (origin.shard, origin_gtid or "")
         if shard != self._id_shard:
-            self._id_shard, self._maker = shard, None
-        # Never back along a lineage, so that a shard whose clock is behind cannot make newer look older.
+            self._id_shard, self._mapper = shard, None
+        # Timestamps never decrease along a lineage, so a shard whose clock is behind cannot make newer look older.
         self.floor = max(self.floor, timestamp)
         self._token = EventToken(self.floor, self.shard, position, origin)
 
     def row(self, table: Table, before: Row | None, after: Row | None, size: int = 0) -> None:
-        """Take one changed row: an insert has no ``before``, a delete no ``after``. ``size``: its bytes, about.
+        """Make the changes of one row: an insert has no ``before``, a delete no ``after``. ``size``: roughly its bytes.
 
-        One whose key has changed is a delete and an insert, so that each is where its own key belongs.
+        An update of the key becomes a delete and an insert, so each change has its own key and partition. Raises
+        ``RelayError`` for a row outside a transaction, and for a value that cannot be part of a key.
         """
         if not self._is_open:
-            raise RelayError(f"{self.shard}: a row of {table.name} outside of any transaction")
-        maker = self._maker
-        if maker is None or maker.table is not table:
-            maker = self._turn_to(table)
+            raise RelayError(f"{self.shard}: the stream sent a row of {table.name} outside of any transaction")
+        mapper = self._mapper
+        if mapper is None or mapper.table is not table:
+            mapper = self._switch_to(table)
         gone: Change | None = None
         if before is None:
             if after is None:
-                raise ValueError(f"{self.shard}: a row of {table.name} that neither was nor is")
-            made = self._change(Operation.INSERT, maker, after, None, maker.image(after))
+                raise ValueError(f"{self.shard}: a row event of {table.name} has no row")
+            made = self._change(Operation.INSERT, mapper, after, None, mapper.image(after))
         elif after is None:
-            made = self._change(Operation.DELETE, maker, before, maker.image(before), None)
+            made = self._change(Operation.DELETE, mapper, before, mapper.image(before), None)
         elif all(before[at] == after[at] for at in table.key):
-            made = self._change(Operation.UPDATE, maker, after, maker.image(before), maker.image(after))
+            made = self._change(Operation.UPDATE, mapper, after, mapper.image(before), mapper.image(after))
         else:
-            gone = self._change(Operation.DELETE, maker, before, maker.image(before), None)
-            made = self._change(Operation.INSERT, maker, after, None, maker.image(after))
+            gone = self._change(Operation.DELETE, mapper, before, mapper.image(before), None)
+            made = self._change(Operation.INSERT, mapper, after, None, mapper.image(after))
         if self._skips and self._is_skipped(table.name):
             return
         if self._held:
             self._release()
         self._held = 1
         self._held_size = size or 1
-        self._held_of = table.name
+        self._held_table = table.name
         if gone is not None:
             self._ready.append(gone)
             self._held = 2
         self._ready.append(made)
 
     def truncate(self, table: Table) -> None:
-        """Take a TRUNCATE of ``table``, a transaction of its own: ``begin`` and ``end`` are around it."""
-        name = self._turn_to(table).name(self._id_position, b"")
+        """Make the change of a TRUNCATE of ``table``, between ``begin`` and ``end``."""
+        name = self._switch_to(table).event_id(self._id_position, b"")
         schema = table.schema
         change = Change(
             name,
@@ -162,10 +163,10 @@ class TransactionChanges:
             self._release()
         self._ready.append(change)
         self._held = self._held_size = 1
-        self._held_of = table.name
+        self._held_table = table.name
 
     def end(self) -> None:
-        """End the transaction: what was held back is its last change."""
+        """End the transaction. The change held back is its last."""
         if self._held:
             self._ready[-1].transaction = Transaction(self._gtid, self._order - 1, True)
             self._release()
@@ -174,7 +175,7 @@ class TransactionChanges:
         self.token = self._token if self.token is None or self._order else self.token
 
     def take(self) -> list[Change]:
-        """Return the changes that are ready, and forget them."""
+        """Return, and remove, the changes that are ready."""
         ready, self.size = self._ready, 0
         self._ready = ready[len(ready) - self._held :]
         if self._held:
@@ -183,25 +184,25 @@ class TransactionChanges:
 
     @property
     def rows_done(self) -> int:
-        """How many rows of the open transaction were taken or skipped."""
+        """The number of rows of the open transaction that were taken or skipped."""
         return sum(self.rows_of.values())
 
     def read(self, table: Table, row: Row, snapshot: Snapshot, now: float) -> None:
-        """Take one copied row, between transactions. ``now``: seconds, when its page was asked for."""
+        """Make the READ of one copied row, between transactions. ``now``: seconds, when its page was requested."""
         if self._held:
-            raise RelayError(f"{self.shard}: a copied row of {table.name} inside of a transaction")
-        maker = self._maker
-        if maker is None or maker.table is not table:
-            maker = self._turn_to(table)
+            raise RelayError(f"{self.shard}: the stream sent a copied row of {table.name} inside a transaction")
+        mapper = self._mapper
+        if mapper is None or mapper.table is not table:
+            mapper = self._switch_to(table)
         self._ready.append(
             Change(
-                event_id(self.source, f"snapshot/{snapshot.id}", table.name, maker.identity(row), 0),
+                event_id(self.source, f"snapshot/{snapshot.id}", table.name, mapper.identity(row), 0),
                 Operation.READ,
                 self.source,
                 table.name,
-                maker.key(row),
+                mapper.key(row),
                 None,
-                maker.image(row),
+                mapper.image(row),
                 Images.NEW,
                 None,
                 int(now * 1_000_000),
@@ -213,8 +214,8 @@ class TransactionChanges:
     def _release(self) -> None:
         self.size += self._held_size
         self._held = 0
-        done, table = self.rows_of, self._held_of
-        done[table] = done.get(table, 0) + 1  # as `_count`, without a call for each row
+        done, table = self.rows_of, self._held_table
+        done[table] = done.get(table, 0) + 1  # `_count` inlined: this runs for every row
         self.token = self._token
 
     def _count(self, table: str) -> None:
@@ -232,17 +233,17 @@ class TransactionChanges:
         self._count(table)
         return True
 
-    def _change(self, operation: Operation, maker: _Maker, row: Row, old: Any, new: Any) -> Change:
-        table, identity, order = maker.table, maker.identity(row), self._order
+    def _change(self, operation: Operation, mapper: _RowMapper, row: Row, old: Any, new: Any) -> Change:
+        table, identity, order = mapper.table, mapper.identity(row), self._order
         name = table.schema.table
         self._order = order + 1
         self.behind += self._is_behind
         return Change(
-            maker.name(self._id_position, identity, self._counts.next(name, identity)),
+            mapper.event_id(self._id_position, identity, self._counts.next(name, identity)),
             operation,
             self.source,
             name,
-            maker.key(row),
+            mapper.key(row),
             old,
             new,
             Images.NEW_AND_OLD,
@@ -256,22 +257,22 @@ class TransactionChanges:
             _NO_ATTRIBUTES,
         )
 
-    def _turn_to(self, table: Table) -> _Maker:
-        """Go on with rows of ``table``."""
-        maker = self._makers.get((self._id_shard, table))
-        if maker is None:
-            if len(self._makers) > 1000:  # I11
-                self._makers.clear()
-            maker = _Maker(
+    def _switch_to(self, table: Table) -> _RowMapper:
+        """Return the functions for rows of ``table``, and keep them for the next rows."""
+        mapper = self._mappers.get((self._id_shard, table))
+        if mapper is None:
+            if len(self._mappers) > 1000:  # I11
+                self._mappers.clear()
+            mapper = _RowMapper(
                 table, _imager(table), _keyer(table), _identifier(table), event_ids(self._id_shard, table.name)
             )
-            self._makers[self._id_shard, table] = maker
-        self._maker = maker
-        return maker
+            self._mappers[self._id_shard, table] = mapper
+        self._mapper = mapper
+        return mapper
 
 
 def _imager(table: Table) -> Callable[[Row], dict[str, Any]]:
-    """Return what makes a row a mapping by column: generated, since a loop over the columns takes twice as long."""
+    """Return the function that makes a row a dict by column. Generated: a loop over columns takes twice as long."""
     values = [f"v{at}" for at in range(len(table.names))]
     pairs = [f"{name!r}: {value}" for name, value in zip(table.names, values, strict=True)]
     made: dict[str, Callable[[Row], dict[str, Any]]] = {}
@@ -292,7 +293,7 @@ def _keyer(table: Table) -> Callable[[Row], dict[str, Any]]:
 
 
 def _identifier(table: Table) -> Callable[[Row], bytes]:
-    """Return what makes the key of a row bytes in which no value runs into the next."""
+    """Return the function that makes the key of a row bytes, so that different keys are different bytes."""
     only = table.key[0] if len(table.key) == 1 else None
 
     def identity(row: Row) -> bytes:
@@ -302,7 +303,9 @@ def _identifier(table: Table) -> Callable[[Row], bytes]:
             parts = [_part(row[at]) for at in table.key]
         except TypeError as fault:
             values = {table.names[at]: row[at] for at in table.key}
-            raise RelayError(f"{table.schema.source}: {values!r} cannot be a key of {table.name}: {fault}") from None
+            raise RelayError(
+                f"source {table.schema.source}: {values!r} cannot be a key of {table.name}: {fault}"
+            ) from None
         return parts[0] if len(parts) == 1 else b"".join([len(part).to_bytes(4, "big") + part for part in parts])
 
     return identity
@@ -319,4 +322,4 @@ def _part(value: Any) -> bytes:
         return repr(value).encode()
     if type(value) is Decimal:
         return f"{value:f}".encode()
-    raise TypeError(f"{value!r} cannot be a part of a key")
+    raise TypeError(f"{value!r} cannot be part of a key")

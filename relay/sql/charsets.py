@@ -1,7 +1,7 @@
-"""Character sets of MySQL and MariaDB: which one a collation id means, and text in it to Unicode.
+"""Character sets of MySQL and MariaDB: by collation id, and their decoders.
 
-What a decoder here gives is what the server itself converts the bytes to; ``tests/sql/test_charsets.py`` asks one. It
-is on the wire: a byte that decodes to another character than before changes keys.
+A decoder returns what the server itself converts the bytes to: ``tests/sql/test_charsets.py`` compares them. This is on
+the wire: decoding a byte to another character than before would change keys.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from functools import cache
 Decoder = Callable[[bytes], str]
 
 BINARY = "binary"
-_UNDEFINED = "\ufffe"  # what Python's charmap decoder refuses
+_UNDEFINED = "\ufffe"  # refused by Python's charmap decoder
 
-# Collation ids, the same in both flavours as far as both have them.
+# Collation ids. MySQL and MariaDB agree on those that both have.
 _COLLATIONS: dict[str, str] = {
     "armscii8": "32 64",
     "ascii": "11 65",
@@ -59,7 +59,7 @@ _COLLATIONS: dict[str, str] = {
     "utf8mb3": "33 76 83 192-215 223 576-578",
     "utf8mb4": "45-46 224-247 255-323 608-610",
 }
-# MariaDB's collations that do not pad are their padding ones + 1024; those of UCA 14 have 256 ids for each of these.
+# MariaDB's NO PAD collations are the padding ones + 1024. Its UCA 14 collations have 256 ids for each character set.
 _NO_PAD = 1024
 _UCA_1400 = {8: "utf8mb3", 9: "utf8mb4", 10: "ucs2", 11: "utf16", 12: "utf32"}
 
@@ -81,7 +81,7 @@ _PYTHON = {
     "utf8mb3": "utf_8",
     "utf8mb4": "utf_8",
 }
-# Of those, what the server reads otherwise than Python does.
+# Characters for which the server and Python's codec differ.
 _INSTEAD = {
     "eucjpms": str.maketrans("〜‖−¢£¬¦", "～∥－￠￡￢￤"),
     "sjis": str.maketrans("＼", "\\"),
@@ -89,7 +89,7 @@ _INSTEAD = {
 }
 _OTHER_TILDE = b"\x8f\xa2\xb7"
 
-# One byte a character: Python's codec and what differs from it. ``_UNDEFINED``: the server has no character there.
+# One byte per character: Python's codec, and the differences. ``_UNDEFINED``: the server has no character.
 _SINGLE: dict[str, tuple[str, dict[int, str]]] = {
     "cp1250": ("cp1250", {}),
     "cp1251": ("cp1251", {}),
@@ -116,7 +116,7 @@ _SINGLE: dict[str, tuple[str, dict[int, str]]] = {
     "hp8": ("hp_roman8", {}),
     "koi8r": ("koi8_r", {}),
     "koi8u": ("koi8_u", {0x95: "•"}),
-    # Windows' code page with its five holes left as they are.
+    # Windows' code page; its five undefined bytes stay as they are.
     "latin1": ("cp1252", {byte: chr(byte) for byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}),
     "latin2": ("iso8859_2", {}),
     "latin5": ("iso8859_9", {}),
@@ -125,7 +125,7 @@ _SINGLE: dict[str, tuple[str, dict[int, str]]] = {
     "macroman": ("mac_roman", {}),
     "swe7": ("ascii", dict(zip(b"@[\\]^`{|}~", "ÉÄÖÅÜéäöåü", strict=True)) | {0x7F: _UNDEFINED}),
     "tis620": ("tis_620", {}),
-    # Python has none of these.
+    # Python has no codec for these.
     "armscii8": (
         "latin_1",
         dict(
@@ -167,22 +167,22 @@ _CHARSETS = {id_: name for name, ids in _COLLATIONS.items() for id_ in _spread(i
 
 
 def charset(collation: int) -> str:
-    """Return the character set of a collation id; ValueError if it is not known."""
+    """Return the name of a collation's character set. Raises ValueError for an unknown collation id."""
     known = _CHARSETS.get(collation)
     if known is None and collation >= 2048:
         known = _UCA_1400.get(collation >> 8)
     if known is None and collation >= _NO_PAD:
         known = _CHARSETS.get(collation - _NO_PAD)
     if known is None:
-        raise ValueError(f"collation {collation} is not known")
+        raise ValueError(f"unknown collation {collation}")
     return known
 
 
 @cache
 def decoder(name: str) -> Decoder:
-    """Return what turns text in a character set into str, not for ``binary``.
+    """Return the function that decodes text in a character set other than ``binary``.
 
-    It raises ``UnicodeDecodeError`` for what the server has no character for.
+    It raises ``UnicodeDecodeError`` for bytes that are no character on the server.
     """
     if name in _SINGLE:
         python, instead = _SINGLE[name]
@@ -200,7 +200,7 @@ def decoder(name: str) -> Decoder:
         def translated(raw: bytes) -> str:
             if name == "eucjpms" and _OTHER_TILDE in raw:
                 at = raw.index(_OTHER_TILDE)
-                raise UnicodeDecodeError(name, raw, at, at + 3, "Python takes it for an ASCII tilde")
+                raise UnicodeDecodeError(name, raw, at, at + 3, "Python would decode it as an ASCII tilde")
             return raw.decode(python).translate(instead_of)
 
         return translated
@@ -214,5 +214,5 @@ def decoder(name: str) -> Decoder:
 
 
 def is_utf8(name: str) -> bool:
-    """Whether text in this character set is UTF-8 as it is."""
+    """Whether text in this character set is UTF-8."""
     return _PYTHON.get(name) == "utf_8"

@@ -1,16 +1,16 @@
-"""SQL column types to the column types that rows are carried as: one table for VStream and for binlogs.
+"""The column type that carries each SQL type, the same for VStream and for binlogs.
 
-It is on the wire: ``schemas/README.md`` shows it, and a row read by both paths has to be equal in every byte. The
-values each carried type takes are those of ``relay.avro.columns``:
+This is on the wire: ``schemas/README.md`` shows it, and a row must be equal in every byte whichever way it is read. The
+values are those that ``relay.avro.columns`` takes:
 
 ==================  =====================================================================================
 carried as          Python value
 ==================  =====================================================================================
 int, long           int
 decimal(p,s)        Decimal with s decimals; int for ``decimal(20,0)``
-float, double       float, the shortest text of which is that of the column's value
+float, double       float whose shortest text is that of the column's value
 string              str: text transcoded; DATE, DATETIME, TIME as MySQL prints them; JSON verbatim
-timestamp           int, microseconds since the epoch; 0 is the zero TIMESTAMP, which no real one is
+timestamp           int, microseconds since the epoch; 0 only for the zero TIMESTAMP
 bytes               bytes: BINARY padded to its length, BIT big-endian, geometry with its SRID
 set                 list of str, in the order of the definition
 ==================  =====================================================================================
@@ -19,7 +19,7 @@ set                 list of str, in the order of the definition
 from __future__ import annotations
 
 _INTEGERS = {
-    # Carried as, signed and unsigned.
+    # Signed, unsigned.
     "tinyint": ("int", "int"),
     "smallint": ("int", "int"),
     "mediumint": ("int", "int"),
@@ -53,10 +53,10 @@ _PLAIN = {
 
 
 def carried_as(base: str, *, unsigned: bool = False, precision: int = 0, scale: int = 0) -> str:
-    """Return the column type that an SQL type is carried as; ValueError if there is none.
+    """Return the column type that carries an SQL type. Raises ValueError for a type that cannot be carried.
 
-    ``base``: its name in lower case, all sizes of text being ``text`` and all of blob ``blob``. ``precision`` and
-    ``scale``: of ``decimal``.
+    ``base``: the type's name in lower case; ``text`` and ``blob`` for those of any size. ``precision``, ``scale``: of a
+    ``decimal``.
     """
     if base in _INTEGERS:
         return _INTEGERS[base][unsigned]
@@ -64,4 +64,6 @@ def carried_as(base: str, *, unsigned: bool = False, precision: int = 0, scale: 
         return f"decimal({precision},{scale})"
     if base in _PLAIN:
         return _PLAIN[base]
-    raise ValueError(f"columns of type {base} cannot be carried")
+    raise ValueError(
+        f"columns of type {base} cannot be carried: list the tables to relay in `tables`, without this one"
+    )

@@ -1,7 +1,4 @@
-"""How often each key has been changed in a transaction, in bounded memory however long the transaction is (I11).
-
-May be changed here: how many keys are counted in memory before they go to a file.
-"""
+"""Counts how often each key was changed in a transaction, in bounded memory however long it is (I11)."""
 
 from __future__ import annotations
 
@@ -13,16 +10,17 @@ IN_MEMORY = 200_000
 
 
 class KeyCounts:
-    """``counts.next(table, key)``: how many times it was asked for this key before."""
+    """``counts.next(table, key)`` returns 0, 1, 2 ... for each key. Up to ``in_memory`` keys are counted in memory."""
 
     def __init__(self, in_memory: int = IN_MEMORY) -> None:
         self._in_memory = in_memory
-        # By table, how often each of its keys was asked for; and how many keys that is.
+        # By table and key; and the number of keys.
         self._counts: defaultdict[str, dict[bytes, int]] = defaultdict(dict)
         self._keys = 0
         self._file: sqlite3.Connection | None = None
 
     def next(self, table: str, key: bytes) -> int:
+        """Return how often the key was counted before."""
         if self._file is not None:
             return self._next_in_file(table, key)
         counts = self._counts[table]
@@ -32,11 +30,11 @@ class KeyCounts:
         counts[key] = 1
         self._keys += 1
         if self._keys > self._in_memory:
-            self._spill()
+            self._move_to_file()
         return 0
 
     def clear(self) -> None:
-        """Begin a new transaction."""
+        """Start again, for the next transaction."""
         if self._keys:
             self._counts.clear()
             self._keys = 0
@@ -44,8 +42,8 @@ class KeyCounts:
             self._file.close()
             self._file = None
 
-    def _spill(self) -> None:
-        # A database without a name is a file that is removed as soon as it is closed, also by a kill.
+    def _move_to_file(self) -> None:
+        # A database without a name is a temporary file that is removed when it is closed, even by a kill.
         self._file = sqlite3.connect("", isolation_level=None, check_same_thread=False)
         self._file.executescript(
             "pragma journal_mode = off; pragma synchronous = off; pragma cache_size = -16384; begin;"

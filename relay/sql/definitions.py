@@ -1,7 +1,6 @@
-"""Tables as ``information_schema`` describes them now: for plans and checks, never for reading rows.
+"""Tables as ``information_schema`` describes them now, for plans and checks, never for reading rows.
 
-How rows are laid out is said by their own stream, which knows what a table looked like when they were written. May be
-changed here: the statements that ask, and how a column's definition is read.
+The layout of rows comes from their stream, which knows the table as it was when they were written.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ COLUMNS = (
     " where c.TABLE_SCHEMA = '{database}' and t.TABLE_TYPE in ('BASE TABLE', 'SYSTEM VERSIONED')"
     " order by c.TABLE_NAME, c.ORDINAL_POSITION"
 )
-"""Asks for the columns of all tables of a database, in their order."""
+"""Selects table, column and type of all columns of a database, in the tables' order."""
 
 KEYS = (
     "select TABLE_NAME, COLUMN_NAME from information_schema.STATISTICS"
     " where TABLE_SCHEMA = '{database}' and INDEX_NAME = 'PRIMARY' order by TABLE_NAME, SEQ_IN_INDEX"
 )
-"""Asks for the primary keys of all tables of a database, in their order."""
+"""Selects table and column of all primary keys of a database, in the keys' order."""
 
 _DEFINITION = re.compile(r"\s*([a-z0-9_]+)\s*(?:\(([^)]*)\))?\s*(.*)", re.IGNORECASE | re.DOTALL)
 _SAME = {
@@ -53,7 +52,7 @@ _SAME = {
 
 @dataclass
 class Definition:
-    """One table as it is now. ``primary``: its primary key, in the key's own order."""
+    """A table as it is now. ``primary``: the columns of its primary key, in the key's order."""
 
     columns: list[Column] = field(default_factory=list)
     primary: list[str] = field(default_factory=list)
@@ -62,9 +61,9 @@ class Definition:
 def ask(
     execute: Callable[[str], Iterable[Sequence[object]]], database: str, wanted: Iterable[str] | None = None
 ) -> Mapping[str, Definition]:
-    """Return the tables of ``database`` by name, those of ``wanted`` or all. ``execute`` gives a statement's rows.
+    """Return the tables of ``database`` by name, those of ``wanted`` or all. ``execute`` returns a statement's rows.
 
-    ValueError, naming table and column, for a type that cannot be carried.
+    Raises ValueError, naming the table and column, for a type that cannot be carried.
     """
     name = database.replace("\\", "\\\\").replace("'", "''")
     columns, keys = (_texts(execute(statement.format(database=name))) for statement in (COLUMNS, KEYS))
@@ -74,9 +73,9 @@ def ask(
 def definitions(
     columns: Iterable[Sequence[str]], keys: Iterable[Sequence[str]], wanted: Iterable[str] | None = None
 ) -> Mapping[str, Definition]:
-    """Return the tables by name, from the rows that `COLUMNS` and `KEYS` give; those of ``wanted``, or all.
+    """Return the tables by name, those of ``wanted`` or all, from the rows that `COLUMNS` and `KEYS` select.
 
-    ValueError, naming table and column, for a type that cannot be carried.
+    Raises ValueError, naming the table and column, for a type that cannot be carried.
     """
     chosen = None if wanted is None else set(wanted)
     found: dict[str, Definition] = {}
@@ -98,10 +97,13 @@ def _texts(rows: Iterable[Sequence[object]]) -> list[list[str]]:
 
 
 def carried_type(definition: str) -> str:
-    """Return what a column is carried as, of its definition such as ``decimal(10,2) unsigned``. ValueError."""
+    """Return the column type that carries a column defined as, for example, ``decimal(10,2) unsigned``.
+
+    Raises ValueError for a definition that cannot be read or carried.
+    """
     match = _DEFINITION.fullmatch(definition)
     if match is None:
-        raise ValueError(f"{definition!r} is not the definition of a column")
+        raise ValueError(f"cannot read the column definition {definition!r}")
     base, size, rest = match[1].lower(), match[2] or "", match[3].lower()
     base = _SAME.get(base, base)
     if base == "decimal":

@@ -1,7 +1,7 @@
-"""How much of a transaction was published, where that was not all of it: so many rows of each table.
+"""How many rows of a partly published transaction were published, by table.
 
-By table, since which tables are relayed may change before the rest is read: rows of one that was not are all to come,
-those of one that no longer is are not met again. Change it only so that older positions are still understood.
+By table, because other tables may be relayed by the time the rest is read: all rows of a new table remain, and those of
+a dropped one are not read again. Checkpoints hold this, so older forms must still be read.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 Done = Mapping[str, int]
-"""Rows by table; those under ``ANY`` are of whatever tables, the first ones of the transaction."""
+"""Published rows by table. Under ``ANY``: the first rows of the transaction, of any tables."""
 
 ANY = ""
 
 
 def further(one: Done, other: Done) -> Done:
-    """Return what is done if both are: a transaction that is read again is for a while not as far as it was."""
+    """Combine two counts of one transaction: one that is read again is behind the earlier read at first."""
     for before, now in ((one, other), (other, one)):
         if ANY in before:
             return now if ANY not in now and sum(now.values()) >= before[ANY] else before
@@ -24,7 +24,7 @@ def further(one: Done, other: Done) -> Done:
 
 
 def of_position(position: Mapping[str, Any]) -> dict[str, Done]:
-    """Return what a position says, by GTID: the transaction that comes next first."""
+    """Return the published rows in a checkpoint's position by GTID, the transaction that is read next first."""
     rows = dict(position.get("others", {}))
     if position.get("rows_done"):
         rows = {position["transaction"]: position["rows_done"], **rows}
@@ -33,7 +33,7 @@ def of_position(position: Mapping[str, Any]) -> dict[str, Done]:
 
 
 def to_position(done: Mapping[str, Done]) -> dict[str, Any]:
-    """Return what a position has to say of it."""
+    """Return the fields of a checkpoint's position for the published rows."""
     found: dict[str, Any] = {}
     for gtid, rows in done.items():
         if not found:

@@ -1,7 +1,6 @@
-"""What a logged statement does, as far as it matters to rows: which tables it empties, drops, renames or alters.
+"""What a logged statement does to tables: which ones it empties, drops, renames, creates or alters.
 
-A tokenizer, not a parser: it knows comments, quotes and names, and the beginnings of the statements that matter. May be
-changed here: which statements those are.
+A tokenizer, not a parser: it knows comments, quotes and names, and how the statements that matter start.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 Name = tuple[str, str]
-"""Database and table; the statement's own database where it names none."""
+"""Database and table. A name without a database gets the one in which the statement was executed."""
 
 
 class Kind(Enum):
@@ -33,10 +32,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Classified:
-    """``tables``: that it empties, drops, alters, creates, or renames from. ``renamed``: from and to, of each.
+    """What a statement does, and to which tables.
 
-    ``names``: of CHANGE, every name in it that may be a table's. ``temporary``: nothing but temporary tables.
-    ``replaces``: a CREATE OR REPLACE, which begins with an empty table.
+    ``tables``: those it empties, drops, alters, creates or renames. ``renamed``: the old and new name of each.
+    ``names``: every name in a CHANGE that may be a table's. ``temporary``: it affects only temporary tables.
+    ``replaces``: a CREATE OR REPLACE, after which the table is empty.
     """
 
     kind: Kind
@@ -62,13 +62,13 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Token:
-    """A word as it is written, or a name without its quotes; or one sign."""
+    """A word as written, a name without its quotes, or one sign."""
 
     text: str
     is_name: bool
     is_quoted: bool = False
 
-    def says(self, *words: str) -> bool:
+    def is_word(self, *words: str) -> bool:
         return not self.is_quoted and self.text.upper() in words
 
 
@@ -88,7 +88,7 @@ def _tokens(sql: str, ansi_quotes: bool) -> Iterator[_Token]:
             yield _Token(found["sign"], False)
 
 
-# Words that are no name unless they are quoted, of those that are common where rows are changed.
+# Common words of statements that change rows. They are names only if they are quoted.
 # fmt: off
 _RESERVED = (
     "AND", "AS", "BETWEEN", "BY", "CASE", "DELAYED", "DELETE", "FROM", "GROUP", "HAVING", "HIGH_PRIORITY",
@@ -100,7 +100,7 @@ _RESERVED = (
 
 
 class _StatementScanner:
-    """Tokens, one after another."""
+    """Reads a statement token by token. ``now``: the next token."""
 
     def __init__(self, sql: str, database: str, ansi_quotes: bool) -> None:
         self._tokens = _tokens(sql, ansi_quotes)
@@ -115,13 +115,13 @@ class _StatementScanner:
         return self.now.text == sign and not self.now.is_name
 
     def skip(self, *words: str) -> bool:
-        """Pass over the word, if it is one of these."""
-        if self.now.says(*words):
+        """Skip the next word if it is one of these, and return whether it was."""
+        if self.now.is_word(*words):
             self.step()
             return True
         return False
 
-    def if_exists(self) -> None:
+    def skip_if_exists(self) -> None:
         if self.skip("IF"):
             self.skip("NOT")
             self.skip("EXISTS")
@@ -137,7 +137,7 @@ class _StatementScanner:
         return self._database, first
 
     def names(self) -> list[Name]:
-        """Read names with commas between them."""
+        """Read a list of names."""
         found = []
         while (name := self.name()) is not None:
             found.append(name)
@@ -150,10 +150,10 @@ class _StatementScanner:
         return found
 
     def all_names(self) -> tuple[Name, ...]:
-        """Return every name in what is left, alone and with a database."""
+        """Return every name in the rest of the statement."""
         found: dict[Name, None] = {}
         while self.now is not _END:
-            name = None if self.now.says(*_RESERVED) or self.now.text.isdigit() else self.name()
+            name = None if self.now.is_word(*_RESERVED) or self.now.text.isdigit() else self.name()
             if name is None:
                 self.step()
             else:
@@ -165,51 +165,51 @@ _CHANGES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "DO
 
 
 def classify(sql: str, database: str, ansi_quotes: bool = False) -> Classified:
-    """Say what a statement does. ``database``: the one it was given in, for names without one."""
+    """Return what a statement does. ``database``: the one in which it was executed."""
     reader = _StatementScanner(sql, database, ansi_quotes)
     if reader.skip("SET") and reader.skip("STATEMENT"):
-        while reader.now is not _END and not reader.now.says("FOR"):
+        while reader.now is not _END and not reader.now.is_word("FOR"):
             reader.step()
         reader.step()
     first = reader.step()
-    if first.says("TRUNCATE"):
+    if first.is_word("TRUNCATE"):
         reader.skip("TABLE")
         return Classified(Kind.TRUNCATE, tuple(reader.names()))
-    if first.says("DROP"):
+    if first.is_word("DROP"):
         return _drop(reader)
-    if first.says("RENAME"):
+    if first.is_word("RENAME"):
         return _rename(reader) if reader.skip("TABLE", "TABLES") else Classified(Kind.OTHER)
-    if first.says("ALTER"):
+    if first.is_word("ALTER"):
         return _alter(reader)
-    if first.says("CREATE"):
+    if first.is_word("CREATE"):
         return _create(reader)
-    if first.says(*_CHANGES):
+    if first.is_word(*_CHANGES):
         return Classified(Kind.CHANGE, names=reader.all_names())
-    if first.says("SAVEPOINT", "RELEASE"):
+    if first.is_word("SAVEPOINT", "RELEASE"):
         return Classified(Kind.SAVEPOINT)
-    if first.says("ROLLBACK"):
+    if first.is_word("ROLLBACK"):
         reader.skip("WORK")
-        return Classified(Kind.ROLLBACK_TO if reader.now.says("TO") else Kind.ROLLBACK)
-    if first.says("XA"):
+        return Classified(Kind.ROLLBACK_TO if reader.now.is_word("TO") else Kind.ROLLBACK)
+    if first.is_word("XA"):
         if reader.skip("START", "BEGIN"):
             return Classified(Kind.XA_START)
-        return Classified(Kind.XA_END if reader.now.says("END") else Kind.OTHER)
+        return Classified(Kind.XA_END if reader.now.is_word("END") else Kind.OTHER)
     return Classified(Kind.OTHER)
 
 
 def _drop(reader: _StatementScanner) -> Classified:
     temporary = reader.skip("TEMPORARY")
     if reader.skip("DATABASE", "SCHEMA"):
-        reader.if_exists()
+        reader.skip_if_exists()
         return Classified(Kind.DROP_DATABASE, ((reader.now.text, ""),))
     if not reader.skip("TABLE", "TABLES"):
         return Classified(Kind.OTHER)
-    reader.if_exists()
+    reader.skip_if_exists()
     return Classified(Kind.DROP, tuple(reader.names()), temporary=temporary)
 
 
 def _rename(reader: _StatementScanner) -> Classified:
-    reader.if_exists()
+    reader.skip_if_exists()
     pairs: list[tuple[Name, Name]] = []
     while (old := reader.name()) is not None:
         while reader.skip("WAIT", "NOWAIT") or reader.now.text.isdigit():
@@ -228,39 +228,39 @@ def _rename(reader: _StatementScanner) -> Classified:
 
 def _alter(reader: _StatementScanner) -> Classified:
     ignores = False
-    while reader.now.says("ONLINE", "IGNORE"):
-        ignores = reader.step().says("IGNORE") or ignores
+    while reader.now.is_word("ONLINE", "IGNORE"):
+        ignores = reader.step().is_word("IGNORE") or ignores
     if not reader.skip("TABLE"):
         return Classified(Kind.OTHER)
-    reader.if_exists()
+    reader.skip_if_exists()
     table = reader.name()
     if table is None:
         return Classified(Kind.OTHER)
     renamed: Sequence[tuple[Name, Name]] = ()
-    # Whose rows come or go without a change of any of them.
+    # Tables whose rows are added or removed without a row event.
     silently: list[Name] = []
     depth = 0
     while reader.now is not _END:
         token = reader.step()
         if token.text in ("(", ")") and not token.is_name:
             depth += 1 if token.text == "(" else -1
-        elif depth == 0 and token.says("RENAME") and not reader.now.says("COLUMN", "INDEX", "KEY"):
+        elif depth == 0 and token.is_word("RENAME") and not reader.now.is_word("COLUMN", "INDEX", "KEY"):
             reader.skip("TO", "AS")
             new = reader.name()
             renamed = ((table, new),) if new is not None else ()
         elif (
             depth == 0
-            and token.says("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "DISCARD", "IMPORT")
-            and reader.now.says("PARTITION", "TABLESPACE")
+            and token.is_word("TRUNCATE", "DROP", "EXCHANGE", "CONVERT", "DISCARD", "IMPORT")
+            and reader.now.is_word("PARTITION", "TABLESPACE")
         ):
             silently.append(table)
-        elif depth == 0 and ignores and token.says("UNIQUE", "PRIMARY") and not silently:
-            silently.append(table)  # of rows with one key, all but one go
+        elif depth == 0 and ignores and token.is_word("UNIQUE", "PRIMARY") and not silently:
+            silently.append(table)  # all but one of the rows with the same key are removed
         elif depth == 0 and (
-            (silently and token.says("WITH") and reader.skip("TABLE"))
-            or (token.says("CONVERT") and reader.skip("TABLE"))
+            (silently and token.is_word("WITH") and reader.skip("TABLE"))
+            or (token.is_word("CONVERT") and reader.skip("TABLE"))
         ):
-            # What a partition is exchanged with, or what becomes one.
+            # The table that a partition is exchanged with, or that becomes a partition.
             silently += [name for name in (table, reader.name()) if name is not None and name not in silently]
     return Classified(Kind.CHANGE if silently else Kind.ALTER, (table,), tuple(renamed), tuple(silently))
 
@@ -270,6 +270,6 @@ def _create(reader: _StatementScanner) -> Classified:
     temporary = reader.skip("TEMPORARY")
     if not reader.skip("TABLE"):
         return Classified(Kind.OTHER)
-    reader.if_exists()
+    reader.skip_if_exists()
     table = reader.name()
     return Classified(Kind.CREATE, (table,) if table else (), temporary=temporary, replaces=replaces)

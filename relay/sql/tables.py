@@ -1,7 +1,4 @@
-"""A table as its rows are laid out at some point of a stream: names, column types, key.
-
-May be changed here: which columns a table is keyed by when its config does not say. That decides partitions (I2).
-"""
+"""The layout of a table's rows at a point of a stream: column names, column types, key."""
 
 from __future__ import annotations
 
@@ -13,15 +10,15 @@ from relay.errors import RelayError
 from relay.table import Column, KeyColumn, TableSchema
 
 Row = Sequence[Any]
-"""The values of one row, in the order of its table's columns: see ``relay.sql.columns``."""
+"""The values of one row in the order of its table's columns, typed as in ``relay.sql.columns``."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """One layout of one table: made once for each, and told from others by identity.
+    """One layout of one table. Equal layouts are the same object: see ``relay.sql.layouts``.
 
-    ``names``: of the columns, in the order of the rows. ``key``: where in a row the columns of ``schema.key`` are.
-    ``keyspace_id``: of a row, where the table's primary vindex can be computed.
+    ``names``: of the columns, in the order of a row. ``key``: the indexes in a row of the columns of ``schema.key``.
+    ``keyspace_id``: computes that of a row; None if the table's primary vindex cannot be computed.
     """
 
     schema: TableSchema
@@ -47,24 +44,27 @@ def lay_out(
     hash_key: Sequence[str] = (),
     keyspace_id: Callable[[Row], bytes | None] | None = None,
 ) -> Table:
-    """Return the layout of a table. ``primary``: its primary key, in the key's own order.
+    """Return the layout of a table. ``primary``: the columns of its primary key, in the key's order.
 
-    ``key``: the columns that take the place of a primary key. ``hash_key``: those of the key that choose the
-    partition; all of it unless given. Raises ``RelayError`` for a table that cannot be keyed.
+    ``key``: the columns used instead of a primary key. ``hash_key``: the columns that choose the partition (I2), by
+    default the complete key; they become part of the key. Raises ``RelayError`` for a table without a usable key.
     """
     types = {column.name: column.type for column in columns}
     wanted = list(key or primary)
     if not wanted:
         raise RelayError(
-            f"source {source}: the table {name} has no primary key: name the columns that stand for one, such as "
-            f"`key: {{{name}: [{columns[0].name if columns else 'id'}]}}`, or leave it out of `tables`"
+            f"source {source}: the table {name} has no primary key: name the columns that identify a row, such as "
+            f"`key: {{{name}: [{columns[0].name if columns else 'id'}]}}`, or remove the table from `tables`"
         )
     for column in (*wanted, *hash_key):
         if column not in types:
-            raise RelayError(f"source {source}: the table {name} has no column {column!r}, which it is keyed by")
+            raise RelayError(
+                f"source {source}: the table {name} has no column {column!r}, which its key names: correct `key`, or "
+                f"use one of {', '.join(types)}"
+            )
     first = [column for column in hash_key if column in wanted]
     if len(first) != len(hash_key):
-        # A key that does not hold them could not say which partition a change belongs to.
+        # Without these columns the key would not determine the partition.
         wanted = [*wanted, *(column for column in hash_key if column not in wanted)]
         first = list(hash_key)
     ordered = [*first, *(column for column in wanted if column not in first)]

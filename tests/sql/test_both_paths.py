@@ -1,4 +1,4 @@
-"""The same row is the same Avro whether it was read through VStream or from the binlog below it: I8."""
+"""A row gives the same Avro bytes whether it is read through VStream or from the binlog below it (I8)."""
 
 from __future__ import annotations
 
@@ -68,13 +68,13 @@ def cluster() -> Iterator[Vitess]:
 
 
 def encoded(table: TableSchema, change: Change) -> bytes:
-    """The bytes of a change, but for what says where it came from."""
+    """Return the bytes of a change without the fields that say where it came from."""
     change.event_id, change.token, change.transaction = "", None, None
     change.source, change.committed_at = "s", 0
     return ChangeEncoder(change_schema(table), b"").encode(change)
 
 
-def test_a_row_of_every_type_is_the_same_in_every_byte(cluster: Vitess) -> None:
+def test_a_row_of_every_type_is_equal_in_every_byte(cluster: Vitess) -> None:
     below = database("one", "0")
     at = cluster.position
     firsts, seconds = (", ".join(column[n] for column in COLUMNS.values()) for n in (1, 2))

@@ -1,4 +1,4 @@
-"""Transactions become changes: the same however they are cut, each knowing its place, none below the floor."""
+"""Transactions become changes: the same wherever reading is interrupted, each with its place, none below the floor."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def test_an_insert_an_update_and_a_delete_keep_their_images() -> None:
     assert {c.key["id"] for c in made if c.key} == {1}
 
 
-def test_a_row_whose_key_changes_leaves_its_old_key_and_comes_to_its_new_one() -> None:
+def test_an_update_of_the_key_is_a_delete_and_an_insert() -> None:
     gone, come = play(TransactionChanges("s", SHARD), 1, [(TABLE, (1, "a"), (2, "a"))])
     assert (gone.operation, gone.key, gone.new) == (Operation.DELETE, {"id": 1}, None)
     assert (come.operation, come.key, come.old) == (Operation.INSERT, {"id": 2}, None)
     assert (gone.transaction, come.transaction) == (Transaction("0-1-1", 0, False), Transaction("0-1-1", 1, True))
 
 
-def test_only_the_last_change_of_a_transaction_is_its_last_and_it_is_held_back_until_then() -> None:
+def test_the_last_change_of_a_transaction_is_held_back_until_its_end_and_marked_as_last() -> None:
     changes = TransactionChanges("s", SHARD)
     changes.begin("0-1-1", "MariaDB/0-1-1", 100)
     for number in range(3):
@@ -65,8 +65,8 @@ def test_only_the_last_change_of_a_transaction_is_its_last_and_it_is_held_back_u
     assert [c.transaction for c in changes.take()] == [Transaction("0-1-1", 2, True)]
 
 
-def test_the_size_is_that_of_what_is_ready() -> None:
-    """A reader waits while nothing is, and ends a page by it: so the row held back counts once it is let go."""
+def test_the_size_is_that_of_the_changes_that_are_ready() -> None:
+    """A reader waits while the size is 0, and ends a page by it, so a row that is held back does not count."""
     changes = TransactionChanges("s", SHARD)
     changes.begin("0-1-1", "MariaDB/0-1-1", 100)
     changes.row(TABLE, None, (1, "a"), 30)
@@ -84,7 +84,7 @@ def test_the_size_is_that_of_what_is_ready() -> None:
     assert changes.size > 0
 
 
-def test_no_token_goes_below_the_floor_and_the_time_itself_is_kept() -> None:
+def test_no_token_is_below_the_floor_and_the_commit_time_is_kept() -> None:
     changes = TransactionChanges("s", SHARD, floor=150)
     early, late = (play(changes, n, [(TABLE, None, (n, "a"))], at)[0] for n, at in ((1, 100), (2, 200)))
     again = play(changes, 3, [(TABLE, None, (3, "a"))], 180)[0]
@@ -94,7 +94,7 @@ def test_no_token_goes_below_the_floor_and_the_time_itself_is_kept() -> None:
     assert changes.token == EventToken(200, SHARD, "MariaDB/0-1-3")
 
 
-def test_a_change_that_a_reshard_replicated_has_the_id_that_it_had_at_its_origin() -> None:
+def test_a_change_that_a_reshard_replicated_has_the_event_id_of_its_origin() -> None:
     rows: Rows = [(TABLE, None, (1, "a")), (TABLE, (1, "a"), (1, "b"))]
     origin = OriginToken(100, "s/k/-", "MariaDB/0-7-9")
     there = TransactionChanges("s", "s/k/-")
@@ -148,7 +148,7 @@ def _changed(table: Table, rows: st.SearchStrategy[tuple[Any, ...]]) -> st.Searc
 
 
 @given(st.lists(st.lists(_changed(TABLE, _row_of_t) | _changed(OTHER, _row_of_u), max_size=8), max_size=4), st.data())
-def test_a_transaction_that_is_read_again_from_any_row_goes_on_with_the_same_changes(
+def test_a_transaction_read_again_from_any_row_continues_with_the_same_changes(
     transactions: list[list[tuple[Table, Any, Any]]], data: st.DataObject
 ) -> None:
     whole = TransactionChanges("s", SHARD)
@@ -170,7 +170,7 @@ _TABLES = st.sets(st.sampled_from(["t", "u"]), min_size=1)
 
 
 @given(st.lists(_changed(TABLE, _row_of_t) | _changed(OTHER, _row_of_u), max_size=8), _TABLES, _TABLES, st.data())
-def test_rows_that_are_left_of_a_transaction_are_told_once_though_other_tables_are_relayed_by_then(
+def test_the_remaining_rows_of_a_transaction_are_published_once_if_other_tables_are_relayed_by_then(
     rows: list[tuple[Table, Any, Any]], before: set[str], now: set[str], data: st.DataObject
 ) -> None:
     """I1, I3."""
@@ -193,7 +193,7 @@ def test_rows_that_are_left_of_a_transaction_are_told_once_though_other_tables_a
 
 
 @given(st.lists(_changed(TABLE, _row_of_t) | _changed(OTHER, _row_of_u), max_size=8), st.data())
-def test_a_position_that_counts_rows_of_whatever_tables_is_still_understood(
+def test_a_position_that_counts_rows_without_their_tables_is_still_understood(
     rows: list[tuple[Table, Any, Any]], data: st.DataObject
 ) -> None:
     done = data.draw(st.integers(0, len(rows)))
@@ -207,7 +207,7 @@ def test_a_position_that_counts_rows_of_whatever_tables_is_still_understood(
     st.dictionaries(st.sampled_from("tuv"), st.integers(1, 9)),
     st.dictionaries(st.sampled_from("tuv"), st.integers(1, 9)),
 )
-def test_what_is_done_never_becomes_less(one: dict[str, int], other: dict[str, int]) -> None:
+def test_the_number_of_published_rows_never_decreases(one: dict[str, int], other: dict[str, int]) -> None:
     both = further(one, other)
     assert both == further(other, one)
     assert all(both[table] >= rows for each in (one, other) for table, rows in each.items())

@@ -114,19 +114,19 @@ def test_a_collation_is_of_a_character_set(collation: int, name: str) -> None:
 
 
 @pytest.mark.parametrize("collation", [0, 999, 100_000])
-def test_a_collation_that_is_not_known_is_refused(collation: int) -> None:
+def test_an_unknown_collation_is_refused(collation: int) -> None:
     with pytest.raises(ValueError, match=str(collation)):
         charset(collation)
 
 
-def test_latin1_is_windows_code_page_with_its_holes_left_as_they_are() -> None:
+def test_latin1_is_the_windows_code_page_and_keeps_its_undefined_bytes() -> None:
     assert decoder("latin1")(b"caf\xe9 \x80 \x81\x8d\x8f\x90\x9d") == "café € \x81\x8d\x8f\x90\x9d"
 
 
 @pytest.mark.parametrize(
     ("name", "raw"), [("utf8mb4", b"\xff"), ("ascii", b"\x80"), ("greek", b"\xaa"), ("sjis", b"\x81")]
 )
-def test_bytes_without_a_character_are_refused(name: str, raw: bytes) -> None:
+def test_bytes_that_are_no_character_are_refused(name: str, raw: bytes) -> None:
     """I8."""
     with pytest.raises(UnicodeDecodeError):
         decoder(name)(raw)

@@ -1,4 +1,4 @@
-"""How often each key was changed: the same answer whether it is counted in memory or in a file."""
+"""Counts of changed keys: the same whether they are kept in memory or in a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from relay.sql.counts import KeyCounts
     st.lists(st.tuples(st.sampled_from("tu"), st.binary(max_size=2))),
     st.integers(0, 5),
 )
-def test_every_key_is_counted_from_nought(keys: list[tuple[str, bytes]], in_memory: int) -> None:
+def test_every_key_is_counted_from_zero(keys: list[tuple[str, bytes]], in_memory: int) -> None:
     """I11."""
     counts, truth = KeyCounts(in_memory), Counter[tuple[str, bytes]]()
     for key in keys:
@@ -23,7 +23,7 @@ def test_every_key_is_counted_from_nought(keys: list[tuple[str, bytes]], in_memo
         truth[key] += 1
 
 
-def test_a_new_transaction_begins_anew_also_after_one_that_was_counted_in_a_file() -> None:
+def test_counts_start_again_after_a_transaction_that_was_counted_in_a_file() -> None:
     counts = KeyCounts(1)
     for _ in range(2):
         assert [counts.next("t", key) for key in (b"a", b"b", b"c", b"a")] == [0, 0, 0, 1]

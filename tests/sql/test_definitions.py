@@ -1,4 +1,4 @@
-"""What ``information_schema`` says of a column, and what it is carried as."""
+"""Columns as ``information_schema`` describes them, and the types that carry them."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from relay.table import Column
         ("inet6", "bytes"),
     ],
 )
-def test_a_definition_says_what_its_column_is_carried_as(definition: str, carried: str) -> None:
+def test_a_definition_determines_the_carried_type(definition: str, carried: str) -> None:
     assert carried_type(definition) == carried
 
 
-def test_a_type_that_nobody_knows_is_refused_with_its_column() -> None:
+def test_an_unknown_type_is_refused_with_its_column() -> None:
     with pytest.raises(ValueError, match="table t, column c: columns of type frobnicate cannot be carried"):
         definitions([("t", "c", "frobnicate(3)")], [])
 
 
-def test_tables_have_their_columns_and_their_key_in_its_own_order() -> None:
+def test_tables_have_their_columns_and_keys_in_order() -> None:
     rows = [("a", "x", "int(11)"), ("a", "y", "text"), ("b", "z", "blob"), ("c", "w", "nonsense")]
     found = definitions(rows, [("a", "y"), ("a", "x"), ("other", "q")], wanted=["a", "b"])
     assert list(found) == ["a", "b"]

@@ -1,4 +1,4 @@
-"""What logged statements do to tables, however they are written."""
+"""Statements are classified by what they do to tables, however they are written."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ from relay.sql.statements import Classified, Kind, Name, classify
         ("1e5", Kind.OTHER, []),
     ],
 )
-def test_a_statement_says_what_it_does_and_to_which_tables(sql: str, kind: Kind, tables: list[str]) -> None:
+def test_a_statement_is_classified_with_its_tables(sql: str, kind: Kind, tables: list[str]) -> None:
     said = classify(sql, "shop")
     assert said.kind is kind
     assert [".".join(name) for name in said.tables] == tables
 
 
-def test_a_partition_that_is_exchanged_changes_the_rows_of_both_tables() -> None:
+def test_exchanging_a_partition_changes_the_rows_of_both_tables() -> None:
     said = classify("ALTER TABLE orders EXCHANGE PARTITION p0 WITH TABLE `old`.`swap` WITHOUT VALIDATION", "shop")
     assert said.kind is Kind.CHANGE
     assert said.names == (("shop", "orders"), ("old", "swap"))
 
 
-def test_a_table_that_becomes_a_partition_brings_its_rows_along() -> None:
+def test_converting_a_table_to_a_partition_changes_the_rows_of_both_tables() -> None:
     said = classify("ALTER TABLE orders CONVERT TABLE x.old TO PARTITION p0 VALUES LESS THAN (5)", "shop")
     assert said.kind is Kind.CHANGE
     assert said.names == (("shop", "orders"), ("x", "old"))
@@ -85,7 +85,7 @@ def test_a_table_that_becomes_a_partition_brings_its_rows_along() -> None:
         ("ALTER TABLE a RENAME INDEX b TO c, RENAME KEY d TO e", []),
     ],
 )
-def test_a_rename_says_from_and_to(sql: str, renamed: list[tuple[str, str]]) -> None:
+def test_a_rename_has_the_old_and_new_names(sql: str, renamed: list[tuple[str, str]]) -> None:
     assert [(".".join(old), ".".join(new)) for old, new in classify(sql, "shop").renamed] == renamed
 
 
@@ -103,7 +103,7 @@ def test_a_rename_says_from_and_to(sql: str, renamed: list[tuple[str, str]]) -> 
         "SET STATEMENT sort_buffer_size=1 FOR INSERT INTO orders VALUES (1)",
     ],
 )
-def test_a_change_names_the_tables_that_it_may_be_of(sql: str) -> None:
+def test_a_statement_that_changes_rows_names_the_tables_that_it_may_change(sql: str) -> None:
     """I1."""
     said = classify(sql, "shop")
     assert said.kind is Kind.CHANGE
@@ -111,7 +111,7 @@ def test_a_change_names_the_tables_that_it_may_be_of(sql: str) -> None:
     assert not {"INTO", "FROM", "SELECT", "VALUES"} & {name.upper() for _, name in said.names}
 
 
-def test_text_in_quotes_names_no_table_unless_double_quotes_are_around_names() -> None:
+def test_a_quoted_text_is_not_a_table_unless_double_quotes_quote_names() -> None:
     sql = """INSERT INTO a VALUES ('it''s \\' orders', "orders")"""
     assert ("shop", "orders") not in classify(sql, "shop").names
     assert ("shop", "orders") in classify(sql, "shop", ansi_quotes=True).names
@@ -128,14 +128,14 @@ def test_text_in_quotes_names_no_table_unless_double_quotes_are_around_names() -
         "SET STATEMENT lock_wait_timeout=5 FOR CREATE OR REPLACE TABLE orders (id INT PRIMARY KEY)",
     ],
 )
-def test_a_table_that_takes_the_place_of_another_is_told_from_a_new_one(sql: str) -> None:
-    """I1: MariaDB drops the one before without saying so."""
+def test_create_or_replace_differs_from_create(sql: str) -> None:
+    """I1: MariaDB drops the table before without logging a DROP."""
     assert classify(sql, "shop") == Classified(Kind.CREATE, (("shop", "orders"),), replaces=True)
     assert not classify(sql.lower().replace("or replace ", ""), "shop").replaces
 
 
 @pytest.mark.parametrize("key", ["UNIQUE (v)", "UNIQUE KEY x (v)", "PRIMARY KEY (v)", "CONSTRAINT c UNIQUE (v)"])
-def test_a_key_that_is_added_whatever_rows_go_changes_rows_that_are_not_logged(key: str) -> None:
+def test_adding_a_unique_key_with_ignore_removes_rows_that_are_not_logged(key: str) -> None:
     """I8."""
     said = classify(f"ALTER IGNORE TABLE orders ADD COLUMN w INT DEFAULT (1), ADD {key}", "shop")
     assert (said.kind, said.names) == (Kind.CHANGE, (("shop", "orders"),))
@@ -149,7 +149,7 @@ SPACES = st.sampled_from((" ", "\n", "\t ", " /* x */ ", " -- y\n", "/**/", " # 
 
 @given(st.lists(st.tuples(st.none() | NAMES, NAMES), min_size=1, max_size=4), st.data())
 @settings(deadline=None)
-def test_quoted_names_of_any_characters_are_found_with_anything_between(
+def test_quoted_names_of_any_characters_are_found_between_comments_and_spaces(
     names: list[tuple[str | None, str]], data: st.DataObject
 ) -> None:
     def space() -> str:

@@ -1,4 +1,4 @@
-"""What a table is keyed by: I2 hangs on it."""
+"""Which columns are the key of a table, and choose the partition (I2)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def test_the_columns_that_choose_the_shard_come_first_and_choose_the_partition()
 
 
 def test_columns_that_choose_the_shard_become_part_of_the_key() -> None:
-    """Two rows of one key in two shards are two rows."""
+    """Rows with the same primary key in two shards are two rows."""
     assert names(primary=["a"], hash_key=["b"]) == (["b", "a"], 1)
 
 
-def test_columns_can_stand_for_a_primary_key() -> None:
+def test_columns_can_replace_a_missing_primary_key() -> None:
     assert names(key=["b", "c"]) == (["b", "c"], 2)
 
 
@@ -40,6 +40,6 @@ def test_a_table_without_a_key_is_refused_with_what_to_do() -> None:
         names()
 
 
-def test_a_key_column_that_is_not_there_is_refused() -> None:
+def test_a_missing_key_column_is_refused() -> None:
     with pytest.raises(RelayError, match="the table t has no column 'z'"):
         names(key=["z"])
