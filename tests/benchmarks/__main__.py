@@ -21,6 +21,7 @@ NAMES = (
     "publish_latency",
     "scale_out",
     "vstream",
+    "vstream_client",
     "vstream_latency",
 )
 
