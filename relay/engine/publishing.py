@@ -119,7 +119,7 @@ class Publishing:
         log.warning("source %s: gap %s: %s, shard %s; policy: %s", source.name, gap.id, gap.reason, gap.shard, policy)
         self._transaction.begin()
         self._transaction.publisher.send(self.settings.gaps, gap.to_json(), gap.id.encode(), 0)
-        self._metrics.gap(source.name, gap.reason)
+        self._metrics.count_gap(source.name, gap.reason)
 
     def watermarks(self, streams: Callable[[], Iterable[tuple[StreamId, float | None]]]) -> None:
         """Publish the low watermarks that are due. ``streams``: see ``Watermarks.low``."""
@@ -143,7 +143,7 @@ class Publishing:
         was_open, begun = self.open, time.monotonic()
         written = self._transaction.commit()
         if was_open:
-            self._metrics.committed(time.monotonic() - begun)
+            self._metrics.count_commit(time.monotonic() - begun)
         # Also the pages without a checkpoint of their own: their position is that of the pages before.
         for shard, page in self._unconfirmed:
             shard.owner.confirm(page)
@@ -165,10 +165,10 @@ class Publishing:
                 was_open = self.open
                 self._transaction.abort()
                 if was_open:
-                    self._metrics.aborted()
+                    self._metrics.count_abort()
                 self._unconfirmed = [(shard, page) for shard, page in self._unconfirmed if not shard.closed]
                 for shard, page in self._unconfirmed:
-                    self._metrics.retried(shard.owner.source.name)
+                    self._metrics.count_retry(shard.owner.source.name)
                     self._send(shard, page)
                 return
             except Aborted as error:
@@ -179,7 +179,7 @@ class Publishing:
 
     def start_over(self, *, under_a_new_name: bool) -> None:
         """Drop everything that is not committed. Under the old name, an open transaction is aborted at once."""
-        self._metrics.fenced()
+        self._metrics.count_fencing()
         self._unconfirmed.clear()
         self._transaction.close()
         if under_a_new_name:
@@ -223,10 +223,10 @@ class Publishing:
             kept = writer.dead_lettered
             size += writer.send(publisher, change, resume)
             if writer.dead_lettered > kept:
-                self._metrics.dead_letter(change.source)
+                self._metrics.count_dead_letter(change.source)
         self._transaction.size += size
         self._transaction.lag = time.time() - page.changes[-1].committed_at / 1_000_000
-        self._metrics.page(owner.source.name, page, size)
+        self._metrics.count_page(owner.source.name, page, size)
 
     def _is_reported(self, stream: StreamId, gap: Gap) -> bool:
         """Whether ``gap`` is the last one of its shard, met again because nothing has been read there since."""

@@ -33,7 +33,7 @@ def take(
                 checkpoints=dict(source.checkpoints),
                 listed=dict(source.lineage.listed),
                 listed_at=source.discovery.listed_at,
-                wanted_at=source.discovery.wanted_at,
+                listing_wanted_at=source.discovery.wanted_at,
                 resume_timestamp=source.resume_timestamp(),
                 low_watermark=source.low_watermark(),
                 open=_polls(source.open),

@@ -37,7 +37,7 @@ from relay.kafka.publisher import Abandoned, Aborted, Fenced, Probe
 from relay.kafka.settings import KafkaSettings
 from relay.observe.bars import SnapshotBars
 from relay.observe.observer import Observer
-from relay.observe.server import observing
+from relay.observe.server import serve_observer
 from relay.observe.status import WorkerStatus
 from relay.process.signals import Signals
 from relay.source import Page, ReadResult, Source, UnknownShard, Unreadable
@@ -76,7 +76,7 @@ class Worker:
         self.settings = settings
         self._observer = observer
         for source in sources:
-            observer.metrics.source(source.name)
+            observer.metrics.add_source(source.name)
         self.until_caught_up = until_caught_up
         self.stopping: int | None = None
         self._reload: Callable[[], Config] | None = None
@@ -124,7 +124,7 @@ class Worker:
             self._close()
 
     def _turn(self) -> None:
-        self._observer.turn(self._status, fencing=bool(self._group.gained))
+        self._observer.begin_turn(self._status, fencing=bool(self._group.gained))
         try:
             if (now := time.monotonic()) - self._served_at >= _SERVE_EVERY:
                 self._served_at = now
@@ -250,7 +250,7 @@ class Worker:
         if shard.closed:
             return  # since it was read
         source = shard.owner.source
-        self._observer.metrics.read(source.name, result)
+        self._observer.metrics.count_read(source.name, result)
         match result:
             case Page():
                 if not result.finished:
@@ -303,7 +303,7 @@ def run(
     ``settings``: of the Kafka clients, instead of the config's. ``reload``: reads the config again on SIGHUP. Raises
     ``RelayError``. Has to be called from the main thread, since it handles signals.
     """
-    with Signals() as signals, observing(config) as observer, ExitStack() as opened:
+    with Signals() as signals, serve_observer(config) as observer, ExitStack() as opened:
         sources = open_sources(config)
         admin = topics.connect(config)
         for source in sources:
@@ -327,7 +327,7 @@ def run(
         signals.stop = worker.stop
         if reload is not None:
             signals.reload = partial(worker.reload, reload)
-        observer.bars = SnapshotBars.of_terminal()
+        observer.bars = SnapshotBars.for_terminal()
         # Objects made from here on live as long as a page and have hardly any cycles.
         gc.freeze()
         gc.set_threshold(50_000, 20, 20)

@@ -1,1 +1,1 @@
-"""What a running relay shows of itself: metrics, health, and a status page. See ``README.md``."""
+"""Metrics, health and the status page of a running relay. See ``README.md``."""

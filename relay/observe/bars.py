@@ -1,4 +1,4 @@
-"""A progress bar for each snapshot, while ``relay run`` is watched on a terminal."""
+"""A progress bar per snapshot, when ``relay run`` writes to a terminal."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.file_proxy import FileProxy
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from relay.process.supervisor import NUMBER
+from relay.process.supervisor import WORKER_NUMBER
 
 
 class SnapshotBars:
-    """Shows what runs, and nothing while nothing does. Lines of the log go above the bars."""
+    """Shows a bar while a snapshot runs. Log lines appear above the bars. Used by the worker's thread."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -24,14 +24,14 @@ class SnapshotBars:
         self._handlers: list[tuple[logging.StreamHandler[IO[str]], IO[str]]] = []
 
     @classmethod
-    def of_terminal(cls) -> SnapshotBars | None:
-        """Return bars on stderr if that is a terminal, and this process has it alone."""
-        if NUMBER in os.environ or not sys.stderr.isatty():
+    def for_terminal(cls) -> SnapshotBars | None:
+        """Return bars on stderr if it is a terminal and no other worker shares it, else None."""
+        if WORKER_NUMBER in os.environ or not sys.stderr.isatty():
             return None
         return cls(Console(stderr=True))
 
     def show(self, source: str, progress: tuple[int, int] | None) -> None:
-        """Show rows read and rows estimated of the snapshot of ``source``; None if none runs."""
+        """Show the rows read and the estimated rows of the snapshot of ``source``; None if none is running."""
         if progress is None:
             if source in self._tasks and self._progress is not None:
                 self._progress.remove_task(self._tasks.pop(source))
@@ -39,7 +39,7 @@ class SnapshotBars:
                     self.close()
             return
         if self._progress is None:
-            self._progress = self._begun()
+            self._progress = self._start()
         if source not in self._tasks:
             self._tasks[source] = self._progress.add_task(f"snapshot of {source}")
         read, rows = progress
@@ -54,7 +54,7 @@ class SnapshotBars:
             handler.setStream(stream)
         self._handlers.clear()
 
-    def _begun(self) -> Progress:
+    def _start(self) -> Progress:
         progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),

@@ -1,4 +1,4 @@
-"""The gauges of the catalogue, read from the newest status when somebody asks: they age while a worker hangs."""
+"""The gauges of the catalogue, computed from the latest status at each scrape, so they age while a worker hangs."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from relay.observe import metrics
 from relay.observe.metrics import Metric
 from relay.observe.status import SourceView, WorkerStatus
 
-Moment = tuple[WorkerStatus | None, float | None, float, float]
-"""The newest status, when the main loop last turned, and both clocks: see ``health.stalls``."""
+Observation = tuple[WorkerStatus | None, float | None, float, float]
+"""The latest status, when the main loop last turned, and the time by both clocks: see ``health.find_stalls``."""
 
 
 class Gauges(Collector):
-    """``moment``: returns what is known now. Called from any thread."""
+    """``observe``: returns the latest status and the time. Called from any thread."""
 
-    def __init__(self, moment: Callable[[], Moment]) -> None:
-        self._moment = moment
+    def __init__(self, observe: Callable[[], Observation]) -> None:
+        self._observe = observe
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        status, turned, now, wall = self._moment()
+        status, turned, now, wall = self._observe()
         if turned is not None:
             yield _family(metrics.TURN_AGE, [([], now - turned)])
         if status is None:
@@ -51,7 +51,7 @@ def _listing_age(source: SourceView, wall: float) -> float | None:
     return max(0.0, wall - source.listed_at) if source.listed_at else None
 
 
-# Of a source, at a moment by the monotonic and by the wall clock; None where there is nothing to say.
+# Per source: takes the monotonic and the wall clock time; None leaves the gauge out.
 _SOURCE: dict[Metric, Callable[[SourceView, float, float], float | None]] = {
     metrics.LAG: lambda source, now, wall: source.lag(wall),
     metrics.SHARD_LAG: lambda source, now, wall: max(_shard_lags(source, wall), default=None),

@@ -1,4 +1,4 @@
-"""How a line of the log is written, as text or as JSON: either way without what a URL says before ``@``."""
+"""Formatters of log lines, as text and as JSON. Both hide the user and password of URLs."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info and record.exc_info[0] is not None:
             entry["exception"] = redacted(self.formatException(record.exc_info))
-        # Text with half a surrogate, which a path may hold, is not JSON.
+        # JSON cannot hold half a surrogate pair, which a path may contain.
         return orjson.dumps({key: value.encode(errors="replace").decode() for key, value in entry.items()}).decode()

@@ -1,8 +1,7 @@
-"""The catalogue of metrics: what each is called, what it counts, and what to do about it.
+"""The catalogue of metrics: names, meanings, and what an operator should do.
 
-A metric is added here, once; ``README.md`` beside this file is checked against it. What is counted is counted once for
-a page or a transaction, never for a change. What is measured, the gauges, is read from the status when somebody asks
-(``relay.observe.gauges``).
+Add a metric here; a test compares ``README.md`` beside this file with the catalogue. Counters are incremented once per
+page or transaction, never per change. Gauges are computed from the status at each scrape (``relay.observe.gauges``).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from relay.source import Page, ReadResult, Unreadable
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """``name``: as it is exposed, its unit included. ``act``: what an operator does about it."""
+    """``name``: as exposed, with its unit. ``act``: what an operator should do."""
 
     name: str
     kind: Literal["counter", "gauge", "histogram"]
@@ -33,8 +32,8 @@ CHANGES = Metric(
     "counter",
     ("source",),
     "changes",
-    "Changes that are on their topic, committed.",
-    "No increase while the source is written to and the lag grows: look at reads failed and at the health.",
+    "Changes committed to their topics.",
+    "No increase while the source receives writes and the lag grows: check the failed reads and /healthz.",
 )
 BYTES = Metric(
     "relay_published_bytes_total",
@@ -42,15 +41,15 @@ BYTES = Metric(
     ("source",),
     "bytes",
     "Bytes of the values of these changes.",
-    "For sizing the topics. A jump without a jump in changes: items have become larger.",
+    "Use it to size the topics. A jump without a jump in changes: items have become larger.",
 )
 RETRIED = Metric(
     "relay_pages_retried_total",
     "counter",
     ("source",),
     "pages",
-    "Pages that were published again because the transaction they were in was aborted.",
-    "Some at every rebalance are usual. Many without one: the broker aborts transactions, see its log.",
+    "Pages published again because their transaction was aborted.",
+    "A few at each rebalance are normal. Many without one: the broker aborts transactions; see its log.",
 )
 TRANSACTIONS = Metric(
     "relay_transactions_total",
@@ -58,166 +57,167 @@ TRANSACTIONS = Metric(
     ("outcome",),
     "transactions",
     "Kafka transactions, by outcome: committed or aborted.",
-    "Aborts that keep coming: workers come and go, or a broker is overloaded. Nothing is lost or doubled by them.",
+    "Continuing aborts: workers come and go, or a broker is overloaded. Aborts lose and duplicate nothing.",
 )
 FENCED = Metric(
     "relay_fenced_total",
     "counter",
     (),
     "times",
-    "How often this worker started over from the committed checkpoints, because it could not know the fate of its "
-    "last transaction. What that held is not counted as published.",
-    "Rare. Often: pauses longer than transaction.timeout.ms (a machine that is short of CPU or memory).",
+    "How often this worker started over from the committed checkpoints because it could not know whether its last "
+    "transaction was committed. The changes of that transaction are not counted as published.",
+    "Normally rare. If frequent: the process pauses for longer than transaction.timeout.ms, for want of CPU or memory.",
 )
 GAPS = Metric(
     "relay_gaps_total",
     "counter",
     ("source", "reason"),
     "gaps",
-    "Losses that were reported: trimmed, shard lost, new stream.",
-    "Any at all: the relay was down or behind for longer than the stream keeps records. See the topic of gaps; the "
-    "copy needs a snapshot (on_gap: resnapshot).",
+    "Gaps reported: trimmed records, a lost shard, a new stream.",
+    "Alert on any: the relay was down or behind for longer than the stream retains records. See the gaps topic; a copy "
+    "needs a snapshot (on_gap: resnapshot).",
 )
 DEAD_LETTERS = Metric(
     "relay_dead_letters_total",
     "counter",
     ("source",),
     "changes",
-    "Changes that are too big or cannot be encoded: on their topic without images, in full among the dead letters.",
-    "Look at them, and send them again once what they met is mended.",
+    "Changes that are too large or cannot be encoded: published without images, and in full as dead letters.",
+    "Inspect them with `relay dead-letters`, fix the cause, and redrive them.",
 )
 READS_FAILED = Metric(
     "relay_reads_failed_total",
     "counter",
     ("source",),
     "reads",
-    "Reads of a shard that were throttled, or failed because of the service or the network.",
-    "Each shard is tried again by itself. If they keep coming: another reader of the stream (two are its limit), a "
-    "network in trouble; /status.json has the last error of each shard.",
+    "Reads of a shard that were throttled or failed because of the service or the network.",
+    "The relay retries each shard. If they continue: another reader of the stream (its limit is two) or network "
+    "problems; /status.json has the last error of each shard.",
 )
 RECORDS = Metric(
     "relay_records_read_total",
     "counter",
     ("source",),
     "records",
-    "Records taken from the source, those included that `start` leaves out.",
-    "More than what is published: an old part of the stream is being passed over, or pages wait for a transaction.",
+    "Records read from the source, including those before `start`.",
+    "More than the published changes: the relay is skipping records before `start`, or pages wait for a transaction.",
 )
 CLOCKS = Metric(
     "relay_clock_disagreements_total",
     "counter",
     ("source",),
     "changes",
-    "Changes whose time at the source is before that of a change they follow, in their shard or its parents. Their "
-    "tokens were given the later time, so order by time and by position agree.",
-    "Some are usual: times are approximate. A rise that lasts after a split: the clocks of the source's hosts differ, "
-    "and committed_at is wrong by as much.",
+    "Changes with an earlier time at the source than a preceding change of their shard or its parents. Their tokens "
+    "got the later time, so that order by time and by position agree.",
+    "A few are normal, because times are approximate. A lasting rise after a split: the clocks of the source's hosts "
+    "differ, and committed_at is wrong by that difference.",
 )
 COMMIT = Metric(
     "relay_commit_seconds",
     "histogram",
     (),
     "seconds",
-    "How long the commit of a transaction took.",
-    "Usually some milliseconds. Beyond 100 ms it bounds the throughput: look at the brokers.",
+    "Duration of a transaction's commit.",
+    "Normally some milliseconds. Above 100 ms it limits the throughput: check the brokers.",
 )
 LATENCY = Metric(
     "relay_publish_latency_seconds",
     "histogram",
     ("source",),
     "seconds",
-    "From the commit in the database to the publishing of a change (relayed_at - committed_at), for the oldest change "
-    "of each page. DynamoDB gives whole seconds, rounded down.",
-    "The figure that matters. A rise with little lag: the source itself is slow. With lag: more workers or machines.",
+    "Time from the commit in the database to the publishing of a change (relayed_at - committed_at), for the oldest "
+    "change of each page. DynamoDB reports full seconds, rounded down.",
+    "The most important figure. A rise with little lag: the source itself is slow. With lag: add workers or machines.",
 )
 LAG = Metric(
     "relay_lag_seconds",
     "gauge",
     ("source",),
     "seconds",
-    "How far back a restart would have to begin, all workers and shards: now minus `resume_timestamp`; while that is "
-    "not known, since the source was planned. An idle DynamoDB source shows 60 to 75 s, as records may come late.",
-    "Alert well below the retention of the stream (24 hours for DynamoDB): beyond it changes are lost.",
+    "How far back a restart would resume, over all workers and shards: now minus `resume_timestamp`, or the time since "
+    "the source was planned while that is unknown. An idle DynamoDB source shows 60 to 75 s, because records may "
+    "arrive late.",
+    "Alert well below the retention of the stream (24 hours for DynamoDB): beyond it, changes are lost.",
 )
 SHARD_LAG = Metric(
     "relay_shard_lag_max_seconds",
     "gauge",
     ("source",),
     "seconds",
-    "The same of the shard that is furthest behind among those open in this worker.",
-    "Far above the others' workers: this one is short of CPU, or has a hot shard; see /status.json.",
+    "The lag of the shard that is furthest behind among those open in this worker.",
+    "Far above the other workers: this one is short of CPU or has a hot shard; see /status.json.",
 )
 OPEN = Metric(
     "relay_open_shards",
     "gauge",
     ("source",),
     "shards",
-    "Shards, and segments of a snapshot, that this worker reads now.",
-    "0 in every worker while shards are unfinished: nothing is read; see /readyz and the log.",
+    "Shards and snapshot segments that this worker is reading.",
+    "0 in every worker while shards are unfinished: nothing is being read; see /readyz and the log.",
 )
 UNFINISHED = Metric(
     "relay_unfinished_shards",
     "gauge",
     ("source",),
     "shards",
-    "Shards that are listed or planned and not read to their end, all workers.",
-    "A rise that stays: children wait for parents that are not read to their end; see /status.json.",
+    "Shards that are listed or planned and not read to their end, over all workers.",
+    "A lasting rise: children wait for parents that have not been read to their end; see /status.json.",
 )
 PARTITIONS = Metric(
     "relay_owned_partitions",
     "gauge",
     (),
     "partitions",
-    "Partitions of the checkpoints that this worker owns, of 64.",
-    "The sum over all workers stays 64, but for moments. Below that for long: a worker hangs in the fence.",
+    "Checkpoint partitions that this worker owns, of 64.",
+    "The sum over all workers is 64, except briefly. Below that for long: a worker hangs in the fence.",
 )
 WATERMARK = Metric(
     "relay_low_watermark_timestamp_seconds",
     "gauge",
     ("source",),
     "seconds since the epoch",
-    "Everything committed at the source before it is on the topic; absent while that is not known.",
-    "If it stands still while the source is written to, find the shard with the least progress in /status.json.",
+    "Every change committed at the source before this time is on its topic. Absent while it is unknown.",
+    "If it does not advance while the source receives writes, find the shard with the least progress in /status.json.",
 )
 SNAPSHOT_READ = Metric(
     "relay_snapshot_rows_read",
     "gauge",
     ("source",),
     "rows",
-    "Rows that the running snapshot has read, all workers; absent while none runs.",
-    "If it stands still: the scan is throttled; see reads failed.",
+    "Rows that the running snapshot has read, over all workers. Absent while none is running.",
+    "If it does not advance: the scan is throttled; check the failed reads.",
 )
 SNAPSHOT_ROWS = Metric(
     "relay_snapshot_rows_estimated",
     "gauge",
     ("source",),
     "rows",
-    "About how many rows the running snapshot will read.",
-    "An estimate of the database, hours old.",
+    "Estimated number of rows that the running snapshot will read.",
+    "The estimate is the database's own and may be hours old.",
 )
 POLL_AGE = Metric(
     "relay_oldest_poll_seconds",
     "gauge",
     ("source",),
     "seconds",
-    "Since the last successful poll of the shard, among those open here, that was not polled for longest.",
-    "Above 60 s /healthz is red and names the shard.",
+    "Time since the last successful poll of a shard; the maximum over the shards open in this worker.",
+    "Above 60 s, /healthz is red and names the shard.",
 )
 LISTING_AGE = Metric(
     "relay_listing_age_seconds",
     "gauge",
     ("source",),
     "seconds",
-    "Since the shards of the source were last listed.",
-    "Usually up to 60 s. Beyond 120 s /healthz is red: new shards are not found.",
+    "Time since the shards of the source were last listed.",
+    "Normally up to 60 s. Above 120 s, /healthz is red: new shards are not found.",
 )
 TURN_AGE = Metric(
     "relay_turn_age_seconds",
     "gauge",
     (),
     "seconds",
-    "Since the worker's main loop last turned.",
-    "Above 60 s /healthz is red: Kafka does not answer, or the process is stuck.",
+    "Time since the last turn of the worker's main loop.",
+    "Above 60 s, /healthz is red: Kafka does not answer, or the process hangs.",
 )
 
 CATALOGUE = (
@@ -231,9 +231,10 @@ _LATENCY_BUCKETS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0,
 
 
 class Metrics:
-    """What one worker counts, in a registry of its own. Used by the worker's thread; the registry by any.
+    """The counters of one worker, in a registry of their own.
 
-    What is published counts once it is committed: ``page``, ``gap`` and ``dead_letter`` speak of the open transaction.
+    The worker's thread calls the methods; any thread may read the registry, whose counters have their own locks.
+    ``count_page``, ``count_gap`` and ``count_dead_letter`` take effect when the open transaction is committed.
     """
 
     def __init__(self) -> None:
@@ -244,28 +245,28 @@ class Metrics:
         self._clocks = self._counter(CLOCKS)
         self._commit = self._histogram(COMMIT, _COMMIT_BUCKETS)
         self._latency = self._histogram(LATENCY, _LATENCY_BUCKETS)
-        # What holds once the open transaction is committed.
+        # Increments to apply when the open transaction is committed. Only the worker's thread uses it.
         self._pending: list[Callable[[], None]] = []
         for outcome in ("committed", "aborted"):
             self._transactions.labels(outcome)
 
-    def source(self, name: str) -> None:
-        """Show the counters of a source from the start, so that the first increase is seen as one."""
+    def add_source(self, name: str) -> None:
+        """Expose the counters of a source at 0 from the start, so that the first increase is visible as one."""
         for counter in (
             self._changes, self._bytes, self._records, self._retried, self._dead_letters, self._failed, self._latency,
             self._clocks,
         ):  # fmt: skip
             counter.labels(name)
 
-    def read(self, source: str, page: ReadResult) -> None:
+    def count_read(self, source: str, page: ReadResult) -> None:
         """Count a read of a shard, or of a segment of a snapshot."""
         if isinstance(page, Unreadable):
             self._failed.labels(source).inc()
         elif isinstance(page, Page) and page.records:
             self._records.labels(source).inc(page.records)
 
-    def page(self, source: str, page: Page, size: int) -> None:
-        """The changes of ``page`` are in the open transaction, with ``size`` bytes of values."""
+    def count_page(self, source: str, page: Page, size: int) -> None:
+        """Count the changes of ``page``, with ``size`` bytes of values, as part of the open transaction."""
         changes = len(page.changes)
         oldest = page.changes[0]
         latency = None
@@ -281,33 +282,33 @@ class Metrics:
 
         self._pending.append(count)
 
-    def gap(self, source: str, reason: str) -> None:
-        """A gap record is in the open transaction."""
+    def count_gap(self, source: str, reason: str) -> None:
+        """Count a gap record as part of the open transaction."""
         self._pending.append(self._gaps.labels(source, reason).inc)
 
-    def dead_letter(self, source: str) -> None:
-        """A change is in the open transaction as a stub, and in full among the dead letters."""
+    def count_dead_letter(self, source: str) -> None:
+        """Count a dead letter as part of the open transaction."""
         self._pending.append(self._dead_letters.labels(source).inc)
 
-    def committed(self, seconds: float) -> None:
-        """The open transaction was committed, which took ``seconds``."""
+    def count_commit(self, seconds: float) -> None:
+        """Count the commit of the open transaction, which took ``seconds``, and everything in it."""
         self._transactions.labels("committed").inc()
         self._commit.observe(seconds)
         for count in self._pending:
             count()
         self._pending.clear()
 
-    def aborted(self) -> None:
-        """The open transaction was aborted: nothing of it counts."""
+    def count_abort(self) -> None:
+        """Count the abort of the open transaction, and drop the counts of its content."""
         self._transactions.labels("aborted").inc()
         self._pending.clear()
 
-    def retried(self, source: str) -> None:
-        """A page is published again after an abort."""
+    def count_retry(self, source: str) -> None:
+        """Count a page that is published again after an abort."""
         self._retried.labels(source).inc()
 
-    def fenced(self) -> None:
-        """The worker starts over; nobody knows what became of the open transaction."""
+    def count_fencing(self) -> None:
+        """Count a start-over after a transaction of unknown outcome, and drop the counts of its content."""
         self._fenced.inc()
         self._pending.clear()
 

@@ -1,4 +1,4 @@
-"""One worker's window: it counts into it and leaves its status there, and others look in from their threads."""
+"""Hands a worker's counters and status from its thread to the threads that serve HTTP."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import Any
 
 from relay.observe import health
 from relay.observe.bars import SnapshotBars
-from relay.observe.gauges import Gauges, Moment
+from relay.observe.gauges import Gauges, Observation
 from relay.observe.metrics import Metrics
 from relay.observe.report import report
 from relay.observe.status import WorkerStatus
 
-_TAKE_EVERY = 1.0
+_STATUS_INTERVAL = 1.0
 
-Take = Callable[[float | None], WorkerStatus]
+TakeStatus = Callable[[float | None], WorkerStatus]
 """Takes a status. Its argument: since when some partitions have not passed the fence, None if all have."""
 
 
 class Observer:
-    """``shows``: whether anybody can look; without it, only the counters count.
+    """``keeps_status``: whether somebody can ask for the status; without it, only the counters are kept.
 
-    ``stalled_after``: seconds, see ``health``. ``clock``: never goes back, the pump's; ``wall``: the epoch's.
+    ``stalled_after``: seconds, see ``health``. ``clock``: monotonic seconds, the same clock as the reader pool's.
+    ``wall``: seconds since the epoch.
     """
 
     def __init__(
@@ -30,59 +31,60 @@ class Observer:
         name: str,
         worker: int = 0,
         *,
-        shows: bool = False,
+        keeps_status: bool = False,
         stalled_after: float = health.STALLED_AFTER,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.name = name
         self.worker = worker
-        self.shows = shows
+        self.keeps_status = keeps_status
         self.stalled_after = stalled_after
         self.clock = clock
         self.wall = wall
         self.metrics = Metrics()
-        # Where somebody watches the snapshots.
+        # The progress bars of snapshots, if stderr is a terminal. Only the worker's thread uses them.
         self.bars: SnapshotBars | None = None
-        # Written by the worker's thread, each in one step; what is in them never changes.
+        # Shared: the worker's thread replaces these two, and any thread reads them. Assignment is atomic, and a
+        # WorkerStatus never changes, so no lock is needed.
         self._status: WorkerStatus | None = None
         self._turned: float | None = None
+        # Only the worker's thread uses these two.
         self._taken = 0.0
         self._fencing_since: float | None = None
-        self.metrics.registry.register(Gauges(self._moment))
+        self.metrics.registry.register(Gauges(self._observe))
 
-    def turn(self, take: Take, *, fencing: bool) -> None:
-        """The main loop begins a turn. For the worker's thread.
+    def begin_turn(self, take: TakeStatus, *, fencing: bool) -> None:
+        """Record that the main loop begins a turn, and take a new status every second. For the worker's thread.
 
-        ``take``: gives the worker's status, of which this one keeps a new one every second. ``fencing``: whether some
-        partitions have not passed the fence.
+        ``fencing``: whether some partitions have not passed the fence.
         """
         self._turned = now = self.clock()
         if not fencing:
             self._fencing_since = None
         elif self._fencing_since is None:
             self._fencing_since = now
-        if self.shows and (self._status is None or now - self._taken >= _TAKE_EVERY):
+        if self.keeps_status and (self._status is None or now - self._taken >= _STATUS_INTERVAL):
             self._taken = now
             self._status = take(self._fencing_since)
 
     def stalls(self) -> list[health.Stall]:
-        """Return what stands still (I10). This, and all below, from any thread."""
-        return health.stalls(*self._moment(), limit=self.stalled_after)
+        """Return everything without progress (I10). Safe from any thread, as are the methods below."""
+        return health.find_stalls(*self._observe(), limit=self.stalled_after)
 
-    def unready(self) -> list[str]:
-        return health.unready(self._status)
+    def not_ready_reasons(self) -> list[str]:
+        return health.not_ready_reasons(self._status)
 
     def report(self) -> dict[str, Any]:
-        """Return all that is known, ready for JSON, without secrets."""
-        status, _, now, wall = self._moment()
+        """Return the complete status as JSON values, without secrets."""
+        status, _, now, wall = self._observe()
         return {
             "name": self.name,
             "worker": self.worker,
             **report(status, now, wall),
             "stalls": self.stalls(),
-            "not_ready": self.unready(),
+            "not_ready": self.not_ready_reasons(),
         }
 
-    def _moment(self) -> Moment:
+    def _observe(self) -> Observation:
         return self._status, self._turned, self.clock(), self.wall()

@@ -1,4 +1,4 @@
-"""The status page: what ``/status.json`` says, for a person. Needs nothing from elsewhere; everything is escaped."""
+"""The status page: ``/status.json`` for people. It loads nothing from elsewhere, and all values are escaped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 MOST_ROWS = 500
-"""Shards on the page; the rest is in ``/status.json``."""
+"""The most shards on the page; ``/status.json`` has all of them."""
 
 _HEAD = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="5"><title>relay {name}</title>
@@ -35,7 +35,7 @@ _SHARDS = (
 
 
 def page(report: Mapping[str, Any]) -> str:
-    """Return the page for what ``Observer.report`` says."""
+    """Return the page for an ``Observer.report``."""
     stalls, reasons = report["stalls"], report["not_ready"]
     group = report["group"]
     parts = [
@@ -45,7 +45,7 @@ def page(report: Mapping[str, Any]) -> str:
         '<span class="bad">stalled</span>' if stalls else '<span class="good">making progress</span>',
         ", ",
         '<span class="bad">not ready</span>' if reasons else '<span class="good">ready</span>',
-        f"; owns {group['owned']} of {group['partitions']} partitions of the checkpoints" if group else "",
+        f"; owns {group['owned']} of {group['partitions']} checkpoint partitions" if group else "",
         "</p>",
         *(f'<p class="bad">{escape(_stall(stall))}</p>' for stall in stalls),
         *(f'<p class="bad">{escape(reason)}</p>' for reason in reasons),
@@ -56,7 +56,7 @@ def page(report: Mapping[str, Any]) -> str:
     shards = sorted(report["shards"], key=lambda shard: (not shard["open"], -(shard["lag_seconds"] or 0.0)))
     parts.append(_table(_SHARDS, shards[:MOST_ROWS]))
     if len(shards) > MOST_ROWS:
-        parts.append(f"<p>{len(shards) - MOST_ROWS} more are in the JSON.</p>")
+        parts.append(f"<p>{len(shards) - MOST_ROWS} more shards are in the JSON.</p>")
     return "".join([*parts, _FOOT])
 
 

@@ -1,6 +1,6 @@
-"""The status as JSON: the contract of ``/status.json``, which the status page shows too.
+"""The status as JSON values: the contract of ``/status.json``. The status page shows the same.
 
-Times are ISO, in UTC; what ends in ``_seconds`` is a duration. Errors are shown without what a URL says before ``@``.
+Times are ISO in UTC; keys that end in ``_seconds`` are durations. Errors do not show the user and password of URLs.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.observe.status import Poll, SourceView, WorkerStatus
 
 LISTED = "listed"
-"""What a shard is called that no checkpoint knows yet."""
+"""The state of a shard that has no checkpoint yet."""
 
 
 def report(status: WorkerStatus | None, now: float, wall: float) -> dict[str, Any]:
-    """Return what is known at ``now``, by the monotonic clock, which is ``wall`` by that of the epoch."""
+    """Return the status at ``now`` (monotonic seconds), which is ``wall`` in seconds since the epoch."""
     if status is None:
         return {"at": _time(wall), "group": None, "sources": [], "shards": []}
     return {

@@ -1,7 +1,7 @@
 """HTTP for operators: ``/metrics``, ``/healthz``, ``/readyz``, ``/status.json`` and the status page at ``/``.
 
-Runs in threads of its own and only reads: whatever a client does, the worker does not wait for it. Paths and status
-codes are a contract with users.
+The server runs in threads of its own and only reads, so a slow client never delays the worker. Paths and status codes
+are a contract with users.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from relay.config.fields import host_port
 from relay.errors import ConfigError, Unavailable
 from relay.observe.observer import Observer
 from relay.observe.page import page
-from relay.process.supervisor import NUMBER
+from relay.process.supervisor import WORKER_NUMBER
 
 log = logging.getLogger(__name__)
 
 STALLED_AFTER = "RELAY_STALLED_AFTER"
-"""The environment variable with the seconds without progress after which ``/healthz`` is red, 60 without it."""
+"""The environment variable with the seconds without progress after which ``/healthz`` is red; default 60."""
 
 _JSON = "application/json"
-_CLIENT_PATIENCE = 10.0  # seconds that a client may take for its request
+_REQUEST_TIMEOUT = 10.0
 
-Answer = tuple[int, str, bytes]
+HttpAnswer = tuple[int, str, bytes]
 """Status code, content type, body."""
 
 
 @contextmanager
-def observing(config: Config) -> Iterator[Observer]:
-    """An observer for the worker of this process, and a server for it if the config has ``http``.
+def serve_observer(config: Config) -> Iterator[Observer]:
+    """Yield an observer for the worker of this process, and serve it over HTTP if the config has ``http``.
 
-    With several workers on one machine each has its port, one above the other. Raises ``ConfigError`` for an
-    environment variable that is not a number, ``Unavailable`` if the address cannot be listened on.
+    Of several workers on one machine, worker *n* listens on the *n*-th port above the configured one. Raises
+    ``ConfigError`` for an environment variable that is not a number, ``Unavailable`` if it cannot listen.
     """
-    worker = int(_number(NUMBER, 0))
+    worker = int(_number_from_environment(WORKER_NUMBER, 0))
     if config.http is None:
         yield Observer(config.name, worker)
         return
@@ -53,12 +53,13 @@ def observing(config: Config) -> Iterator[Observer]:
     if port:
         port += worker
     if port > 65535:
-        raise ConfigError(f"http: worker {worker} would listen on port {port}: there are 65535. Choose a lower port")
-    observer = Observer(config.name, worker, shows=True, stalled_after=_number(STALLED_AFTER, 60.0))
+        raise ConfigError(f"http: worker {worker} would listen on port {port}, above 65535: choose a lower port")
+    stalled_after = _number_from_environment(STALLED_AFTER, 60.0)
+    observer = Observer(config.name, worker, keeps_status=True, stalled_after=stalled_after)
     server = _listen(host, port, observer)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="http", daemon=True)
     thread.start()
-    log.info("http://%s shows the status, /metrics, /healthz and /readyz", server.shown)
+    log.info("serving the status page, /metrics, /healthz and /readyz at http://%s", server.address)
     try:
         yield observer
     finally:
@@ -67,9 +68,9 @@ def observing(config: Config) -> Iterator[Observer]:
         thread.join()
 
 
-def answer(observer: Observer, path: str, accept: str = "") -> Answer:
-    """Return what is said to a GET of ``path`` by a client that accepts ``accept``."""
-    pages: dict[str, Callable[[], Answer]] = {
+def answer(observer: Observer, path: str, accept: str = "") -> HttpAnswer:
+    """Return the answer to a GET of ``path`` with the header ``Accept: accept``."""
+    pages: dict[str, Callable[[], HttpAnswer]] = {
         "/": lambda: (200, "text/html; charset=utf-8", page(observer.report()).encode()),
         "/metrics": lambda: _metrics(observer, accept),
         "/healthz": lambda: _health(observer),
@@ -78,22 +79,22 @@ def answer(observer: Observer, path: str, accept: str = "") -> Answer:
     }
     found = pages.get(path.partition("?")[0])
     if found is None:
-        return 404, _JSON, _dumps({"error": f"there is no {path}", "there_are": list(pages)})
+        return 404, _JSON, _dumps({"error": f"no such path: {path}", "there_are": list(pages)})
     return found()
 
 
-def _metrics(observer: Observer, accept: str) -> Answer:
+def _metrics(observer: Observer, accept: str) -> HttpAnswer:
     encode, content_type = choose_encoder(accept)
     return 200, content_type, encode(observer.metrics.registry)
 
 
-def _health(observer: Observer) -> Answer:
+def _health(observer: Observer) -> HttpAnswer:
     stalls = observer.stalls()
     return 503 if stalls else 200, _JSON, _dumps({"status": "stalled" if stalls else "ok", "stalls": stalls})
 
 
-def _readiness(observer: Observer) -> Answer:
-    reasons = observer.unready()
+def _readiness(observer: Observer) -> HttpAnswer:
+    reasons = observer.not_ready_reasons()
     return 503 if reasons else 200, _JSON, _dumps({"status": "not ready" if reasons else "ready", "reasons": reasons})
 
 
@@ -101,14 +102,14 @@ def _dumps(value: Any) -> bytes:
     return orjson.dumps(value, option=orjson.OPT_APPEND_NEWLINE)
 
 
-def _number(name: str, otherwise: float) -> float:
+def _number_from_environment(name: str, default: float) -> float:
     text = os.environ.get(name, "")
     try:
-        number = float(text) if text else otherwise
+        number = float(text) if text else default
         if not 0 <= number < float("inf"):
             raise ValueError
     except ValueError:
-        raise ConfigError(f"the environment variable {name} is {text!r}: it has to be a number from 0") from None
+        raise ConfigError(f"the environment variable {name} is {text!r}; it must be a number of at least 0") from None
     return number
 
 
@@ -121,21 +122,21 @@ class _Server(ThreadingHTTPServer):
         super().__init__((host, port), _handler(observer))
 
     def server_bind(self) -> None:
-        # Not that of HTTPServer, which asks the DNS for the name of this host.
+        # Replaces that of HTTPServer, which looks up the name of this host in the DNS.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
 
     @property
-    def shown(self) -> str:
+    def address(self) -> str:
         host, port = str(self.server_address[0]), self.server_address[1]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def handle_error(self, request: object, client_address: object) -> None:
         if isinstance(sys.exception(), (ConnectionError, TimeoutError)):
-            log.debug("http: the client %s went away", client_address)
+            log.debug("http: client %s closed the connection", client_address)
         else:
-            log.exception("http: a request of %s failed", client_address)
+            log.exception("http: a request from %s failed", client_address)
 
 
 def _listen(host: str, port: int, observer: Observer) -> _Server:
@@ -143,14 +144,14 @@ def _listen(host: str, port: int, observer: Observer) -> _Server:
         return _Server(host, port, observer)
     except OSError as error:
         raise Unavailable(
-            f"http: cannot listen on {host}:{port}: {error.strerror or error}. Give another address, or end what has it"
+            f"http: cannot listen on {host}:{port}: {error.strerror or error}; set another address in `http`"
         ) from error
 
 
 def _handler(observer: Observer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        timeout = _CLIENT_PATIENCE
+        timeout = _REQUEST_TIMEOUT
         disable_nagle_algorithm = True
         server_version = "relay"
         sys_version = ""

@@ -1,6 +1,6 @@
-"""What a worker knows at one moment, as values that never change: taken by the worker's thread, read by any other.
+"""A worker's status at one moment: immutable, so the worker's thread takes it and any other thread reads it.
 
-``relay.engine.status`` takes it. What follows from it is worked out by whoever asks.
+``relay.engine.status`` takes it. Lag, health and gauges are computed from it when somebody asks.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from relay.lineage import Checkpoint, Plan, Shard, StreamId
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """A shard that is open in this worker.
+    """The polls of a shard that is open in this worker.
 
-    ``polled``: when it was last read with success, or opened, by the monotonic clock. ``failures``: reads in a row that
-    failed; ``error``: how the last of them did.
+    ``polled``: the monotonic time of the last successful read, or of its opening. ``failures``: failed reads since;
+    ``error``: that of the last one.
     """
 
     polled: float
@@ -27,11 +27,11 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class SourceView:
-    """One source. ``checkpoints``: the committed ones of all workers. ``listed``: shards of the newest listing.
+    """One source. ``checkpoints``: the committed ones of all workers. ``listed``: the shards of the latest listing.
 
-    ``listed_at``: seconds since the epoch, 0 before the first. ``resume_timestamp``, ``low_watermark``: see
-    ``relay.lineage``.
-    ``segments``: those of a snapshot that are open here; ``rows``: read and estimated, while one runs.
+    ``listed_at``: when that was, in seconds since the epoch, 0 before the first. ``listing_wanted_at``: when a listing
+    was last requested. ``resume_timestamp``, ``low_watermark``: see ``relay.lineage``. ``segments``: the snapshot
+    segments open in this worker. ``rows``: rows read and estimated, while a snapshot is running.
     """
 
     stream: StreamId
@@ -39,7 +39,7 @@ class SourceView:
     checkpoints: Mapping[str, Checkpoint]
     listed: Mapping[str, Shard]
     listed_at: float
-    wanted_at: float
+    listing_wanted_at: float
     resume_timestamp: int
     low_watermark: float | None
     open: Mapping[str, Poll]
@@ -48,12 +48,12 @@ class SourceView:
     rows: tuple[int, int] | None
 
     def polls(self) -> Iterator[tuple[StreamId, str, Poll]]:
-        """Yield all that is open here: shards, then segments of a snapshot."""
+        """Yield everything that is open in this worker: shards, then snapshot segments."""
         yield from ((self.stream, shard, poll) for shard, poll in self.open.items())
         yield from ((self.snapshots, segment, poll) for segment, poll in self.segments.items())
 
     def unfinished(self) -> set[str]:
-        """Return the shards that are listed or written down, and not read to their end."""
+        """Return the shards that are listed or have a checkpoint, and are not read to their end."""
         return {shard for shard in self.shards() if not self.has_ended(shard)}
 
     def shards(self) -> set[str]:
@@ -64,13 +64,13 @@ class SourceView:
         return checkpoint is not None and checkpoint.state.ended
 
     def waits_for(self, shard: str) -> list[str]:
-        """Return the parents that have to be read to their end first (I2): such a shard is not stalled."""
+        """Return the parents that must be read to their end first (I2)."""
         known = self.listed.get(shard) or self.checkpoints.get(shard)
         parents = known.parents if known is not None else ()
         return [parent for parent in parents if not self.has_ended(parent) and parent in self.shards()]
 
     def lag(self, now: float) -> float | None:
-        """Seconds by which a restart would go back, at ``now`` by the wall clock; None before there is a plan."""
+        """Seconds between ``now``, by the wall clock, and where a restart would resume; None before there is a plan."""
         if self.plan is None:
             return None
         if self.checkpoints and all(checkpoint.state.ended for checkpoint in self.checkpoints.values()):
@@ -78,7 +78,7 @@ class SourceView:
         return max(0.0, now - (self.resume_timestamp or self.plan.planned_at))
 
     def shard_lag(self, shard: str, now: float) -> float | None:
-        """The same of one shard. None for one that has ended."""
+        """The lag of one shard; None if it has ended."""
         if self.plan is None or self.has_ended(shard):
             return None
         checkpoint = self.checkpoints.get(shard)
@@ -86,16 +86,16 @@ class SourceView:
         return max(0.0, now - (progress if progress is not None else self.plan.planned_at))
 
     def partition(self, shard: str) -> int:
-        """The checkpoint partition of ``shard``: who owns it reads the shard."""
+        """The checkpoint partition of ``shard``, whose owner reads the shard."""
         return partition_of(self.stream.checkpoint_key(shard))
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """``joined``: whether this worker is a member of the group that has passed the fence with some partitions.
+    """``joined``: whether this worker is a member of the group and has passed the fence with some partitions.
 
-    ``fencing_since``: since when some have not passed it, which may take ``barrier_timeout`` seconds;
-    ``unconfirmed_since``: since when pages are published and not committed. Both by the monotonic clock.
+    ``fencing_since``: since when some partitions have not passed it, which may take ``barrier_timeout`` seconds.
+    ``unconfirmed_since``: since when pages are published but not committed. Both are monotonic times.
     """
 
     group: str

@@ -1,7 +1,6 @@
-"""For servers that refuse to run as root: as whom they run, and where that account can reach.
+"""The account for servers that refuse to run as root, and folders that this account can reach.
 
-Root's home is closed to all others, and so are temporary folders: what the account runs and writes is then kept
-elsewhere. May be changed here: the account and those places.
+Other users cannot reach root's home folder and temporary folders, so programs are copied, and data is kept, elsewhere.
 """
 
 from __future__ import annotations
@@ -24,25 +23,27 @@ _DATA = Path("/var/tmp")
 
 @dataclass(frozen=True)
 class Account:
-    """A user of this machine, and its group."""
+    """A user of this machine and its group."""
 
     uid: int
     gid: int
 
 
 def unprivileged() -> Account | None:
-    """Return the account to run a server as: None, which is this one, unless this is root."""
+    """Return the account to run a server as; None, to use the current one, unless this process runs as root."""
     if os.geteuid() != 0:
         return None
     try:
         entry = pwd.getpwnam(_NAME)
     except KeyError:
-        raise Unavailable(f"a database does not run as root, and there is no user {_NAME} to run it as") from None
+        raise Unavailable(
+            f"databases refuse to run as root, and this machine has no user {_NAME} to run them as"
+        ) from None
     return Account(entry.pw_uid, entry.pw_gid)
 
 
 def reaches(account: Account, folder: Path) -> bool:
-    """Tell whether the account may read the folder and pass all that it lies in."""
+    """Return whether the account may read the folder and traverse its parents."""
     folder = folder.resolve()
     return _may(account, folder, 5) and all(_may(account, each, 1) for each in folder.parents)
 
@@ -53,8 +54,8 @@ def _may(account: Account, path: Path, bits: int) -> bool:
     return found.st_mode >> shift & bits == bits
 
 
-def programs(folder: Path) -> Path:
-    """Return the folder, or a copy of it that the unprivileged account reaches. A copy is made once."""
+def reachable_copy(folder: Path) -> Path:
+    """Return the folder if the unprivileged account can reach it, else a copy that it can reach, made once."""
     account = unprivileged()
     if account is None or reaches(account, folder):
         return folder
@@ -71,7 +72,7 @@ def programs(folder: Path) -> Path:
                 part.rename(copy)
         _PROGRAMS.chmod(0o755)
     except OSError as error:
-        raise Unavailable(f"{_NAME} cannot reach {folder}, and it cannot be copied to {copy}: {error}") from error
+        raise Unavailable(f"user {_NAME} cannot reach {folder}, and copying it to {copy} failed: {error}") from error
     return copy
 
 
@@ -82,9 +83,9 @@ def _open_to_all(folder: Path) -> None:
 
 
 def data_folder(folder: Path) -> Path:
-    """Return the data folder of a server whose folder is given, made if need be.
+    """Return the data folder of the server in ``folder``, and create it if missing.
 
-    ``folder/data``, or where that links to: a place that the unprivileged account reaches. ``remove`` knows it.
+    It is ``folder/data``, or its link target if the unprivileged account cannot reach ``folder``.
     """
     data = folder / "data"
     account = unprivileged()
@@ -93,20 +94,20 @@ def data_folder(folder: Path) -> Path:
             data.mkdir(mode=0o700)
         else:
             data.symlink_to(tempfile.mkdtemp(prefix=f"{folder.name}-", dir=_DATA))
-        give(data)
+        give_ownership(data)
     return data.resolve()
 
 
-def give(folder: Path) -> None:
-    """Make the unprivileged account the owner of a folder and all that is in it."""
+def give_ownership(folder: Path) -> None:
+    """Make the unprivileged account the owner of a folder and its content."""
     account = unprivileged()
     if account is not None:
         for path in (folder, *folder.rglob("*")):
             os.chown(path, account.uid, account.gid)
 
 
-def remove(folder: Path) -> None:
-    """Remove a server's folder with its data, wherever that is. Does nothing if there is none."""
+def remove_server_folder(folder: Path) -> None:
+    """Remove a server's folder and its data, wherever it is. Does nothing if the folder does not exist."""
     data = folder / "data"
     if data.is_symlink():
         shutil.rmtree(data.resolve(), ignore_errors=True)

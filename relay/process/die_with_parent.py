@@ -1,8 +1,8 @@
-"""Run as a script: become the given command, as another user, and die when the process that asked for it does.
+"""A script that runs a command, optionally as another user, and has the kernel kill it when its parent dies.
 
-``die_with_parent.py PARENT_PID[:UID:GID] COMMAND...``; with 0 for the parent it outlives all. Not a ``preexec_fn``,
-which may deadlock in a process with threads. Imports nothing of this project: it runs without site-packages to start
-fast.
+``die_with_parent.py PARENT_PID[:UID:GID] COMMAND...``; with 0 for the parent the command outlives it. A
+``preexec_fn`` could deadlock in a process with threads. It imports nothing of this project, to start fast without
+site-packages.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     (parent, *account), command = map(int, sys.argv[1].split(":")), sys.argv[2:]
-    # First: a change of user makes the kernel forget the request below.
+    # Before prctl: the kernel drops that request when the user changes.
     if account:
         uid, gid = account
         os.setgroups([])
@@ -25,7 +25,7 @@ def main() -> None:
         os.setuid(uid)
     if parent and sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    # The parent may have died before the request was made.
+    # The parent may have died before the call of prctl.
     if parent and os.getppid() != parent:
         sys.exit(1)
     os.execvp(command[0], command)

@@ -1,7 +1,4 @@
-"""A child process that is ready when it says so, and gone when it should be.
-
-May be changed here: how long things may take, and which ports are picked.
-"""
+"""Child processes that are awaited until ready and always cleaned up, and free ports for them."""
 
 from __future__ import annotations
 
@@ -34,17 +31,17 @@ _left_running: list[subprocess.Popen[bytes]] = []
 
 
 @atexit.register
-def _let_go() -> None:
-    """Keep Python from warning about processes that still run."""
+def _suppress_warnings() -> None:
+    """Keep Python from warning about processes that are still running."""
     for process in _left_running:
         process.returncode = 0
 
 
 class ManagedProcess:
-    """A command in a session of its own, its output in a file.
+    """A command in a session of its own, with its output in a file.
 
-    With ``dies_with_parent`` the kernel kills it when this process ends, however it ends (Linux only; elsewhere
-    call ``stop``). With an ``account`` it runs as that one, which only root can ask for.
+    ``dies_with_parent``: the kernel kills it when this process ends, in whatever way (Linux only; elsewhere call
+    ``stop``). ``account``: the user to run it as, which requires root.
     """
 
     def __init__(
@@ -63,7 +60,7 @@ class ManagedProcess:
         self.account = account
         self.stdin = stdin or Path(os.devnull)
         self._process: subprocess.Popen[bytes] | None = None
-        self._swept = False
+        self._killed = False
 
     def __repr__(self) -> str:
         return f"<ManagedProcess[{self.command[0]}, pid={self._process.pid if self._process else None}]>"
@@ -71,7 +68,7 @@ class ManagedProcess:
     @property
     def process(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            raise RuntimeError(f"{self.command[0]} was not started")
+            raise RuntimeError(f"{self.command[0]} has not been started")
         return self._process
 
     @property
@@ -87,13 +84,13 @@ class ManagedProcess:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it; output is appended to the log."""
+        """Start it; its output is appended to the log."""
         if self.alive:
-            raise RuntimeError(f"{self!r} is running")
-        self._swept = False
+            raise RuntimeError(f"{self!r} is already running")
+        self._killed = False
         if self.dies_with_parent:
-            # The kernel means the *thread* that forked, not the process.
-            self._process = _in_lasting_thread(self._spawn)
+            # To the kernel, the parent is the *thread* that forked, not the process.
+            self._process = _call_in_lasting_thread(self._spawn)
         else:
             self._process = self._spawn()
             _left_running.append(self._process)
@@ -116,7 +113,7 @@ class ManagedProcess:
             )
 
     def stop(self, timeout: float = 20.0) -> None:
-        """End it and what it started: ask, wait ``timeout`` seconds, kill. Does nothing the second time."""
+        """End it and its children: send SIGTERM, wait up to ``timeout`` seconds, then kill. May be called again."""
         if self.alive:
             self._signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -124,12 +121,12 @@ class ManagedProcess:
         self.kill()
 
     def kill(self) -> None:
-        """Kill it and what it started, at once, and wait until it is gone. Does nothing the second time."""
-        if self._process is None or self._swept:
+        """Kill it and its children at once, and wait until it has ended. May be called again."""
+        if self._process is None or self._killed:
             return
-        # The group is signalled even if its leader ended, for what the leader left; but only once, since its
-        # number may belong to somebody else later.
-        self._swept = True
+        # Signal the process group even if its leader has ended, for the leader's children; but only once, because the
+        # system may reuse its number.
+        self._killed = True
         self._signal(signal.SIGKILL)
         self._process.wait()
 
@@ -142,9 +139,9 @@ class ManagedProcess:
         return log_tail(self.log, lines)
 
     def wait_until(self, ready: Callable[[], bool], timeout: float, name: str) -> None:
-        """Ask ``ready`` until it says yes. Raises ``Unavailable`` with the log's end if it dies or takes too long."""
+        """Wait until ``ready`` returns True. Raises ``Unavailable`` with the end of the log if it dies or times out."""
         deadline = time.monotonic() + timeout
-        # Still alive once somebody answered: it may have been another server on a port that this one wanted.
+        # It must be alive after an answer, which may have come from another server on the same port.
         while not (ready() and self.alive):
             if not self.alive:
                 raise Unavailable(f"{name} ended with status {self.returncode}:\n{self.log_tail()}")
@@ -154,7 +151,7 @@ class ManagedProcess:
 
 
 def log_tail(log: Path, lines: int) -> str:
-    """Return the last lines of a log file, of its last 64 KiB."""
+    """Return the last lines of a log file, from its last 64 KiB."""
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _TAIL_BYTES))
@@ -163,13 +160,13 @@ def log_tail(log: Path, lines: int) -> str:
 
 
 def free_port() -> int:
-    """Return a TCP port of the loopback address that nobody listens on now.
+    """Return a TCP port of the loopback address that nobody is listening on.
 
-    Not one of the kernel's ephemeral ports (32768 and up): a client's outgoing connection could take such a port
-    while its server restarts, or connect to itself.
+    It is below the kernel's ephemeral ports (32768 and up): an outgoing connection could take one of those while a
+    server restarts, or connect to itself.
     """
     for _ in range(1000):
-        # Not the random module: test tools seed it, and then every process picks the same.
+        # Not the random module: test tools seed it, so every process would pick the same port.
         port = 15_000 + secrets.randbelow(17_000)
         if not taken(port):
             return port
@@ -177,7 +174,7 @@ def free_port() -> int:
 
 
 def taken(port: int) -> bool:
-    """Tell whether the port cannot be listened on."""
+    """Return whether the port is in use."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -188,7 +185,7 @@ def taken(port: int) -> bool:
 
 
 def accepts(port: int) -> bool:
-    """Tell whether something accepts connections on the port."""
+    """Return whether something accepts connections on the port."""
     try:
         with socket.create_connection((HOST, port), timeout=1.0):
             return True
@@ -197,13 +194,14 @@ def accepts(port: int) -> bool:
 
 
 class _Spawner:
-    """A thread that lasts until the process ends, to fork children that live as long.
+    """A thread that lasts until the process ends, and forks children that should live as long.
 
-    Bound to one process: a fork of ours has no such thread and makes its own.
+    It belongs to one process: a fork does not inherit the thread and starts its own.
     """
 
     def __init__(self) -> None:
         self.pid = os.getpid()
+        # Calling threads add a function and the future for its result; the spawner's thread takes them in order.
         self._calls: queue.SimpleQueue[tuple[Callable[[], subprocess.Popen[bytes]], Future[subprocess.Popen[bytes]]]]
         self._calls = queue.SimpleQueue()
         threading.Thread(target=self._run, name="relay-spawner", daemon=True).start()
@@ -222,12 +220,13 @@ class _Spawner:
         return answer.result()
 
 
+# Guarded by the lock, which is held only to replace the spawner, not while it forks.
 _spawner: _Spawner | None = None
 _spawner_lock = threading.Lock()
 
 
-def _in_lasting_thread(function: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-    """Call in this thread if it is the main one, which lasts as long as the process, else in the spawner's."""
+def _call_in_lasting_thread(function: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+    """Call in the main thread if this is it, since it lasts as long as the process; else in the spawner's thread."""
     global _spawner
     if threading.current_thread() is threading.main_thread():
         return function()

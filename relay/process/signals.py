@@ -1,4 +1,4 @@
-"""SIGTERM, SIGINT and SIGHUP while a command runs that has something to bring to an end, or to read again."""
+"""Handlers of SIGTERM, SIGINT and SIGHUP for commands that must stop cleanly or reload their config."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any, Self
 
 
 class Signals:
-    """Stops the worker in order on SIGTERM and SIGINT, or ends at once while there is none to stop.
+    """Calls ``stop`` on SIGTERM and SIGINT, or ends the process while ``stop`` is not set. SIGHUP calls ``reload``.
 
-    SIGHUP, which would end the process, calls ``reload`` instead, if there is something to do by then.
+    Python runs signal handlers in the main thread, between two of its instructions, so ``stop`` and ``reload`` must be
+    quick and take no locks.
     """
 
     def __init__(self) -> None:
@@ -37,4 +38,4 @@ class Signals:
         elif signum == signal.SIGINT:
             raise KeyboardInterrupt
         else:
-            raise SystemExit(0)  # nothing was begun, so this is a clean stop
+            raise SystemExit(0)  # nothing has started yet, so this is a clean stop

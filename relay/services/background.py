@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from relay.errors import ConfigError, RelayError
-from relay.process.account import remove
+from relay.process.account import remove_server_folder
 from relay.process.managed import accepts
 from relay.services.dynamodb import DynamoDBLocal
 from relay.services.kafka import KafkaBroker
@@ -161,7 +161,7 @@ def _ensure(name: str, detach: bool, state: _State) -> Service:
         _end(found)
     # What it had: the other services may have forgotten theirs, so a fresh start is one for all.
     folder = _folder() / "services" / name
-    remove(folder)
+    remove_server_folder(folder)
     server = KINDS[name](folder, detached=detach)
     server.start()
     processes = [(each.pid, started_at(each.pid) or "") for each in server.processes]
@@ -183,7 +183,7 @@ def _end(service: Service) -> bool:
                 os.killpg(pid, signal.SIGKILL)
         if not _wait(pid, started, _STOP_SECONDS):
             raise RelayError(f"{service.name}, process {pid}, does not end")
-    remove(Path(service.log).parent)
+    remove_server_folder(Path(service.log).parent)
     return bool(ran)
 
 

@@ -17,7 +17,14 @@ from typing import Any, ClassVar
 
 from relay.errors import Unavailable
 from relay.jvm.jars import SETS, cache_folder, jars
-from relay.process.account import Account, data_folder, give, programs, remove, unprivileged
+from relay.process.account import (
+    Account,
+    data_folder,
+    give_ownership,
+    reachable_copy,
+    remove_server_folder,
+    unprivileged,
+)
 from relay.process.managed import HOST, ManagedProcess
 from relay.services.sql_server import PASSWORD, USER, SQLServer
 
@@ -177,7 +184,7 @@ class MariaDB(SQLServer):
             part = self.data.with_name("part")
             shutil.rmtree(part, ignore_errors=True)
             shutil.copytree(_template(), part)
-            give(part)
+            give_ownership(part)
             part.rename(self.data)
 
     def _command(self) -> list[str]:
@@ -191,7 +198,7 @@ class MariaDB(SQLServer):
 
 
 def _mariadbd(data: Path, settings: Mapping[str, str | int], *flags: str) -> list[str]:
-    folder = programs(jars("mariadb")[0].parent)
+    folder = reachable_copy(jars("mariadb")[0].parent)
     places = {"basedir": folder, "lc-messages-dir": folder / "share", "character-sets-dir": folder / "share/charsets"}
     options = {**places, "datadir": data, **settings}
     return [
@@ -238,4 +245,4 @@ def _bootstrap(sql: str, template: Path) -> None:
         part.rename(template)
     finally:
         process.kill()
-        remove(folder)
+        remove_server_folder(folder)

@@ -14,7 +14,7 @@ from typing import ClassVar, Self
 
 from relay.errors import Unavailable
 from relay.jvm.java import find_java
-from relay.process.account import Account, remove
+from relay.process.account import Account, remove_server_folder
 from relay.process.managed import ManagedProcess, free_port, taken
 
 _STARTS = 3
@@ -114,7 +114,7 @@ class EmbeddedServer(ABC):
         if self._process is not None:
             self._process.stop()
         if self._given_folder is None and self._folder is not None:
-            remove(self._folder)
+            remove_server_folder(self._folder)
             self._folder = None
             self._ports = ()
 

@@ -19,7 +19,7 @@ from pymysql.constants import CLIENT
 from pymysql.cursors import Cursor
 
 from relay.errors import Unavailable
-from relay.process.account import Account, data_folder, give, programs, unprivileged
+from relay.process.account import Account, data_folder, give_ownership, reachable_copy, unprivileged
 from relay.process.managed import HOST, ManagedProcess, accepts
 from relay.services.mariadb import MariaDB
 from relay.services.server import EmbeddedServer
@@ -265,7 +265,7 @@ class Vitess(EmbeddedServer):
             file = self._vschemas / keyspace / "vschema.json"
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(vschema))
-        give(self._vschemas)
+        give_ownership(self._vschemas)
 
     @property
     def _vschemas(self) -> Path:
@@ -284,7 +284,7 @@ class Vitess(EmbeddedServer):
         flags = _FLAGS | {"grpc-port": grpc, "mysql-server-port": mysql, "port": http}
         flags |= {"db-socket": str(self.socket), "mycnf-socket-file": str(self.socket)}
         flags |= {"proto-topo": self._topology(), "schema-dir": str(self._vschemas)} | self._flags
-        program = programs(vtcombo().parent) / "vtcombo"
+        program = reachable_copy(vtcombo().parent) / "vtcombo"
         return [str(program), *(f"--{name}={value}" for name, value in flags.items())]
 
     def _environment(self) -> dict[str, str]:

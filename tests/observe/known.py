@@ -1,4 +1,4 @@
-"""What a worker may know: made up, in the types the worker itself uses."""
+"""Builds worker statuses, in the types that the worker itself uses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from relay.lineage import Checkpoint, Plan, Shard, ShardState, StreamId
 from relay.observe.status import Poll, SourceView, WorkerStatus
 
 NOW = 1000.0
-"""By the monotonic clock."""
+"""Monotonic seconds."""
 
 WALL = 1_800_000_000.0
 
@@ -16,7 +16,7 @@ PLAN = Plan("trim_horizon", WALL - 500, {}, {})
 
 
 def source(name: str = "orders", **known: Any) -> SourceView:
-    """A planned source that was listed just now and has no shards, but for what is ``known``."""
+    """Return a source with a plan, listed just now, without shards; ``known`` overrides its fields."""
     stream = StreamId(name, "2026-01-01")
     return SourceView(
         **{
@@ -25,7 +25,7 @@ def source(name: str = "orders", **known: Any) -> SourceView:
             "checkpoints": {},
             "listed": {},
             "listed_at": WALL,
-            "wanted_at": WALL - 1000,
+            "listing_wanted_at": WALL - 1000,
             "resume_timestamp": 0,
             "low_watermark": None,
             "open": {},
@@ -38,7 +38,7 @@ def source(name: str = "orders", **known: Any) -> SourceView:
 
 
 def status(*sources: SourceView, **known: Any) -> WorkerStatus:
-    """A worker that owns everything."""
+    """Return the status of a worker that owns all partitions."""
     fields = {"group": "shop.relay", "joined": True, "owned": frozenset(range(64)), "gained": frozenset(), **known}
     return WorkerStatus(sources=sources, **fields)
 

@@ -1,4 +1,4 @@
-"""The progress of a snapshot on a terminal."""
+"""Progress bars of snapshots on a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.console import Console
 from relay.observe.bars import SnapshotBars
 
 
-def test_a_running_snapshot_is_shown_with_its_rows_and_goes_when_it_ends() -> None:
+def test_a_running_snapshot_has_a_bar_with_its_rows_until_it_ends() -> None:
     shown = io.StringIO()
     bars = SnapshotBars(Console(file=shown, force_terminal=True, color_system=None, width=100))
     bars.show("orders", None)
@@ -30,7 +30,7 @@ def test_a_running_snapshot_is_shown_with_its_rows_and_goes_when_it_ends() -> No
     assert "7/9" in text
 
 
-def test_the_log_goes_above_the_bars_and_back_to_where_it_went(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_lines_appear_above_the_bars_and_go_back_to_stderr_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = io.StringIO()
     monkeypatch.setattr(sys, "stderr", terminal)
     handler = logging.StreamHandler(terminal)
@@ -47,15 +47,15 @@ def test_the_log_goes_above_the_bars_and_back_to_where_it_went(monkeypatch: pyte
         root.removeHandler(handler)
 
 
-def test_there_are_bars_on_a_terminal_only_and_not_for_one_of_several_workers(
+def test_bars_are_shown_on_a_terminal_only_and_not_by_several_workers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("RELAY_WORKER", raising=False)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert SnapshotBars.of_terminal() is None
+    assert SnapshotBars.for_terminal() is None
     ours, theirs = pty.openpty()
     with os.fdopen(ours), os.fdopen(theirs, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
-        assert SnapshotBars.of_terminal() is not None
+        assert SnapshotBars.for_terminal() is not None
         monkeypatch.setenv("RELAY_WORKER", "0")
-        assert SnapshotBars.of_terminal() is None
+        assert SnapshotBars.for_terminal() is None

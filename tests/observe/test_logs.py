@@ -1,4 +1,4 @@
-"""Lines of the log as JSON."""
+"""Log lines as JSON, and without passwords."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_line_is_an_object_with_time_level_logger_and_message() -> None:
     }
 
 
-def test_an_exception_is_in_the_same_line() -> None:
+def test_an_exception_is_part_of_the_same_line() -> None:
     try:
         raise ValueError("of http://me:hunter2@host/")
     except ValueError:
@@ -40,13 +40,13 @@ def test_an_exception_is_in_the_same_line() -> None:
     assert found["exception"].endswith("ValueError: of http://***@host/")
 
 
-def test_what_a_url_says_before_its_host_is_in_no_line() -> None:
+def test_log_lines_do_not_show_the_user_and_password_of_a_url() -> None:
     assert line("cannot reach %s", "redis://:hunter2@cache:6379")["message"] == "cannot reach redis://***@cache:6379"
     record = logging.LogRecord("relay.x", logging.INFO, "x.py", 1, "at redis://:hunter2@cache", (), None)
     assert "hunter2" not in TextFormatter().format(record)
 
 
-def test_an_error_that_ends_the_command_is_a_line_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_ends_the_command_is_a_log_line_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-m", "relay.cli", "run", str(tmp_path / "missing.yaml")]
     for arguments in (["--log-format", "json"], []):
         ended = subprocess.run([*command, *arguments], capture_output=True, timeout=60, check=False)

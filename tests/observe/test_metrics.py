@@ -1,4 +1,4 @@
-"""The catalogue, and when something counts."""
+"""The metrics catalogue, and when counters increase."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def value(metrics: Metrics, name: str, **labels: str) -> float | None:
     return metrics.registry.get_sample_value(name, labels)
 
 
-def test_what_is_published_counts_once_it_is_committed() -> None:
+def test_published_changes_count_when_they_are_committed() -> None:
     metrics = Metrics()
-    metrics.source("orders")
-    metrics.page("orders", page(3), 300)
-    metrics.gap("orders", "trimmed")
-    metrics.dead_letter("orders")
+    metrics.add_source("orders")
+    metrics.count_page("orders", page(3), 300)
+    metrics.count_gap("orders", "trimmed")
+    metrics.count_dead_letter("orders")
     assert value(metrics, "relay_changes_published_total", source="orders") == 0
-    metrics.committed(0.003)
+    metrics.count_commit(0.003)
     assert value(metrics, "relay_changes_published_total", source="orders") == 3
     assert value(metrics, "relay_published_bytes_total", source="orders") == 300
     assert value(metrics, "relay_gaps_total", source="orders", reason="trimmed") == 1
@@ -49,55 +49,55 @@ def test_what_is_published_counts_once_it_is_committed() -> None:
     assert value(metrics, "relay_publish_latency_seconds_sum", source="orders") == 2.5
 
 
-@pytest.mark.parametrize("ending", ["aborted", "fenced"])
-def test_what_was_not_committed_counts_when_it_is_published_again(ending: str) -> None:
-    """I3: a change counts as often as a reader sees it."""
+@pytest.mark.parametrize("ending", ["count_abort", "count_fencing"])
+def test_uncommitted_changes_count_once_when_they_are_published_again(ending: str) -> None:
+    """I3: a change counts as often as a consumer sees it."""
     metrics = Metrics()
-    metrics.page("orders", page(3), 300)
+    metrics.count_page("orders", page(3), 300)
     getattr(metrics, ending)()
-    metrics.retried("orders")
-    metrics.page("orders", page(3), 300)
-    metrics.committed(0.003)
-    metrics.committed(0.003)
+    metrics.count_retry("orders")
+    metrics.count_page("orders", page(3), 300)
+    metrics.count_commit(0.003)
+    metrics.count_commit(0.003)
     assert value(metrics, "relay_changes_published_total", source="orders") == 3
     assert value(metrics, "relay_pages_retried_total", source="orders") == 1
 
 
-def test_reads_count_by_what_they_gave() -> None:
+def test_reads_count_records_or_a_failure() -> None:
     metrics = Metrics()
-    metrics.read("orders", page(0, records=7))
-    metrics.read("orders", Unreadable(Shard("s"), 0.0, "throttled"))
-    metrics.read("orders", page(0))
+    metrics.count_read("orders", page(0, records=7))
+    metrics.count_read("orders", Unreadable(Shard("s"), 0.0, "throttled"))
+    metrics.count_read("orders", page(0))
     assert value(metrics, "relay_records_read_total", source="orders") == 7
     assert value(metrics, "relay_reads_failed_total", source="orders") == 1
 
 
-def test_rows_of_a_snapshot_say_nothing_about_the_latency() -> None:
+def test_snapshot_rows_do_not_count_towards_the_latency() -> None:
     metrics = Metrics()
     row = page()
-    metrics.page("orders", replace(row, changes=[replace(row.changes[0], snapshot=Snapshot("s", 1))]), 10)
-    metrics.committed(0.003)
+    metrics.count_page("orders", replace(row, changes=[replace(row.changes[0], snapshot=Snapshot("s", 1))]), 10)
+    metrics.count_commit(0.003)
     assert value(metrics, "relay_changes_published_total", source="orders") == 1
     assert value(metrics, "relay_publish_latency_seconds_count", source="orders") is None
 
 
-def test_a_clock_that_is_behind_gives_no_negative_latency() -> None:
+def test_a_clock_that_is_behind_never_gives_a_negative_latency() -> None:
     metrics = Metrics()
     early = page()
     early.changes[0].relayed_at = early.changes[0].committed_at - 1
-    metrics.page("orders", early, 10)
-    metrics.committed(0.003)
+    metrics.count_page("orders", early, 10)
+    metrics.count_commit(0.003)
     assert value(metrics, "relay_publish_latency_seconds_sum", source="orders") == 0
 
 
-def test_workers_in_one_process_count_apart() -> None:
+def test_workers_in_one_process_have_separate_counters() -> None:
     first, second = Metrics(), Metrics()
-    first.fenced()
+    first.count_fencing()
     assert (value(first, "relay_fenced_total"), value(second, "relay_fenced_total")) == (1, 0)
 
 
-def test_what_is_exposed_is_the_catalogue_and_nothing_else() -> None:
-    observer = Observer("shop", shows=True, clock=lambda: NOW, wall=lambda: WALL)
+def test_exactly_the_metrics_of_the_catalogue_are_exposed() -> None:
+    observer = Observer("shop", keeps_status=True, clock=lambda: NOW, wall=lambda: WALL)
     observer._status = status(
         source(
             checkpoints={"a": reading(WALL - 70)},
@@ -108,7 +108,7 @@ def test_what_is_exposed_is_the_catalogue_and_nothing_else() -> None:
         )
     )
     observer._turned = NOW - 1
-    observer.metrics.gap("orders", "trimmed")
+    observer.metrics.count_gap("orders", "trimmed")
     exposed = {
         (family.name + ("_total" if family.type == "counter" else ""), family.type, family.documentation)
         for family in observer.metrics.registry.collect()

@@ -1,4 +1,4 @@
-"""A real ``relay run`` looked at from outside: I10."""
+"""A real ``relay run``, observed over HTTP (I10)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.services
 
 
 def get(url: str, path: str) -> tuple[int, str]:
-    """Return the status code and the text of the answer."""
+    """Return the status code and the text of the response."""
     try:
         with urllib.request.urlopen(url + path, timeout=10) as response:
             return response.status, response.read().decode()
@@ -34,8 +34,8 @@ def get(url: str, path: str) -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-class Site:
-    """The endpoints of a relay that chose its port itself."""
+class ObservedRelay:
+    """A running relay and its endpoints, on a port that it chose itself."""
 
     def __init__(self, scene: Scene) -> None:
         raw = yaml.safe_load(scene.path.read_text())
@@ -52,7 +52,7 @@ class Site:
         return get(self.url, path)
 
     def until(self, path: str, code: int) -> Any:
-        """Wait until ``path`` is answered with ``code``; return what it says then."""
+        """Wait until ``path`` answers with ``code``; return the body."""
 
         def asked() -> Any:
             found, body = self.get(path)
@@ -61,7 +61,7 @@ class Site:
         return wait_until(asked, 60)
 
     def metric(self, name: str) -> float | None:
-        """The value of one line of the metrics; None if there is none."""
+        """Return the value of one metric; None if it is absent."""
         found = re.search(rf"^{re.escape(name)} (\S+)$", self.get("/metrics")[1], re.MULTILINE)
         return float(found[1]) if found else None
 
@@ -69,7 +69,7 @@ class Site:
         wait_until(lambda: True if (self.metric(name) or 0.0) >= least else None, 60)
 
     def stop(self) -> None:
-        """Stop, and look at every line of the log."""
+        """Stop, and check every line of the log."""
         assert self.relay.stop(signal.SIGTERM) == 0, self.relay.log()
         for line in self.relay.log().splitlines()[1:]:  # the first may be cut
             assert {"time", "level", "logger", "message"} <= json.loads(line).keys()
@@ -82,35 +82,37 @@ def scene(tmp_path: Path, kafka: Any, dynamodb: Any, unique: str) -> Iterator[Sc
     scene.close()
 
 
-def test_a_relay_says_when_it_is_ready_what_it_has_done_and_how_far_it_is(scene: Scene) -> None:
-    site = Site(scene)
-    site.until("/readyz", 200)
+def test_a_relay_reports_readiness_counts_and_progress(scene: Scene) -> None:
+    observed = ObservedRelay(scene)
+    observed.until("/readyz", 200)
     for order in range(5):
         item = {"customer": {"S": "ada"}, "order_id": {"N": str(order)}, "version": {"N": "1"}}
         scene.client.put_item(TableName=scene.table, Item=item)
-    site.until_metric('relay_changes_published_total{source="orders"}', 5)
-    assert site.metric('relay_changes_published_total{source="orders"}') == 5
-    assert site.metric('relay_records_read_total{source="orders"}') == 5
-    assert (site.metric('relay_publish_latency_seconds_count{source="orders"}') or 0) >= 1
-    assert (site.metric('relay_transactions_total{outcome="committed"}') or 0) >= 2
-    assert site.metric("relay_commit_seconds_count") == site.metric('relay_transactions_total{outcome="committed"}')
-    assert site.metric("relay_owned_partitions") == 64
+    observed.until_metric('relay_changes_published_total{source="orders"}', 5)
+    assert observed.metric('relay_changes_published_total{source="orders"}') == 5
+    assert observed.metric('relay_records_read_total{source="orders"}') == 5
+    assert (observed.metric('relay_publish_latency_seconds_count{source="orders"}') or 0) >= 1
+    assert (observed.metric('relay_transactions_total{outcome="committed"}') or 0) >= 2
+    assert observed.metric("relay_commit_seconds_count") == observed.metric(
+        'relay_transactions_total{outcome="committed"}'
+    )
+    assert observed.metric("relay_owned_partitions") == 64
     # The status is up to a second old.
-    site.until_metric('relay_lag_seconds{source="orders"}', 0.001)
-    assert site.metric('relay_open_shards{source="orders"}') == 1
+    observed.until_metric('relay_lag_seconds{source="orders"}', 0.001)
+    assert observed.metric('relay_open_shards{source="orders"}') == 1
 
     def read() -> Any:
-        [shard] = json.loads(site.get("/status.json")[1])["shards"]
+        [shard] = json.loads(observed.get("/status.json")[1])["shards"]
         return shard if shard["position"] else None
 
     shard = wait_until(read, 60)
     assert (shard["source"], shard["state"], shard["owned"], shard["open"]) == ("orders", "reading", True, True)
-    assert site.get("/healthz")[0] == 200
-    assert shard["shard"] in site.get("/")[1]
-    site.stop()
+    assert observed.get("/healthz")[0] == 200
+    assert shard["shard"] in observed.get("/")[1]
+    observed.stop()
 
 
-def test_health_turns_red_naming_the_shard_that_is_throttled_or_hangs_and_green_again(
+def test_health_is_red_with_the_name_of_a_throttled_or_hanging_shard_and_then_green_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I10"""
@@ -124,9 +126,9 @@ def test_health_turns_red_naming_the_shard_that_is_throttled_or_hangs_and_green_
         stream.shard("waiting", "hot")
         stream.put("healthy", "a", 1)
         stream.put("hot", "b", 1)
-        site = Site(scene)
-        site.until_metric('relay_changes_published_total{source="orders"}', 2)
-        assert site.get("/healthz")[0] == 200
+        observed = ObservedRelay(scene)
+        observed.until_metric('relay_changes_published_total{source="orders"}', 2)
+        assert observed.get("/healthz")[0] == 200
 
         def throttle(operation: str) -> None:
             asked = stream.requests[-1]
@@ -134,15 +136,15 @@ def test_health_turns_red_naming_the_shard_that_is_throttled_or_hangs_and_green_
                 raise Refused("ThrottlingException")
 
         stream.before = throttle
-        [stall] = site.until("/healthz", 503)["stalls"]
+        [stall] = observed.until("/healthz", 503)["stalls"]
         assert (stall["source"], stall["stream"], stall["shard"]) == ("orders", LABEL, full("hot"))
         assert stall["seconds"] > 3
-        # The reader asks again for some seconds before it tells why it cannot read.
-        reason = wait_until(lambda: site.until("/healthz", 503)["stalls"][0]["error"], 30)
+        # The reader retries for some seconds before it reports the error.
+        reason = wait_until(lambda: observed.until("/healthz", 503)["stalls"][0]["error"], 30)
         assert "Throttling" in reason
-        assert (site.metric('relay_reads_failed_total{source="orders"}') or 0) > 0
+        assert (observed.metric('relay_reads_failed_total{source="orders"}') or 0) > 0
         stream.before = lambda operation: None
-        site.until("/healthz", 200)
+        observed.until("/healthz", 200)
 
         go_on = threading.Event()
 
@@ -151,17 +153,17 @@ def test_health_turns_red_naming_the_shard_that_is_throttled_or_hangs_and_green_
 
         stream.before = hang
         try:
-            stalls = site.until("/healthz", 503)["stalls"]
+            stalls = observed.until("/healthz", 503)["stalls"]
             assert {stall["shard"] for stall in stalls} <= {full("healthy"), full("hot")}
-            assert site.get("/readyz")[0] == 200
+            assert observed.get("/readyz")[0] == 200
         finally:
             go_on.set()
-        site.until("/healthz", 200)
-        site.stop()
+        observed.until("/healthz", 200)
+        observed.stop()
 
 
-def test_health_turns_red_when_every_transaction_is_aborted(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """I10: the shards are polled and the loop turns, and yet nothing gets anywhere. I3: each change counts once."""
+def test_health_is_red_when_every_transaction_is_aborted(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I10: the shards are polled and the loop turns, but nothing is committed. I3: each change counts once."""
     monkeypatch.setenv("RELAY_STALLED_AFTER", "1")
     item = {"customer": {"S": "ada"}, "order_id": {"N": "7"}, "version": {"N": "1"}}
     scene.client.put_item(TableName=scene.table, Item=item)
@@ -181,18 +183,18 @@ def test_health_turns_red_when_every_transaction_is_aborted(scene: Scene, monkey
 
     run(config, until_caught_up=True, probe=probe)
     health, metrics = seen
-    assert "what was read cannot be committed" in health
+    assert "published changes cannot be committed" in health
     assert 'relay_changes_published_total{source="orders"} 0.0' in metrics
     assert 'relay_pages_retried_total{source="orders"} 0.0' not in metrics
     assert len(scene.events()) == 1
 
 
-def test_an_address_that_is_taken_ends_the_relay_before_it_begins(scene: Scene) -> None:
-    site = Site(scene)
+def test_an_address_in_use_ends_the_relay_before_it_reads_anything(scene: Scene) -> None:
+    observed = ObservedRelay(scene)
     raw = yaml.safe_load(scene.path.read_text())
-    scene.path.write_text(yaml.safe_dump({**raw, "http": site.url.removeprefix("http://")}))
+    scene.path.write_text(yaml.safe_dump({**raw, "http": observed.url.removeprefix("http://")}))
     second = scene.relay("--log-format", "json")
     assert second.wait(60) == 3, second.log()
     [line] = second.log().splitlines()
     assert "cannot listen on 127.0.0.1:" in json.loads(line)["message"]
-    assert site.relay.is_running
+    assert observed.relay.is_running

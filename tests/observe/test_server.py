@@ -1,4 +1,4 @@
-"""The endpoints over real sockets: what they say, to whom, and what keeps them from it."""
+"""The HTTP endpoints over real sockets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from relay.config import Config
 from relay.errors import ConfigError, Unavailable
 from relay.lineage import Shard
 from relay.observe.observer import Observer
-from relay.observe.server import observing
+from relay.observe.server import serve_observer
 from relay.observe.status import WorkerStatus
 from relay.process.managed import free_port
 from tests.observe.known import NOW, WALL, finished, listed, polled, reading, source, status
@@ -29,8 +29,8 @@ def config(address: str = "127.0.0.1:0") -> Config:
     return Config.model_validate({"name": "shop", "kafka": kafka, "sources": [table], "http": address})
 
 
-class Site:
-    """A server whose worker knows what the test says, at the times of ``known``."""
+class ObservedServer:
+    """A server with the status that a test sets, at the times of ``known``."""
 
     def __init__(self, observer: Observer, port: int) -> None:
         self.observer = observer
@@ -55,40 +55,40 @@ class Site:
 
 
 @pytest.fixture
-def site() -> Iterator[Site]:
+def server() -> Iterator[ObservedServer]:
     port = free_port()
-    with observing(config(f"127.0.0.1:{port}")) as observer:
-        yield Site(observer, port)
+    with serve_observer(config(f"127.0.0.1:{port}")) as observer:
+        yield ObservedServer(observer, port)
 
 
-def test_a_worker_that_has_only_begun_is_alive_but_not_ready(site: Site) -> None:
-    assert site.json("/healthz") == (200, {"status": "ok", "stalls": []})
-    code, body = site.json("/readyz")
+def test_a_worker_that_is_still_starting_is_alive_but_not_ready(server: ObservedServer) -> None:
+    assert server.json("/healthz") == (200, {"status": "ok", "stalls": []})
+    code, body = server.json("/readyz")
     assert (code, body["status"]) == (503, "not ready")
-    assert site.json("/status.json")[1]["shards"] == []
-    assert site.get("/")[0] == 200
+    assert server.json("/status.json")[1]["shards"] == []
+    assert server.get("/")[0] == 200
 
 
-def test_health_turns_red_and_names_the_shard_and_green_again(site: Site) -> None:
+def test_health_is_red_with_the_name_of_the_shard_and_then_green_again(server: ObservedServer) -> None:
     """I10"""
-    site.knows(status(source(open={"a": polled(1), "b": polled(61, 9, "throttled")})))
-    code, body = site.json("/healthz")
+    server.knows(status(source(open={"a": polled(1), "b": polled(61, 9, "throttled")})))
+    code, body = server.json("/healthz")
     assert code == 503
     [stall] = body["stalls"]
     assert (stall["source"], stall["shard"], stall["seconds"], stall["error"]) == ("orders", "b", 61, "throttled")
-    assert b"stalled" in site.get("/")[2]
-    site.knows(status(source(open={"a": polled(1), "b": polled(1)})))
-    assert site.json("/healthz")[0] == 200
+    assert b"stalled" in server.get("/")[2]
+    server.knows(status(source(open={"a": polled(1), "b": polled(1)})))
+    assert server.json("/healthz")[0] == 200
 
 
-def test_a_worker_that_hangs_turns_red_by_itself(site: Site) -> None:
-    """I10: nobody has to tell the server."""
-    site.knows(status(source()), turned=NOW - 61)
-    assert site.json("/healthz")[0] == 503
+def test_health_is_red_when_the_worker_hangs(server: ObservedServer) -> None:
+    """I10: the server notices without a new status."""
+    server.knows(status(source()), turned=NOW - 61)
+    assert server.json("/healthz")[0] == 503
 
 
-def test_the_status_has_every_shard_with_its_place(site: Site) -> None:
-    site.knows(
+def test_the_status_has_every_shard_with_state_and_position(server: ObservedServer) -> None:
+    server.knows(
         status(
             source(
                 listed=listed(Shard("p"), Shard("a", ("p",)), Shard("b")),
@@ -98,7 +98,7 @@ def test_the_status_has_every_shard_with_its_place(site: Site) -> None:
             )
         )
     )
-    code, body = site.json("/status.json")
+    code, body = server.json("/status.json")
     assert code == 200
     shards = {shard["shard"]: shard for shard in body["shards"]}
     assert [shards[name]["state"] for name in "pab"] == ["finished", "reading", "listed"]
@@ -111,9 +111,9 @@ def test_the_status_has_every_shard_with_its_place(site: Site) -> None:
     assert body["group"]["owned"] == 64
 
 
-def test_the_page_shows_names_and_errors_as_text(site: Site) -> None:
-    site.knows(status(source(f"s{EVIL}", listed=listed(Shard(EVIL)), open={EVIL: polled(99, 1, EVIL)})))
-    code, headers, body = site.get("/")
+def test_the_page_escapes_names_and_errors(server: ObservedServer) -> None:
+    server.knows(status(source(f"s{EVIL}", listed=listed(Shard(EVIL)), open={EVIL: polled(99, 1, EVIL)})))
+    code, headers, body = server.get("/")
     assert code == 200
     assert EVIL.encode() not in body
     assert body.count(b"&lt;script&gt;") >= 4
@@ -121,71 +121,74 @@ def test_the_page_shows_names_and_errors_as_text(site: Site) -> None:
     assert b"src=" not in body
 
 
-def test_neither_the_page_nor_the_json_shows_what_a_url_says_before_its_host(site: Site) -> None:
+def test_neither_the_page_nor_the_json_shows_the_user_and_password_of_a_url(server: ObservedServer) -> None:
     error = "cannot connect to http://me:hunter2@db:8000/"
-    site.knows(status(source(listed=listed(Shard("a")), open={"a": polled(99, 1, error)})))
+    server.knows(status(source(listed=listed(Shard("a")), open={"a": polled(99, 1, error)})))
     for path in ("/", "/status.json", "/healthz"):
-        body = site.get(path)[2]
+        body = server.get(path)[2]
         assert b"cannot connect" in body
         assert b"hunter2" not in body
 
 
-def test_metrics_come_in_the_format_that_is_asked_for(site: Site) -> None:
-    site.observer.metrics.fenced()
-    code, headers, body = site.get("/metrics")
+def test_metrics_come_in_the_requested_format(server: ObservedServer) -> None:
+    server.observer.metrics.count_fencing()
+    code, headers, body = server.get("/metrics")
     assert (code, headers["Content-Type"].split(";")[0]) == (200, "text/plain")
     assert b"\nrelay_fenced_total 1.0\n" in body
     assert b"python_" not in body
-    headers, body = site.get("/metrics", Accept="application/openmetrics-text; version=1.0.0")[1:]
+    headers, body = server.get("/metrics", Accept="application/openmetrics-text; version=1.0.0")[1:]
     assert headers["Content-Type"].startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
 
 
-def test_an_unknown_path_names_the_known_ones(site: Site) -> None:
-    code, body = site.json("/health")
+def test_an_unknown_path_gets_404_with_the_known_paths(server: ObservedServer) -> None:
+    code, body = server.json("/health")
     assert (code, body["there_are"]) == (404, ["/", "/metrics", "/healthz", "/readyz", "/status.json"])
-    assert site.get("/healthz?probe=1")[0] == 200
+    assert server.get("/healthz?probe=1")[0] == 200
 
 
-def test_a_head_request_gets_no_body(site: Site) -> None:
-    code, headers, body = site.get("/healthz", "HEAD")
+def test_a_head_request_gets_no_body(server: ObservedServer) -> None:
+    code, headers, body = server.get("/healthz", "HEAD")
     assert (code, body) == (200, b"")
     assert int(headers["Content-Length"]) > 0
 
 
-def test_a_client_that_says_nothing_keeps_nobody_waiting(site: Site) -> None:
-    with socket.create_connection(("127.0.0.1", site.port)):
-        assert site.get("/healthz")[0] == 200
+def test_a_silent_client_does_not_block_others(server: ObservedServer) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)):
+        assert server.get("/healthz")[0] == 200
 
 
-def test_an_address_that_is_taken_is_named() -> None:
+def test_an_address_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         said = f"http: cannot listen on {address}: Address already in use"
-        with pytest.raises(Unavailable, match=said), observing(config(address)):
+        with pytest.raises(Unavailable, match=said), serve_observer(config(address)):
             pass
 
 
 def test_each_worker_of_a_machine_has_a_port_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     monkeypatch.setenv("RELAY_WORKER", "1")
-    with observing(config(f"127.0.0.1:{port - 1}")) as observer:
-        assert Site(observer, port).json("/status.json")[1]["worker"] == 1
+    with serve_observer(config(f"127.0.0.1:{port - 1}")) as observer:
+        assert ObservedServer(observer, port).json("/status.json")[1]["worker"] == 1
     monkeypatch.setenv("RELAY_WORKER", "2")
-    with pytest.raises(ConfigError, match="worker 2 would listen on port 65536"), observing(config("127.0.0.1:65534")):
+    with (
+        pytest.raises(ConfigError, match="worker 2 would listen on port 65536"),
+        serve_observer(config("127.0.0.1:65534")),
+    ):
         pass
     monkeypatch.setenv("RELAY_WORKER", "two")
-    with pytest.raises(ConfigError, match="RELAY_WORKER is 'two'"), observing(config()):
+    with pytest.raises(ConfigError, match="RELAY_WORKER is 'two'"), serve_observer(config()):
         pass
 
 
-def test_without_http_nobody_listens_and_no_status_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_http_nothing_listens_and_no_status_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "socket", None)
-    with observing(config().model_copy(update={"http": None})) as observer:
-        assert not observer.shows
+    with serve_observer(config().model_copy(update={"http": None})) as observer:
+        assert not observer.keeps_status
 
 
-def test_the_readme_names_every_path() -> None:
+def test_the_readme_lists_every_path() -> None:
     readme = (Path(__file__).parents[2] / "relay/observe/README.md").read_text()
     for path in ("/healthz", "/readyz", "/metrics", "/status.json", "/"):
         assert f"| `{path}` |" in readme

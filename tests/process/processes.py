@@ -1,4 +1,4 @@
-"""Watching processes from outside."""
+"""Whether a process has ended, seen from outside."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from relay.services.background import started_at
 
 
 def gone(pid: int, within: float = 10.0) -> bool:
-    """Tell whether the process has ended, waiting for it up to ``within`` seconds. A zombie has ended."""
+    """Return whether the process has ended, after waiting up to ``within`` seconds. A zombie has ended."""
     deadline = time.monotonic() + within
     while started_at(pid) is not None:
         if time.monotonic() > deadline:

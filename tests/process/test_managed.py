@@ -21,7 +21,7 @@ def shell(tmp_path: Path, script: str) -> ManagedProcess:
 
 
 class TestManagedProcess:
-    def test_stop_ends_what_it_started_too(self, tmp_path: Path) -> None:
+    def test_stop_ends_its_children_too(self, tmp_path: Path) -> None:
         process = shell(tmp_path, f"sleep 300 & echo $! > {tmp_path}/child; wait")
         process.start()
         process.wait_until(lambda: bool((tmp_path / "child").exists() and (tmp_path / "child").read_text()), 10, "it")
@@ -31,7 +31,7 @@ class TestManagedProcess:
         assert gone(process.pid)
         assert gone(child)
 
-    def test_what_its_ended_leader_left_behind_is_ended_by_stop(self, tmp_path: Path) -> None:
+    def test_stop_ends_children_that_outlived_the_process(self, tmp_path: Path) -> None:
         process = shell(tmp_path, f"sleep 300 & echo $! > {tmp_path}/child")
         process.start()
         process.process.wait(10)
@@ -40,7 +40,7 @@ class TestManagedProcess:
         process.stop()
         assert gone(child)
 
-    def test_what_ignores_the_polite_request_is_killed(self, tmp_path: Path) -> None:
+    def test_a_process_that_ignores_sigterm_is_killed(self, tmp_path: Path) -> None:
         process = shell(tmp_path, f"trap '' TERM; touch {tmp_path}/up; while :; do sleep 0.1; done")
         process.start()
         process.wait_until((tmp_path / "up").exists, 10, "it")
@@ -55,14 +55,14 @@ class TestManagedProcess:
         process.stop()
         assert not process.alive
 
-    def test_one_that_dies_before_it_is_ready_is_reported_with_its_log(self, tmp_path: Path) -> None:
+    def test_a_process_that_dies_before_it_is_ready_is_reported_with_its_log(self, tmp_path: Path) -> None:
         process = shell(tmp_path, "echo the disk is full >&2; exit 3")
         process.start()
         with pytest.raises(Unavailable, match=r"thing ended with status 3:\nthe disk is full"):
             process.wait_until(lambda: False, 10, "thing")
         process.stop()
 
-    def test_one_that_is_never_ready_is_reported_with_its_log(self, tmp_path: Path) -> None:
+    def test_a_process_that_is_never_ready_is_reported_with_its_log(self, tmp_path: Path) -> None:
         process = shell(tmp_path, "echo still loading; sleep 300")
         process.start()
         process.wait_until(lambda: "loading" in process.log_tail(), 10, "thing")
@@ -70,7 +70,7 @@ class TestManagedProcess:
             process.wait_until(lambda: False, 0.2, "thing")
         process.stop()
 
-    def test_an_answer_from_somebody_else_does_not_make_a_dead_process_ready(self, tmp_path: Path) -> None:
+    def test_an_answer_from_another_process_does_not_make_a_dead_one_ready(self, tmp_path: Path) -> None:
         process = shell(tmp_path, "exit 1")
         process.start()
         process.process.wait(10)
@@ -78,8 +78,8 @@ class TestManagedProcess:
             process.wait_until(lambda: True, 10, "thing")
         process.stop()
 
-    @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux only")
-    def test_a_thread_that_started_one_may_end_before_it(self, tmp_path: Path) -> None:
+    @pytest.mark.skipif(sys.platform != "linux", reason="dies_with_parent needs Linux")
+    def test_a_process_outlives_the_thread_that_started_it(self, tmp_path: Path) -> None:
         process = shell(tmp_path, "sleep 300")
         thread = threading.Thread(target=process.start)
         thread.start()
@@ -87,7 +87,7 @@ class TestManagedProcess:
         assert not gone(process.pid, within=0.5)
         process.stop()
 
-    def test_it_sees_the_given_environment_and_starts_a_session(self, tmp_path: Path) -> None:
+    def test_a_process_gets_the_given_environment_and_a_session_of_its_own(self, tmp_path: Path) -> None:
         process = ManagedProcess(["/bin/sh", "-c", "echo $GREETING; sleep 300"], tmp_path / "log", {"GREETING": "hi"})
         process.start()
         process.wait_until(lambda: "hi" in process.log_tail(), 10, "it")
@@ -103,7 +103,7 @@ class TestManagedProcess:
 
 
 class TestPorts:
-    def test_a_free_port_can_be_listened_on_and_is_no_ephemeral_one(self) -> None:
+    def test_a_free_port_can_be_listened_on_and_is_not_ephemeral(self) -> None:
         port = free_port()
         assert 1024 < port < 32768
         with socket.create_server((HOST, port)):
@@ -111,14 +111,14 @@ class TestPorts:
             assert accepts(port)
         assert not accepts(port)
 
-    def test_a_port_that_is_listened_on_everywhere_is_taken(self) -> None:
+    def test_a_port_in_use_on_all_addresses_is_taken(self) -> None:
         port = free_port()
         with socket.create_server(("", port)):
             assert taken(port)
 
 
 class Robbed(RedisServer):
-    """Somebody takes its first port between the choice and the start."""
+    """A server whose first port is taken by another process between choice and start."""
 
     robbers: list[socket.socket]
 
@@ -128,7 +128,7 @@ class Robbed(RedisServer):
 
 
 @pytest.mark.services
-def test_a_server_whose_port_was_taken_meanwhile_takes_another() -> None:
+def test_a_server_whose_port_was_taken_meanwhile_chooses_another() -> None:
     server = Robbed()
     server.robbers = []
     with server:

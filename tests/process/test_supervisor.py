@@ -1,4 +1,4 @@
-"""The supervisor of ``relay run --workers``: workers that die come back, and none outlives it."""
+"""The supervisor of ``relay run --workers``: it restarts workers that die, and no worker outlives it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.faults.harness import wait_until
 
 
 def script(folder: Path, text: str) -> list[str]:
-    """A worker that notes its number and pid, and then does what ``text`` says."""
+    """Return the command of a worker that records its number and pid, and then runs ``text``."""
     path = folder / "worker.py"
     path.write_text(
         "import os, signal, sys, time\n"
@@ -33,13 +33,13 @@ def started(folder: Path) -> list[tuple[int, int]]:
     return [(int(number), int(pid)) for number, pid in map(str.split, lines)]
 
 
-def test_each_worker_runs_to_its_end_when_caught_up_is_wanted(tmp_path: Path) -> None:
+def test_with_until_done_each_worker_runs_once_to_its_end(tmp_path: Path) -> None:
     Supervisor(script(tmp_path, "sys.exit(0)\n"), 3, until_done=True).run()
     assert sorted(number for number, _ in started(tmp_path)) == [0, 1, 2]
 
 
-def test_a_worker_that_was_killed_is_started_again(tmp_path: Path) -> None:
-    """I10: kill -9 of one worker leaves the others alone."""
+def test_a_killed_worker_is_restarted_with_its_number(tmp_path: Path) -> None:
+    """I10: SIGKILL of one worker does not affect the others."""
     supervisor = Supervisor(script(tmp_path, "time.sleep(600)\n"), 2)
     thread = threading.Thread(target=supervisor.run)
     thread.start()
@@ -55,8 +55,8 @@ def test_a_worker_that_was_killed_is_started_again(tmp_path: Path) -> None:
     assert not any(map(is_alive, [pid for _, pid in started(tmp_path)]))
 
 
-def test_a_wrong_config_ends_all_workers_at_once(tmp_path: Path) -> None:
-    """Exit code 2 will not get better by trying again."""
+def test_an_invalid_config_ends_all_workers_at_once(tmp_path: Path) -> None:
+    """After exit code 2 a restart cannot help."""
     text = "sys.exit(2) if os.environ['RELAY_WORKER'] == '1' else time.sleep(600)\n"
     with pytest.raises(WorkersFailed, match="worker 1 ended with exit code 2") as failed:
         Supervisor(script(tmp_path, text), 2).run()
@@ -64,7 +64,7 @@ def test_a_wrong_config_ends_all_workers_at_once(tmp_path: Path) -> None:
     assert not any(map(is_alive, [pid for _, pid in started(tmp_path)]))
 
 
-def test_a_worker_that_cannot_live_ends_the_supervisor_with_its_exit_code(
+def test_a_worker_that_keeps_dying_ends_the_supervisor_with_its_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relay.process.supervisor._LONGEST_BACKOFF", 0.1)
@@ -74,7 +74,7 @@ def test_a_worker_that_cannot_live_ends_the_supervisor_with_its_exit_code(
     assert len(started(tmp_path)) == 5
 
 
-def test_no_worker_outlives_a_supervisor_that_was_killed(tmp_path: Path) -> None:
+def test_no_worker_outlives_a_killed_supervisor(tmp_path: Path) -> None:
     command = script(tmp_path, "time.sleep(600)\n")
     program = f"from relay.process.supervisor import run; run({command!r}, 2, until_done=False)"
     parent = subprocess.Popen([sys.executable, "-c", program])
@@ -87,7 +87,7 @@ def test_no_worker_outlives_a_supervisor_that_was_killed(tmp_path: Path) -> None
     wait_until(lambda: True if not any(map(is_alive, pids)) else None, 30)
 
 
-def test_sigterm_stops_all_workers_in_order(tmp_path: Path) -> None:
+def test_sigterm_stops_all_workers_cleanly(tmp_path: Path) -> None:
     command = script(tmp_path, "signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\ntime.sleep(600)\n")
     program = f"from relay.process.supervisor import run; run({command!r}, 2, until_done=False)"
     parent = subprocess.Popen([sys.executable, "-c", program])
@@ -103,5 +103,5 @@ def is_alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # A child of ours that nobody waited for yet is no longer alive.
+    # A zombie, a child that has not been waited for yet, is not alive.
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"

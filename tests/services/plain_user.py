@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.process.account import data_folder, give, programs, remove, unprivileged
+from relay.process.account import data_folder, give_ownership, reachable_copy, remove_server_folder, unprivileged
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 
@@ -38,9 +38,9 @@ def run_as_plain_user(program: str, folder: Path, cached: Mapping[str, Path]) ->
     try:
         for place, each in cached.items():
             (home / place).parent.mkdir(exist_ok=True)
-            (home / place).symlink_to(programs(each))
+            (home / place).symlink_to(reachable_copy(each))
         (home / "tmp").mkdir()
-        give(home / "tmp")
+        give_ownership(home / "tmp")
         places = {"RELAY_CACHE": home, "HOME": home, "TMPDIR": home / "tmp"}
         answer = subprocess.run(
             [sys.executable, "-c", _BECOME + textwrap.dedent(program), str(account.uid), str(account.gid)],
@@ -52,4 +52,4 @@ def run_as_plain_user(program: str, folder: Path, cached: Mapping[str, Path]) ->
         assert answer.returncode == 0, answer.stderr
         return answer.stdout
     finally:
-        remove(folder)
+        remove_server_folder(folder)

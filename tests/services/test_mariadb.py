@@ -16,7 +16,7 @@ import pytest
 
 from relay.errors import Unavailable
 from relay.jvm.jars import jars
-from relay.process.account import reaches, remove, unprivileged
+from relay.process.account import reaches, remove_server_folder, unprivileged
 from relay.process.managed import accepts
 from relay.services.background import down, up
 from relay.services.mariadb import MariaDB
@@ -204,7 +204,7 @@ class TestWhomItRunsAs:
         with server:
             assert server.data == data
             assert server.execute("SHOW DATABASES LIKE 'kept'") == (("kept",),)
-        remove(tmp_path / "server")
+        remove_server_folder(tmp_path / "server")
         assert not data.exists()
         assert not (tmp_path / "server").exists()
 
@@ -225,7 +225,7 @@ class TestWhatIsLeftBehind:
             assert not gone(int(pid), within=0)
             parent.send_signal(signal.SIGKILL)
         assert gone(int(pid))
-        remove(Path(folder))
+        remove_server_folder(Path(folder))
 
     def test_up_starts_it_and_down_removes_its_data(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RELAY_STATE", str(tmp_path))

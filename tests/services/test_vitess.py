@@ -19,7 +19,7 @@ import pytest
 from pymysql.constants import ER
 
 from relay.jvm.jars import jars
-from relay.process.account import remove
+from relay.process.account import remove_server_folder
 from relay.process.managed import accepts
 from relay.services.background import down, status, up
 from relay.services.vitess import Vitess, database
@@ -251,7 +251,7 @@ def test_all_of_it_dies_with_a_process_that_is_killed(own: Vitess) -> None:
         assert not any(gone(int(pid), within=0) for pid in pids)
         parent.send_signal(signal.SIGKILL)
     assert all(gone(int(pid)) for pid in pids)
-    remove(Path(folder))
+    remove_server_folder(Path(folder))
 
 
 def test_up_starts_it_and_down_ends_all_of_it(own: Vitess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
