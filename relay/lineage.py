@@ -10,7 +10,7 @@ The JSON written here is the format of the checkpoints topic. Change it only tog
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -268,6 +268,15 @@ class Gap:
         )
 
 
+def ready_shards(
+    shards: Iterable[Shard], has_ended: Callable[[str], bool], parent_has_ended: Callable[[Shard, str], bool]
+) -> Iterator[Shard]:
+    """Yield the shards that may be read: they have not ended, and all their parents have (I2)."""
+    for shard in shards:
+        if not has_ended(shard.id) and all(parent_has_ended(shard, parent) for parent in shard.parents):
+            yield shard
+
+
 @dataclass
 class Lineage:
     """The graph of the shards of one stream: which are listed, and which may be read now."""
@@ -310,14 +319,15 @@ class Lineage:
         ``planned``: the shards of the plan. ``passed``: those of them that ended before it, which no checkpoint may say
         yet.
         """
-        for shard in self.listed.values():
-            checkpoint = checkpoints.get(shard.id)
-            if shard.id in passed or (checkpoint is not None and checkpoint.state.ended):
-                continue
-            if all(
-                parent in passed or self._has_ended(parent, shard.id, checkpoints, planned) for parent in shard.parents
-            ):
-                yield shard
+
+        def has_ended(shard: str) -> bool:
+            checkpoint = checkpoints.get(shard)
+            return shard in passed or (checkpoint is not None and checkpoint.state.ended)
+
+        def parent_has_ended(shard: Shard, parent: str) -> bool:
+            return parent in passed or self._has_ended(parent, shard.id, checkpoints, planned)
+
+        return ready_shards(self.listed.values(), has_ended, parent_has_ended)
 
     def _has_ended(
         self, parent: str, child: str, checkpoints: Mapping[str, Checkpoint], planned: Collection[str]

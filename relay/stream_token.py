@@ -91,6 +91,11 @@ class Position:
         """Return ``{"type": ..., "sequence": ...}``, the form in gaps and checkpoints."""
         return {"type": self.type} if self.sequence is None else {"type": self.type, "sequence": self.sequence}
 
+    @classmethod
+    def from_json(cls, position: Mapping[str, Any]) -> Position:
+        """Read what ``to_json`` returns. Raises `InvalidPosition`."""
+        return cls(position["type"], position.get("sequence"))
+
 
 TRIM_HORIZON = Position("trim_horizon")
 LATEST = Position("latest")

@@ -1,8 +1,9 @@
-"""All shards of a stream: which may be read, and what of them was read, handed out and finished.
+"""The shards of a `Stream`: which may be read, and what was read, handed out and finished.
 
-Rules: seed 001, "Coordinator"; seed 002, "Stream Ordering Guarantees". A shard goes its way from *waiting* for its
-parent over *active* (read), *closed* (fetched to its end, not all handed out) and *drained* (all handed out, its
-children not begun) to *ended*. Children begin only when their parent is drained, not when it is fetched (I2).
+Rules: Bloop, "Stream Internals" (Coordinator) and "Stream Ordering Guarantees". A shard waits for its parent, is
+*active* while it is read, *closed* when it was read to its end and some records are not handed out, *drained* when all
+are and its children have not started, and then *ended*. Children start when their parent is drained, not when its last
+page is fetched (I2).
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from datetime import datetime
 from functools import partial
 
 from relay.dynamodb.buffer import RecordBuffer
+from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD
+from relay.dynamodb.resume import resume
 from relay.dynamodb.session import Listing, ShardNotFound, StreamNotFound, StreamSession, retried
-from relay.dynamodb.shard import CALLS_TO_REACH_HEAD, OnGap, StreamShard
-from relay.dynamodb.shard_graph import ShardGraph, parent_of
+from relay.dynamodb.shard import OnGap, StreamShard
+from relay.dynamodb.shard_graph import ShardGraph
 from relay.dynamodb.stream_record import Record
 from relay.errors import RelayError
 from relay.stream_token import LATEST, TRIM_HORIZON, InvalidStream, Position, StreamToken
@@ -28,23 +31,23 @@ from relay.stream_token import LATEST, TRIM_HORIZON, InvalidStream, Position, St
 log = logging.getLogger(__name__)
 
 DISCOVER_EVERY = 300.0
-"""Seconds between complete listings while reading: for shards that no lookup of children finds."""
+"""Seconds between complete listings while reading: they find shards that no lookup of children finds."""
 
 _LONGEST_WAIT = 60.0
 
 
 @dataclass
-class _Drained:
-    """How often a drained shard's children were asked for, and when they are again, in seconds by the clock."""
+class _ChildLookup:
+    """The lookups of a drained shard's children so far, and when the next one is due, in seconds by the clock."""
 
-    asked: int = 0
-    next_ask: float = 0.0
-    # The stream was disabled: there will be none.
-    final: bool = False
+    made: int = 0
+    next_at: float = 0.0
+    # The stream is disabled, so the shard will have no children.
+    childless: bool = False
 
 
 class Coordinator:
-    """The shards of one stream. Begins empty; a ``start_*`` method takes a listing and comes first."""
+    """The shards of one stream. Starts empty: call one ``start_*`` method first."""
 
     def __init__(
         self,
@@ -60,14 +63,16 @@ class Coordinator:
         self.calls_to_reach_head = calls_to_reach_head
         self.clock = clock
         self.sleep = sleep
-        self.graph = ShardGraph(self._new_shard, clock)
+        self.graph = ShardGraph(clock)
+        # The shards of the graph that were looked at, by id.
+        self.shards: dict[str, StreamShard] = {}
         self.active: list[StreamShard] = []
-        # Exhausted shards, and how many of their records are in the buffer.
+        # How many records of each closed shard are in the buffer.
         self.closed: dict[StreamShard, int] = {}
-        self.drained: dict[StreamShard, _Drained] = {}
+        self.drained: dict[StreamShard, _ChildLookup] = {}
         self.buffer = RecordBuffer()
-        # Shards the stream denied although it lists them; a second time is final.
-        self._denied: set[StreamShard] = set()
+        # Shards that the stream listed and once said it does not know; the second time is final.
+        self._denied: set[str] = set()
         self._listed_at = clock()
 
     def __repr__(self) -> str:
@@ -75,114 +80,96 @@ class Coordinator:
 
     @property
     def token(self) -> StreamToken:
-        """Where the reader stands. Records that were fetched and not handed out are not covered (I4)."""
-        reading = self._begun()
-        return StreamToken(self.session.stream_arn, tuple(shard.id for shard in reading), self.graph.token(reading))
+        """The current position in each shard: after the records that were handed out, not those fetched (I4)."""
+        started = self._started()
+        shards = [self._shard(name).token(self.graph.parent(name)) for name in self.graph.needed_by_token(started)]
+        return StreamToken(self.session.stream_arn, tuple(started), tuple(shards))
 
-    # ------------------------------------------------------------------ where to begin
+    # ------------------------------------------------------------------ where reading starts
 
     def start_at_horizon(self) -> None:
-        """Begin with the oldest record there is."""
-        self.graph.adopt(self._list().shards)
-        self._begin_ready()
-        self._open(self.active)
+        """Start with the oldest record of the stream."""
+        self.graph.add(self._list().shards)
+        self._start_ready_shards()
 
     def start_at_latest(self) -> None:
-        """Begin at the head of every leaf. What begins later is read from its horizon: nothing is skipped (X12)."""
-        self.graph.adopt(self._list().shards)
-        for shard in self.graph.shards.values():
-            if shard.children:
-                self.graph.end(shard.id)
+        """Start at the head of every leaf. Shards that are created later are read from their horizons."""
+        self.graph.add(self._list().shards)
+        for name in self.graph.shards:
+            if self.graph.children(name):
+                self.graph.end(name)
             else:
+                shard = self._shard(name)
                 shard.move_to(LATEST)
                 self.active.append(shard)
         self._open(self.active)
 
     def start_at_time(self, position: datetime) -> None:
-        """Begin with the first record of each lineage created at ``position`` or later; reads all before it."""
+        """Start with the first record of each lineage created at ``position`` or later. Reads all before it."""
         if position.timestamp() > self.clock():
             self.start_at_latest()
             return
-        self.graph.adopt(self._list().shards)
-        waiting = list(self.graph.roots)
-        while waiting:
-            shard = waiting.pop(0)
+        self.graph.add(self._list().shards)
+        waiting = self.graph.roots
+        for name in waiting:
+            shard = self._shard(name)
             records: list[Record] = []
-            with suppress(ShardNotFound):  # the next round deals with it
+            with suppress(ShardNotFound):  # the next round handles it
                 records = shard.seek_to(position)
-            if shard.exhausted and not records and shard.children:
-                self.graph.end(shard.id)
-                waiting.extend(shard.children)
+            children = self.graph.children(name)
+            if shard.exhausted and not records and children:
+                self.graph.end(name)
+                waiting.extend(children)
             else:
                 self.active.append(shard)
                 self.buffer.push_all(records, shard)
-        self._settle()
+        self._close_exhausted_shards()
 
     def start_at_token(self, token: StreamToken) -> None:
-        """Begin where ``token`` was taken, without the shards that expired and with those that are new.
+        """Start at ``token``, by the rule of `resume`. Shards that were lost are reported as gaps.
 
-        Shards the stream no longer lists are gaps if they were not read to their end; their children begin at
-        their horizons. ``InvalidStream`` when the stream lists none of the token's.
+        Raises ``InvalidStream`` if the stream lists no shard of the token.
         """
-        listing = self._list()
-        named = {shard.shard_id: shard for shard in token.shards}
-        parents = {shard.id: parent_of(shard) for shard in listing.shards}
-        standing = token.standing(parents)
-        active, ahead, finished = standing.active, standing.ahead, standing.finished
-
-        expired = [shard for shard in dict.fromkeys((*named, *active)) if shard not in parents]
-        if any(shard not in finished for shard in expired):
-            # One listing may be incomplete: a loss needs two that agree.
-            listing = Listing((*listing.shards, *self._list().shards), listing.status)
-            parents = {shard.id: parent_of(shard) for shard in listing.shards}
-            expired = [shard for shard in expired if shard not in parents]
-        for shard in expired:
-            log.info("Unknown or expired shard %s: pruning it from the stream's token", shard)
-        if expired and not (parents.keys() & {*named, *active}):
-            raise InvalidStream(f"the stream {self.session.stream_arn} has no shard of the token: {', '.join(expired)}")
-
-        self.graph.adopt(listing.shards)
-        self.graph.end(*finished, *expired)
-        for name in dict.fromkeys((*active, *ahead, *expired)):
-            entry = named.get(name)
-            position = entry.position if entry is not None else None
-            if name not in parents:
-                if name not in finished:
-                    self._new_shard(name, position).tell_gone()  # I9
-            elif name in ahead:
-                self.graph.shards[name].position = position if position is not None and position.exact else None
-            else:
-                self.graph.shards[name].move_to(position or TRIM_HORIZON)
-                self.active.append(self.graph.shards[name])
-        self._begin_ready()
+        found = resume(token, self._list().shards, lambda: self._list().shards)
+        self.graph.add(found.shards.values())
+        self.graph.end(*found.finished, *found.lost)
+        for name, position in found.lost.items():
+            self._new_shard(name, position).report_gone()  # I9
+        for name, position in found.positions.items():
+            self._shard(name).position = position
+        for name in found.active:
+            shard = self._shard(name)
+            shard.move_to(shard.position or TRIM_HORIZON)
+            self.active.append(shard)
+        self._start_ready_shards()
         self._open(self.active)
 
     # ------------------------------------------------------------------ reading
 
     def pop(self) -> tuple[Record, StreamShard]:
-        """Hand the first record out. IndexError if the buffer is empty."""
+        """Hand out the first record. Raises ``IndexError`` if the buffer is empty."""
         record, shard = self.buffer.pop()
-        shard.delivered(record)
+        shard.mark_delivered(record)
         if shard in self.closed:
             self.closed[shard] -= 1
             if not self.closed[shard]:
                 del self.closed[shard]
-                self.drained[shard] = _Drained()
+                self.drained[shard] = _ChildLookup()
         return record, shard
 
-    def advance(self) -> bool:
-        """Read the next page of every active shard, unless records wait in the buffer.
+    def advance_shards(self) -> bool:
+        """Read the next page of every active shard, unless the buffer has records.
 
-        True if children began, or a shard has to be asked again: another round may find more. An error of one
-        shard keeps no other from being read; the first one is raised at the end of the round.
+        Returns whether another round may find more, because children started or a shard must be asked again. An error
+        in one shard does not keep the others from being read; the first error is raised at the end of the round.
         """
         if self.buffer:
             return False
         errors: list[RelayError] = []
-        progress = self._begin_children(errors)
-        progress |= self._poll(list(self.active), StreamShard.get_records, errors)
-        progress |= self._begin_children(errors)
-        progress |= self._discover(errors)
+        progress = self._promote_children(errors)
+        progress |= self._read_shards(list(self.active), StreamShard.get_records, errors)
+        progress |= self._promote_children(errors)
+        progress |= self._discover_shards(errors)
         if errors:
             raise errors[0]
         return progress
@@ -191,11 +178,11 @@ class Coordinator:
         """Fetch a page of every active shard whose position has no sequence number, to keep its iterator alive."""
         errors: list[RelayError] = []
         inexact = [shard for shard in self.active if shard.position is None or not shard.position.exact]
-        self._poll(inexact, StreamShard.next_page, errors)
+        self._read_shards(inexact, StreamShard.next_page, errors)
         if errors:
             raise errors[0]
 
-    def _poll(
+    def _read_shards(
         self,
         shards: Iterable[StreamShard],
         read: Callable[[StreamShard], list[Record]],
@@ -206,79 +193,81 @@ class Coordinator:
             try:
                 self.buffer.push_all(read(shard), shard)
             except ShardNotFound:
-                again |= self._attempt(partial(self._lost, shard), errors)
+                again |= self._collect_error(partial(self._handle_unknown_shard, shard), errors)
             except RelayError as error:
                 errors.append(error)
-        self._settle()
+        self._close_exhausted_shards()
         return again
 
-    def _settle(self) -> None:
-        """Sort out the active shards that are exhausted."""
+    def _close_exhausted_shards(self) -> None:
+        """Move the exhausted active shards to the closed ones, or to the drained ones if no record is left."""
         unread = self.buffer.unread() if any(shard.exhausted for shard in self.active) else Counter()
         for shard in [shard for shard in self.active if shard.exhausted]:
             self.active.remove(shard)
             if unread[shard]:
                 self.closed[shard] = unread[shard]
             else:
-                self.drained[shard] = _Drained()
+                self.drained[shard] = _ChildLookup()
 
-    def _begin_children(self, errors: list[RelayError]) -> bool:
+    def _promote_children(self, errors: list[RelayError]) -> bool:
+        """Start the children of drained shards; return whether any started."""
         progress = False
         for shard in list(self.drained):
-            progress |= self._attempt(partial(self._end, shard), errors)
+            progress |= self._collect_error(partial(self._promote_children_of, shard), errors)
         return progress
 
-    def _end(self, shard: StreamShard) -> bool:
-        """Let the children of a drained shard begin, looking for them where none is known and it is time to."""
-        state = self.drained[shard]
-        if not shard.children:
-            if state.final or self.clock() < state.next_ask:
+    def _promote_children_of(self, shard: StreamShard) -> bool:
+        """Start the children of a drained shard. If none is known, look for them when a lookup is due."""
+        lookup = self.drained[shard]
+        if not self.graph.children(shard.id):
+            if lookup.childless or self.clock() < lookup.next_at:
                 return False
-            found = self._described(
-                # The first answer also has grandchildren; then only a child matters, however long it takes (X9).
+            found = self._describe(
+                # The first answer also has grandchildren. If no child is found, only children are asked for.
                 lambda: (
                     self.session.describe_children(shard.id)
-                    if state.asked
+                    if lookup.made
                     else self.session.describe(first_shard=shard.id)
                 )
             )
-            self.graph.adopt(found.shards)
-            if not shard.children:
-                state.final = found.disabled  # X11
-                state.asked += 1
-                wait = min(_LONGEST_WAIT, 2.0 ** (state.asked - 1))
-                state.next_ask = self.clock() + random.uniform(wait / 2, wait)
-                return self._begin_ready(complete=False)
+            self.graph.add(found.shards)
+            if not self.graph.children(shard.id):
+                lookup.childless = found.disabled
+                lookup.made += 1
+                wait = min(_LONGEST_WAIT, 2.0 ** (lookup.made - 1))
+                lookup.next_at = self.clock() + random.uniform(wait / 2, wait)
+                return self._start_ready_shards(complete=False)
         del self.drained[shard]
         self.graph.end(shard.id)
-        return self._begin_ready(complete=False)
+        return self._start_ready_shards(complete=False)
 
-    def _lost(self, shard: StreamShard) -> bool:
-        """The stream says that it has no such shard: final, unless it still lists it and said so only once (X8)."""
+    def _handle_unknown_shard(self, shard: StreamShard) -> bool:
+        """Report a shard that the stream says it does not know, unless it lists it and said so for the first time."""
         listing = self._list()
-        if shard not in self._denied and any(listed.id == shard.id for listed in listing.shards):
-            self._denied.add(shard)
+        if shard.id not in self._denied and any(listed.id == shard.id for listed in listing.shards):
+            self._denied.add(shard.id)
             return True
-        shard.tell_gone()  # I9
-        # Nothing of it is in the buffer: only shards without unread records are polled.
+        shard.report_gone()  # I9
+        # The buffer has no record of it: only shards without unread records are read.
         self.active.remove(shard)
         self.graph.end(shard.id)
-        self.graph.adopt(listing.shards)
-        return self._begin_ready()
+        self.graph.add(listing.shards)
+        return self._start_ready_shards()
 
-    def _discover(self, errors: list[RelayError]) -> bool:
+    def _discover_shards(self, errors: list[RelayError]) -> bool:
         if self.clock() - self._listed_at < DISCOVER_EVERY:
             return False
 
         def discover() -> bool:
             listing = self._list()
-            self.graph.adopt(listing.shards)
-            self.graph.prune(listing.shards)
-            return self._begin_ready()
+            self.graph.add(listing.shards)
+            for name in self.graph.forget_expired(listing.shards):
+                self.shards.pop(name, None)
+            return self._start_ready_shards()
 
-        return self._attempt(discover, errors)
+        return self._collect_error(discover, errors)
 
-    def _attempt(self, action: Callable[[], bool], errors: list[RelayError]) -> bool:
+    def _collect_error(self, action: Callable[[], bool], errors: list[RelayError]) -> bool:
         try:
             return action()
         except RelayError as error:
@@ -287,47 +276,55 @@ class Coordinator:
 
     # ------------------------------------------------------------------ the lineage
 
-    def _described(self, call: Callable[[], Listing]) -> Listing:
+    def _describe(self, call: Callable[[], Listing]) -> Listing:
         arn = self.session.stream_arn
         try:
-            return retried(call, f"the shards of {arn}", sleep=self.sleep)
+            return retried(call, f"listing the shards of {arn}", sleep=self.sleep)
         except StreamNotFound as error:
-            raise InvalidStream(f"there is no stream {arn} (any more): {error}") from error
+            raise InvalidStream(
+                f"stream {arn} does not exist, or no longer: look up the table's LatestStreamArn ({error})"
+            ) from error
 
     def _list(self) -> Listing:
-        """Return one complete listing; two in one where the first lacks somebody's parent."""
-        listing = self._described(self.session.describe)
+        """Return one complete listing; two in one if the first lacks the parent of a shard."""
+        listing = self._describe(self.session.describe)
         names = {shard.id for shard in listing.shards}
         if any(parent not in names for shard in listing.shards for parent in shard.parents):
-            # Trimmed, as a rule; but a child that is read before a parent that was left out is never put right (I2).
-            listing = Listing((*listing.shards, *self._described(self.session.describe).shards), listing.status)
+            # The parent was trimmed, as a rule. If it was only left out, its child must not be read first (I2).
+            listing = Listing((*listing.shards, *self._describe(self.session.describe).shards), listing.status)
         self._listed_at = self.clock()
         return listing
 
-    def _begin_ready(self, *, complete: bool = True) -> bool:
-        """Begin the shards that are ready for it, each once (X2); True if there are any."""
-        ready = self.graph.ready(self._begun(), complete=complete)
+    def _start_ready_shards(self, *, complete: bool = True) -> bool:
+        """Start the shards that may be read, each once; return whether there are any."""
+        ready = [self._shard(name) for name in self.graph.ready(self._started(), complete=complete)]
         for shard in ready:
-            since = shard.parent.since if shard.parent is not None else None
-            # Its horizon also where the stream began at `latest` (X12); a token may know better (X1).
+            parent = self.shards.get(self.graph.parent(shard.id) or "")
+            # A token may have a position; otherwise the shard starts at its horizon, also in a stream read from latest.
             shard.move_to(shard.position or TRIM_HORIZON)
-            shard.since = since
+            shard.since = parent.since if parent is not None else None
             self.active.append(shard)
         self._open(ready)
         return bool(ready)
 
-    def _begun(self) -> dict[StreamShard, None]:
-        return dict.fromkeys((*self.active, *self.closed, *self.drained))
+    def _started(self) -> dict[str, None]:
+        """Return the ids of the shards that have started and not ended, in order."""
+        return dict.fromkeys(shard.id for shard in (*self.active, *self.closed, *self.drained))
 
     def _open(self, shards: Iterable[StreamShard]) -> None:
         for shard in shards:
-            with suppress(ShardNotFound):  # the next round deals with it
+            with suppress(ShardNotFound):  # the next round handles it
                 shard.open()
 
-    def _new_shard(self, shard: str, position: Position | None = None) -> StreamShard:
+    def _shard(self, name: str) -> StreamShard:
+        if name not in self.shards:
+            self.shards[name] = self._new_shard(name)
+        return self.shards[name]
+
+    def _new_shard(self, name: str, position: Position | None = None) -> StreamShard:
         return StreamShard(
             self.session,
-            shard,
+            name,
             position=position,
             on_gap=self.on_gap,
             calls_to_reach_head=self.calls_to_reach_head,

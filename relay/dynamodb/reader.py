@@ -1,18 +1,20 @@
-"""Reading one shard: where it stands, and what happens when the stream no longer has that place."""
+"""The engine's reader of one shard: pages of records become pages of changes."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from relay.dynamodb.creation import may_be_from
+from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD, FETCH_TRIES, RawPage, ShardCursor
 from relay.dynamodb.records import RecordFormat
-from relay.dynamodb.session import PAGE_LIMIT, IteratorExpired, ShardNotFound, StreamSession, Transient, TrimmedData
+from relay.dynamodb.session import PAGE_LIMIT, IteratorExpired, ShardNotFound, StreamSession, Transient
 from relay.errors import RelayError
-from relay.lineage import Gap, StreamId
+from relay.lineage import Gap, Start, StreamId
 from relay.source import Opening, Page, ReadResult, UnknownShard, Unreadable
+from relay.stream_token import TRIM_HORIZON, Position
 
 LATENESS = 60
 """Seconds by which a record may appear after its creation time: the progress of an idle shard lags by it."""
@@ -20,21 +22,23 @@ LATENESS = 60
 RETENTION = 24 * 3600
 """Seconds for which a stream keeps a record (AWS, "Data retention limit for DynamoDB Streams")."""
 
-# Threads that make changes all at once only take the interpreter from each other, and from the worker.
+# Shared by the readers of all shards, each on a thread of its own. Threads that make changes at the same time only take
+# the interpreter from each other and from the worker. Not held during a call to the service.
 _ONE_AT_A_TIME = threading.Lock()
 
-_EMPTY_AT_HEAD = 5
-"""Empty pages in a row after which a shard is taken to be read up to now: they come in the middle, too."""
 
-_ITERATORS = 3
-"""Iterators taken in one read before it is left for later."""
+def starting_position(start: Start) -> Position:
+    """Return the position at which a shard starts by its plan: the horizon if ``start`` is a time."""
+    return Position.from_json(start) if "sequence" in start else TRIM_HORIZON
 
 
 class DynamoDBShardReader:
-    """The reader of one shard.
+    """Reads one shard for the engine: one page of changes per call, without retries.
 
-    Positions are ``{"type": "after_sequence", "sequence": n}``: exact, so an expired iterator is simply
-    replaced (I4). Reading from the horizon needs no position: nothing was read yet.
+    A page's position is ``after_sequence``, which is exact: an expired iterator is replaced there (I4). Before the
+    first record there is no position, and reading restarts at the horizon.
+
+    ``head``: an iterator at the shard's head when the plan was made, which is used instead of the start.
     """
 
     streams = False
@@ -49,137 +53,105 @@ class DynamoDBShardReader:
         head: str | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.session = session
         self.stream = stream
         self.shard = opening.shard
         self.format = record_format
-        # The last sequence number read, None before the first.
-        self.sequence: str | None = None
-        # The first sequence number wanted, where that is where reading begins; None at the horizon.
-        self._first: str | None = None
         start, checkpoint = opening.start, opening.checkpoint
-        if opening.position is not None:
-            self.sequence = opening.position["sequence"]
-        elif start.get("type") == "after_sequence":
-            self.sequence = start["sequence"]
-        elif start.get("type") == "at_sequence":
-            self._first = start["sequence"]
-        # Records created before this time, in seconds, are not wanted.
+        resumed = Position.from_json(opening.position) if opening.position is not None else starting_position(start)
+        self.cursor = ShardCursor(session, opening.shard.id, resumed, iterator=head, clock=clock)
+        # Records created before this time, in seconds since the epoch, are dropped.
         self.since: float = start.get("since", 0.0)
-        # Whether that holds for what is read now: not for what comes after the head of then, nor once something
-        # was published, or a host whose clock is ahead would drop what is new.
-        self._discards = head is None and (checkpoint is None or checkpoint.token is None)
+        # Whether they are dropped now: not after the shard's head, nor once something was published. Otherwise a host
+        # whose clock is ahead would drop new records.
+        self._drops_older = head is None and (checkpoint is None or checkpoint.token is None)
         # The last timestamp of this lineage, in seconds.
         self.floor = opening.floor
-        # Up to when the shard has been read, in seconds.
+        # Up to when the shard has been read, in seconds since the epoch.
         self.read_until = opening.read_until
         self.clock = clock
-        self._iterator: str | None = head
-        # Whether no page was read at this iterator yet.
-        self._fresh = True
-        # Empty pages in a row, in one walk.
-        self._empty = 0
-        # A loss that no page has told of yet.
-        self._gap: Gap | None = None
-        # What a record is refused for, to be raised after the page of those before it.
-        self._fault: RelayError | None = None
+        # Empty pages in a row with one iterator.
+        self._empty_pages = 0
+        # Why the next record is refused, to be raised after the page of those before it.
+        self._refusal: RelayError | None = None
 
     def __repr__(self) -> str:
-        return f"<DynamoDBShardReader[{self.shard.id} after {self.sequence or 'the horizon'}]>"
+        return f"<DynamoDBShardReader[{self.shard.id} at {self.cursor.position}]>"
 
     def close(self) -> None:
-        """Nothing is held: an iterator is only a place."""
+        """Do nothing: an iterator needs no closing."""
 
     def read(self) -> ReadResult:
         """Return the next page. Raises ``RelayError`` on what is final."""
-        if self._fault is not None:
-            raise self._fault
+        if self._refusal is not None:
+            raise self._refusal
         begun = self.clock()
-        for _ in range(_ITERATORS):
-            try:
-                if self._iterator is None:
-                    self._iterator = self._begin()
-                    if self._iterator is None:
-                        return self._page([], begun, finished=True)
-                records, following = self.session.records(self._iterator)
-            except IteratorExpired:
-                self._iterator = None
-                if self.sequence is None and self._first is None:
-                    self._discards = True  # reading begins again at the horizon
-            except TrimmedData:
-                self._lose()
-                self._iterator = self.sequence = self._first = None
-            except ShardNotFound:
-                return UnknownShard(self.shard, begun)
-            except Transient as error:
-                return Unreadable(self.shard, begun, str(error))
-            else:
-                self._iterator = following
-                if not records:
-                    return self._page(records, begun, finished=following is None)
+        try:
+            for _ in range(FETCH_TRIES):
+                page = self._fetch()
+                if page is None:
+                    continue
+                if not page.records:
+                    return self._page(page, begun)
                 with _ONE_AT_A_TIME:
-                    return self._page(records, begun, finished=following is None)
-        return Unreadable(self.shard, begun, f"no usable iterator in {_ITERATORS} tries")
+                    return self._page(page, begun)
+        except ShardNotFound:
+            return UnknownShard(self.shard, begun)
+        except Transient as error:
+            return Unreadable(self.shard, begun, str(error))
+        return Unreadable(self.shard, begun, f"no iterator was valid in {FETCH_TRIES} tries")
 
-    def _idle_since(self, begun: float) -> float | None:
-        """Return up to when a shard is read that gave nothing at ``begun``; None where more may be just ahead.
+    def _fetch(self) -> RawPage | None:
+        cursor = self.cursor
+        if (
+            not cursor.has_iterator
+            and not cursor.position.exact
+            and not cursor.ended
+            and self.clock() - self.read_until > RETENTION
+        ):
+            # Records may have been trimmed since, which nothing else would show.
+            cursor.skip_to_horizon("trimmed")
+        try:
+            return cursor.fetch()
+        except IteratorExpired:
+            cursor.restart()
+            # No record was read yet: reading restarts at the horizon, before the start.
+            self._drops_older = True
+            return None
 
-        The end of a closed shard says nothing about the time: it may have ended long ago.
-        """
-        self._empty = 1 if self._fresh else self._empty + 1
-        return begun - LATENESS if self._empty >= _EMPTY_AT_HEAD else None
-
-    def _begin(self) -> str | None:
-        """Return an iterator where reading goes on."""
-        if self.sequence is None and self._first is not None:
-            self._fresh = True
-            return self.session.iterator_at(self.shard.id, "at_sequence", self._first)
-        if self.sequence is None and self.clock() - self.read_until > RETENTION:
-            # Nothing tells whether there was something that the horizon has passed by: so there may have been.
-            self._lose()
-        self._fresh = True
-        return self.session.iterator(self.shard.id, self.sequence)
-
-    def _lose(self) -> None:
-        """I9: remember that records may be lost, until a page tells of it."""
-        if self._gap is None:
-            first = {"type": "at_sequence", "sequence": self._first} if self._first is not None else None
-            begin = self._position() or first or {"type": "at_time", "seconds": self.read_until}
-            self._gap = Gap(self.stream.source, self.stream.label, self.shard.id, "trimmed", begin, None, self.clock())
-        self.read_until = self.clock()
-
-    def _page(self, records: list[Any], begun: float, *, finished: bool) -> Page:
+    def _page(self, page: RawPage, begun: float) -> Page:
+        records: list[Any] = page.records
+        finished = page.next_iterator is None
         changes, size, behind = [], 0, 0
-        progress = self._idle_since(begun) if not records and not finished else None
+        progress = self._idle_since(begun, page) if not records and not finished else None
         for index, record in enumerate(records):
             try:
                 change = self.format.change(record, self.floor)
             except RelayError as error:
                 if not index:
                     raise
-                # A reset past it would also pass by what came before it, were that not given.
-                self._fault, records, finished = error, records[:index], False
+                # Return the records before it first: a reset past the refused record would skip them, too.
+                self._refusal, records, finished = error, records[:index], False
                 break
             created = change.committed_at // 1_000_000
             progress = float(created)
             behind += created < self.floor
             if change.token is not None:
                 self.floor = change.token.timestamp
-            if not self._discards or may_be_from(created, self.since):
-                self._discards = False
+            if not self._drops_older or may_be_from(created, self.since):
+                self._drops_older = False
                 changes.append(change)
                 size += record.dynamodb.size_bytes or record.dynamodb.image_bytes  # I11
+        gap = self._gap()
         if records:
-            self._empty = 0
-            self.sequence = records[-1].dynamodb.sequence_number
+            self._empty_pages = 0
+        self.cursor.advance(page, records[-1].dynamodb.sequence_number if records else None)
         if progress is not None:
             self.read_until = max(self.read_until, progress)
-        gap, self._gap = self._gap, None
-        fresh, self._fresh = self._fresh, False
+        position = self.cursor.position
         return Page(
             shard=self.shard,
             changes=changes,
-            position=self._position(),
+            position=position.to_json() if position.type == "after_sequence" else None,
             token=changes[-1].token if changes else None,
             progress=progress,
             begun=begun,
@@ -188,9 +160,24 @@ class DynamoDBShardReader:
             full=len(records) >= PAGE_LIMIT,
             finished=finished,
             gap=gap,
-            fresh=fresh,
+            fresh=page.fresh,
             behind=behind,
         )
 
-    def _position(self) -> Mapping[str, Any] | None:
-        return {"type": "after_sequence", "sequence": self.sequence} if self.sequence is not None else None
+    def _idle_since(self, begun: float, page: RawPage) -> float | None:
+        """Return up to when the shard is read after an empty page; None if records may follow directly.
+
+        The end of a closed shard says nothing about the time: the shard may have closed long ago.
+        """
+        self._empty_pages = 1 if page.fresh else self._empty_pages + 1
+        return begun - LATENESS if self._empty_pages >= CALLS_TO_REACH_HEAD else None
+
+    def _gap(self) -> Gap | None:
+        """Return the gap before the page that was fetched (I9)."""
+        gap = self.cursor.gap
+        if gap is None:
+            return None
+        begin = gap.begin.to_json() if gap.begin.exact else {"type": "at_time", "seconds": self.read_until}
+        self.cursor.clear_gap()
+        self.read_until = self.clock()
+        return Gap(self.stream.source, self.stream.label, self.shard.id, gap.reason, begin, None, gap.found_at)

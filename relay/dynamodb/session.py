@@ -17,7 +17,7 @@ from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
 
 from relay.errors import RelayError, Unavailable
 from relay.lineage import Shard
-from relay.stream_token import ITERATOR_TYPES, IteratorType
+from relay.stream_token import ITERATOR_TYPES, Position
 
 if TYPE_CHECKING:
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient
@@ -140,34 +140,16 @@ class StreamSession:
             arguments = {**arguments, "ExclusiveStartShardId": last}
         raise RelayError(f"DescribeStream of {self.stream_arn} gave more than {_MAX_LISTING_PAGES} pages")
 
-    def iterator_at(self, shard: str, iterator_type: IteratorType, sequence: str | None = None) -> str | None:
-        """Return an iterator by its type; at and after a sequence need one. None if nothing is left to read."""
-        arguments: dict[str, Any] = {"SequenceNumber": sequence} if sequence is not None else {}
+    def iterator(self, shard: str, position: Position) -> str | None:
+        """Return an iterator at ``position``; None if the shard is closed and has no records from there on."""
+        arguments: dict[str, Any] = {"SequenceNumber": position.sequence} if position.sequence is not None else {}
         with translated(self.stream_arn):
             return self.client.get_shard_iterator(
                 StreamArn=self.stream_arn,
                 ShardId=shard,
-                ShardIteratorType=ITERATOR_TYPES[iterator_type],  # type: ignore[arg-type]
+                ShardIteratorType=ITERATOR_TYPES[position.type],  # type: ignore[arg-type]
                 **arguments,
             ).get("ShardIterator")
-
-    def iterator(self, shard: str, sequence: str | None) -> str | None:
-        """Return an iterator after ``sequence``, or at the horizon. None if the shard has nothing left."""
-        arguments: dict[str, Any] = {"StreamArn": self.stream_arn, "ShardId": shard}
-        if sequence is None:
-            arguments["ShardIteratorType"] = "TRIM_HORIZON"
-        else:
-            arguments |= {"ShardIteratorType": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": sequence}
-        with translated(self.stream_arn):
-            return self.client.get_shard_iterator(**arguments).get("ShardIterator")
-
-    def head(self, shard: str) -> str | None:
-        """Return an iterator at the head of ``shard``: what comes from now on. None if it is closed."""
-        with translated(self.stream_arn):
-            answer = self.client.get_shard_iterator(
-                StreamArn=self.stream_arn, ShardId=shard, ShardIteratorType="LATEST"
-            )
-        return answer.get("ShardIterator")
 
     def records(self, iterator: str) -> tuple[list[Any], str | None]:
         """Return the records at ``iterator`` and the next iterator, None at the end of a closed shard."""

@@ -1,84 +1,111 @@
-"""The lineage of a stream's shards as a reader has come to know it, and which of them have ended.
+"""The lineage of a stream's shards as one `Stream` knows it, and which of them have ended.
 
-``relay.lineage`` is the relay's own, with checkpoints; this one holds shards that are being read.
+`relay.lineage.Lineage` is the relay's: its state is the checkpoints in Kafka. A `Stream` has none, and takes in partial
+listings, too. Both decide with `ready_shards` which shards may be read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from relay.dynamodb.shard import StreamShard
-from relay.lineage import PRUNE_AFTER, Shard
-from relay.stream_token import ShardToken
+from relay.lineage import PRUNE_AFTER, Shard, ready_shards
 
 
 class ShardGraph:
-    """Every shard that was listed and is not pruned. A DynamoDB shard has one parent at most."""
+    """Every shard that was listed and is not forgotten. A DynamoDB shard has one parent at most.
 
-    def __init__(self, new_shard: Callable[[str], StreamShard], clock: Callable[[], float]) -> None:
-        self._new_shard = new_shard
+    ``clock``: seconds since the epoch.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
-        self.shards: dict[str, StreamShard] = {}
-        # When each shard ended, in seconds; an id stays 48 h, so that one listed again is not read again.
+        self.shards: dict[str, Shard] = {}
+        # When each shard ended, in seconds since the epoch. An id stays 48 h, so that a shard that is listed again is
+        # not read again.
         self.ended: dict[str, float] = {}
+        # By parent, whether that is known or not.
+        self._children: dict[str, list[str]] = {}
 
     def __repr__(self) -> str:
         return f"<ShardGraph[{len(self.shards)} shards, {len(self.ended)} ended]>"
 
     @property
-    def roots(self) -> list[StreamShard]:
-        """Shards without a known parent."""
-        return [shard for shard in self.shards.values() if shard.parent is None]
+    def roots(self) -> list[str]:
+        """The shards without a known parent."""
+        return [shard for shard in self.shards if self.parent(shard) is None]
 
-    def adopt(self, listed: Collection[Shard]) -> None:
-        """Take in what a listing tells; nothing begins by it."""
-        for raw in listed:
-            if raw.id not in self.shards:
-                self.shards[raw.id] = self._new_shard(raw.id)
-        for raw in listed:
-            parent = self.shards.get(parent_of(raw) or "")
-            if parent is not None:
-                self.shards[raw.id].adopt_by(parent)
+    def parent(self, shard: str) -> str | None:
+        """Return the parent of ``shard``, None if it has none that is known."""
+        known = self.shards.get(shard)
+        parent = known.parents[0] if known is not None and known.parents else None
+        return parent if parent in self.shards else None
+
+    def children(self, shard: str) -> list[str]:
+        """Return the known children of ``shard``."""
+        return self._children.get(shard, [])
+
+    def parents_first(self) -> list[str]:
+        """Return all shards, each after its parent."""
+        ordered = self.roots
+        for shard in ordered:
+            ordered.extend(self.children(shard))
+        return ordered
+
+    def add(self, listed: Iterable[Shard]) -> None:
+        """Take in the shards of a listing, complete or not."""
+        for shard in listed:
+            if shard.parents or shard.id not in self.shards:
+                self.shards[shard.id] = shard
+            for parent in shard.parents:
+                children = self._children.setdefault(parent, [])
+                if shard.id not in children:
+                    children.append(shard.id)
 
     def end(self, *shards: str) -> None:
-        """Note that there is nothing more to read of these shards."""
+        """Note that nothing is left to read of these shards."""
         self.ended |= dict.fromkeys(shards, self.clock())
 
-    def ready(self, begun: Collection[StreamShard], *, complete: bool) -> list[StreamShard]:
-        """Return the shards not ``begun`` whose parent has ended (I2); after a ``complete`` listing also those whose
-        parent is not known, since then it is not listed any more.
+    def ready(self, started: Collection[str], *, complete: bool) -> list[str]:
+        """Return the shards not ``started`` whose parent has ended (I2).
+
+        After a ``complete`` listing also those without a known parent: then the stream no longer lists the parent.
         """
-        return [
-            shard
-            for shard in self.shards.values()
-            if shard not in begun
-            and shard.id not in self.ended
-            and (complete if shard.parent is None else shard.parent.id in self.ended)
-        ]
+        candidates = (shard for shard in self.shards.values() if complete or self.parent(shard.id) is not None)
 
-    def token(self, reading: Collection[StreamShard]) -> tuple[ShardToken, ...]:
-        """Return the shards of a token, parents first: ended, being read, and waiting for one that is."""
-        ahead = set[StreamShard]()
-        shards: list[ShardToken] = []
-        for shard in (shard for root in self.roots for shard in root.walk()):
-            ended = shard.id in self.ended
-            # One that waits for nobody is left out: in a token it would look finished (I1).
-            if ended or shard in reading or shard.parent in ahead:
-                shards.append(shard.token)
+        def parent_has_ended(shard: Shard, parent: str) -> bool:
+            return parent in self.ended or parent not in self.shards
+
+        found = ready_shards(candidates, self.ended.__contains__, parent_has_ended)
+        return [shard.id for shard in found if shard.id not in started]
+
+    def needed_by_token(self, started: Collection[str]) -> list[str]:
+        """Return the shards of a token, parents first: those that ended or ``started``, and the descendants of these.
+
+        Other shards are left out: a token that names them would say that they are finished (I1).
+        """
+        unfinished = set[str]()
+        needed: list[str] = []
+        for shard in self.parents_first():
+            ended = shard in self.ended
+            if ended or shard in started or self.parent(shard) in unfinished:
+                needed.append(shard)
                 if not ended:
-                    ahead.add(shard)
-        return tuple(shards)
+                    unfinished.add(shard)
+        return needed
 
-    def prune(self, listed: Iterable[Shard]) -> None:
-        """Forget shards that ended long ago and are not listed any more (I11, X13)."""
+    def forget_expired(self, listed: Iterable[Shard]) -> list[str]:
+        """Forget, and return, the shards that ended 48 h ago and are no longer ``listed`` (I11)."""
         names = {shard.id for shard in listed}
-        for name, ended_at in list(self.ended.items()):
-            if name not in names and self.clock() - ended_at >= PRUNE_AFTER:
-                del self.ended[name]
-                shard = self.shards.pop(name, None)
-                for child in shard.children if shard is not None else ():
-                    child.parent = None
-
-
-def parent_of(shard: Shard) -> str | None:
-    return shard.parents[0] if shard.parents else None
+        expired = [
+            shard
+            for shard, ended_at in self.ended.items()
+            if shard not in names and self.clock() - ended_at >= PRUNE_AFTER
+        ]
+        for shard in expired:
+            del self.ended[shard]
+            forgotten = self.shards.pop(shard, None)
+            for parent in forgotten.parents if forgotten is not None else ():
+                self._children[parent].remove(shard)
+                if not self._children[parent]:
+                    del self._children[parent]
+        return expired

@@ -22,7 +22,7 @@ from relay.dynamodb.values import image_json
 from relay.errors import ConfigError, StreamGone, Unavailable
 from relay.lineage import Shard, StreamId
 from relay.source import Opening, StartingPoints
-from relay.stream_token import StreamToken
+from relay.stream_token import LATEST, StreamToken
 from relay.table import TableSchema
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ class DynamoDBSource:
         """
         for shard in shards:
             with suppress(Transient, ShardNotFound):
-                head = self.session.head(shard.id)
+                head = self.session.iterator(shard.id, LATEST)
                 if head is not None:
                     self._heads[shard.id] = head
 

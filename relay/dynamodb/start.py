@@ -1,61 +1,44 @@
-"""Tokens of a stream and the relay: where it begins when one says it, and the one that says where it stands.
-
-The rules are those by which ``Stream`` goes on from a token (``coordinator.start_at_token``); change both together.
-"""
+"""Stream tokens and the relay's plan: where reading starts by a token, and the token of the relay's checkpoints."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from relay.lineage import PASSED, Checkpoint, Plan, Shard, ShardState
+from relay.dynamodb.resume import resume
+from relay.lineage import PASSED, Checkpoint, Plan, Shard, ShardState, Start
 from relay.source import StartingPoints
-from relay.stream_token import InvalidStream, Position, ShardToken, StreamToken
+from relay.stream_token import LATEST, TRIM_HORIZON, Position, ShardToken, StreamToken
 
-HORIZON: Mapping[str, Any] = {"type": "trim_horizon"}
+HORIZON: Mapping[str, Any] = TRIM_HORIZON.to_json()
 
 
 def begin_at_token(
     token: StreamToken, listed: Sequence[Shard], list_again: Callable[[], Sequence[Shard]], now: float
 ) -> StartingPoints:
-    """Return the start of every shard of ``listed``: where ``token`` stands in it, else its horizon.
+    """Return where each shard of ``listed`` starts by ``token``, by the rule of `resume`. ``now``: seconds.
 
-    What the token has read to its end is passed. An active shard that is not listed, twice, is lost: its children
-    begin at their horizons. A position at the head, which is no place (I4), is the time ``now``. Raises
-    ``InvalidStream`` if the stream lists no shard of the token.
+    Shards that the token has finished are passed. A position at a shard's head, which is not exact (I4), becomes the
+    time ``now``. Raises ``InvalidStream`` if the stream lists no shard of the token.
     """
-    shards = {shard.id: shard for shard in listed}
-    standing = token.standing(_parents(shards))
-    meant = {*standing.active, *standing.ahead, *standing.finished}
-    if any(shard not in shards for shard in meant - standing.finished):
-        # One listing may be incomplete: a loss needs two that agree.
-        shards = {shard.id: shard for shard in list_again()} | shards
-        standing = token.standing(_parents(shards))
-    if meant and not meant & shards.keys():
-        raise InvalidStream(f"the stream {token.stream_arn} has no shard of the token (any more): it is too old")
-    starts: dict[str, Mapping[str, Any]] = {}
-    for shard in shards:
-        position = token.position(shard)
-        if shard in standing.finished:
-            starts[shard] = {"type": PASSED}
-        elif position is None or (shard in standing.ahead and not position.exact):
-            starts[shard] = HORIZON
-        else:
-            starts[shard] = _start(position, now)
-    lost = {
-        # Nothing of now: a loss has the same id at every start, or nobody could accept it.
-        shard: (token.position(shard) or Position("trim_horizon")).to_json()
-        for shard in (*standing.active, *sorted(standing.ahead))
-        if shard not in shards and shard not in standing.finished
-    }
-    return StartingPoints(starts, now, lost)
+    found = resume(token, listed, list_again)
+
+    def start(shard: str) -> Start:
+        if shard in found.finished:
+            return {"type": PASSED}
+        position = found.positions.get(shard, TRIM_HORIZON)
+        return {"since": now} if position == LATEST else position.to_json()
+
+    # Without the time: a gap must have the same id at every start, or nobody could accept it.
+    lost = {shard: position.to_json() for shard, position in found.lost.items()}
+    return StartingPoints({shard: start(shard) for shard in found.shards}, now, lost)
 
 
 def token_of(stream_arn: str, checkpoints: Mapping[str, Checkpoint], plan: Plan) -> StreamToken:
-    """Return the token of a relay with these ``checkpoints``: what was relayed is behind it, all else before it.
+    """Return the token of a relay with these ``checkpoints``: what it has relayed is before it, all else after it.
 
-    A shard of which nothing was read stands at its start, or at its horizon where that is a time: a token has no place
-    for one, and what is older comes then, too (I1).
+    A shard that has not been read is at its start, or at its horizon if the start is a time: a token has no position
+    for a time, so older records are read, too (I1).
     """
     shards = {**dict.fromkeys(sorted(plan.passed), Checkpoint(ShardState.FINISHED)), **checkpoints}
     return StreamToken(
@@ -69,15 +52,7 @@ def token_of(stream_arn: str, checkpoints: Mapping[str, Checkpoint], plan: Plan)
 
 
 def _position(checkpoint: Checkpoint) -> Position | None:
-    place = checkpoint.position or checkpoint.start
-    if checkpoint.state.ended or place is None or "sequence" not in place:
+    position = checkpoint.position or checkpoint.start
+    if checkpoint.state.ended or position is None or "sequence" not in position:
         return None
-    return Position(place["type"], place["sequence"])
-
-
-def _parents(shards: Mapping[str, Shard]) -> dict[str, str | None]:
-    return {name: shard.parents[0] if shard.parents else None for name, shard in shards.items()}
-
-
-def _start(position: Position, now: float) -> Mapping[str, Any]:
-    return {"since": now} if position.type == "latest" else position.to_json()
+    return Position.from_json(position)

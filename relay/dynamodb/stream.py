@@ -8,8 +8,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from relay.dynamodb.coordinator import Coordinator
+from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD
 from relay.dynamodb.session import StreamSession
-from relay.dynamodb.shard import CALLS_TO_REACH_HEAD, OnGap
+from relay.dynamodb.shard import OnGap
 from relay.dynamodb.stream_record import Record, Unpack, plain, unpacked
 from relay.stream_token import InvalidPosition, InvalidStream, StreamToken
 
@@ -77,7 +78,7 @@ class Stream:
         """
         coordinator = self._coordinator
         # A shard that ended has no more to give, its children may.
-        while not coordinator.buffer and coordinator.advance():
+        while not coordinator.buffer and coordinator.advance_shards():
             pass
         if not coordinator.buffer:
             return None

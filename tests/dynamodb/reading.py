@@ -6,7 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from relay.dynamodb import Record, Stream
+from relay.dynamodb.session import StreamSession
+from relay.dynamodb.shard import StreamShard
+from relay.stream_token import IteratorType
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
+
+NOON = 1_700_049_600  # a full hour
 
 
 class Clock:
@@ -21,6 +26,21 @@ class Clock:
 
 def opened(client: Any, position: Any = "trim_horizon", **options: Any) -> Stream:
     return Stream(client, ARN, position, **{"sleep": lambda seconds: None, **options})
+
+
+def stream_shard(session: StreamSession, **options: Any) -> StreamShard:
+    return StreamShard(session, full("s"), **{"sleep": lambda seconds: None, **options})
+
+
+def opened_shard(session: StreamSession, kind: IteratorType = "trim_horizon", **options: Any) -> StreamShard:
+    shard = stream_shard(session, **options)
+    shard.jump_to(kind)
+    return shard
+
+
+def sequences(scripted: ScriptedStream, name: str = "s") -> list[str]:
+    """The sequence numbers of a shard's records."""
+    return [record["dynamodb"]["SequenceNumber"] for record in scripted.shards[full(name)].records]
 
 
 def read(stream: Stream, count: int | None = None) -> list[Record]:

@@ -24,6 +24,7 @@ from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.session import StreamSession, Transient
 from relay.dynamodb.values import image_json
 from relay.errors import RelayError
+from relay.stream_token import TRIM_HORIZON
 from relay.table import KeyColumn, TableSchema
 from tests.dynamodb.endpoint import ARN, TABLE, Refused, ScriptedShard, ScriptedStream
 from tests.dynamodb.items import TYPED, with_base64
@@ -44,7 +45,7 @@ class Served:
         self.ours, self.stock = StreamSession(streams, ARN), StreamSession(stock, ARN)
 
     def read(self, session: StreamSession) -> list[Any]:
-        iterator = session.iterator(self.shard.id, None)
+        iterator = session.iterator(self.shard.id, TRIM_HORIZON)
         assert iterator is not None
         return session.records(iterator)[0]
 
@@ -84,7 +85,7 @@ def test_records_come_as_they_are_on_the_wire(served: Served) -> None:
 
 
 def test_the_rest_of_the_answer_is_botocores(served: Served) -> None:
-    iterator = served.ours.iterator(served.shard.id, None)
+    iterator = served.ours.iterator(served.shard.id, TRIM_HORIZON)
     assert iterator is not None
     answer = served.ours.client.get_records(ShardIterator=iterator)
     assert answer["ResponseMetadata"]["HTTPStatusCode"] == 200

@@ -15,6 +15,7 @@ from relay.dynamodb.session import (
 )
 from relay.errors import RelayError, Unavailable
 from relay.lineage import Shard
+from relay.stream_token import TRIM_HORIZON
 from tests.dynamodb.endpoint import Refused, ScriptedStream, full
 
 
@@ -138,7 +139,7 @@ def test_each_refusal_has_its_own_error(
     with pytest.raises(error):
         session.records("iterator")
     with pytest.raises(error):
-        session.iterator_at(full("0"), "trim_horizon")
+        session.iterator(full("0"), TRIM_HORIZON)
 
 
 def test_a_stream_nobody_knows_is_told_from_a_shard_nobody_knows(
@@ -148,7 +149,7 @@ def test_a_stream_nobody_knows_is_told_from_a_shard_nobody_knows(
     with pytest.raises(StreamNotFound):
         StreamSession(session.client, "arn:aws:dynamodb:us-east-1:000000000000:table/t/stream/other").describe()
     with pytest.raises(ShardNotFound) as caught:
-        session.iterator_at(full("nowhere"), "trim_horizon")
+        session.iterator(full("nowhere"), TRIM_HORIZON)
     assert not isinstance(caught.value, StreamNotFound)
 
 

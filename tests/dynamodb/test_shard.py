@@ -10,26 +10,11 @@ import pytest
 from relay.dynamodb import InvalidPosition
 from relay.dynamodb.session import StreamSession
 from relay.dynamodb.shard import StreamShard
-from relay.stream_token import TRIM_HORIZON, IteratorType, Position
-from tests.dynamodb.endpoint import ScriptedStream, full
-from tests.dynamodb.reading import versions
-
-NOON = 1_700_049_600  # a whole hour
-
-
-def shard(session: StreamSession, **options: Any) -> StreamShard:
-    return StreamShard(session, full("s"), **{"sleep": lambda seconds: None, **options})
-
-
-def begun(session: StreamSession, kind: IteratorType = "trim_horizon", **options: Any) -> StreamShard:
-    made = shard(session, **options)
-    made.jump_to(kind)
-    return made
-
-
-def sequences(scripted: ScriptedStream, name: str = "s") -> list[str]:
-    return [record["dynamodb"]["SequenceNumber"] for record in scripted.shards[full(name)].records]
-
+from relay.dynamodb.shard_graph import ShardGraph
+from relay.lineage import Shard
+from relay.stream_token import TRIM_HORIZON, Position
+from tests.dynamodb.endpoint import ScriptedStream
+from tests.dynamodb.reading import NOON, opened_shard, sequences, stream_shard, versions
 
 # pages of a shard, and per get_records: records given / calls made
 CATCHING_UP = [
@@ -59,7 +44,7 @@ def test_empty_pages_are_crossed_until_the_head_must_be_reached(
     scripted.shard("s")
     scripted.pages("s", *map(int, pages.split(",")))
     scripted.close("s")
-    reading, seen = begun(session), []
+    reading, seen = opened_shard(session), []
     while not reading.exhausted:
         before = scripted.calls.count("GetRecords")
         records = reading.get_records()
@@ -74,7 +59,7 @@ def test_a_shard_at_its_head_is_asked_once(session: StreamSession, scripted: Scr
     """G33"""
     scripted.shard("s")
     scripted.pages("s", 0, 0, 0, 0, 0)
-    reading = begun(session)
+    reading = opened_shard(session)
     assert reading.get_records() == []
     assert reading.empty_responses == 5
     scripted.pages("s", 1, 1)
@@ -86,7 +71,7 @@ def test_a_shard_at_its_head_is_asked_once(session: StreamSession, scripted: Scr
 
 def test_how_many_empty_pages_make_the_head_can_be_set(session: StreamSession, scripted: ScriptedStream) -> None:
     scripted.shard("s")
-    begun(session, calls_to_reach_head=2).get_records()
+    opened_shard(session, calls_to_reach_head=2).get_records()
     assert scripted.calls.count("GetRecords") == 2
 
 
@@ -94,7 +79,7 @@ def test_it_is_exhausted_only_after_its_last_page(session: StreamSession, script
     """G23"""
     scripted.shard("s")
     scripted.close("s")
-    reading = shard(session)
+    reading = stream_shard(session)
     assert not reading.exhausted
     reading.get_records()
     assert reading.exhausted
@@ -107,7 +92,7 @@ def test_a_page_does_not_move_a_position_that_has_a_sequence_number(
     """G35: records that were fetched and not handed out come again after a crash."""
     scripted.shard("s")
     first = scripted.put("s", "k", 0)
-    reading = shard(session)
+    reading = stream_shard(session)
     reading.jump_to("after_sequence", first)
     scripted.pages("s", count)
     assert len(reading.next_page()) == count
@@ -121,7 +106,7 @@ def test_without_a_sequence_number_the_first_record_of_a_page_gives_one(
     """G35"""
     scripted.shard("s")
     scripted.pages("s", 2)
-    reading = begun(session)
+    reading = opened_shard(session)
     reading.get_records()
     assert reading.position == Position("at_sequence", sequences(scripted)[0])
 
@@ -131,7 +116,7 @@ def test_a_jump_forgets_the_empty_pages(session: StreamSession, scripted: Script
     scripted.shard("s")
     sequence = scripted.put("s", "k", 1)
     scripted.pages("s", 0, 0)
-    reading = begun(session, calls_to_reach_head=3)
+    reading = opened_shard(session, calls_to_reach_head=3)
     reading.get_records()
     reading.get_records()
     assert reading.empty_responses == 3
@@ -149,7 +134,7 @@ def test_a_jump_forgets_the_empty_pages(session: StreamSession, scripted: Script
 def test_positions_that_are_none_are_refused(session: StreamSession, kind: Any, sequence: str | None) -> None:
     """G51"""
     with pytest.raises(InvalidPosition):
-        shard(session).jump_to(kind, sequence)
+        stream_shard(session).jump_to(kind, sequence)
 
 
 @pytest.mark.parametrize(("closed", "calls"), [(True, 1), (False, 5)])
@@ -160,7 +145,7 @@ def test_seeking_what_is_not_there_ends_with_the_shard_or_at_its_head(
     scripted.shard("s")
     if closed:
         scripted.close("s")
-    reading = shard(session)
+    reading = stream_shard(session)
     assert reading.seek_to(datetime.fromtimestamp(NOON, UTC)) == []
     assert reading.exhausted is closed
     assert scripted.calls.count("GetRecords") == calls
@@ -177,7 +162,7 @@ def test_seeking_finds_the_first_record_of_a_time_by_whole_seconds(
         scripted.put("s", "k", hour, created=NOON + 3600 * hour)
     target = datetime.fromtimestamp(NOON + 3600 * index, UTC)
     position = target + timedelta(seconds=before) if before == 0.5 else target - timedelta(seconds=before)
-    reading = shard(session)
+    reading = stream_shard(session)
     assert versions(reading.seek_to(position)) == list(range(index, 10))
     assert scripted.calls.count("GetRecords") == 1
 
@@ -185,7 +170,7 @@ def test_seeking_finds_the_first_record_of_a_time_by_whole_seconds(
 def test_what_was_passed_over_is_not_in_the_token_again(session: StreamSession, scripted: ScriptedStream) -> None:
     scripted.shard("s")
     scripted.put("s", "k", 1, created=NOON)
-    reading = shard(session)
+    reading = stream_shard(session)
     assert reading.seek_to(datetime.fromtimestamp(NOON + 7200, UTC)) == []
     assert reading.position == Position("after_sequence", sequences(scripted)[0])
     scripted.put("s", "k", 2, created=NOON + 60)
@@ -201,7 +186,7 @@ def test_a_time_rounded_down_to_the_minute_is_not_taken_for_older(
     scripted.shard("s")
     scripted.put("s", "k", 1, created=NOON - 60)
     scripted.put("s", "k", 2, created=NOON)
-    assert versions(shard(session).seek_to(datetime.fromtimestamp(NOON + 30, UTC))) == [2]
+    assert versions(stream_shard(session).seek_to(datetime.fromtimestamp(NOON + 30, UTC))) == [2]
 
 
 def test_the_token_names_the_parent_and_omits_what_there_is_not(
@@ -209,9 +194,9 @@ def test_the_token_names_the_parent_and_omits_what_there_is_not(
 ) -> None:
     """G24, G48"""
     parent = StreamShard(session, "p")
-    child = StreamShard(session, "c", parent=parent, position=Position("after_sequence", "7"))
-    assert parent.token.to_json() == {"shard_id": "p"}
-    assert child.token.to_json() == {
+    child = StreamShard(session, "c", position=Position("after_sequence", "7"))
+    assert parent.token().to_json() == {"shard_id": "p"}
+    assert child.token("p").to_json() == {
         "shard_id": "c",
         "parent": "p",
         "iterator_type": "after_sequence",
@@ -219,17 +204,16 @@ def test_the_token_names_the_parent_and_omits_what_there_is_not(
     }
     assert caplog.text == ""
     parent.position = TRIM_HORIZON
-    assert parent.token.to_json() == {"shard_id": "p", "iterator_type": "trim_horizon"}
+    assert parent.token().to_json() == {"shard_id": "p", "iterator_type": "trim_horizon"}
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "non-exact location" in caplog.text
+    assert "no sequence number" in caplog.text
 
 
-def test_a_walk_meets_every_shard_once_parents_first(session: StreamSession) -> None:
-    """G25: 0>1>{2>{4>9,5,6},3>{7,8}}"""
+def test_a_graph_lists_every_shard_once_and_parents_first() -> None:
+    """0>1>{2>{4>9,5,6},3>{7,8}}"""
     parents = {1: 0, 2: 1, 3: 1, 4: 2, 5: 2, 6: 2, 7: 3, 8: 3, 9: 4}
-    shards = {0: StreamShard(session, "0")}
-    for name, parent in parents.items():
-        shards[name] = StreamShard(session, str(name), parent=shards[parent])
-    walked = [int(each.id) for each in shards[0].walk()]
+    graph = ShardGraph(lambda: 0.0)
+    graph.add([Shard("0"), *(Shard(str(name), (str(parent),)) for name, parent in parents.items())])
+    walked = [int(name) for name in graph.parents_first()]
     assert sorted(walked) == list(range(10))
     assert all(walked.index(parent) < walked.index(name) for name, parent in parents.items())

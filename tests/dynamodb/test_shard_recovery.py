@@ -14,8 +14,7 @@ from relay.errors import Unavailable
 from relay.lineage import Gap
 from relay.stream_token import IteratorType, Position
 from tests.dynamodb.endpoint import Refused, ScriptedStream, full
-from tests.dynamodb.reading import versions
-from tests.dynamodb.test_shard import NOON, begun, sequences, shard
+from tests.dynamodb.reading import NOON, opened_shard, sequences, stream_shard, versions
 
 
 def iterators(scripted: ScriptedStream) -> list[tuple[str, str | None]]:
@@ -32,7 +31,7 @@ def test_an_expired_iterator_without_a_sequence_number_is_an_error(
 ) -> None:
     """G21: a new one might leave out what came and went meanwhile."""
     scripted.shard("s")
-    reading = begun(session, kind)
+    reading = opened_shard(session, kind)
     scripted.expire_iterators()
     scripted.calls.clear()
     with pytest.raises(IteratorExpired, match=f"{full('s')}.*{kind}.*heartbeat"):
@@ -46,7 +45,7 @@ def test_with_a_gap_callback_it_goes_on_at_the_horizon_instead(
     """G21, I9"""
     gaps: list[Gap] = []
     scripted.shard("s")
-    reading = begun(session, on_gap=gaps.append)
+    reading = opened_shard(session, on_gap=gaps.append)
     scripted.expire_iterators()
     scripted.put("s", "k", 1)
     assert versions(reading.get_records()) == [1]
@@ -60,7 +59,7 @@ def test_a_search_for_a_time_that_outlives_its_iterator_begins_again(
 ) -> None:
     """The caller cannot call heartbeat() while other shards are searched."""
     scripted.shard("s")
-    reading = shard(session)
+    reading = stream_shard(session)
     assert reading.seek_to(datetime.fromtimestamp(NOON, UTC)) == []
     scripted.expire_iterators()
     scripted.put("s", "k", 1, created=NOON - 3600)
@@ -74,7 +73,7 @@ def test_an_expired_iterator_at_the_head_does_not_bring_back_what_was_before_it(
     """X14: not at the new head, for what came meanwhile would be lost (I1)."""
     scripted.shard("s")
     scripted.put("s", "k", 1, created=NOON - 3600)
-    reading = begun(session, "latest", on_gap=lambda gap: None, clock=lambda: NOON + 90.0)
+    reading = opened_shard(session, "latest", on_gap=lambda gap: None, clock=lambda: NOON + 90.0)
     scripted.expire_iterators()
     scripted.put("s", "k", 2, created=NOON + 90)
     assert versions(reading.get_records()) == [2]
@@ -88,7 +87,7 @@ def test_an_expired_iterator_with_a_sequence_number_is_replaced_exactly(
     scripted.shard("s")
     first = scripted.put("s", "k", 0)
     scripted.pages("s", 4)
-    reading = shard(session)
+    reading = stream_shard(session)
     reading.jump_to(kind, first)
     scripted.expire_iterators()
     scripted.requests.clear()
@@ -105,7 +104,7 @@ def test_an_iterator_that_expires_after_a_page_is_replaced_after_that_page(
     """I2: although nothing of the page was handed out yet."""
     scripted.shard("s")
     scripted.pages("s", 2, 2)
-    reading = begun(session)
+    reading = opened_shard(session)
     first = reading.get_records()
     scripted.expire_iterators()
     assert versions([*first, *reading.get_records()]) == [0, 1, 2, 3]
@@ -118,9 +117,9 @@ def test_trimmed_in_the_middle_it_jumps_to_the_horizon_and_tells_from_where_to_w
     gaps: list[Gap] = []
     scripted.shard("s")
     scripted.pages("s", 2, 2, 2)
-    reading = begun(session, on_gap=gaps.append, clock=lambda: 5.0)
+    reading = opened_shard(session, on_gap=gaps.append, clock=lambda: 5.0)
     for record in reading.get_records():
-        reading.delivered(record)
+        reading.mark_delivered(record)
     scripted.trim("s", 5)
     assert versions(reading.get_records()) == [5]
     last, first = sequences(scripted)[1], sequences(scripted)[5]
@@ -142,11 +141,33 @@ def test_trimmed_with_nothing_left_the_gap_has_no_end(session: StreamSession, sc
     gaps: list[Gap] = []
     scripted.shard("s")
     scripted.pages("s", 1, 1)
-    reading = begun(session, on_gap=gaps.append)
+    reading = opened_shard(session, on_gap=gaps.append)
     reading.get_records()
     scripted.trim("s", 2)
     assert reading.get_records() == []
     assert [gap.end for gap in gaps] == [None]
+
+
+def test_a_gap_is_reported_when_no_iterator_is_left_after_it(
+    session: StreamSession, scripted: ScriptedStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I9: all records of a closed shard were trimmed, and the service returns no iterator at its horizon."""
+    gaps: list[Gap] = []
+    scripted.shard("s")
+    scripted.pages("s", 2)
+    scripted.close("s")
+    scripted.trim("s", 2)
+    reading = stream_shard(session, on_gap=gaps.append)
+    reading.move_to(Position("after_sequence", sequences(scripted)[0]))
+    iterator = session.iterator
+    monkeypatch.setattr(
+        session, "iterator", lambda shard, position: (position.exact and iterator(shard, position)) or None
+    )
+    reading.open()
+    assert not reading.exhausted
+    assert reading.next_page() == []
+    assert reading.exhausted
+    assert [gap.reason for gap in gaps] == ["trimmed"]
 
 
 def test_a_callback_that_raises_keeps_the_shard_before_the_gap(
@@ -161,8 +182,8 @@ def test_a_callback_that_raises_keeps_the_shard_before_the_gap(
 
     scripted.shard("s")
     scripted.pages("s", 1, 1, 1)
-    reading = begun(session, on_gap=refuse)
-    reading.delivered(reading.get_records()[0])
+    reading = opened_shard(session, on_gap=refuse)
+    reading.mark_delivered(reading.get_records()[0])
     scripted.trim("s", 2)
     for _ in range(2):
         with pytest.raises(RuntimeError):
@@ -181,11 +202,11 @@ def test_a_position_that_was_trimmed_becomes_the_horizon_of_the_same_shard(
     scripted.shard("s")
     scripted.pages("s", 4)
     scripted.trim("s", 2)
-    reading = shard(session)
+    reading = stream_shard(session)
     first = sequences(scripted)[0]
     reading.jump_to("at_sequence", first)
     assert iterators(scripted) == [("AT_SEQUENCE_NUMBER", first), ("TRIM_HORIZON", None)]
-    assert "past the trim horizon" in caplog.text
+    assert "continuing at the trim horizon" in caplog.text
     assert versions(reading.get_records()) == [2, 3]
 
 
@@ -193,18 +214,18 @@ def test_a_shard_that_is_not_there_is_told_from_one_that_is_busy(
     session: StreamSession, scripted: ScriptedStream
 ) -> None:
     with pytest.raises(ShardNotFound):
-        begun(session)
+        opened_shard(session)
     scripted.shard("s")
     scripted.before = _refuse("ThrottlingException")
     with pytest.raises(Unavailable, match=f"{full('s')}.*trim_horizon"):
-        begun(session)
+        opened_shard(session)
 
 
 def test_throttling_is_waited_out(session: StreamSession, scripted: ScriptedStream) -> None:
     scripted.shard("s")
     scripted.put("s", "k", 1)
     waits: list[float] = []
-    reading = begun(session, sleep=waits.append)
+    reading = opened_shard(session, sleep=waits.append)
     scripted.before = _refuse("ThrottlingException", times=3)
     assert versions(reading.get_records()) == [1]
     assert len(waits) == 3

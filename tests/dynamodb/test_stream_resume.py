@@ -212,17 +212,17 @@ _SPLIT_AND_RESUME: list[Move] = [
 def test_a_reader_that_begins_children_too_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The test above can fail: I2."""
     play(_scripted(), _SPLIT_AND_RESUME)
-    settle = Coordinator._settle
+    close = Coordinator._close_exhausted_shards
 
     def hasty(self: Coordinator) -> None:
-        settle(self)
+        close(self)
         for shard in [*self.closed, *self.drained]:
             self.closed.pop(shard, None)
             self.drained.pop(shard, None)
             self.graph.end(shard.id)
-        self._begin_ready()
+        self._start_ready_shards()
 
-    monkeypatch.setattr(Coordinator, "_settle", hasty)
+    monkeypatch.setattr(Coordinator, "_close_exhausted_shards", hasty)
     with pytest.raises(AssertionError):
         play(_scripted(), _SPLIT_AND_RESUME)
 
@@ -234,7 +234,7 @@ def test_a_token_that_runs_ahead_of_what_was_handed_out_is_caught(monkeypatch: p
     def ahead(self: StreamShard) -> list[Record]:
         records = next_page(self)
         if records:
-            self.delivered(records[-1])
+            self.mark_delivered(records[-1])
         return records
 
     monkeypatch.setattr(StreamShard, "next_page", ahead)

@@ -1,0 +1,178 @@
+"""Reading one shard from a position: iterators, pages, and what happens when the stream no longer has the position.
+
+This is the one shard reader. `DynamoDBShardReader` makes changes for the engine on top of it, `StreamShard` records for
+Python programs. Rules: AWS, "DynamoDB Streams low-level API" and "Data retention limit for DynamoDB Streams".
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
+
+from relay.dynamodb.session import IteratorExpired, StreamSession, TrimmedData
+from relay.stream_token import TRIM_HORIZON, Position
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CALLS_TO_REACH_HEAD = 5
+"""Empty pages after which a shard counts as read up to now: pages in the middle of a shard may be empty, too."""
+
+FETCH_TRIES = 5
+"""Fetches in one read before a reader gives up. Each may find that its iterator or its position is no longer valid."""
+
+
+class Attempt(Protocol):
+    """Calls the service. ``doing`` says what for, in an error message."""
+
+    def __call__(self, call: Callable[[], T], doing: str) -> T: ...
+
+
+def once(call: Callable[[], T], doing: str) -> T:
+    """Call the service once: the caller decides when to try again."""
+    return call()
+
+
+@dataclass(frozen=True, slots=True)
+class RawPage:
+    """One answer of GetRecords."""
+
+    records: list[Any]
+    """As the client returns them."""
+    next_iterator: str | None
+    """None at the end of a closed shard."""
+    fresh: bool
+    """The iterator was made for this page, so empty stretches are walked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreportedGap:
+    """Records that are lost, or may be, until the caller has reported them (I9)."""
+
+    reason: Literal["trimmed", "expired", "gone"]
+    begin: Position
+    """The position before the gap."""
+    found_at: float
+    """Seconds since the epoch."""
+
+
+class ShardCursor:
+    """A position in a shard, and an iterator there. Used by one thread at a time.
+
+    ``iterator``: where the first page starts, instead of ``position``; when it expires, ``position`` counts.
+    ``attempt``: retries a call, or not. Every method that calls the service raises ``ShardNotFound``, ``RelayError``,
+    and ``Transient`` unless ``attempt`` retries; then the position has not moved.
+    """
+
+    def __init__(
+        self,
+        session: StreamSession,
+        shard: str,
+        position: Position = TRIM_HORIZON,
+        *,
+        iterator: str | None = None,
+        attempt: Attempt = once,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.session = session
+        self.shard = shard
+        # Where the next page starts.
+        self.position = position
+        # Whether the shard is closed and was read to its end.
+        self.ended = False
+        # The first gap since the last ``clear_gap``; pages after it start at the horizon.
+        self.gap: UnreportedGap | None = None
+        # When the iterator was made, in seconds since the epoch.
+        self.opened_at = 0.0
+        self._clock = clock
+        self._attempt = attempt
+        self._iterator = iterator
+        # Whether no page was read with this iterator yet.
+        self._fresh = True
+
+    def __repr__(self) -> str:
+        return f"<ShardCursor[{self.shard} at {self.position}]>"
+
+    @property
+    def has_iterator(self) -> bool:
+        return self._iterator is not None
+
+    def move_to(self, position: Position) -> None:
+        """Continue at ``position``, and forget a gap that was not reported."""
+        self.position, self.ended, self.gap = position, False, None
+        self._iterator = None
+
+    def open(self) -> None:
+        """Make an iterator if there is none. A position that was trimmed becomes the horizon, and a gap."""
+        if self._iterator is not None or self.ended:
+            return
+        opened_at = self._clock()
+        try:
+            iterator = self._make_iterator()
+        except TrimmedData:
+            self.skip_to_horizon("trimmed")
+            iterator = self._make_iterator()
+        self._iterator, self.ended, self.opened_at = iterator, iterator is None, opened_at
+        self._fresh = True
+
+    def fetch(self) -> RawPage | None:
+        """Fetch the page at the position. It comes again until ``advance``.
+
+        None: the iterator had expired or records were trimmed; the next call continues with another iterator. Raises
+        ``IteratorExpired`` if the position has no sequence number, because a new iterator may start at other records:
+        then ``restart`` or ``skip_to_horizon``.
+        """
+        try:
+            self.open()
+            if self._iterator is None:
+                return RawPage([], None, self._fresh)
+            iterator = self._iterator
+            records, following = self._attempt(
+                lambda: self.session.records(iterator), f"shard {self.shard}: reading records at {self.position}"
+            )
+        except IteratorExpired:
+            if not self.position.exact:
+                raise
+            self._iterator = None
+            return None
+        except TrimmedData:
+            self.skip_to_horizon("trimmed")
+            return None
+        return RawPage(records, following, self._fresh)
+
+    def advance(self, page: RawPage, last: str | None) -> None:
+        """Move past ``page``. ``last``: the sequence number of its last record, None if it has no records."""
+        self._iterator, self.ended, self._fresh = page.next_iterator, page.next_iterator is None, False
+        if last is not None:
+            self.position = Position("after_sequence", last)
+
+    def restart(self) -> None:
+        """Drop the iterator: the next page is fetched with a new one at the same position."""
+        self._iterator = None
+
+    def skip_to_horizon(self, reason: Literal["trimmed", "expired"]) -> None:
+        """Continue at the horizon, and remember the gap unless one is already waiting to be reported."""
+        if self.gap is None:
+            self.gap = UnreportedGap(reason, self.position, self._clock())
+        if reason == "trimmed":
+            log.info("shard %s: the stream has trimmed %s; continuing at the trim horizon", self.shard, self.position)
+        self.position, self._iterator = TRIM_HORIZON, None
+
+    def abandon(self) -> None:
+        """Remember everything from the position on as a gap: the stream no longer has the shard."""
+        begin = self.position if self.gap is None else self.gap.begin
+        self.gap = UnreportedGap("gone", begin, self._clock())
+
+    def clear_gap(self) -> None:
+        """Forget the gap once it is reported."""
+        self.gap = None
+
+    def _make_iterator(self) -> str | None:
+        return self._attempt(
+            lambda: self.session.iterator(self.shard, self.position),
+            f"shard {self.shard}: requesting an iterator at {self.position}",
+        )
