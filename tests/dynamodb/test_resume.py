@@ -127,6 +127,6 @@ def test_a_stream_and_the_relay_resume_at_the_same_positions(case: Drawn) -> Non
     assert {gap.shard: gap.begin for gap in gaps} == plan.lost
     passed = {shard for shard, start in plan.shards.items() if start == {"type": "passed"}}
     assert stream.graph.ended.keys() & plan.shards.keys() == passed
-    for shard in stream.active:
-        expected = {"type": "latest"} if plan.shards[shard.id] == {"since": NOW} else plan.shards[shard.id]
-        assert shard.cursor.position.to_json() == expected
+    for reading in stream.active:
+        expected = {"type": "latest"} if plan.shards[reading.id] == {"since": NOW} else plan.shards[reading.id]
+        assert reading.cursor.position.to_json() == expected

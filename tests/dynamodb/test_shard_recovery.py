@@ -160,13 +160,16 @@ def test_a_gap_is_reported_when_no_iterator_is_left_after_it(
     reading = stream_shard(session, on_gap=gaps.append)
     reading.move_to(Position("after_sequence", sequences(scripted)[0]))
     iterator = session.iterator
-    monkeypatch.setattr(
-        session, "iterator", lambda shard, position: (position.exact and iterator(shard, position)) or None
-    )
+
+    def none_at_the_horizon(shard: str, position: Position) -> str | None:
+        return iterator(shard, position) if position.exact else None
+
+    monkeypatch.setattr(session, "iterator", none_at_the_horizon)
     reading.open()
-    assert not reading.exhausted
+    states = [reading.exhausted]
     assert reading.next_page() == []
-    assert reading.exhausted
+    states.append(reading.exhausted)
+    assert states == [False, True]
     assert [gap.reason for gap in gaps] == ["trimmed"]
 
 
