@@ -1,7 +1,4 @@
-"""The cache kept honest: invalidations applied to it, and the half that applications read it with.
-
-Everything an application or a consumer needs is named here; the modules behind may move.
-"""
+"""A cache that is never served stale: invalidations are applied to it, and applications read through `TokenCache`."""
 
 from relay.cache.entry import Entry, LoadedValue, State, Tokens, fold, invalidated, is_fresher
 from relay.cache.invalidator import InvalidationCounts, Invalidator

@@ -1,9 +1,8 @@
 """A cache entry, its JSON, and the rules by which invalidations and fills change it.
 
-The rules are pure functions: no store, no clock. Every word of I5 and I6 that is about one entry stands
-here, so a new rule comes with new vectors in ``tests/cache/test_entry.py`` and goes through
-``tests/cache/test_interleavings.py``. The JSON is read by every process that shares a cache: fields may
-be added, never given another meaning.
+The rules are pure functions, without a store or a clock, and hold everything of I5 and I6 that concerns one entry. Test
+a new rule with vectors in ``tests/cache/test_entry.py`` and with ``tests/cache/test_interleavings.py``. Every process
+that shares a cache reads the JSON: fields may be added, but never change their meaning.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ import orjson
 from relay.token import EventToken, Order, compare
 
 MAX_COMPONENTS = 8
-"""The most tokens an entry holds; the oldest make room."""
+"""The most tokens an entry holds; the oldest are dropped."""
 
 UNPLACED = ""
-"""The component of invalidations that are known to have happened, but not where: its token is null."""
+"""The component of invalidations whose shard is not known; its token is null."""
 
 Tokens = Mapping[str, EventToken | None]
-"""Tokens by component, which is the token's qualified shard; or ``UNPLACED`` with None."""
+"""Tokens by component: the token's qualified shard, or ``UNPLACED`` with None."""
 
 
 class State(StrEnum):
-    """What an entry's tokens mean depends on its state.
+    """The state of an entry, which gives its tokens their meaning.
 
-    In a VALUE: the value holds every change up to them. In a TOMBSTONE or a LEASE they are the *floor*:
-    only a value that holds every change up to them may be stored.
+    A VALUE reflects every change up to its tokens. The tokens of a TOMBSTONE or a LEASE are its *floor*: only a value
+    that reflects every change up to them may be stored.
     """
 
     LEASE = "lease"
@@ -41,9 +40,9 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry without its value, which the store keeps beside it.
+    """An entry without its value, which the store keeps beside it.
 
-    ``until``: epoch seconds; a lease may be taken over, a value is no longer served from then on. 0: no end.
+    ``until``: epoch seconds, from which on a lease may be taken over and a value is no longer served. 0: no end.
     """
 
     state: State
@@ -52,31 +51,31 @@ class Entry:
     until: float = 0.0
 
     def serves(self, generation: str, now: float) -> bool:
-        """Whether the value may be handed to a reader who read this generation after the entry."""
+        """Whether the value may be returned to a reader that read this generation after the entry."""
         live = not self.until or now < self.until
         return self.state is State.VALUE and self.generation == generation and live  # I6, I9
 
-    def leased(self, generation: str, now: float, longest: float) -> bool:
-        """Whether somebody is filling it, with a result that would be served.
+    def is_being_filled(self, generation: str, now: float, longest: float) -> bool:
+        """Whether another reader holds a lease on it, and its value would be served.
 
-        A lease with more than ``longest`` seconds to go was given by a clock that is far ahead: not waited for.
+        A lease with more than ``longest`` seconds left comes from a clock that is far ahead, and is not waited for.
         """
         live = now < self.until <= now + longest
         return self.state is State.LEASE and self.generation == generation and live
 
 
 UNREADABLE = Entry(State.TOMBSTONE, "", {UNPLACED: None})
-"""Stands for bytes that are no entry: nothing is served, nothing is known, any invalidation is written."""
+"""The entry for bytes that cannot be decoded: nothing is served, and any invalidation replaces it."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedValue:
     """What a loader read.
 
-    ``value`` None: there is no such item, which is cached as such. ``tokens``: one for each shard read from
-    a copy that may lag, taken *before* the read. A shard that is left out was read where every committed
-    write is seen (a consistent read, the primary), and every loader of that cache key has to do the same.
-    ``fresher``: the read reflects every invalidation it was given to compare with.
+    ``value`` None: there is no such item, and that is cached. ``tokens``: one for each shard read from a copy that may
+    lag, taken *before* the read. A shard without a token was read where every committed write is visible (a consistent
+    read, the primary); then every loader of that cache key has to read it so. ``fresher``: the read reflects every
+    invalidation it was given to compare with.
     """
 
     value: bytes | None
@@ -85,7 +84,7 @@ class LoadedValue:
 
 
 class Folded(NamedTuple):
-    """What several invalidations make of one entry. ``entry`` None: leave it as it is."""
+    """The result of several invalidations of one entry. ``entry`` None: leave it unchanged."""
 
     entry: Entry | None
     applied: int
@@ -93,7 +92,7 @@ class Folded(NamedTuple):
     unknown: int
 
 
-def judge(entry: Entry | None, token: EventToken | None) -> Order:
+def order_of(entry: Entry | None, token: EventToken | None) -> Order:
     """Return the order of an invalidation relative to the entry's component for the same shard.
 
     No entry is older than anything. A null token, and a component the entry lacks, are UNKNOWN.
@@ -108,12 +107,12 @@ def _component(token: EventToken | None) -> str:
 
 
 def invalidated(entry: Entry | None, token: EventToken | None, generation: str) -> Entry | None:
-    """Return what an invalidation makes of an entry; None to discard it (seed 004, "Cache Invalidation").
+    """Return the entry after an invalidation; None to discard the invalidation.
 
     ``generation``: one read before the entry. A token of None is unknown and always invalidates.
     """
-    order = judge(entry, token)
-    if order is Order.OLDER or order is Order.EQUAL:  # I5: only what is known to be included is discarded
+    order = order_of(entry, token)
+    if order is Order.OLDER or order is Order.EQUAL:  # I5: discarded only if known to be included
         return None
     return _tombstone(entry, token, generation, order)
 
@@ -121,23 +120,23 @@ def invalidated(entry: Entry | None, token: EventToken | None, generation: str) 
 def _tombstone(entry: Entry | None, token: EventToken | None, generation: str, order: Order) -> Entry:
     shard = _component(token)
     if shard == UNPLACED:
-        token = None  # a token that names no shard cannot be compared with any
+        token = None  # a token without a shard cannot be compared
     if entry is None:
         return Entry(State.TOMBSTONE, generation, {shard: token})
-    # I6: the other components stay, or a fill could pass below an invalidation that was applied before.
+    # I6: the other components stay, else a fill could pass below an invalidation that was applied before.
     tokens = floor(entry, generation)
     replaced = tokens.pop(shard, None)
     tokens[shard] = token
     if replaced is not None and order is Order.UNKNOWN:
-        tokens[UNPLACED] = None  # the token kept may be older than the one let go
+        tokens[UNPLACED] = None  # the new token may be older than the one it replaces
     return Entry(State.TOMBSTONE, generation, _bounded(tokens))
 
 
 def fold(entry: Entry | None, tokens: Sequence[EventToken | None], generation: str) -> Folded:
-    """Apply several invalidations to one entry, in the order given, as if each had been written."""
+    """Apply several invalidations to one entry, in the given order, as if each had been written."""
     now, applied, discarded, unknown = entry, 0, 0, 0
     for token in tokens:
-        order = judge(now, token)
+        order = order_of(now, token)
         if order is Order.OLDER or order is Order.EQUAL:
             discarded += 1
             continue
@@ -148,27 +147,27 @@ def fold(entry: Entry | None, tokens: Sequence[EventToken | None], generation: s
 
 
 def floor(entry: Entry, generation: str) -> dict[str, EventToken | None]:
-    """Return the tokens that a value has to reach to take this entry's place."""
+    """Return the tokens that a value has to reach to replace this entry."""
     tokens = dict(entry.tokens)
     if entry.generation != generation:
-        tokens[UNPLACED] = None  # I9: between two generations invalidations were lost
+        tokens[UNPLACED] = None  # I9: invalidations were lost between the two generations
     return tokens
 
 
 def leased(entry: Entry | None, generation: str, until: float) -> Entry:
-    """Return the lease under which what the entry lacks is loaded. ``until``: epoch seconds."""
+    """Return the lease under which a value for the entry is loaded. ``until``: epoch seconds."""
     return Entry(State.LEASE, generation, floor(entry, generation) if entry else {}, until)
 
 
 def released(lease: Entry) -> Entry | None:
-    """Return what a lease leaves behind when nothing is stored; None for no entry."""
+    """Return the entry to restore if nothing is stored under a lease; None for no entry."""
     return Entry(State.TOMBSTONE, lease.generation, lease.tokens) if lease.tokens else None
 
 
 def filled(lease: Entry, loaded: LoadedValue, until: float = 0.0) -> Entry | None:
-    """Return the entry of a value loaded under a lease; None where it may not be stored.
+    """Return the entry of a value loaded under a lease; None if it must not be stored.
 
-    Only the loader's own tokens go in: what it read without a token is cleared by any invalidation.
+    It has the loader's tokens only: any invalidation clears what was read without a token.
     """
     tokens = {token.shard: token for token in loaded.tokens.values() if token.shard != UNPLACED}
     if lease.tokens:
@@ -176,17 +175,16 @@ def filled(lease: Entry, loaded: LoadedValue, until: float = 0.0) -> Entry | Non
             return None
         for shard, held in lease.tokens.items():
             if held and shard in tokens and compare(tokens[shard], held, positions_only=True) is Order.OLDER:
-                return None  # I6: its own token says that it is not fresher
+                return None  # I6: by its own token it is not fresher
     return Entry(State.VALUE, lease.generation, _bounded(dict(tokens)), until)
 
 
 def is_fresher(tokens: Mapping[str, EventToken], held: Tokens | None) -> bool:
-    """Whether a read with these tokens reflects everything in ``held``; None asks for nothing.
+    """Whether a read with these tokens reflects everything in ``held``; None holds nothing.
 
-    For loaders that read from copies, every shard of the read having its token. An unplaced invalidation
-    is reflected by no token: read from the primary instead. A shard that was not read (it was split since)
-    is reflected if all shards read of its source are past it. Timestamps do not count: those of a loader are of
-    another clock than the relay's.
+    For loaders that read from copies and have a token for every shard of the read. No token reflects an invalidation of
+    unknown shard: read from the primary instead. A shard that was not read (it was split since) is reflected if all
+    shards read of its source are past it. Timestamps do not count, since a loader's clock is not the relay's.
     """
     for shard, bound in (held or {}).items():
         if bound is None:
@@ -201,16 +199,16 @@ def is_fresher(tokens: Mapping[str, EventToken], held: Tokens | None) -> bool:
 
 
 def _bounded(tokens: dict[str, EventToken | None]) -> dict[str, EventToken | None]:
-    """Drop the oldest components past the limit: comparing with one of them is UNKNOWN from now on."""
+    """Drop the oldest components past the limit. Comparing with a dropped one is UNKNOWN."""
     placed = [shard for shard in tokens if shard != UNPLACED]
     for shard in placed[:-MAX_COMPONENTS]:
         del tokens[shard]
-        tokens[UNPLACED] = None  # I6: else a fill could pass below the one dropped
+        tokens[UNPLACED] = None  # I6: else a fill could pass below the dropped one
     return tokens
 
 
 def encode(entry: Entry, nonce: str) -> bytes:
-    """Return the entry as JSON. ``nonce``: new at every write, so that equal bytes are the same write."""
+    """Return the entry as JSON. ``nonce``: new for each write, so that equal bytes mean the same write."""
     fields: dict[str, Any] = {"n": nonce, "s": entry.state, "g": entry.generation, "t": entry.tokens}
     if entry.until:
         fields["u"] = entry.until
@@ -218,7 +216,7 @@ def encode(entry: Entry, nonce: str) -> bytes:
 
 
 def decode(meta: bytes) -> Entry:
-    """Return the entry of the JSON; ``UNREADABLE`` for anything else, so that no byte can stop a reader."""
+    """Return the entry of the JSON; ``UNREADABLE`` for other bytes, so that none can stop a reader."""
     try:
         fields = orjson.loads(meta)
         tokens: dict[str, EventToken | None] = {}

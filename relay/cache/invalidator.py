@@ -1,7 +1,6 @@
-"""Invalidations applied to a store: read, decide, compare-and-set, and again where another was faster.
+"""Applies invalidations to a store: read, decide, compare-and-set, and retry the keys that another writer changed.
 
-Seed 004, "Cache Invalidation". What decides is ``relay.cache.entry``; here is only how it is done for many
-keys at once. Knows no topic: it is given cache keys and tokens.
+``relay.cache.entry`` decides what an invalidation makes of an entry; this module does it for many keys at once.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from relay.token import EventToken
 
 _log = logging.getLogger(__name__)
 
-_SLICE = 8192  # pairs in flight: bounds the memory of a call of any length (I11)
-_ROUNDS = 100  # a key that changes under as many attempts in a row is no contention but a fault
+_CHUNK = 8192  # pairs applied at once, which bounds the memory of a call of any length (I11)
+_ATTEMPTS = 100  # so many conflicts in a row are no contention but a fault
 
 
 @dataclass(slots=True)
 class InvalidationCounts:
-    """What became of the invalidations of a call: each was ``applied`` or ``discarded``.
+    """The results of the invalidations of a call: each was ``applied`` or ``discarded``.
 
-    ``unknown``: those of ``applied`` that were because no order was known. ``retried``: compare-and-sets
-    lost to another writer and made again.
+    ``unknown``: the applied ones whose order relative to the entry was unknown. ``retried``: compare-and-sets that were
+    repeated because another writer was faster.
     """
 
     applied: int = 0
@@ -37,15 +36,19 @@ class InvalidationCounts:
 
 
 class Invalidator:
-    """Applies invalidations to one namespace; any number may do so at once. ``tombstone_ttl``: seconds."""
+    """Applies invalidations to one namespace, beside any number of others. ``tombstone_ttl``: seconds.
+
+    Threads may share one if its store allows it.
+    """
 
     def __init__(self, store: Store, namespace: str, *, tombstone_ttl: float = 3600.0) -> None:
         if tombstone_ttl <= 0:
-            raise ValueError(f"tombstone_ttl has to be positive, not {tombstone_ttl}")
+            raise ValueError(f"tombstone_ttl must be positive, not {tombstone_ttl}")
         self.store = store
         self.namespace = namespace
         self.tombstone_ttl = tombstone_ttl
-        # Whether most keys of the last call had an entry: where to begin is guessed from it, nothing else.
+        # Whether most keys of the last call had an entry. Any thread sets it, without a lock: it is only a guess at
+        # whether reading first saves a round trip.
         self._mostly_cached = False
 
     def __repr__(self) -> str:
@@ -54,72 +57,75 @@ class Invalidator:
     def apply(self, pairs: Sequence[tuple[str, EventToken | None]]) -> InvalidationCounts:
         """Apply (cache key, token) pairs, those of one key in their order; a token of None is unknown.
 
-        When it returns, no value that was read before any of them is served (I6). Raises ``Unavailable``;
-        some may have been applied then, and applying all of them again does no harm.
+        After it returns, no value that was read before any of them is served (I6). Raises ``Unavailable``; some may
+        have been applied then, and applying all of them again does no harm.
         """
         counts = InvalidationCounts()
-        for start in range(0, len(pairs), _SLICE):
+        for start in range(0, len(pairs), _CHUNK):
             tokens: dict[str, list[EventToken | None]] = {}
-            for key, token in pairs[start : start + _SLICE]:
+            for key, token in pairs[start : start + _CHUNK]:
                 tokens.setdefault(entry_key(self.namespace, key), []).append(token)
             self._apply(tokens, counts)
         return counts
 
     def bump(self, reason: str) -> str:
-        """Begin a new generation, so that nothing cached until now is served; return it (I9)."""
+        """Invalidate the whole namespace by a new generation; return it (I9)."""
         generation = self.store.renew(generation_key(self.namespace))
-        _log.warning("cache namespace %s: new generation %s: %s", self.namespace, generation, reason)
+        _log.warning("cache namespace %s is invalidated (new generation %s): %s", self.namespace, generation, reason)
         return generation
 
     def _apply(self, tokens: dict[str, list[EventToken | None]], counts: InvalidationCounts) -> None:
-        # Read before any entry: a generation replaced meanwhile makes the tombstones stricter, never laxer.
+        # Read before any entry: if it is replaced meanwhile, the tombstones are stricter than needed, never laxer.
         generation = self.store.generation(generation_key(self.namespace))
-        # What stands under each key. Where most keys are not cached, that is guessed to be nothing: one
-        # round trip writes their tombstones, and the refusals are the read of the others.
-        standing: dict[str, bytes | None] = dict.fromkeys(tokens)
+        # The current meta of each key. Where most keys are not cached, "no entry" is a good guess: one round trip
+        # writes their tombstones, and the conflicts are the metas of the others.
+        current: dict[str, bytes | None] = dict.fromkeys(tokens)
         guessed = not self._mostly_cached
         if not guessed:
-            standing = self.store.compare_and_set([ConditionalWrite(key, READ, None, None, KEEP) for key in tokens])
-            self._mostly_cached = _mostly(standing, tokens)
-        for _ in range(_ROUNDS):
-            lost = self._attempt(standing, tokens, generation, counts)
+            current = self.store.compare_and_set([ConditionalWrite(key, READ, None, None, KEEP) for key in tokens])
+            self._mostly_cached = _are_mostly_cached(current, tokens)
+        for _ in range(_ATTEMPTS):
+            conflicts = self._attempt(current, tokens, generation, counts)
             if guessed:
-                self._mostly_cached = _mostly(lost, tokens)
+                self._mostly_cached = _are_mostly_cached(conflicts, tokens)
             else:
-                counts.retried += len(lost)
-            if not lost:
+                counts.retried += len(conflicts)
+            if not conflicts:
                 return
-            standing, guessed = lost, False
-        raise RelayError(f"cache key {next(iter(lost))!r} changed under {_ROUNDS} attempts to invalidate it")
+            current, guessed = conflicts, False
+        raise RelayError(
+            f"cache key {next(iter(conflicts))!r} changed during each of {_ATTEMPTS} attempts to invalidate it: "
+            "check whether another program writes to it"
+        )
 
     def _attempt(
         self,
-        standing: dict[str, bytes | None],
+        current: dict[str, bytes | None],
         tokens: dict[str, list[EventToken | None]],
         generation: str,
         counts: InvalidationCounts,
     ) -> dict[str, bytes | None]:
-        """Invalidate each key, given the meta that stands there; return those where another one does."""
+        """Invalidate each key, given its current meta; return the conflicts."""
         folded: dict[str, Folded] = {}
         writes: list[ConditionalWrite] = []
-        # Made new in each attempt and in each process after a fork: no two writes share a nonce.
-        stem = secrets.token_hex(8)
-        for key, meta in standing.items():
+        # New in each attempt, and in each process after a fork, so that no two writes share a nonce.
+        nonce = secrets.token_hex(8)
+        for key, meta in current.items():
             result = fold(None if meta is None else decode(meta), tokens[key], generation)
             if result.entry is None:
                 counts.discarded += result.discarded
                 continue
             folded[key] = result
-            fresh = encode(result.entry, f"{stem}{len(writes):x}")
-            writes.append(ConditionalWrite(key, meta, fresh, None, self.tombstone_ttl))
-        lost = self.store.compare_and_set(writes) if writes else {}
+            new_meta = encode(result.entry, f"{nonce}{len(writes):x}")
+            writes.append(ConditionalWrite(key, meta, new_meta, None, self.tombstone_ttl))
+        conflicts = self.store.compare_and_set(writes) if writes else {}
         for key, result in folded.items():
-            if key not in lost:
+            if key not in conflicts:
                 counts.applied += result.applied
                 counts.discarded += result.discarded
                 counts.unknown += result.unknown
-        return lost
+        return conflicts
 
 
-def _mostly(standing: dict[str, bytes | None], tokens: dict[str, list[EventToken | None]]) -> bool:
-    return 2 * sum(meta is not None for meta in standing.values()) > len(tokens)
+def _are_mostly_cached(metas: dict[str, bytes | None], tokens: dict[str, list[EventToken | None]]) -> bool:
+    return 2 * sum(meta is not None for meta in metas.values()) > len(tokens)

@@ -1,7 +1,6 @@
-"""Loaders of the cache: how the values of cache keys are read where they come from.
+"""Loaders of the cache: they read the values of cache keys at their source, with one class for each kind of source.
 
-A loader says with each value how fresh the read was (``LoadedValue``); that word carries I6 as much as the cache
-does. One class for each kind of source.
+A loader states how fresh each read was (``LoadedValue``). I6 depends on it as much as on the cache itself.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ _LONGEST_PAUSE = 2.0
 
 
 class DynamoDBLoader:
-    """Loads items of one table by consistent reads, as DynamoDB-typed JSON; no item is a value of None.
+    """Loads items of one table by consistent reads, as DynamoDB-typed JSON; a missing item is a value of None.
 
-    ``primary_key`` turns a cache key into the item's primary key in DynamoDB's typed form. The client has to
-    ask the table, in the region, whose stream is relayed: a consistent read that begins after a change came
-    out of that stream reflects it. So the reads carry no token, and are always fresher.
+    ``primary_key`` turns a cache key into the item's primary key in DynamoDB's typed form. The client has to read the
+    table whose stream is relayed, in the same region: a consistent read that starts after a change came out of the
+    stream reflects it. So the reads have no token, and are always fresher.
     """
 
     def __init__(
@@ -66,20 +65,20 @@ class DynamoDBLoader:
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
         """Load many keys, for ``get_many``. Raises botocore's errors, ``Unavailable`` when throttled long."""
         primary_keys = {key: dict(self.primary_key(key)) for key in wanted}
-        # One ask for each primary key: DynamoDB refuses a batch that names one twice.
+        # Each primary key once: DynamoDB refuses a batch that names one twice.
         distinct: dict[_Identity, dict[str, Any]] = {}
         for primary_key in primary_keys.values():
             distinct.setdefault(_identity(primary_key), primary_key)
-        todo = list(distinct.values())
+        keys = list(distinct.values())
         found: dict[_Identity, Mapping[str, Any]] = {}
-        for start in range(0, len(todo), _BATCH):
-            for item in self._batch(todo[start : start + _BATCH]):
-                names = todo[start].keys()
+        for start in range(0, len(keys), _BATCH):
+            for item in self._batch(keys[start : start + _BATCH]):
+                names = keys[start].keys()
                 found[_identity({name: item[name] for name in names})] = item
         return {key: _loaded(found.get(_identity(primary_keys[key]))) for key in wanted}
 
     def _batch(self, keys: list[dict[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        """Return the items of up to 100 primary keys, asking again for those left unprocessed."""
+        """Yield the items of up to 100 primary keys; those left unprocessed are requested again."""
         pause = _FIRST_PAUSE
         for _ in range(_ATTEMPTS):
             answer = self.client.batch_get_item(
@@ -93,15 +92,18 @@ class DynamoDBLoader:
             keys = [dict(key) for key in unprocessed[0]["Keys"]]
             self._sleep(random.uniform(0, pause))
             pause = min(pause * 2, _LONGEST_PAUSE)
-        raise Unavailable(f"DynamoDB table {self.table}: {len(keys)} keys still unprocessed after {_ATTEMPTS} attempts")
+        raise Unavailable(
+            f"DynamoDB table {self.table} is throttled: {len(keys)} keys were not read in {_ATTEMPTS} attempts; "
+            "raise its read capacity"
+        )
 
 
 class QueriesLoader:
     """Loads rows of MySQL or MariaDB, from a primary or a replica, each read with the token of its server.
 
-    ``query``: a cache key's statement and its arguments. ``encode``: the rows as the value, given at least one; no row
-    is a value of None. All keys have to be of the shard that ``queries`` watches. A read without a token, since the
-    watch has ended, is never fresher, and any invalidation clears it.
+    ``query`` returns a cache key's statement and its arguments. ``encode`` returns the value of its rows, at least one;
+    no rows are a value of None. All keys must be in the shard that ``queries`` watches. If the watch has ended, a read
+    has no token: it is never fresher, and any invalidation clears it.
     """
 
     def __init__(
@@ -119,7 +121,7 @@ class QueriesLoader:
 
     def load(self, key: str, compare: Tokens | None) -> LoadedValue:
         """Load one key, for ``get_or_load``. Raises PyMySQL's errors, ``RelayError``."""
-        from relay.mysql.queries import reflects  # not everyone who caches has PyMySQL
+        from relay.mysql.queries import reflects  # needs PyMySQL, which other loaders do not
 
         sql, arguments = self.query(key)
         rows, token, _ = self.queries.execute(sql, arguments, include_event_token=True)
@@ -138,17 +140,17 @@ def _loaded(item: Mapping[str, Any] | None) -> LoadedValue:
 
 
 def _identity(primary_key: Mapping[str, Any]) -> _Identity:
-    """Return a primary key as a value that is equal for equal keys: the number 1.0 is the number 1."""
+    """Return a value that is equal for equal primary keys: the numbers 1.0 and 1 are."""
     return tuple(sorted((name, next(iter(value)), key_value(value)) for name, value in primary_key.items()))
 
 
 class VitessLoader:
     """Loads values from the PRIMARY tablets of a keyspace, through vtgate's MySQL protocol.
 
-    ``connect`` returns a new connection of any driver of DB-API 2.0, such as PyMySQL; each thread that loads gets
-    one of its own. ``read(cursor, keys)`` returns the values of those cache keys that have one, by any queries over
-    any tables; a key that it leaves out has none. The keyspace has to be the one that is relayed: a read of a primary
-    that begins after a change came out of the stream reflects it. So the reads carry no token, and are always fresher.
+    ``connect`` returns a new connection of any DB-API 2.0 driver, such as PyMySQL; each thread gets one of its own.
+    ``read(cursor, keys)`` returns the values of the cache keys that have one, by any queries over any tables. The
+    keyspace must be the relayed one: a read of a primary that starts after a change came out of the stream reflects it.
+    So the reads have no token, and are always fresher.
     """
 
     def __init__(
@@ -160,18 +162,18 @@ class VitessLoader:
         self.keyspace = keyspace
         self._connect = connect
         self._read = read
-        self._of_thread = threading.local()
-        self._lock = threading.Lock()
-        self._connections: list[Any] = []
+        self._thread = threading.local()  # its `connection` is the calling thread's
+        self._lock = threading.Lock()  # guards the list below; never held during a call to vtgate
+        self._connections: list[Any] = []  # of all threads, for `close`
 
     def __repr__(self) -> str:
         return f"<VitessLoader[{self.keyspace}]>"
 
     def close(self) -> None:
-        """Close the connections of all threads. None of them may be loading."""
+        """Close the connections of all threads, none of which may be loading."""
         with self._lock:
             connections, self._connections = self._connections, []
-        self._of_thread = threading.local()
+        self._thread = threading.local()
         for connection in connections:
             connection.close()
 
@@ -191,12 +193,12 @@ class VitessLoader:
                 self._drop(connection)
                 if is_new:
                     raise
-                continue  # vtgate may have closed it since it was last used
+                continue  # vtgate may have closed it since its last use
             return {key: LoadedValue(found.get(key), {}, fresher=True) for key in keys}
 
     def _connection(self) -> tuple[Any, bool]:
-        """Return this thread's connection, and whether it was made just now."""
-        found = getattr(self._of_thread, "connection", None)
+        """Return this thread's connection, and whether it is new."""
+        found = getattr(self._thread, "connection", None)
         if found is not None:
             return found, False
         connection = self._connect()
@@ -204,17 +206,17 @@ class VitessLoader:
             self._connections.append(connection)
         try:
             with closing(connection.cursor()) as cursor:
-                # I6: what makes `fresher` true. A transaction would go on seeing what its first read saw.
+                # I6: this makes `fresher` true. A transaction would keep the view of its first read.
                 cursor.execute(f"USE `{self.keyspace}@primary`")
                 cursor.execute("SET autocommit = 1")
         except BaseException:
             self._drop(connection)
             raise
-        self._of_thread.connection = connection
+        self._thread.connection = connection
         return connection, True
 
     def _drop(self, connection: Any) -> None:
-        self._of_thread.connection = None
+        self._thread.connection = None
         with self._lock:
             if connection in self._connections:
                 self._connections.remove(connection)

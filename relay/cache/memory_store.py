@@ -1,8 +1,7 @@
 """A store in a dictionary, for the tests of applications that use the cache.
 
-It keeps the contract of ``Store`` to the letter, the time to live included, so a test with it exercises
-the same rules as production without a server; ``lose`` and ``lose_all`` stand for what a server does to
-its entries under memory pressure and in a restart. It is shared by threads, not by processes.
+It keeps the full contract of ``Store``, times to live included, so a test with it exercises the same rules as
+production. ``lose`` and ``lose_all`` do what a server does to its entries under memory pressure and in a restart.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ class _Kept:
 
 
 class MemoryStore:
-    """A ``Store`` in this process. ``clock``: seconds, for the time to live."""
+    """A ``Store`` in this process, shared by threads. ``clock``: seconds, for the times to live."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # guards both dictionaries
         self._entries: dict[str, _Kept] = {}
         self._generations: dict[str, str] = {}
 
@@ -40,15 +39,15 @@ class MemoryStore:
 
     def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
         with self._lock:
-            lost: dict[str, bytes | None] = {}
+            conflicts: dict[str, bytes | None] = {}
             for write in writes:
-                standing = self._live(write.key)
-                meta = standing.meta if standing else None
+                stored = self._live(write.key)
+                meta = stored.meta if stored else None
                 if meta == write.expected:
                     self._set(write)
                 else:
-                    lost[write.key] = meta
-            return lost
+                    conflicts[write.key] = meta
+            return conflicts
 
     def generation(self, generation_key: str) -> str:
         with self._lock:

@@ -1,7 +1,7 @@
-"""Redis as a store: one script for compare-and-set, pipelines, and a generation bound to the server's life.
+"""Redis as a store: compare-and-set by one script, in pipelines, and generations bound to the server's run.
 
-An entry is a hash with the fields ``e`` (the entry's JSON) and ``v`` (the value). Works with one primary,
-version 6 or newer; not with Redis Cluster, since a call of the script spans keys.
+An entry is a hash with the fields ``e`` (the entry's JSON) and ``v`` (the value). It needs one primary, version 6 or
+newer, and not Redis Cluster, since a call of the script spans keys.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from redis.retry import Retry
 from relay.cache.store import FOREVER, KEEP, ConditionalWrite, StoredEntry
 from relay.errors import RelayError, Unavailable
 
-# ARGV: ttl in milliseconds ('' keep, '0' none); '1' if there are values; lengths, 4 bytes each; and in one
-# string, for each key, the expected meta ('' nothing), the new one ('' delete), the value if there are any.
-# Returns, of the keys that did not stand as expected, the numbers, the lengths of what stands there, and that.
-# Many texts travel as one: a client spends more on an argument or answer than Lua on a substring.
+# ARGV: ttl in milliseconds ('' keeps it, '0' is none); '1' if the writes have values; lengths, 4 bytes each; and one
+# string with, for each key, the expected meta ('' for no entry), the new meta ('' to delete) and, if any, the value.
+# Returns the numbers of the keys whose meta was not the expected one, the lengths of their metas, and the metas.
+# Many texts travel as one string, since an argument costs the client more than a substring costs Lua.
 _COMPARE_AND_SET = """
 local lengths, texts, position, at = ARGV[3], ARGV[4], 1, 1
 local function take()
@@ -47,16 +47,16 @@ local function take()
   at = start + length
   return string.sub(texts, start, at - 1)
 end
-local lost, sizes, found, n = {}, {}, {}, 0
+local conflicts, sizes, found, n = {}, {}, {}, 0
 for i = 1, #KEYS do
   local key, expected, meta = KEYS[i], take(), take()
   local value = ARGV[2] == '1' and take()
-  local standing = redis.pcall('HGET', key, 'e') or ''
-  if type(standing) == 'table' then
-    return redis.error_reply(standing.err .. ': ' .. key)
-  elseif standing ~= expected then
+  local current = redis.pcall('HGET', key, 'e') or ''
+  if type(current) == 'table' then
+    return redis.error_reply(current.err .. ': ' .. key)
+  elseif current ~= expected then
     n = n + 1
-    lost[n], sizes[n], found[n] = i, #standing, standing
+    conflicts[n], sizes[n], found[n] = i, #current, current
   elseif meta == '' then
     redis.call('DEL', key)
   else
@@ -75,12 +75,12 @@ for i = 1, #KEYS do
     end
   end
 end
-return {table.concat(lost, ' '), table.concat(sizes, ' '), table.concat(found)}
+return {table.concat(conflicts, ' '), table.concat(sizes, ' '), table.concat(found)}
 """
 
 _REPLACE = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2]) end"
 
-# Keys in a call of the script: few enough to hold the server up for about a millisecond.
+# Keys in a call of the script: few enough to occupy the server for about a millisecond.
 _KEYS_PER_CALL = 256
 _CALLS_PER_PIPELINE = 32
 _READS_PER_PIPELINE = 1000
@@ -94,27 +94,29 @@ _T = TypeVar("_T")
 class RedisStore:
     """A ``Store`` in Redis. Shared by threads; connects when first used. ``timeout``: seconds per answer.
 
-    A generation names the life of the server (its run id) it was begun in. Each new connection compares,
-    and replaces the generations of another life: a server that restarted from a snapshot, or a replica
-    that took over, may have lost acknowledged invalidations and brought old values back (I6). No reader
-    misses it, since its connection broke.
+    A generation starts with the run id of the server on which it began. Each new connection compares it, and replaces
+    the generations of another run: a server that restarted from a snapshot, or a replica that took over, may have lost
+    acknowledged invalidations and restored old values (I6). No reader misses the replacement, since its connection
+    broke.
     """
 
     def __init__(self, url: str, *, timeout: float = 5.0) -> None:
         self.address = _without_password(url)
+        # Any thread sets these two, without a lock: an outdated script costs another round trip, and an outdated run id
+        # a generation that the next connection replaces.
         self._script = ""
-        self._run = ""
+        self._run_id = ""
+        self._lock = threading.Lock()  # guards the two sets below; never held while the server is asked
         self._generation_keys: set[str] = set()  # compared on each new connection
-        self._settled: set[str] = set()  # compared at least once
-        self._settling = threading.Lock()
+        self._compared: set[str] = set()  # those compared at least once
         self._redis: Any = redis.Redis.from_url(  # its execute_command is untyped
             url,
             socket_timeout=timeout,
             socket_connect_timeout=timeout,
             decode_responses=False,
-            redis_connect_func=self._connected,
-            # I6: a lease sent twice could stand twice, with an invalidation forgotten in between, and let
-            # a fill sent twice through. So nothing is sent twice; callers try again with new nonces.
+            redis_connect_func=self._on_connect,
+            # I6: a lease that is sent twice could be written again after an invalidation was evicted, and then let a
+            # fill through that is sent twice. So nothing is sent twice; callers retry with new nonces.
             retry=Retry(NoBackoff(), retries=0),
         )
 
@@ -134,67 +136,68 @@ class RedisStore:
 
     def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[StoredEntry | None], str]:
         with self._errors():
-            self._know(generation_key)
+            self._check_once(generation_key)
             entries: list[StoredEntry | None] = []
             raw = None
             for part in _parts(keys, _READS_PER_PIPELINE) or [[]]:
                 pipeline = self._redis.pipeline(transaction=False)
                 for key in part:
                     pipeline.execute_command("HMGET", key, "e", "v")
-                # Last, so that entry and generation were both current when the entry was read (I6).
+                # Last, so that the generation was still current after the entries were read (I6).
                 pipeline.execute_command("GET", generation_key)
                 *found, raw = pipeline.execute()
                 entries += [None if meta is None else StoredEntry(meta, value) for meta, value in found]
-            return entries, self._begin(generation_key) if raw is None else raw.decode()
+            return entries, self._begin_generation(generation_key) if raw is None else raw.decode()
 
     def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
-        lost: dict[str, bytes | None] = {}
+        conflicts: dict[str, bytes | None] = {}
         with self._errors():
             calls = list(_calls(writes))
             for part in _parts(calls, _CALLS_PER_PIPELINE):
-                for (keys, _), (numbers, lengths, found) in zip(part, self._run_scripts(part), strict=True):
-                    at = 0
+                for (keys, _), (numbers, lengths, metas) in zip(part, self._run_scripts(part), strict=True):
+                    start = 0
                     for number, length in zip(numbers.split(), map(int, lengths.split()), strict=True):
-                        lost[keys[int(number) - 1]] = found[at : at + length] or None
-                        at += length
-        return lost
+                        conflicts[keys[int(number) - 1]] = metas[start : start + length] or None
+                        start += length
+        return conflicts
 
     def generation(self, generation_key: str) -> str:
         with self._errors():
-            self._know(generation_key)
+            self._check_once(generation_key)
             raw = self._redis.execute_command("GET", generation_key)
-            return self._begin(generation_key) if raw is None else str(raw.decode())
+            return self._begin_generation(generation_key) if raw is None else str(raw.decode())
 
     def renew(self, generation_key: str) -> str:
         with self._errors():
-            self._know(generation_key)
-            generation = self._fresh()
+            self._check_once(generation_key)
+            generation = self._new_generation()
             self._redis.execute_command("SET", generation_key, generation)
             return generation
 
-    def _begin(self, generation_key: str) -> str:
-        """Begin a generation where there is none; another process may be faster, then it is its one."""
+    def _begin_generation(self, generation_key: str) -> str:
+        """Begin a generation if there is none; return the one that another process began meanwhile."""
         pipeline = self._redis.pipeline(transaction=True)
-        pipeline.execute_command("SET", generation_key, self._fresh(), "NX")
+        pipeline.execute_command("SET", generation_key, self._new_generation(), "NX")
         pipeline.execute_command("GET", generation_key)
         return str(pipeline.execute()[1].decode())
 
-    def _fresh(self) -> str:
-        return f"{self._run}-{secrets.token_hex(8)}"
+    def _new_generation(self) -> str:
+        return f"{self._run_id}-{secrets.token_hex(8)}"
 
     def _run_scripts(self, calls: Sequence[_Call]) -> list[Any]:
-        """Run the script for each call, in one pipeline, loading it where the server does not have it."""
+        """Run the script for each call, in one pipeline, and load it where the server lacks it."""
         answers: list[Any] = [None] * len(calls)
-        left = list(range(len(calls)))
-        while left:
-            if not self._script:
-                self._script = str(self._redis.script_load(_COMPARE_AND_SET))
+        pending = list(range(len(calls)))
+        while pending:
+            script = self._script
+            if not script:
+                script = self._script = str(self._redis.script_load(_COMPARE_AND_SET))
             pipeline = self._redis.pipeline(transaction=False)
-            for number in left:
+            for number in pending:
                 keys, arguments = calls[number]
-                pipeline.execute_command("EVALSHA", self._script, len(keys), *keys, *arguments)
+                pipeline.execute_command("EVALSHA", script, len(keys), *keys, *arguments)
             missing = []
-            for number, answer in zip(left, pipeline.execute(raise_on_error=False), strict=True):
+            for number, answer in zip(pending, pipeline.execute(raise_on_error=False), strict=True):
                 if isinstance(answer, NoScriptError):
                     missing.append(number)
                 elif isinstance(answer, Exception):
@@ -203,35 +206,39 @@ class RedisStore:
                     answers[number] = answer
             if missing:
                 self._script = ""  # the server restarted, or its scripts were flushed
-            left = missing
+            pending = missing
         return answers
 
-    def _know(self, generation_key: str) -> None:
-        """Watch over a generation from its first use on."""
-        if generation_key in self._settled:
-            return
-        with self._settling:
+    def _check_once(self, generation_key: str) -> None:
+        """Check a generation on its first use, and from then on with each new connection."""
+        with self._lock:
+            if generation_key in self._compared:
+                return
             self._generation_keys.add(generation_key)
-            self._settle(self._redis.execute_command, [generation_key])
-            self._settled.add(generation_key)
+        # Several threads may do so at once; each goes on only after a check of its own.
+        self._replace_generations_of_other_runs(self._redis.execute_command, [generation_key])
+        with self._lock:
+            self._compared.add(generation_key)
 
-    def _connected(self, connection: Any) -> None:
-        """Set up a new connection before anything is asked over it."""
+    def _on_connect(self, connection: Any) -> None:
+        """Set up a new connection before its first command."""
         connection.on_connect()
 
         def ask(*command: Any) -> Any:
             connection.send_command(*command, check_health=False)
             return connection.read_response()
 
-        self._settle(ask, sorted(self._generation_keys))
+        with self._lock:
+            generation_keys = sorted(self._generation_keys)
+        self._replace_generations_of_other_runs(ask, generation_keys)
 
-    def _settle(self, ask: _Ask, generation_keys: Iterable[str]) -> None:
-        """Replace the generations begun in another life of the server. Of many who try, one does."""
-        self._run = _run_id(ask("INFO", "server"))
+    def _replace_generations_of_other_runs(self, ask: _Ask, generation_keys: Iterable[str]) -> None:
+        """Replace the generations that began in another run of the server. If several try, one succeeds."""
+        run_id = self._run_id = _parse_run_id(ask("INFO", "server"))
         for key in generation_keys:
-            standing = ask("GET", key)
-            if standing is not None and not standing.startswith(f"{self._run}-".encode()):
-                ask("EVAL", _REPLACE, 1, key, standing, self._fresh())  # I6, I9
+            current = ask("GET", key)
+            if current is not None and not current.startswith(f"{run_id}-".encode()):
+                ask("EVAL", _REPLACE, 1, key, current, self._new_generation())  # I6, I9
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -244,7 +251,7 @@ class RedisStore:
 
 
 def _calls(writes: Sequence[ConditionalWrite]) -> Iterator[_Call]:
-    """Return keys and arguments of the script's calls that make the writes."""
+    """Yield the keys and arguments of the script's calls that make the writes."""
     for (ttl, valued), group in groupby(sorted(writes, key=_kind), key=_kind):
         head = (_milliseconds(ttl), b"1" if valued else b"0")
         keys: list[str] = []
@@ -281,8 +288,8 @@ def _parts(items: Sequence[_T], size: int) -> list[Sequence[_T]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
 
 
-def _run_id(info: Any) -> str:
-    """Return the id of this life of the server from ``INFO server``, text or already parsed."""
+def _parse_run_id(info: Any) -> str:
+    """Return the server's run id from the answer to ``INFO server``, text or already parsed."""
     if isinstance(info, dict):
         return str(info.get("run_id", ""))
     for line in info.split(b"\r\n"):

@@ -1,7 +1,6 @@
-"""What the cache asks of a store: four calls, which Redis and a dictionary implement.
+"""The interface of a store: four calls, which Redis and a dictionary implement.
 
-Bytes in, bytes out: a store knows no tokens and no rules. Whoever adds one runs
-``tests/cache/test_interleavings.py`` against it.
+A store handles bytes; it knows no tokens and no rules. Run ``tests/cache/test_interleavings.py`` against a new one.
 """
 
 from __future__ import annotations
@@ -10,17 +9,17 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 KEEP = -1.0
-"""As a time to live: the one the key has."""
+"""A time to live that leaves the key's own unchanged."""
 
 FOREVER = 0.0
-"""As a time to live: none."""
+"""No time to live."""
 
 READ = b"?"
-"""As an expected meta: one that never stands anywhere, so that the write is a read of the meta."""
+"""An expected meta that no key ever has, so that the write only reads the meta."""
 
 
 class StoredEntry(NamedTuple):
-    """An entry as a store holds it: the entry's JSON, and the value's bytes, None where it has none."""
+    """An entry in a store: the entry's JSON, and the value's bytes, None if it has no value."""
 
     meta: bytes
     value: bytes | None
@@ -29,8 +28,8 @@ class StoredEntry(NamedTuple):
 class ConditionalWrite(NamedTuple):
     """One compare-and-set.
 
-    ``expected``: the meta that has to stand there, None for nothing. ``meta``: what takes its place, None
-    to delete. ``value`` None leaves no value. ``ttl``: seconds, or ``KEEP``, or ``FOREVER``.
+    ``expected``: the meta that the key must have, None for no entry. ``meta``: the new one, None to delete. ``value``
+    None leaves no value. ``ttl``: seconds, or ``KEEP``, or ``FOREVER``.
     """
 
     key: str
@@ -43,33 +42,32 @@ class ConditionalWrite(NamedTuple):
 class Store(Protocol):
     """A key-value store with an atomic compare-and-set per key.
 
-    It may lose any entry at any time. It must never bring back one that was replaced or lost: a store
-    that can (from a snapshot, in a failover) has to replace every generation when it does (I6).
-    Calls raise ``relay.errors.Unavailable`` when the store cannot be reached; whether a write was made
-    is then not known, and making it again does no harm.
+    It may lose any entry at any time, but must never restore one that was replaced or lost: a store that can (from a
+    snapshot, in a failover) has to replace every generation when it does (I6). Calls raise ``relay.errors.Unavailable``
+    if the store cannot be reached; a write may have been made then, and repeating it does no harm.
     """
 
     def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[StoredEntry | None], str]:
-        """Return the entries, and the generation as it was read *after* the last of them."""
+        """Return the entries, and the generation, read *after* the last entry."""
 
     def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
-        """Make each write whose key stands as expected; the keys are distinct.
+        """Make each write whose key has the expected meta. The keys are distinct.
 
-        Return the others by key, each with the meta that stands there instead (None: nothing).
+        Return the conflicts: the other keys, each with its current meta (None for no entry).
         """
 
     def generation(self, generation_key: str) -> str:
-        """Return the generation; where there is none, begin one with a fresh random id."""
+        """Return the generation; if there is none, begin one with a new random id."""
 
     def renew(self, generation_key: str) -> str:
-        """Begin a new generation and return it. Everything cached until now is not served any more."""
+        """Begin a new generation and return it. No value of an earlier one is served from then on."""
 
 
 def entry_key(namespace: str, key: str) -> str:
-    """Return the store's key of a cache key."""
+    """Return the key of a cache entry in the store."""
     return f"{namespace}:{key}"
 
 
 def generation_key(namespace: str) -> str:
-    """Return the store's key of the generation. Without a colon in front: no cache key can name it."""
+    """Return the key of the generation in the store. It has no colon, so no cache key can name it."""
     return f"{namespace}{{generation}}"

@@ -1,8 +1,7 @@
-"""The application's half of the cache: read it, and fill it without ever storing what is stale.
+"""The cache as an application uses it: read values, and fill the cache without storing stale ones.
 
-Seed 004, "Cache Invalidation", what an application server does, with a lease around every load. Which entry
-follows from which is decided in ``relay.cache.entry``; here is when the store, the loader and the clock are
-asked. The order of those calls carries I6: change it only with ``tests/cache/test_interleavings.py``.
+``relay.cache.entry`` holds the rules; this module calls the store, the loader and the clock, with a lease around every
+load. I6 depends on the order of those calls: run ``tests/cache/test_interleavings.py`` after changing it.
 """
 
 from __future__ import annotations
@@ -22,19 +21,21 @@ from relay.errors import Unavailable
 _log = logging.getLogger(__name__)
 
 Load = Callable[[str, Tokens | None], LoadedValue]
-"""Loads one key. The second argument is what the read is to be compared with, None for nothing."""
+"""Loads one key. The second argument is what to compare the read with, None for nothing."""
 
 LoadMany = Callable[[Mapping[str, Tokens | None]], Mapping[str, LoadedValue]]
-"""Loads the keys of the mapping, each to be compared with its value; returns all of them."""
+"""Loads the keys of the mapping, whose values are what to compare each read with. Returns all keys."""
 
-_CLOCK_SLACK = 2  # lease times: clocks and settings of other processes may differ by one
-_FIRST_PAUSE = 0.005  # seconds before a key somebody else fills is looked at again; doubles
+_CLOCK_SLACK = 2  # lease times, since clocks and settings of other processes may differ by one
+_FIRST_PAUSE = 0.005  # seconds before a key that another reader fills is read again; doubles
 
 
 class Outcome(StrEnum):
-    """HIT: from the cache. FILLED: loaded and stored. DROPPED: loaded, and not stored because the cache was
-    invalidated meanwhile or the read was not fresher. MISS: loaded with no attempt to store it, since
-    another reader was about to, or the store could not be reached.
+    """How a value was found.
+
+    HIT: from the cache. FILLED: loaded and stored. DROPPED: loaded, but not stored, because the entry was invalidated
+    meanwhile or the read was not fresher. MISS: loaded without an attempt to store it, because another reader was
+    filling it or the store could not be reached.
     """
 
     HIT = "hit"
@@ -60,11 +61,11 @@ class _Lease:
 class TokenCache:
     """A cache that serves no value older than an applied invalidation (I6). Shared by threads.
 
-    ``tombstone_ttl``: seconds, as the invalidator's. ``value_ttl``: seconds a value is served, None without
-    end. ``lease_ttl``: seconds a load may take; when it takes longer another reader may load too, and only
-    one of the two is stored. ``lease_wait``: seconds to wait for a value somebody else is loading.
-    ``hits``, ``filled``, ``dropped``, ``misses`` count keys by outcome, ``unreachable`` calls to the store
-    that failed: the loader answers then, and nothing is stored.
+    ``tombstone_ttl``: seconds, the same as the invalidator's. ``value_ttl``: seconds for which a value is served, None
+    for no end. ``lease_ttl``: seconds a load may take; after that another reader may load too, and only one of the two
+    values is stored. ``lease_wait``: seconds to wait for a value that another reader is loading. ``hits``, ``filled``,
+    ``dropped`` and ``misses`` count keys by outcome, ``unreachable`` the failed calls to the store, after which the
+    value is loaded and not stored.
     """
 
     def __init__(
@@ -89,8 +90,8 @@ class TokenCache:
         self._clock = clock
         self._sleep = sleep
         self._nonce = nonce
-        self._counting = threading.Lock()
-        self._reached = True
+        self._lock = threading.Lock()  # guards everything below; never held during a call to the store or the loader
+        self._is_reachable = True
         self.hits = 0
         self.filled = 0
         self.dropped = 0
@@ -101,11 +102,11 @@ class TokenCache:
         return f"<TokenCache[{self.namespace}, hits={self.hits}, filled={self.filled}]>"
 
     def get_or_load(self, key: str, load: Load) -> Cached:
-        """Return the cached value, or load it and store it if that is safe. Raises what ``load`` raises."""
+        """Return the cached value, or load it, and store it if that is safe. Raises what ``load`` raises."""
         return self.get_many([key], lambda wanted: {key: load(key, wanted[key])})[key]
 
     def get_many(self, keys: Iterable[str], load_many: LoadMany) -> dict[str, Cached]:
-        """Return each key's value; those that lack one are loaded together. Raises what the loader raises."""
+        """Return each key's value; keys without one are loaded together. Raises what the loader raises."""
         pending = list(dict.fromkeys(keys))
         results: dict[str, Cached] = {}
         waited, pause = 0.0, _FIRST_PAUSE
@@ -121,16 +122,17 @@ class TokenCache:
         return results
 
     def _serve(self, keys: list[str], load_many: LoadMany, results: dict[str, Cached]) -> list[str]:
-        """Read the keys, fill those that lack a value, and return those that somebody else is filling."""
-        # The generation comes with the entries, before anything is loaded: a value loaded across a bump
-        # carries the old one and is never served (I6).
+        """Read the keys, fill those that lack a value, and return those that another reader is filling."""
+        # The generation comes with the entries, before anything is loaded: a value loaded across a bump has the old
+        # generation and is never served (I6).
         try:
             found, generation = self.store.read([self._name(k) for k in keys], generation_key(self.namespace))
         except Unavailable as error:
-            self._unreachable(error)
+            self._note_unreachable(error)
             self._load_only(keys, load_many, results)
             return []
-        self._reached = True
+        with self._lock:
+            self._is_reachable = True
         now = self._clock()
         busy: list[str] = []
         leases: dict[str, _Lease] = {}
@@ -139,7 +141,7 @@ class TokenCache:
             entry = decode(stored.meta) if stored else None
             if stored and entry and entry.serves(generation, now):
                 results[key] = Cached(stored.value, Outcome.HIT)
-            elif entry and entry.leased(generation, now, _CLOCK_SLACK * self.lease_ttl):
+            elif entry and entry.is_being_filled(generation, now, _CLOCK_SLACK * self.lease_ttl):
                 busy.append(key)
             else:
                 lease = leased(entry, generation, now + self.lease_ttl)
@@ -147,9 +149,9 @@ class TokenCache:
                 leases[key] = _Lease(lease, meta)
                 expected = stored.meta if stored else None
                 writes.append(ConditionalWrite(self._name(key), expected, meta, None, self._lease_ttl(entry, lease)))
-        lost = self._write(writes)
-        busy += [key for key in leases if self._name(key) in lost]
-        self._fill({k: v for k, v in leases.items() if self._name(k) not in lost}, load_many, results)
+        conflicts = self._write(writes)
+        busy += [key for key in leases if self._name(key) in conflicts]
+        self._fill({k: v for k, v in leases.items() if self._name(k) not in conflicts}, load_many, results)
         return busy
 
     def _load_only(self, keys: list[str], load_many: LoadMany, results: dict[str, Cached]) -> None:
@@ -158,11 +160,11 @@ class TokenCache:
             results.update((key, Cached(loaded[key].value, Outcome.MISS)) for key in keys)
 
     def _fill(self, leases: dict[str, _Lease], load_many: LoadMany, results: dict[str, Cached]) -> None:
-        """Load what the leases are held for, and store it where the lease still stands."""
+        """Load the leased keys, and store each value whose lease has not been replaced."""
         if not leases:
             return
         try:
-            # I6: after the lease was written. What is invalidated from here on takes the lease away.
+            # I6: after the lease was written. An invalidation from here on replaces the lease.
             loaded = load_many({key: lease.entry.tokens or None for key, lease in leases.items()})
             values = {key: loaded[key] for key in leases}
         except Exception:
@@ -179,19 +181,19 @@ class TokenCache:
                 meta = encode(entry, self._nonce())
                 ttl = self._value_ttl(entry)
                 fills[key] = ConditionalWrite(self._name(key), lease.meta, meta, values[key].value, ttl)
-        lost = self._write([*fills.values(), *releases])
+        conflicts = self._write([*fills.values(), *releases])
         for key in leases:
-            stored = key in fills and self._name(key) not in lost
+            stored = key in fills and self._name(key) not in conflicts
             results[key] = Cached(values[key].value, Outcome.FILLED if stored else Outcome.DROPPED)
 
     def _write(self, writes: list[ConditionalWrite]) -> set[str]:
-        """Write, and return the names not written. A cache that fails must not fail its application."""
+        """Write; return the names not written. An unreachable store must not fail the application."""
         if not writes:
             return set()
         try:
             return set(self.store.compare_and_set(writes))
         except Unavailable as error:
-            self._unreachable(error)
+            self._note_unreachable(error)
             return {write.key for write in writes}
 
     def _release(self, key: str, lease: _Lease) -> ConditionalWrite:
@@ -200,14 +202,14 @@ class TokenCache:
         return ConditionalWrite(self._name(key), lease.meta, meta, None, KEEP)
 
     def _lease_ttl(self, entry: Entry | None, lease: Entry) -> float:
-        # A lease over a tombstone stands for it too, and lasts as long as that: no shorter, or a late read
-        # could be stored; no longer, or a key whose reads are never fresher would never be cached again.
+        # A lease over a tombstone replaces it and has to last as long: if shorter, a late read could be stored; if
+        # longer, a key whose reads are never fresher would never be cached again.
         if not lease.tokens:
             return self.lease_ttl
         return self.tombstone_ttl if entry and entry.state is State.VALUE else KEEP
 
     def _value_ttl(self, entry: Entry) -> float:
-        # The tokens of a value that is served no more still keep older reads from other copies out.
+        # The tokens of an expired value still keep older reads of other copies out.
         if self.value_ttl is None:
             return FOREVER
         return max(self.value_ttl, self.tombstone_ttl) if entry.tokens else self.value_ttl
@@ -215,15 +217,15 @@ class TokenCache:
     def _name(self, key: str) -> str:
         return entry_key(self.namespace, key)
 
-    def _unreachable(self, error: Unavailable) -> None:
-        with self._counting:
+    def _note_unreachable(self, error: Unavailable) -> None:
+        with self._lock:
             self.unreachable += 1
-            first, self._reached = self._reached, False
-        if first:  # one line for an outage, however many readers meet it
-            _log.warning("cache namespace %s is loaded from its source only: %s", self.namespace, error)
+            is_first, self._is_reachable = self._is_reachable, False
+        if is_first:  # one line for each outage, however many readers it affects
+            _log.warning("cache namespace %s is bypassed, values come from the source: %s", self.namespace, error)
 
     def _count(self, results: Mapping[str, Cached]) -> None:
-        with self._counting:
+        with self._lock:
             for cached in results.values():
                 match cached.outcome:
                     case Outcome.HIT:

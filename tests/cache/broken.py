@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from relay.cache.entry import UNPLACED, Entry, LoadedValue, State, decode, encode, judge
+from relay.cache.entry import UNPLACED, Entry, LoadedValue, State, decode, encode, order_of
 from relay.cache.store import KEEP, READ, ConditionalWrite, Store, StoredEntry, generation_key
 from relay.token import EventToken, Order
 
@@ -99,5 +99,5 @@ def forgets_components(_: Entry | None, token: EventToken | None, generation: st
 
 
 def takes_unknown_for_older(entry: Entry | None, token: EventToken | None) -> Order:
-    order = judge(entry, token)
+    order = order_of(entry, token)
     return Order.OLDER if order is Order.UNKNOWN else order

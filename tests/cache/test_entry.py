@@ -19,8 +19,8 @@ from relay.cache.entry import (
     fold,
     invalidated,
     is_fresher,
-    judge,
     leased,
+    order_of,
     released,
 )
 from relay.token import EventToken, Order, OriginToken
@@ -80,7 +80,7 @@ def test_only_what_is_known_to_be_included_is_discarded(
 ) -> None:
     """I5: equal and older are discarded, newer and unknown invalidate, whatever the entry is."""
     entry = Entry(state, G, by_shard(held))
-    assert judge(entry, token) is order
+    assert order_of(entry, token) is order
     written = invalidated(entry, token, G)
     if order in (Order.EQUAL, Order.OLDER):
         assert written is None
@@ -102,7 +102,7 @@ def test_a_missing_component_is_unknown_and_the_others_stay() -> None:
     """I6: else a fill could pass below an invalidation of another shard."""
     entry = value(mysql(57, LEFT), mysql(12, RIGHT))
     written = invalidated(entry, mysql(3, "shop/commerce/c0-"), G)
-    assert judge(entry, mysql(3, "shop/commerce/c0-")) is Order.UNKNOWN
+    assert order_of(entry, mysql(3, "shop/commerce/c0-")) is Order.UNKNOWN
     assert written == tombstone(by_shard(mysql(57, LEFT), mysql(12, RIGHT), mysql(3, "shop/commerce/c0-")))
 
 
@@ -289,10 +289,10 @@ def test_a_value_is_served_in_its_generation_and_time_only() -> None:
 
 def test_a_lease_counts_while_its_fill_could_be_served() -> None:
     lease = leased(None, G, 50.0)
-    assert lease.leased(G, 49.0, 10.0)
-    assert not lease.leased(G, 50.0, 10.0)
-    assert not lease.leased("newer", 49.0, 10.0)
-    assert not lease.leased(G, 39.0, 10.0)  # given by a clock that is ahead
+    assert lease.is_being_filled(G, 49.0, 10.0)
+    assert not lease.is_being_filled(G, 50.0, 10.0)
+    assert not lease.is_being_filled("newer", 49.0, 10.0)
+    assert not lease.is_being_filled(G, 39.0, 10.0)  # given by a clock that is ahead
 
 
 # -- the JSON -----------------------------------------------------------------------------------------------
