@@ -1,7 +1,7 @@
-"""The pinned artifacts that the embedded services and Spark need, each set fetched once into a cache.
+"""The pinned artifacts of the embedded services and Spark, fetched once into a cache.
 
-May be changed here: the coordinates in ``SETS``. A set's ``version`` names its folder in the cache, so change it
-with any change of coordinates: a folder, once complete, is never written again.
+A set's ``version`` names its folder in the cache, which is never written again once it is complete: change the version
+with any change of the coordinates in ``SETS``.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SETTINGS = """\
 
 @dataclass(frozen=True)
 class Artifact:
-    """One Maven artifact. ``packaging`` and ``classifier`` are for those that are no plain jar."""
+    """One Maven artifact. ``packaging``, ``classifier``: for those that are not plain jars."""
 
     group: str
     name: str
@@ -60,10 +60,10 @@ class Artifact:
 
 @dataclass(frozen=True)
 class JarSet:
-    """Artifacts that are fetched together, with what they depend on unless ``transitive`` is off.
+    """Artifacts that are fetched together, with their dependencies if ``transitive``.
 
-    ``excluded``: groups left out because whoever uses the set brings them. ``unpack``: turns the folder of
-    fetched files into what is wanted, before the set counts as complete.
+    ``excluded``: groups left out because whoever uses the set provides them. ``unpack``: prepares the folder of fetched
+    files before the set counts as complete.
     """
 
     name: str
@@ -78,7 +78,7 @@ class JarSet:
         return cache_folder() / "jars" / f"{self.name}-{self.version}"
 
     def ivy_module(self) -> str:
-        """Return the Ivy file that asks for this set."""
+        """Return the Ivy file that requests this set."""
         lines = [
             '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">',
             '<info organisation="relay" module="services"/>',
@@ -104,14 +104,14 @@ class JarSet:
 def _unpack_tarballs(folder: Path) -> None:
     for tarball in folder.glob("*.tar.gz"):
         with tarfile.open(tarball) as archive:
-            # Python 3.11.2, Debian's, does not know of filters yet.
+            # Debian's Python 3.11.2 does not have filters yet.
             archive.extraction_filter = getattr(tarfile, "data_filter", None)
             archive.extractall(folder)
         tarball.unlink()
 
 
 def _unpack_redis(folder: Path) -> None:
-    """Keep the server for this machine and drop the jar with those for all others."""
+    """Keep the server for this machine, and remove the jar with those for all others."""
     machine = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     suffix = f"-{platform.system().lower()}-{machine}"
     for jar in folder.glob("*.jar"):
@@ -123,13 +123,16 @@ def _unpack_redis(folder: Path) -> None:
                     server.chmod(0o755)
         jar.unlink()
     if not (folder / "redis-server").exists():
-        raise Unavailable(f"no Redis to be had for {platform.system()} {platform.machine()}: install redis-server")
+        raise Unavailable(f"no Redis is available for {platform.system()} {platform.machine()}: install redis-server")
 
 
 def _unpack_mariadb(folder: Path) -> None:
-    """Keep the server, the SQL that fills its first data folder and what it reads; drop clients and other languages."""
+    """Keep the server, the SQL for its first data folder, and the files it reads; drop clients and other languages."""
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        raise Unavailable(f"no MariaDB to be had for {platform.system()} {platform.machine()}: use Docker")
+        raise Unavailable(
+            f"no MariaDB is available for {platform.system()} {platform.machine()}, only for Linux x86_64: run it in"
+            " Docker"
+        )
     for jar in folder.glob("*.jar"):
         with zipfile.ZipFile(jar) as archive:
             for name in archive.namelist():
@@ -187,7 +190,7 @@ SETS = {
                 Artifact("org.apache.spark", "spark-avro_2.13", "4.0.0"),
                 Artifact("io.delta", "delta-spark_2.13", "4.0.0"),
             ),
-            # Spark itself brings these, and two versions of one class are worse than none.
+            # Spark has these itself, and two versions of a class must not meet.
             excluded=(
                 "com.google.code.findbugs",
                 "org.antlr",
@@ -210,30 +213,30 @@ def cache_folder() -> Path:
 
 
 def jars(name: str) -> list[Path]:
-    """Return the files of a set, fetching them if they are not in the cache yet.
+    """Return the files of a set, after fetching them if they are not in the cache.
 
-    Raises ``Unavailable`` when Java or pyspark is missing or the artifacts cannot be fetched.
+    Raises ``Unavailable`` if Java or pyspark is missing, or if the artifacts cannot be fetched.
     """
     wanted = SETS[name]
     if not wanted.folder.is_dir():
         with _locked(wanted):
-            # Whoever held the lock before may just have fetched it.
+            # The process that held the lock before may have fetched it.
             if not wanted.folder.is_dir():
                 _fetch(wanted)
     return sorted(path for path in wanted.folder.iterdir() if path.is_file())
 
 
 def fetch_all(names: Sequence[str]) -> dict[str, Path]:
-    """Fetch those of the sets that are missing, all at once, and return their folders by name."""
+    """Fetch the missing sets in parallel, and return all folders by name."""
     with ThreadPoolExecutor(len(names)) as pool:
-        # Most of the time goes into waiting for one small answer after the other.
+        # Most of the time is spent waiting for one small answer after another.
         list(pool.map(jars, names))
     return {name: SETS[name].folder for name in names}
 
 
 @contextmanager
 def _locked(wanted: JarSet) -> Iterator[None]:
-    """Hold the set's lock file. The kernel drops the lock when its holder dies, however it dies."""
+    """Hold the set's lock file, so one process fetches it. The kernel releases the lock however its holder dies."""
     path = wanted.folder.with_name(wanted.folder.name + ".lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
@@ -245,32 +248,32 @@ def _fetch(wanted: JarSet) -> None:
     ivy = _ivy_jar()
     java = find_java()
     part = wanted.folder.with_name(wanted.folder.name + ".part")
-    _say(f"fetching {wanted.name} {wanted.version} from Maven Central into {wanted.folder}")
+    _print(f"fetching {wanted.name} {wanted.version} from Maven Central into {wanted.folder}")
     started = time.monotonic()
     for attempt in range(1, _ATTEMPTS + 1):
-        # What a failed attempt has is kept for the next one; what a killed process left, and what may be
-        # the cause of the failures, is not.
+        # The next attempt uses the files of a failed one, but not those of a killed process; and the last attempt
+        # starts empty, because these files may be the cause of the failures.
         if attempt in (1, _ATTEMPTS):
             shutil.rmtree(part, ignore_errors=True)
-        problem = _attempt(wanted, part, java, ivy)
+        problem = _fetch_once(wanted, part, java, ivy)
         if problem is None:
             break
         if attempt == _ATTEMPTS:
-            raise Unavailable(f"cannot fetch {wanted.name} ({_listed(wanted)}) from Maven Central: {problem}")
-        _say(f"fetching {wanted.name} failed ({problem.splitlines()[-1]}), trying again")
+            raise Unavailable(f"cannot fetch {wanted.name} ({_coordinates(wanted)}) from Maven Central: {problem}")
+        _print(f"fetching {wanted.name} failed ({problem.splitlines()[-1]}): retrying")
         time.sleep(_RETRY_SECONDS * attempt)
     files = part / "files"
     if wanted.unpack is not None:
         wanted.unpack(files)
-    _to_disk(files)
+    _sync(files)
     files.rename(wanted.folder)
     shutil.rmtree(part)
     size = sum(path.stat().st_size for path in wanted.folder.rglob("*") if path.is_file())
-    _say(f"fetched {wanted.name}: {size / 1e6:.0f} MB in {time.monotonic() - started:.0f} s")
+    _print(f"fetched {wanted.name}: {size / 1e6:.0f} MB in {time.monotonic() - started:.0f} s")
 
 
-def _attempt(wanted: JarSet, part: Path, java: Path, ivy: Path) -> str | None:
-    """Let Ivy resolve the set into ``part/files``. Return what went wrong, None if nothing did."""
+def _fetch_once(wanted: JarSet, part: Path, java: Path, ivy: Path) -> str | None:
+    """Let Ivy download the set into ``part/files``. Return what went wrong, None if nothing did."""
     files = part / "files"
     shutil.rmtree(files, ignore_errors=True)
     files.mkdir(parents=True)
@@ -285,7 +288,7 @@ def _attempt(wanted: JarSet, part: Path, java: Path, ivy: Path) -> str | None:
     try:
         process.process.wait(_ATTEMPT_SECONDS)
     except subprocess.TimeoutExpired:
-        return f"no end after {_ATTEMPT_SECONDS:.0f} s"
+        return f"not finished after {_ATTEMPT_SECONDS:.0f} s"
     finally:
         process.stop()
     if process.returncode != 0:
@@ -296,7 +299,7 @@ def _attempt(wanted: JarSet, part: Path, java: Path, ivy: Path) -> str | None:
 
 
 def _ivy_jar() -> Path:
-    """Return the Ivy that pyspark ships. Looks for pyspark without importing it, which takes a second."""
+    """Return the Ivy in pyspark's jars. Does not import pyspark, which takes a second."""
     spec = importlib.util.find_spec("pyspark")
     found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
     if not found:
@@ -304,8 +307,8 @@ def _ivy_jar() -> Path:
     return found[-1]
 
 
-def _to_disk(folder: Path) -> None:
-    """Make the files durable before the rename that declares them complete can be."""
+def _sync(folder: Path) -> None:
+    """Make the files durable before the rename that declares them complete."""
     for path in folder.rglob("*"):
         if path.is_file():
             descriptor = os.open(path, os.O_RDONLY)
@@ -315,9 +318,9 @@ def _to_disk(folder: Path) -> None:
                 os.close(descriptor)
 
 
-def _listed(wanted: JarSet) -> str:
+def _coordinates(wanted: JarSet) -> str:
     return ", ".join(map(str, wanted.artifacts))
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(f"relay: {text}", file=sys.stderr, flush=True)

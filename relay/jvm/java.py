@@ -1,7 +1,4 @@
-"""Finding a Java that runs the embedded services and Spark.
-
-May be changed here: the oldest release that will do.
-"""
+"""Finds a Java that can run the embedded services and Spark."""
 
 from __future__ import annotations
 
@@ -15,11 +12,13 @@ from pathlib import Path
 from relay.errors import Unavailable
 
 OLDEST = 17
-_HINT = f"Java {OLDEST}+ is needed: install e.g. openjdk-{OLDEST}-jre-headless, or set JAVA_HOME"
+"""The oldest release that works."""
+
+_HINT = f"Java {OLDEST} or newer is needed: install it, such as openjdk-{OLDEST}-jre-headless, or set JAVA_HOME"
 
 
 def find_java() -> Path:
-    """Return the ``java`` of ``$JAVA_HOME``, else of the PATH. Raises ``Unavailable`` if none is recent enough."""
+    """Return the ``java`` of ``$JAVA_HOME``, else of the PATH. Raises ``Unavailable`` if neither is recent enough."""
     home = os.environ.get("JAVA_HOME")
     on_path = shutil.which("java")
     candidates = [Path(home) / "bin" / "java"] if home else []
@@ -32,13 +31,13 @@ def find_java() -> Path:
         release = _release(candidate)
         if release is not None and release >= OLDEST:
             return candidate
-        seen.append(f"{candidate} is Java {release}" if release else f"{candidate} does not tell its version")
+        seen.append(f"{candidate} is Java {release}" if release else f"{candidate} does not print its version")
     raise Unavailable(f"{_HINT} ({'; '.join(seen)})" if seen else f"{_HINT} (no java on the PATH)")
 
 
 @lru_cache
 def _release(java: Path) -> int | None:
-    """Return the feature release, 8 for ``1.8.0_292``, None if it cannot be told."""
+    """Return the feature release, 8 for ``1.8.0_292``, None if it is unknown."""
     try:
         answer = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""A stand-in for the ``java`` program: it tells a version, and as Ivy it "downloads" what a shell snippet says."""
+"""A fake ``java``: it prints a version, and as Ivy it "downloads" what a shell snippet writes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DOWNLOAD = 'echo jar > "$files/DynamoDBLocal-2.6.1.jar"; echo so > "$files/libsq
 
 
 def write_java(home: Path, version_line: str, download: str = DOWNLOAD) -> Path:
-    """Put a ``bin/java`` into ``home`` and return it."""
+    """Write a ``bin/java`` into ``home`` and return it."""
     java = home / "bin" / "java"
     java.parent.mkdir(parents=True)
     java.write_text(_SCRIPT.format(version_line=version_line, download=download))
@@ -32,6 +32,6 @@ def write_java(home: Path, version_line: str, download: str = DOWNLOAD) -> Path:
 
 
 def runs(java: Path) -> int:
-    """Return how often it was run for something else than its version."""
+    """Return how often it was run for anything but its version."""
     log = java.with_name("runs")
     return len(log.read_text().splitlines()) if log.exists() else 0

@@ -1,4 +1,4 @@
-"""The artifact cache: fetched once, whole or not at all. Ivy itself is a stand-in, but for one test."""
+"""The artifact cache: sets are fetched once, completely or not at all. All tests but one use a fake Ivy."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TestFetching:
         assert "fetched dynamodb" in progress
         assert sorted(path.name for path in cache.iterdir()) == ["dynamodb-2.6.1", "dynamodb-2.6.1.lock"]
 
-    def test_what_is_cached_needs_neither_java_nor_pyspark(
+    def test_a_cached_set_needs_neither_java_nor_pyspark(
         self, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         use_java(tmp_path, monkeypatch)
@@ -59,15 +59,15 @@ class TestFetching:
         monkeypatch.delenv("JAVA_HOME")
         assert jars("dynamodb") == files
 
-    def test_a_network_failure_is_tried_again(
+    def test_a_fetch_is_retried_after_a_network_failure(
         self, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
     ) -> None:
         java = use_java(tmp_path, monkeypatch, f'{DOWNLOAD}; [ "$runs" -gt 2 ] || {{ echo connection reset; exit 1; }}')
         assert len(jars("dynamodb")) == 2
         assert runs(java) == 3
-        assert "fetching dynamodb failed (connection reset), trying again" in capfd.readouterr().err
+        assert "fetching dynamodb failed (connection reset): retrying" in capfd.readouterr().err
 
-    def test_when_it_keeps_failing_the_error_shows_what_ivy_said(
+    def test_after_the_last_retry_the_error_shows_the_output_of_ivy(
         self, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         java = use_java(tmp_path, monkeypatch, "echo no route to host; exit 1")
@@ -76,7 +76,7 @@ class TestFetching:
         assert runs(java) == 4
         assert not (cache / "dynamodb-2.6.1").exists()
 
-    def test_a_success_without_the_artifact_is_a_failure(
+    def test_a_fetch_without_the_artifact_is_a_failure(
         self, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         use_java(tmp_path, monkeypatch, "true")
@@ -93,13 +93,15 @@ class TestFetching:
 
 
 class TestManyProcesses:
-    def test_two_at_once_fetch_once(self, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_several_processes_fetch_a_set_once(
+        self, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         java = use_java(tmp_path, monkeypatch, f"sleep 0.5; {DOWNLOAD}")
         processes = [subprocess.Popen(FETCH, stderr=subprocess.DEVNULL) for _ in range(3)]
         assert [process.wait(60) for process in processes] == [0, 0, 0]
         assert runs(java) == 1
 
-    def test_a_killed_download_leaves_no_half_filled_set_and_no_ivy(
+    def test_a_killed_download_leaves_no_incomplete_set_and_no_ivy(
         self, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         started = tmp_path / "started"
@@ -117,14 +119,14 @@ class TestManyProcesses:
 
 
 class TestIvyModule:
-    def test_every_set_asks_for_exact_versions(self) -> None:
+    def test_every_set_requests_exact_versions(self) -> None:
         for each in SETS.values():
             root = ElementTree.fromstring(each.ivy_module())
             asked = [(d.get("org"), d.get("name"), d.get("rev")) for d in root.iter("dependency")]
             assert asked == [(a.group, a.name, a.version) for a in each.artifacts]
             assert not any(version.endswith(("+", "SNAPSHOT")) for _, _, version in asked if version)
 
-    def test_what_is_no_jar_is_asked_for_by_type_and_classifier(self) -> None:
+    def test_an_artifact_that_is_not_a_jar_is_requested_by_type_and_classifier(self) -> None:
         root = ElementTree.fromstring(SETS["registry"].ivy_module())
         (artifact,) = root.iter("artifact")
         assert artifact.get("ext") == "tar.gz"

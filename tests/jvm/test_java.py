@@ -1,4 +1,4 @@
-"""Which Java is taken, and what is said if there is none."""
+"""Which Java is used, and the error if there is none."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def no_java(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_without_java_the_message_says_what_to_install() -> None:
-    expected = r"Java 17\+ is needed: install e\.g\. openjdk-17-jre-headless.*no java on the PATH"
+    expected = r"Java 17 or newer is needed: install it, such as openjdk-17-jre-headless.*no java on the PATH"
     with pytest.raises(Unavailable, match=expected):
         find_java()
 
@@ -32,7 +32,7 @@ def test_without_java_a_server_does_not_start_and_leaves_no_folder(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("RELAY_CACHE", str(tmp_path / "cache"))
-    with pytest.raises(Unavailable, match=r"Java 17\+ is needed"):
+    with pytest.raises(Unavailable, match="Java 17 or newer is needed"):
         DynamoDBLocal().start()
     assert list(tmp_path.glob("relay-*")) == []
 
@@ -50,7 +50,7 @@ def test_a_java_that_is_too_old_is_named_with_its_release(
 
 
 @pytest.mark.parametrize("line", [NEW, 'openjdk version "17" 2021-09-14', 'java version "25-ea" 2025-09-16'])
-def test_a_java_that_is_new_enough_is_taken(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_that_is_new_enough_is_used(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java = write_java(tmp_path, line)
     monkeypatch.setenv("PATH", f"{java.parent}:/usr/bin:/bin")
     assert find_java() == java
@@ -65,7 +65,9 @@ def test_java_home_comes_before_the_path(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("home", ["old", "missing"])
-def test_a_java_home_of_no_use_is_passed_over(home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unusable_java_home_is_ignored(
+    home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_java(tmp_path / "old", OLD)
     path = write_java(tmp_path / "path", NEW)
     monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")
@@ -73,8 +75,8 @@ def test_a_java_home_of_no_use_is_passed_over(home: str, tmp_path: Path, monkeyp
     assert find_java() == path
 
 
-def test_a_java_that_does_not_tell_its_version_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_java_that_does_not_print_its_version_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     java = write_java(tmp_path, "hello")
     monkeypatch.setenv("PATH", f"{java.parent}:/usr/bin:/bin")
-    with pytest.raises(Unavailable, match="does not tell its version"):
+    with pytest.raises(Unavailable, match="does not print its version"):
         find_java()

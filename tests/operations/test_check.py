@@ -172,7 +172,7 @@ def test_a_consumer_needs_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     log = {"path": f"file://{tmp_path}/log"}
     found = {finding.check: finding for finding in check.run(Config.model_validate(quick | {"log": log}))}
     assert (found["java"].ok, found["java"].exit_code) == (False, 3)
-    assert "Java 17+ is needed" in found["java"].detail
+    assert "Java 17 or newer is needed" in found["java"].detail
     assert "java" not in {finding.check for finding in check.run(Config.model_validate(quick))}
 
 
