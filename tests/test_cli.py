@@ -322,9 +322,7 @@ def test_a_service_of_another_name_exits_2(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("RELAY_STATE", str(tmp_path))
     result = relay("services", "up", "oracle")
     assert result.exit_code == 2
-    assert errors(result) == [
-        "no service is called 'oracle': there are kafka, dynamodb, redis, registry, mariadb, vitess"
-    ]
+    assert errors(result) == ["unknown service 'oracle': use one of kafka, dynamodb, redis, registry, mariadb, vitess"]
 
 
 @pytest.mark.parametrize("command", [("status",), ("gaps", "list"), ("reset",)])

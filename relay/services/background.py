@@ -1,6 +1,6 @@
-"""The embedded services as background servers that outlive the command that started them.
+"""The embedded services in the background, where they outlive the command that started them.
 
-``up``, ``down`` and ``status`` share one state file. May be changed here: which services there are.
+``up``, ``down`` and ``status`` share a state file, ``services.json`` in ``$RELAY_STATE``.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ KINDS: dict[str, type[EmbeddedServer]] = {
     each.name: each for each in (KafkaBroker, DynamoDBLocal, RedisServer, SchemaRegistry, MariaDB, Vitess)
 }
 DEFAULT = ("kafka", "dynamodb", "redis")
-"""What is started when no names are given. The registry is optional in a config and big."""
+"""The services that ``up`` starts by default. The registry is large and optional in a config."""
 
 _STOP_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
 class Service:
-    """One recorded server. ``address`` is what goes into a config; ``started`` tells its pid from a reused one.
+    """A recorded service. ``address``: for a config. ``pid``, ``started``: its process; a reused pid has another start.
 
-    ``also``: pid and start of each further process that it consists of.
+    ``also``: pid and start of its further processes.
     """
 
     name: str
@@ -56,15 +56,16 @@ class Service:
 
     @property
     def processes(self) -> list[tuple[int, str]]:
-        """Those of its processes that run, by pid and start."""
+        """Pid and start of those of its processes that are running."""
         return [(pid, started) for pid, started in ((self.pid, self.started), *self.also) if started_at(pid) == started]
 
     @property
     def running(self) -> bool:
+        """Whether all its processes are running."""
         return len(self.processes) == 1 + len(self.also)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for ``--json``."""
+        """Return the fields that ``--json`` prints."""
         return {
             "name": self.name,
             "running": self.running,
@@ -75,42 +76,43 @@ class Service:
 
 
 def up(names: Sequence[str] | None = None, detach: bool = True) -> list[Service]:
-    """Start the named services that do not run yet, and return all the named ones.
+    """Start those of the named services that are not running, and return all of them.
 
-    Without ``detach`` those started here end with this process. One that fails does not take the others with
-    it; its ``Unavailable`` is raised once they are up. Unknown names: ``ConfigError``.
+    Without ``detach`` they end with this process. If one fails, the others are started all the same, and then its
+    ``Unavailable`` is raised. Raises ``ConfigError`` for an unknown name.
     """
     wanted = list(dict.fromkeys(names or DEFAULT))
     for name in wanted:
         if name not in KINDS:
-            raise ConfigError(f"no service is called {name!r}: there are {', '.join(KINDS)}")
+            raise ConfigError(f"unknown service {name!r}: use one of {', '.join(KINDS)}")
     with _state() as state, ThreadPoolExecutor(len(wanted)) as pool:
-        futures = [pool.submit(_ensure, name, detach, state) for name in wanted]
+        futures = [pool.submit(_start, name, detach, state) for name in wanted]
         return [future.result() for future in futures]
 
 
 def down() -> list[Service]:
-    """End all recorded services, wait until they are gone, and return those that ran."""
+    """Stop all recorded services, and return those that were running."""
     with _state() as state:
         services = state.services()
         with ThreadPoolExecutor(len(KINDS)) as pool:
-            ran = list(pool.map(_end, services))
+            ran = list(pool.map(_stop, services))
         for service in services:
             state.forget(service)
     return [service for service, did_run in zip(services, ran, strict=True) if did_run]
 
 
 def status() -> list[Service]:
-    """Return the recorded services, those that have died meanwhile included."""
+    """Return the recorded services, including those that have died since."""
     path = _folder() / "services.json"
     return _State(path).services() if path.exists() else []
 
 
 class _State:
-    """The state file. Written whole after every change, so that a killed ``up`` leaves nothing unrecorded."""
+    """The state file. Rewritten after every change, so a killed ``up`` leaves no service unrecorded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        # Held by one of the threads of `up` while it reads and rewrites the file.
         self._lock = threading.Lock()
 
     def services(self) -> list[Service]:
@@ -120,7 +122,7 @@ class _State:
         except FileNotFoundError:
             return []
         except (ValueError, TypeError, AttributeError) as error:
-            raise RelayError(f"{self.path} is not readable as a list of services, remove it: {error}") from error
+            raise RelayError(f"cannot read the list of services in {self.path}: remove the file ({error})") from error
 
     def find(self, name: str) -> Service | None:
         return next((each for each in self.services() if each.name == name), None)
@@ -145,7 +147,7 @@ def _folder() -> Path:
 
 @contextlib.contextmanager
 def _state() -> Iterator[_State]:
-    """Give the state to one process at a time."""
+    """Return the state, for one process at a time."""
     folder = _folder()
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "services.lock").open("w") as lock:
@@ -153,41 +155,43 @@ def _state() -> Iterator[_State]:
         yield _State(folder / "services.json")
 
 
-def _ensure(name: str, detach: bool, state: _State) -> Service:
+def _start(name: str, detach: bool, state: _State) -> Service:
+    """Return the service, after starting it if it is not running."""
     found = state.find(name)
     if found is not None:
         if found.running and accepts(found.port):
             return found
-        _end(found)
-    # What it had: the other services may have forgotten theirs, so a fresh start is one for all.
+        _stop(found)
+    # Remove its data: services in memory have lost theirs, and data of only some of them would not fit together.
     folder = _folder() / "services" / name
     remove_server_folder(folder)
     server = KINDS[name](folder, detached=detach)
     server.start()
     processes = [(each.pid, started_at(each.pid) or "") for each in server.processes]
     if not all(started for _, started in processes):
-        raise RelayError(f"{name} ended right after its start:\n{server.process.log_tail()}")
+        raise RelayError(f"{name} ended right after it started:\n{server.process.log_tail()}")
     (pid, started), *also = processes
     service = Service(name, server.address, server.port, pid, started, str(server.log), also)
     state.record(service)
     return service
 
 
-def _end(service: Service) -> bool:
-    """End one service and remove its data. Return whether it ran."""
+def _stop(service: Service) -> bool:
+    """Stop a service and remove its data. Return whether it was running."""
     ran = service.processes
     for pid, started in ran:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGTERM)
-            if not _wait(pid, started, _STOP_SECONDS):
+            if not _wait_for_end(pid, started, _STOP_SECONDS):
                 os.killpg(pid, signal.SIGKILL)
-        if not _wait(pid, started, _STOP_SECONDS):
-            raise RelayError(f"{service.name}, process {pid}, does not end")
+        if not _wait_for_end(pid, started, _STOP_SECONDS):
+            raise RelayError(f"process {pid} of {service.name} did not end after SIGKILL: see {service.log}")
     remove_server_folder(Path(service.log).parent)
     return bool(ran)
 
 
-def _wait(pid: int, started: str, seconds: float) -> bool:
+def _wait_for_end(pid: int, started: str, seconds: float) -> bool:
+    """Return whether the process ended within so many seconds."""
     deadline = time.monotonic() + seconds
     while started_at(pid) == started:
         if time.monotonic() > deadline:
@@ -197,11 +201,11 @@ def _wait(pid: int, started: str, seconds: float) -> bool:
 
 
 def started_at(pid: int) -> str | None:
-    """Return when a process started, in a form only good for comparing, or None if it has ended."""
+    """Return when a process started, in a form that can only be compared, or None if it has ended."""
     stat = Path(f"/proc/{pid}/stat")
     if stat.parent.parent.joinpath("self").exists():
         try:
-            # After the name, which may hold anything: state is the 3rd field of all, start time the 22nd.
+            # Read after the name, which may hold anything: the state is field 3, the start time field 22.
             fields = stat.read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             return None

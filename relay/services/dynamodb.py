@@ -1,7 +1,4 @@
-"""An embedded DynamoDB Local, in memory.
-
-May be changed here: its heap. Its streams have one open shard that never splits, expires or trims.
-"""
+"""An embedded DynamoDB Local, in memory. Its streams have one open shard that never splits, expires or trims."""
 
 from __future__ import annotations
 
@@ -16,10 +13,9 @@ from relay.services.server import EmbeddedServer, java_command
 
 
 class DynamoDBLocal(EmbeddedServer):
-    """DynamoDB with Streams; forgets all when it ends.
+    """DynamoDB with Streams. Its data is lost when it ends.
 
-    Any credentials and region will do, and see the same tables. It listens on all interfaces: it has no option
-    against that.
+    Any credentials and region work, and see the same tables. It listens on all interfaces, which no option changes.
     """
 
     name: ClassVar[str] = "dynamodb"
@@ -49,12 +45,12 @@ class DynamoDBLocal(EmbeddedServer):
 
 
 def serves(url: str) -> bool:
-    """Tell whether a DynamoDB Local answers at this address."""
+    """Return whether a DynamoDB Local answers at this address."""
     try:
         with urllib.request.urlopen(url, timeout=5.0):
             return True
     except urllib.error.HTTPError as error:
-        # It refuses what is not a signed call: the answer is all that is wanted.
+        # It refuses an unsigned call, so it answers.
         error.close()
         return True
     except OSError:

@@ -1,7 +1,6 @@
-"""An embedded Kafka broker: KRaft, one node, in one process.
+"""An embedded Kafka broker: KRaft, one node, one process.
 
-May be changed here: the broker's settings. They make it small and quick; they do not loosen what transactions
-and consumer groups guarantee.
+The settings make it small and fast. They do not weaken the guarantees of transactions and consumer groups.
 """
 
 from __future__ import annotations
@@ -38,23 +37,23 @@ SETTINGS = {
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
-    # A broker that was killed is let in again only after its old session ended; 9 s unless told.
+    # A broker that was killed can register again only after its old session ends. The default is 9 s.
     "broker.session.timeout.ms": "5000",
     "broker.heartbeat.interval.ms": "500",
-    # How often the broker looks for transactions past their timeout; 10 s would be added to every such wait.
+    # How often the broker aborts expired transactions. The default of 10 s adds up to 10 s to each timeout.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-    # The cleaner takes its buffer out of the heap; its 128 MB are for bigger brokers.
+    # The cleaner's buffer is part of the heap; the default of 128 MB is too much.
     "log.cleaner.dedupe.buffer.size": str(8 << 20),
-    # Per partition, and not all file systems have sparse files.
+    # For each partition, and not all file systems have sparse files.
     "log.index.size.max.bytes": str(1 << 20),
 }
 
 
 class KafkaBroker(EmbeddedServer):
-    """Kafka 4.1 on the loopback address. Topics are not created by being written to.
+    """Kafka 4.1 on the loopback address, without automatic creation of topics.
 
-    ``settings``: of the broker, beyond those here or in their place. ``client``: what a client needs besides the
-    address, if they demand it.
+    ``settings``: of the broker, in addition to those here or instead of them. ``client``: the settings with which a
+    client can connect, if that takes more than the address.
     """
 
     name: ClassVar[str] = "kafka"
@@ -102,7 +101,7 @@ class KafkaBroker(EmbeddedServer):
             command, capture_output=True, text=True, timeout=self.start_timeout, stdin=subprocess.DEVNULL, check=False
         )
         if answer.returncode != 0:
-            raise Unavailable(f"cannot format Kafka's storage:\n{answer.stdout}{answer.stderr}")
+            raise Unavailable(f"cannot format the storage of Kafka in {data}:\n{answer.stdout}{answer.stderr}")
 
     def _java(self, *arguments: str) -> list[str]:
         classpath = ":".join(map(str, jars("kafka")))
@@ -116,12 +115,12 @@ class KafkaBroker(EmbeddedServer):
 
 
 def cluster_id() -> str:
-    """Return a random cluster id: 16 bytes in URL-safe base64. Never one that would be taken for an option."""
+    """Return a random cluster id, 16 bytes in URL-safe base64. It never starts with a dash, as an option does."""
     return "r" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")[1:]
 
 
 def coordinates(bootstrap_servers: str, settings: Mapping[str, str] | None = None) -> bool:
-    """Tell whether transactions and groups can be used: just after the start their coordinators still load."""
+    """Return whether transactions and groups work: right after a start their coordinators are still loading."""
     client: dict[str, str | int | float | bool] = {
         "bootstrap.servers": bootstrap_servers,
         "socket.connection.setup.timeout.ms": 2000,

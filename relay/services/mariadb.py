@@ -1,7 +1,7 @@
-"""Embedded MariaDB servers: as many at once as wanted, primaries and replicas.
+"""Embedded MariaDB servers: any number, primaries and replicas.
 
-May be changed here: the settings. They make it small and quick and its binlog fit for the relay. What was committed
-survives ``kill -9`` of the server, but not a crash of the machine.
+The settings make a server small and fast, and its binlog as the relay needs it. Commits survive ``kill -9`` of the
+server, but not a crash of the machine.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ BINLOG: dict[str, str | int] = {
     "log-slave-updates": 1,
     "gtid-strict-mode": 1,
     "sync-binlog": 0,
-    # The log is written at every commit and left to the kernel. 0 keeps up to a second of commits in the server's
-    # own memory: killed, it would come back with less than its binlog.
+    # 2: every commit is written, but not synced. With 0 up to a second of commits is only in the server's memory, so
+    # after a kill it would lack transactions that are in its binlog.
     "innodb-flush-log-at-trx-commit": 2,
 }
 
@@ -46,7 +46,7 @@ _SMALL: dict[str, str | int] = {
     "innodb-buffer-pool-size": "32M",
     "innodb-log-file-size": "16M",
     "innodb-undo-tablespaces": 0,
-    # The kernel gives out few contexts for it, and servers beyond those would wait or fail.
+    # The kernel has few contexts for native AIO; further servers would wait or fail.
     "innodb-use-native-aio": 0,
     "aria-pagecache-buffer-size": "8M",
     "key-buffer-size": "1M",
@@ -61,10 +61,10 @@ SETTINGS = (
         "bind-address": HOST,
         "skip-name-resolve": 1,
         "character-set-server": "utf8mb4",
-        # A key and a certificate would be made at every start.
+        # With it, every start makes a key and a certificate.
         "ssl": 0,
         "max-connections": 300,
-        # Whoever asks whether the port is open would be locked out after a hundred times.
+        # A client that only checks the port a hundred times would be blocked.
         "max-connect-errors": 4294967295,
         "innodb-buffer-pool-dump-at-shutdown": 0,
         "innodb-buffer-pool-load-at-startup": 0,
@@ -77,17 +77,17 @@ ACCOUNT = (
     f"CREATE OR REPLACE USER {USER}@'%' IDENTIFIED BY '{PASSWORD}'",
     f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT, SLAVE MONITOR ON *.* TO {USER}@'%'",
 )
-"""The statements that make that account."""
+"""The statements that create this account."""
 
 _BOOTSTRAP_SECONDS = 120.0
 _BOOTSTRAP = ("mariadb_system_tables.sql", "mariadb_performance_tables.sql", "mariadb_system_tables_data.sql")
 
 
 class MariaDB(SQLServer):
-    """MariaDB 11.4 on the loopback address. Works as root too, as another user then.
+    """MariaDB 11.4 on the loopback address. If started by root, it runs as another user.
 
-    ``server_id``: its port if not given. ``domain``: of the GTIDs it makes. ``options``: of the server
-    (``{"max-allowed-packet": "64M"}``), beyond those here or in their place.
+    ``server_id``: its port by default. ``domain``: of its GTIDs. ``options``: of the server, such as
+    ``{"max-allowed-packet": "64M"}``, in addition to those here or instead of them.
     """
 
     name: ClassVar[str] = "mariadb"
@@ -112,7 +112,7 @@ class MariaDB(SQLServer):
 
     @property
     def data(self) -> Path:
-        """Where its data and binlogs are."""
+        """The folder of its data and binlogs."""
         return data_folder(self.folder) / "mariadb"
 
     @property
@@ -123,15 +123,15 @@ class MariaDB(SQLServer):
 
     @property
     def gtid(self) -> str:
-        """The GTID position of its binlog: what it has executed, a replica's as well as a primary's."""
+        """The GTID position of its binlog: the transactions that it has executed, as a primary or as a replica."""
         return str(self.execute("SELECT @@gtid_binlog_pos")[0][0])
 
     # ------------------------------------------------------------------ replication
 
     def replicate_from(self, primary: MariaDB) -> None:
-        """Follow the primary from what was executed here, read-only for all but root. Survives ``restart``.
+        """Replicate from ``primary``, after the transactions executed here, read-only for all but root.
 
-        A former primary follows too, unless it has executed what the new one lacks.
+        ``restart`` keeps it. A former primary can replicate, too, unless it has transactions that the new one lacks.
         """
         self.execute("STOP SLAVE")
         self._set_read_only(True)
@@ -145,31 +145,31 @@ class MariaDB(SQLServer):
         self.execute("START SLAVE")
 
     def stop_replication(self) -> None:
-        """Let it fall behind. ``start_replication`` goes on where it stopped."""
+        """Stop replicating until ``start_replication``."""
         self.execute("STOP SLAVE")
 
     def start_replication(self) -> None:
-        """Go on after ``stop_replication``."""
+        """Continue after ``stop_replication``."""
         self.execute("START SLAVE")
 
     def promote(self) -> None:
-        """Make it a primary, with what it has executed so far: ``wait_for`` what must not be lost before."""
+        """Make it a primary. Transactions not executed yet are lost: call ``wait_for`` first."""
         self.execute("STOP SLAVE")
         self.execute("RESET SLAVE ALL")
         self._set_read_only(False)
 
     def wait_for(self, gtid: str, timeout: float = 30.0) -> None:
-        """Wait until a replica has executed what the position names. Raises ``Unavailable`` when it has not."""
+        """Wait until a replica has executed the position. Raises ``Unavailable`` after ``timeout`` seconds."""
         ((answer,),) = self.execute("SELECT MASTER_GTID_WAIT(%s, %s)", (gtid, timeout))
         if answer != 0:
             state = self.replication
             errors = [state[each] for each in ("Last_IO_Error", "Last_SQL_Error") if state.get(each)]
-            reason = "; ".join(errors) or ("it is slow" if state else "it follows no primary")
+            reason = "; ".join(errors) or ("it is slow" if state else "it has no primary")
             raise Unavailable(f"{self.address} has executed {self.gtid}, not {gtid}, after {timeout:.0f} s: {reason}")
 
     @property
     def replication(self) -> dict[str, Any]:
-        """SHOW SLAVE STATUS, empty if it follows nobody."""
+        """SHOW SLAVE STATUS, empty if it has no primary."""
         with closing(self.connect()) as connection, connection.cursor() as cursor:
             cursor.execute("SHOW SLAVE STATUS")
             row = cursor.fetchone()
@@ -180,7 +180,7 @@ class MariaDB(SQLServer):
     def _prepare(self) -> None:
         if not self.data.is_dir():
             self._read_only = False
-            # No half of a copy where a whole one is expected.
+            # Renamed only when complete.
             part = self.data.with_name("part")
             shutil.rmtree(part, ignore_errors=True)
             shutil.copytree(_template(), part)
@@ -210,7 +210,7 @@ def _mariadbd(data: Path, settings: Mapping[str, str | int], *flags: str) -> lis
 
 
 def _template() -> Path:
-    """Return a data folder as it is before a server's first start, made once for each version and settings."""
+    """Return the data folder of a new server, made once for each version and settings."""
     scripts = jars("mariadb")[0].parent / "share"
     statements = ["CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n"]
     statements += [(scripts / name).read_text() for name in _BOOTSTRAP]
@@ -232,13 +232,13 @@ def _bootstrap(sql: str, template: Path) -> None:
     data = data_folder(folder)
     script = folder / "bootstrap.sql"
     script.write_text(sql)
-    # The server's account may not write where this process has its own temporary files.
+    # The server's account may not be allowed to write to this process' temporary folder.
     command = _mariadbd(data, {**_SMALL, "tmpdir": str(data)}, "--bootstrap")
     process = ManagedProcess(command, folder / "log", account=unprivileged(), stdin=script)
     try:
         process.start()
         if process.process.wait(_BOOTSTRAP_SECONDS) != 0:
-            raise Unavailable(f"cannot make MariaDB's first data folder:\n{process.log_tail()}")
+            raise Unavailable(f"cannot create the first data folder of MariaDB in {data}:\n{process.log_tail()}")
         part = template.with_name(template.name + ".part")
         shutil.rmtree(part, ignore_errors=True)
         shutil.copytree(data, part)

@@ -1,7 +1,4 @@
-"""An embedded Redis that keeps nothing on disk.
-
-May be changed here: its settings.
-"""
+"""An embedded Redis without persistence."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ class RedisServer(EmbeddedServer):
 
 
 def serves(url: str) -> bool:
-    """Tell whether a Redis answers at this address."""
+    """Return whether a Redis answers at this address."""
     with Redis.from_url(url, socket_timeout=2.0) as client:
         try:
             return bool(client.ping())

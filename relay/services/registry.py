@@ -1,7 +1,4 @@
-"""An embedded schema registry: Apicurio, in memory, with Confluent's API.
-
-May be changed here: its settings.
-"""
+"""An embedded schema registry: Apicurio, in memory, with Confluent's API."""
 
 from __future__ import annotations
 
@@ -15,13 +12,13 @@ from relay.services.server import EmbeddedServer, java_command
 
 
 class SchemaRegistry(EmbeddedServer):
-    """Apicurio Registry 2.6 on the loopback address; forgets all when it ends."""
+    """Apicurio Registry 2.6 on the loopback address. Its data is lost when it ends."""
 
     name: ClassVar[str] = "registry"
 
     @property
     def url(self) -> str:
-        """The base of Confluent's API."""
+        """The base URL of Confluent's API."""
         return f"http://{HOST}:{self.port}/apis/ccompat/v7"
 
     @property
@@ -40,12 +37,12 @@ class SchemaRegistry(EmbeddedServer):
 
 
 def serves(url: str) -> bool:
-    """Tell whether a registry answers at this base of Confluent's API."""
+    """Return whether a registry answers at this base URL of Confluent's API."""
     try:
         with urllib.request.urlopen(f"{url}/subjects", timeout=5.0) as answer:
             return bool(answer.status == 200)
     except urllib.error.HTTPError as error:
-        # Its first answers, while it starts, are 404 and 503.
+        # While it starts, it answers 404 and 503.
         error.close()
         return False
     except OSError:

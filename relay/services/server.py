@@ -1,7 +1,4 @@
-"""What the embedded servers have in common: a folder, ports, a process, readiness.
-
-May be changed here: how often a start is tried with other ports.
-"""
+"""The base class of the embedded servers: a folder, ports, a process, readiness."""
 
 from __future__ import annotations
 
@@ -17,14 +14,14 @@ from relay.jvm.java import find_java
 from relay.process.account import Account, remove_server_folder
 from relay.process.managed import ManagedProcess, free_port, taken
 
-_STARTS = 3
+_STARTS = 3  # attempts, each with other ports
 
 
 class EmbeddedServer(ABC):
-    """One embedded server. ``with KafkaBroker() as kafka: ...`` or ``start`` and ``stop``.
+    """An embedded server: ``with KafkaBroker() as kafka: ...``, or ``start`` and ``stop``.
 
-    ``folder``: where its log and data live; a temporary one, removed by ``stop``, if not given. ``detached``: it
-    outlives this process. All raise ``Unavailable`` when it cannot be had, with the end of its log.
+    ``folder``: holds its log and data; by default a temporary one, which ``stop`` removes. ``detached``: it outlives
+    this process. ``start`` and ``restart`` raise ``Unavailable``, with the end of the log, if it does not get ready.
     """
 
     name: ClassVar[str]
@@ -45,11 +42,11 @@ class EmbeddedServer(ABC):
     @property
     @abstractmethod
     def address(self) -> str:
-        """What clients are configured with."""
+        """The address for a client's config."""
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """The ports on the loopback address, the clients' first. Kept across ``restart``."""
+        """Its ports on the loopback address, the clients' port first. ``restart`` keeps them."""
         if not self._ports:
             raise RuntimeError(f"{self.name} was not started")
         return self._ports
@@ -76,7 +73,7 @@ class EmbeddedServer(ABC):
 
     @property
     def processes(self) -> list[ManagedProcess]:
-        """All that it consists of, what clients talk to first."""
+        """All its processes, the one that clients talk to first."""
         return [self.process]
 
     @property
@@ -84,7 +81,7 @@ class EmbeddedServer(ABC):
         return self._process is not None and self._process.alive
 
     def start(self) -> Self:
-        """Start on fresh ports and wait until it serves. Takes other ports if one was taken meanwhile."""
+        """Start on free ports and wait until it is ready. Uses other ports if another process took one meanwhile."""
         if self.alive:
             raise RuntimeError(f"{self!r} is running")
         if self._folder is None:
@@ -109,7 +106,7 @@ class EmbeddedServer(ABC):
         raise AssertionError("unreachable")
 
     def stop(self) -> None:
-        """End it and remove its folder, if that was a temporary one."""
+        """Stop it, and remove its folder if that is a temporary one."""
         atexit.unregister(self.stop)
         if self._process is not None:
             self._process.stop()
@@ -119,12 +116,12 @@ class EmbeddedServer(ABC):
             self._ports = ()
 
     def kill(self) -> None:
-        """Kill it as ``kill -9`` would; folder and ports are kept for ``restart``."""
+        """Kill it as ``kill -9`` does. ``restart`` uses the same folder and ports."""
         if self._process is not None:
             self._process.kill()
 
     def restart(self) -> None:
-        """Start it again on the same ports with the data it has, after ``kill`` or while it runs."""
+        """Start it again with the same ports and data, after ``kill`` or while it is running."""
         if self._process is None:
             raise RuntimeError(f"{self.name} was not started")
         self._process.stop()
@@ -154,7 +151,7 @@ class EmbeddedServer(ABC):
             raise
 
     def _prepare(self) -> None:
-        """Write what the command needs, once per choice of ports."""
+        """Write the files that the command needs, after ports were chosen."""
         return
 
     @abstractmethod
@@ -169,14 +166,14 @@ class EmbeddedServer(ABC):
 
     @abstractmethod
     def _ready(self) -> bool:
-        """Tell whether it answers its own protocol."""
+        """Return whether it answers requests."""
 
 
 def java_command(heap: str, *arguments: str) -> list[str]:
-    """Return the start of a Java command line with a heap of at most ``heap`` (``512m``)."""
-    # Short-lived processes that share few cores: the optimising compiler takes more CPU than it saves (measured:
-    # half the start, and half the broker's CPU over its first 500,000 records). One thread of the parallel collector
-    # stops a broker for half as long as the serial one (13 against 27 ms), and leaves the other cores alone.
+    """Return a Java command with a heap of at most ``heap``, such as ``512m``."""
+    # These processes live shortly and share few cores. Without the optimising compiler a broker starts in half the
+    # time, and uses half the CPU for its first 500,000 records. One thread of the parallel collector pauses a broker
+    # for half as long as the serial collector (13 instead of 27 ms), and does not use the other cores.
     collector = ["-XX:+UseParallelGC", "-XX:ParallelGCThreads=1"]
     thrifty = [*collector, "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
     return [str(find_java()), f"-Xmx{heap}", *thrifty, *arguments]

@@ -1,7 +1,4 @@
-"""What embedded servers of MariaDB have in common with the real MySQL servers that tests run: statements and binlogs.
-
-May be changed here: how one connects. What a replica is told is each one's own.
-"""
+"""The base class of the embedded MariaDB and of the MySQL servers in tests: connections, statements and binlogs."""
 
 from __future__ import annotations
 
@@ -21,21 +18,21 @@ from relay.services.server import EmbeddedServer
 
 USER = "relay"
 PASSWORD = "relay"
-"""Of the account that the relay and the replicas use: it may read all tables and the binlog, from anywhere."""
+"""The account of the relay and of replicas, which may read all tables and the binlog, from any host."""
 
 _PURGE_SECONDS = 10.0
 
 
 class SQLServer(EmbeddedServer):
-    """A server on the loopback address, whose root needs no password on its local socket."""
+    """A server on the loopback address. Its root needs no password on the local socket."""
 
-    # Whether it was told to be, which has to outlive a restart.
+    # Kept for a restart.
     _read_only = False
 
     @property
     @abstractmethod
     def socket(self) -> Path:
-        """Its local socket."""
+        """The path of its local socket."""
 
     @property
     def host(self) -> str:
@@ -46,9 +43,9 @@ class SQLServer(EmbeddedServer):
         return f"{HOST}:{self.port}"
 
     def connect(self, user: str = "root", **settings: Any) -> Connection[Cursor]:
-        """Return a connection that commits by itself: root's, who may all, or that of a user with a password.
+        """Return a connection with autocommit: as root over the socket, or as another user with the password.
 
-        ``settings``: pymysql's. Raises ``pymysql.err.OperationalError``.
+        ``settings``: of pymysql. Raises ``pymysql.err.OperationalError``.
         """
         if user == "root":
             settings = {"unix_socket": str(self.socket)} | settings
@@ -66,22 +63,22 @@ class SQLServer(EmbeddedServer):
 
     @property
     def binlogs(self) -> list[str]:
-        """The names of the binlog files it still has, oldest first."""
+        """The names of its binlog files, oldest first."""
         return [row[0] for row in self.execute("SHOW BINARY LOGS")]
 
     def purge_binlogs(self) -> None:
-        """Begin a new binlog and remove all that came before. Raises ``Unavailable`` if a reader holds them."""
+        """Start a new binlog file and remove all earlier ones. Raises ``Unavailable`` if a reader keeps one in use."""
         self.execute("FLUSH BINARY LOGS")
         newest = self.binlogs[-1]
         deadline = time.monotonic() + _PURGE_SECONDS
         while True:
-            # The one before is kept until InnoDB, which writes once a second, has no more need of it.
+            # InnoDB, which flushes once a second, may still need the last one.
             self.execute("PURGE BINARY LOGS TO %s", (newest,))
             left = [each for each in self.binlogs if each < newest]
             if not left:
                 return
             if time.monotonic() > deadline:
-                raise Unavailable(f"{self.address} still has {', '.join(left)}: something reads there")
+                raise Unavailable(f"{self.address} cannot purge {', '.join(left)}: a client is reading there")
             time.sleep(0.05)
 
     def _set_read_only(self, value: bool) -> None:

@@ -1,7 +1,7 @@
 """An embedded Vitess: vtgate and the tablets of all shards in one process, ``vtcombo``, on one MariaDB.
 
-May be changed here: the settings. All shards share the MariaDB's binlog, so each shard's stream has the
-transactions of all others as empty ones, and all have nearly the same position.
+All shards share the MariaDB's binlog, so each shard's stream has the others' transactions as empty ones, and all shards
+have nearly the same position.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from relay.services.vitess_build import vtcombo
 
 CELL = "test"
 KEYSPACES: dict[str, Sequence[str]] = {"commerce": ("-40", "40-80", "80-c0", "c0-")}
-"""What there is unless said otherwise: one keyspace of four shards."""
+"""The default: one keyspace of four shards."""
 
 VINDEXES = {name: {"type": name} for name in ("hash", "xxhash", "numeric", "binary", "binary_md5", "reverse_bits")}
 VINDEXES |= {name: {"type": name} for name in ("unicode_loose_xxhash", "unicode_loose_md5")}
@@ -35,7 +35,7 @@ VINDEXES |= {name: {"type": name} for name in ("unicode_loose_xxhash", "unicode_
 _USERS = ("vt_dba", "vt_app", "vt_appdebug", "vt_allprivs", "vt_repl", "vt_filtered")
 
 _MYSQL: dict[str, str | int] = {
-    # Collations that Vitess knows.
+    # Vitess supports these collations.
     "collation-server": "utf8mb4_general_ci",
     "character-set-collations": "",
     "sql-mode": "STRICT_TRANS_TABLES,NO_ENGINE_SUBSTITUTION",
@@ -43,12 +43,12 @@ _MYSQL: dict[str, str | int] = {
     "max-allowed-packet": "64M",
     "max-connections": 1000,
     "innodb-buffer-pool-size": "64M",
-    # A transaction of several shards is one of the server's in each: it sees no deadlock between two of them.
+    # A transaction over several shards is a separate one in each, so the server does not detect their deadlocks.
     "innodb-lock-wait-timeout": 2,
 }
 
 _FLAGS: dict[str, str | int] = {
-    # And not into files in the temporary folder, which may be closed to the account that it runs as.
+    # By default it logs to the temporary folder, to which its account may have no access.
     "logtostderr": "true",
     "bind-address": HOST,
     "grpc-bind-address": HOST,
@@ -69,7 +69,7 @@ _FLAGS: dict[str, str | int] = {
     "queryserver-config-query-timeout": "300s",
     "queryserver-config-txpool-timeout": "300s",
     "queryserver-config-schema-reload-time": "5s",
-    # It waits that long before it ends.
+    # It waits this long before it ends.
     "lameduck-period": "10ms",
     "onterm-timeout": "2s",
 }
@@ -78,10 +78,10 @@ _FLAGS: dict[str, str | int] = {
 class Vitess(EmbeddedServer):
     """Vitess 0.23 on the loopback address.
 
-    ``keyspaces``: the shards of each keyspace. ``schemas``: per keyspace its tables, as SQL run in every shard, and its
-    vschema; without one, a keyspace of several shards has ``VINDEXES`` and no tables, for ``ALTER VSCHEMA`` to add.
-    ``flags``: of vtcombo, beyond those here or in their place. The first start of all builds it: see
-    ``vitess_build``. Raises ``Unavailable`` where that cannot be done.
+    ``keyspaces``: the shards of each keyspace. ``schemas``: for each keyspace its tables, as SQL that runs in every
+    shard, and its vschema; the default for several shards is ``VINDEXES`` and no tables, which ``ALTER VSCHEMA`` adds.
+    ``flags``: of vtcombo, in addition to those here or instead of them. The first start builds it: see
+    ``vitess_build``. Raises ``Unavailable`` if it cannot be built.
     """
 
     name: ClassVar[str] = "vitess"
@@ -103,7 +103,7 @@ class Vitess(EmbeddedServer):
         self._mariadb: MariaDB | None = None
         if unknown := self._schemas.keys() - self.keyspaces.keys():
             raise ValueError(
-                f"schemas of {', '.join(sorted(unknown))}, but the keyspaces are {', '.join(self.keyspaces)}"
+                f"there are schemas for {', '.join(sorted(unknown))}, but the keyspaces are {', '.join(self.keyspaces)}"
             )
 
     @property
@@ -112,29 +112,29 @@ class Vitess(EmbeddedServer):
 
     @property
     def vtgate(self) -> str:
-        """Where vtgate answers gRPC, VStream among it."""
+        """The address of vtgate's gRPC, which VStream uses."""
         return f"{HOST}:{self.port}"
 
     @property
     def mysql_port(self) -> int:
-        """Where vtgate speaks MySQL's protocol, to any user."""
+        """The port for MySQL's protocol, without authentication."""
         return self.ports[1]
 
     @property
     def http_port(self) -> int:
-        """Of vtcombo's status pages and ``/debug/vars``."""
+        """The port of vtcombo's status pages and ``/debug/vars``."""
         return self.ports[2]
 
     @property
     def mariadb(self) -> MariaDB:
-        """The server below, whose databases are called as ``database`` says."""
+        """The MariaDB below, whose databases are named by ``database``."""
         if self._mariadb is None:
             raise RuntimeError(f"{self.name} was not started")
         return self._mariadb
 
     @property
     def socket(self) -> Path:
-        """Where the server below answers ``vt_dba``."""
+        """The socket of the MariaDB below, for the user ``vt_dba``."""
         return self.mariadb.socket
 
     @property
@@ -148,9 +148,9 @@ class Vitess(EmbeddedServer):
     # ------------------------------------------------------------------ SQL
 
     def connect(self, keyspace: str | None = None, **settings: Any) -> Connection[Cursor]:
-        """Return a connection to vtgate that commits by itself.
+        """Return a connection to vtgate with autocommit.
 
-        ``keyspace``: the first, if not given; ``commerce:-80`` and ``commerce@replica`` go where they say.
+        ``keyspace``: by default the first. ``commerce:-80`` is one shard, ``commerce@replica`` one tablet type.
         """
         defaults: dict[str, Any] = {"host": HOST, "port": self.mysql_port, "user": "relay", "charset": "utf8mb4"}
         defaults |= {"database": keyspace or next(iter(self.keyspaces)), "autocommit": True, "ssl_disabled": True}
@@ -164,7 +164,7 @@ class Vitess(EmbeddedServer):
 
     @property
     def position(self) -> str:
-        """Where the binlog of all shards is, as Vitess writes it: ``MariaDB/0-1-123``."""
+        """The position of all shards' binlog, as Vitess writes it: ``MariaDB/0-1-123``."""
         return f"MariaDB/{self.mariadb.gtid}"
 
     # ------------------------------------------------------------------ resharding
@@ -178,12 +178,12 @@ class Vitess(EmbeddedServer):
         journal_id: int | None = None,
         only: Sequence[tuple[str, str]] | None = None,
     ) -> int:
-        """Write what a reshard writes when it switches, and return the journal's id.
+        """Write the journal that a reshard writes when it switches traffic, and return its id.
 
-        Each participant, (keyspace, shard), gets a row in ``_vt.resharding_journal``, all in one transaction, that
-        says that the targets, shards of this or another keyspace, go on at ``position``: the present one if not given.
-        ``only``: the participants that get theirs now; a second call with the same id and position writes the others'.
-        No row of data is moved. vtgate takes those streams over that have all participants.
+        Each participant, a (keyspace, shard), gets a row in ``_vt.resharding_journal``, all in one transaction. It says
+        that the targets, shards of this or another keyspace, continue from ``position``, by default the current one.
+        ``only``: the participants that get their row now; a second call with the same id and position writes the rest.
+        No data moves. vtgate moves those streams to the targets that read all participants.
         """
         at = position or self.position
         number = journal_id or secrets.randbits(62)
@@ -194,7 +194,7 @@ class Vitess(EmbeddedServer):
         text = f'id:{number} migration_type:SHARDS local_position:"{at}" {shard_gtids} {both}'
         with closing(self.mariadb.connect(autocommit=False)) as connection, connection.cursor() as cursor:
             for keyspace, shard in participants if only is None else only:
-                # All shards share the table, so its own key cannot be the journal's.
+                # All shards share this table, so the journal's id cannot be its key.
                 row = (secrets.randbits(62), database(keyspace, shard), text)
                 cursor.execute("INSERT INTO _vt.resharding_journal (id, db_name, val) VALUES (%s, %s, %s)", row)
             connection.commit()
@@ -212,13 +212,13 @@ class Vitess(EmbeddedServer):
             self._mariadb = None
 
     def kill(self) -> None:
-        """Kill all of it as ``kill -9`` would; folder, data and ports are kept for ``restart``."""
+        """Kill all its processes as ``kill -9`` does. ``restart`` uses the same folder, data and ports."""
         super().kill()
         if self._mariadb is not None:
             self._mariadb.kill()
 
     def kill_vtgate(self) -> None:
-        """Kill vtgate and the tablets, but not the database below; ``restart`` brings them back."""
+        """Kill vtgate and the tablets, but not the database below. ``restart`` starts them again."""
         super().kill()
 
     def restart(self) -> None:
@@ -238,10 +238,10 @@ class Vitess(EmbeddedServer):
         self._write_vschemas()
 
     def _fill(self, server: MariaDB) -> None:
-        """Make the accounts, a database for each shard, and its tables."""
+        """Create the accounts, and for each shard a database with its tables."""
         flags = CLIENT.MULTI_STATEMENTS
         with closing(server.connect(client_flag=flags)) as connection, connection.cursor() as cursor:
-            # The accounts only: a stream from the very beginning has the tables.
+            # The accounts are not logged. The tables are: a stream from the start of the binlog needs them.
             cursor.execute("SET sql_log_bin = 0")
             for user in _USERS:
                 cursor.execute(f"CREATE USER IF NOT EXISTS {user}@localhost")
@@ -275,7 +275,7 @@ class Vitess(EmbeddedServer):
         keyspaces = []
         for keyspace, shards in self.keyspaces.items():
             names = " ".join(f'shards:{{name:"{shard}"}}' for shard in shards)
-            # A primary and a replica; a third, for analytics, there always is.
+            # A primary, a replica, and the rdonly tablet that vtcombo always has.
             keyspaces.append(f'keyspaces:{{name:"{keyspace}" {names} replica_count:2 rdonly_count:1}}')
         return f'{" ".join(keyspaces)} cells:"{CELL}"'
 
@@ -295,7 +295,7 @@ class Vitess(EmbeddedServer):
         return unprivileged()
 
     def _ready(self) -> bool:
-        """Tell whether every tablet serves, and vtgate knows."""
+        """Return whether vtgate sees every tablet serving."""
         if not self.mariadb.alive:
             raise Unavailable(f"the database of {self.name} ended:\n{self.mariadb.process.log_tail()}")
         if not accepts(self.port):
@@ -309,5 +309,5 @@ class Vitess(EmbeddedServer):
 
 
 def database(keyspace: str, shard: str) -> str:
-    """Return what the database of a shard is called."""
+    """Return the name of a shard's database."""
     return f"vt_{keyspace}_{shard}"

@@ -1,7 +1,4 @@
-"""Vitess' ``vtcombo``, built once from the Go module proxy into the cache.
-
-May be changed here: the version, with the toolchain that its ``go.mod`` asks for.
-"""
+"""Vitess' ``vtcombo``, built once, from the Go module proxy, into the cache."""
 
 from __future__ import annotations
 
@@ -21,35 +18,35 @@ from relay.process.managed import ManagedProcess
 
 VERSION = "0.23.0"
 _PATCHES = 1
-"""Change it with `_patch`."""
+"""Increase it with every change of `_patch`."""
 
 _MODULE = "vitess.io/vitess"
 _TOOLCHAIN = "go1.25.3"
-"""Vitess 0.23 asks for 1.25, and does not build with 1.26. Any Go from 1.21 on fetches it."""
+"""Vitess 0.23 requires 1.25, and does not build with 1.26. Go 1.21 and later download it."""
 
 _BUILD_SECONDS = 3600.0
-_HINT = "Vitess is built from source: Go 1.21+ is needed, install e.g. golang-go"
+_HINT = "Go 1.21 or newer is needed to build Vitess: install it, such as golang-go"
 
 
 def vtcombo() -> Path:
-    """Return the program, building it if it is not in the cache yet.
+    """Return the path of the program, after building it if it is not in the cache.
 
-    The first time this fetches 0.2 GB, takes minutes of all cores, and room for 3 GB until it is done. Raises
-    ``Unavailable`` when there is no Go, or the build fails, with what Go said.
+    A build downloads 0.2 GB, uses all cores for minutes, and 3 GB of disk until it is done. Raises ``Unavailable`` if
+    there is no Go, or with Go's output if the build fails.
     """
     folder = _folder()
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with folder.with_name(folder.name + ".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            # Whoever held the lock before may just have built it.
+            # The process that held the lock before may have built it.
             if not folder.is_dir():
                 _build(folder)
     return folder / "vtcombo"
 
 
 def obstacle() -> str | None:
-    """Return why Vitess cannot be had here, None if it is built or there is a Go to build it with."""
+    """Return why Vitess is not available here, None if it is built or Go can build it."""
     if _folder().is_dir():
         return None
     go = shutil.which("go")
@@ -61,7 +58,7 @@ def obstacle() -> str | None:
         return f"{_HINT} ({go}: {error})"
     found = re.search(r"\bgo(\d+)\.(\d+)", answer.stdout)
     if found is None or (int(found[1]), int(found[2])) < (1, 21):
-        return f"{_HINT} ({go} says {(answer.stdout + answer.stderr).strip()!r})"
+        return f"{_HINT} ({go} prints {(answer.stdout + answer.stderr).strip()!r})"
     return None
 
 
@@ -73,16 +70,16 @@ def _build(folder: Path) -> None:
     problem = obstacle()
     if problem is not None:
         raise Unavailable(problem)
-    # What a killed build has downloaded and compiled is used by the next one: Go's caches stand that.
+    # The next build uses what a killed one has downloaded and compiled: Go's caches allow that.
     part = folder.with_name(folder.name + ".part")
     part.mkdir(exist_ok=True)
-    _say(f"building Vitess {VERSION} in {part}: 0.2 GB are fetched, minutes of compiling, once")
+    _print(f"building Vitess {VERSION} in {part}, once: this downloads 0.2 GB and takes some minutes")
     started = time.monotonic()
     answer = _go(part, part, "mod", "download", "-json", f"{_MODULE}@v{VERSION}")
     downloaded = json.loads(answer[answer.index("{") :])
     source = part / "source"
     shutil.rmtree(source, ignore_errors=True)
-    # The module's own folder in Go's cache cannot be built in: its go.mod must be the main one, for its replacements.
+    # Its go.mod must be that of the main module, or its replacements are ignored; in Go's cache it would not be.
     shutil.copytree(downloaded["Dir"], source, copy_function=shutil.copyfile)
     _patch(source)
     program = part / "program"
@@ -92,13 +89,14 @@ def _build(folder: Path) -> None:
     program.rename(folder)
     size = (folder / "vtcombo").stat().st_size
     shutil.rmtree(part)
-    _say(f"built Vitess: {size / 1e6:.0f} MB in {time.monotonic() - started:.0f} s")
+    _print(f"built Vitess: {size / 1e6:.0f} MB in {time.monotonic() - started:.0f} s")
 
 
 def _patch(source: Path) -> None:
-    """Let vtcombo's tablets hand copies of events to vtgate, as those of a real Vitess do by sending them.
+    """Make vtcombo's tablets pass copies of events to vtgate.
 
-    The tablet writes its next rows into the same buffers, so in one process vtgate would see them change, and panic.
+    A tablet reuses an event's buffers for its next rows. A real one has sent them by then, but in one process vtgate
+    would see them change, and panic.
     """
     file = source / "go" / "vt" / "vtcombo" / "tablet_map.go"
     text = file.read_text(encoding="utf-8")
@@ -111,12 +109,12 @@ def _patch(source: Path) -> None:
 		return send(copied)
 	})"""
     if text.count(shared) != 1:
-        raise Unavailable(f"cannot build Vitess {VERSION}: {file} is not as expected")
+        raise Unavailable(f"cannot build Vitess {VERSION}: {file} does not contain the line to patch: {shared}")
     file.write_text(text.replace(shared, copied), encoding="utf-8")
 
 
 def _go(part: Path, folder: Path, *arguments: str) -> str:
-    """Run Go with all its caches in ``part``, and return its output. It ends with this process."""
+    """Run Go with all its caches in ``part``, and return its output. It does not outlive this process."""
     log = part / "go.log"
     log.unlink(missing_ok=True)
     environment = {
@@ -124,7 +122,7 @@ def _go(part: Path, folder: Path, *arguments: str) -> str:
         "GOPATH": str(part / "go"),
         "GOMODCACHE": str(part / "modules"),
         "GOCACHE": str(part / "compiled"),
-        # So that it can be removed.
+        # Without it the cache cannot be removed.
         "GOFLAGS": "-modcacherw",
         "GOWORK": "off",
         "CGO_ENABLED": "0",
@@ -143,5 +141,5 @@ def _go(part: Path, folder: Path, *arguments: str) -> str:
     return log.read_text()
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(f"relay: {text}", file=sys.stderr, flush=True)

@@ -69,7 +69,7 @@ def test_without_go_a_vitess_demo_says_what_it_needs(tmp_path: Path) -> None:
     environment = {**os.environ, "RELAY_CACHE": str(tmp_path), "PATH": str(tmp_path), "JAVA_HOME": str(java)}
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
     assert (ran.returncode, ran.stdout) == (3, "")
-    assert ran.stderr.startswith("relay: error: Vitess is built from source: Go 1.21+ is needed")
+    assert ran.stderr.startswith("relay: error: Go 1.21 or newer is needed to build Vitess")
 
 
 def test_a_demo_that_is_interrupted_half_way_leaves_nothing_running(tmp_path: Path, unique: str) -> None:

@@ -65,9 +65,7 @@ def test_java_home_comes_before_the_path(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("home", ["old", "missing"])
-def test_an_unusable_java_home_is_ignored(
-    home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unusable_java_home_is_ignored(home: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_java(tmp_path / "old", OLD)
     path = write_java(tmp_path / "path", NEW)
     monkeypatch.setenv("PATH", f"{path.parent}:/usr/bin:/bin")

@@ -1,4 +1,4 @@
-"""Running a program of ours as a plain user while the tests run as root."""
+"""Runs a program as an unprivileged user while the tests run as root."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 
 from relay.process.account import data_folder, give_ownership, reachable_copy, remove_server_folder, unprivileged
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 
-# What starts the services is a Python too, and root's own may lie where this user cannot reach.
+# A Python starts the services, and this user may have no access to root's.
 _BECOME = """
 import encodings.idna, os, sys
 def become_plain():
@@ -27,10 +27,10 @@ def become_plain():
 
 
 def run_as_plain_user(program: str, folder: Path, cached: Mapping[str, Path]) -> str:
-    """Run a program that calls ``become_plain()`` once it has imported all, and return its output.
+    """Run a program that calls ``become_plain()`` after its imports, and return its output.
 
-    It has a home and a cache of its own, which holds the ``cached`` folders, by their places there. ``folder``: where
-    to work, removed in the end.
+    It has its own home and cache. ``cached``: folders to put into the cache, by their paths in it. ``folder``: the
+    working folder, removed at the end.
     """
     account = unprivileged()
     assert account is not None

@@ -27,7 +27,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def record(state: Path, pid: int, started: str | None = None) -> None:
-    """Write a process down as a Redis that was started some time ago."""
+    """Record a process as a Redis that was started some time ago."""
     log = state / "services" / "redis" / "redis.log"
     started = started or started_at(pid)
     assert started is not None
@@ -41,7 +41,7 @@ class TestState:
         assert down() == []
 
     def test_an_unknown_name_is_refused_with_the_known_ones(self, state: Path) -> None:
-        with pytest.raises(ConfigError, match="'redsi': there are kafka, dynamodb, redis, registry"):
+        with pytest.raises(ConfigError, match="'redsi': use one of kafka, dynamodb, redis, registry"):
             up(["redsi"])
 
     def test_a_reused_process_number_is_not_killed(self, state: Path) -> None:
@@ -53,7 +53,7 @@ class TestState:
             child.kill()
         assert status() == []
 
-    def test_down_ends_what_ignores_the_polite_request(self, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_down_kills_a_process_that_ignores_sigterm(self, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(background, "_STOP_SECONDS", 0.5)
         program = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(300)"
         with subprocess.Popen([sys.executable, "-c", program], start_new_session=True, stdout=subprocess.PIPE) as child:
@@ -63,13 +63,13 @@ class TestState:
             assert [each.name for each in down()] == ["redis"]
             assert child.wait(5) == -signal.SIGKILL
 
-    def test_a_broken_state_file_is_named(self, state: Path) -> None:
+    def test_an_unreadable_state_file_is_named(self, state: Path) -> None:
         (state / "services.json").write_text("{")
-        with pytest.raises(RelayError, match=r"services\.json is not readable"):
+        with pytest.raises(RelayError, match=r"cannot read the list of services in .*services\.json: remove the file"):
             status()
         (state / "services.json").unlink()
 
-    def test_a_process_that_ended_but_was_not_waited_for_does_not_run(self) -> None:
+    def test_a_zombie_does_not_count_as_running(self) -> None:
         with subprocess.Popen(["sleep", "300"]) as child:
             assert started_at(child.pid) is not None
             child.kill()
@@ -78,7 +78,7 @@ class TestState:
 
 @pytest.mark.services
 class TestRoundTrip:
-    def test_up_starts_status_shows_and_down_ends(self, state: Path) -> None:
+    def test_up_starts_status_lists_and_down_stops(self, state: Path) -> None:
         (service,) = up(["redis"])
         assert [each.as_dict() for each in status()] == [
             {
@@ -96,7 +96,7 @@ class TestRoundTrip:
         assert status() == []
         assert not (state / "services" / "redis").exists()
 
-    def test_up_again_takes_what_runs_and_starts_what_does_not(self, state: Path) -> None:
+    def test_up_starts_only_services_that_are_not_running(self, state: Path) -> None:
         first = up(["redis"])
         assert up(["redis"]) == first
         redis, dynamodb = up(["redis", "dynamodb"])
@@ -120,7 +120,7 @@ class TestRoundTrip:
         down()
         assert gone(service.pid)
 
-    def test_one_that_is_not_detached_ends_with_its_command(self, state: Path) -> None:
+    def test_a_service_that_is_not_detached_ends_with_its_command(self, state: Path) -> None:
         program = "from relay.services.background import up; print(up(['redis'], detach=False)[0].pid)"
         answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
         assert gone(int(answer.stdout))

@@ -1,4 +1,4 @@
-"""The embedded MariaDB: what the relay needs of a server, replication, kills, and whom it runs as."""
+"""The embedded MariaDB: its binlog, replication, kills, and the account that it runs as."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def replica(primary: MariaDB) -> Iterator[MariaDB]:
 
 
 class TestAPrimary:
-    def test_its_binlog_has_whole_rows_with_the_names_of_their_columns(self, mariadb: Any, unique: str) -> None:
+    def test_its_binlog_has_full_rows_with_column_names(self, mariadb: Any, unique: str) -> None:
         names = ("binlog_format", "binlog_row_image", "binlog_row_metadata", "log_bin", "gtid_strict_mode")
         (values,) = mariadb.execute("SELECT " + ", ".join(f"@@{name}" for name in names))
         assert values == ("ROW", "FULL", "FULL", 1, 1)
@@ -80,11 +80,11 @@ class TestAPrimary:
             assert server.gtid == "4-77-1"
             assert server.execute("SELECT @@max_connections") == ((33,),)
 
-    def test_an_option_it_does_not_know_is_named(self) -> None:
+    def test_an_unknown_option_is_named(self) -> None:
         with pytest.raises(Unavailable, match="no-such-thing"):
             MariaDB(options={"no-such-thing": 1}).start()
 
-    def test_what_was_committed_survives_a_kill(self, primary: MariaDB, unique: str) -> None:
+    def test_commits_survive_a_kill(self, primary: MariaDB, unique: str) -> None:
         fill(primary, unique, *range(50))
         address, gtid = primary.address, primary.gtid
         primary.kill()
@@ -95,7 +95,7 @@ class TestAPrimary:
         primary.execute(f"INSERT INTO {unique}.item VALUES (50, '')")
         assert int(primary.gtid.split("-")[2]) == int(gtid.split("-")[2]) + 1
 
-    def test_purged_binlogs_are_gone(self, primary: MariaDB, unique: str) -> None:
+    def test_purged_binlogs_are_removed(self, primary: MariaDB, unique: str) -> None:
         fill(primary, unique, 1)
         first = primary.binlogs
         primary.purge_binlogs()
@@ -112,7 +112,7 @@ class TestReplicas:
         assert primary.server_id != replica.server_id
         assert replica.execute("SELECT @@read_only") == ((1,),)
 
-    def test_one_that_is_stopped_lags_until_it_goes_on(self, primary: MariaDB, replica: MariaDB, unique: str) -> None:
+    def test_a_stopped_replica_lags_until_it_is_started(self, primary: MariaDB, replica: MariaDB, unique: str) -> None:
         fill(primary, unique, 1)
         replica.wait_for(primary.gtid)
         replica.stop_replication()
@@ -124,7 +124,7 @@ class TestReplicas:
         replica.wait_for(primary.gtid)
         assert ids(replica, unique) == [1, 2]
 
-    def test_a_promoted_one_takes_writes_and_the_old_primary_follows_it(
+    def test_a_promoted_replica_takes_writes_and_the_old_primary_replicates_from_it(
         self, primary: MariaDB, replica: MariaDB, unique: str
     ) -> None:
         fill(primary, unique, 1)
@@ -140,7 +140,7 @@ class TestReplicas:
         assert primary.gtid == replica.gtid
         assert ids(primary, unique) == [1, 2]
 
-    def test_a_killed_replica_goes_on_where_it_was(self, primary: MariaDB, replica: MariaDB, unique: str) -> None:
+    def test_a_killed_replica_resumes_where_it_was(self, primary: MariaDB, replica: MariaDB, unique: str) -> None:
         fill(primary, unique, 1)
         replica.wait_for(primary.gtid)
         replica.kill()
@@ -150,7 +150,7 @@ class TestReplicas:
         assert ids(replica, unique) == [1, 2]
         assert replica.execute("SELECT @@read_only") == ((1,),)
 
-    def test_a_replica_that_needs_purged_binlogs_says_why_it_stands(self, primary: MariaDB, unique: str) -> None:
+    def test_a_replica_that_needs_purged_binlogs_reports_the_error(self, primary: MariaDB, unique: str) -> None:
         fill(primary, unique, 1)
         primary.purge_binlogs()
         with MariaDB() as late:
@@ -181,19 +181,19 @@ KILLED = """
 """
 
 
-class TestWhomItRunsAs:
+class TestItsAccount:
     def test_it_does_not_run_as_root(self, primary: MariaDB) -> None:
         assert os.stat(f"/proc/{primary.process.pid}").st_uid != 0
         assert primary.data.stat().st_uid == os.stat(f"/proc/{primary.process.pid}").st_uid
 
     @needs_root
-    def test_a_plain_user_runs_it_with_a_cache_of_its_own(self, tmp_path: Path) -> None:
+    def test_an_unprivileged_user_can_run_it_with_its_own_cache(self, tmp_path: Path) -> None:
         unpacked = jars("mariadb")[0].parent
         answer = run_as_plain_user(PLAIN, tmp_path, {f"jars/{unpacked.name}": unpacked})
         assert answer == "True (('a',),) True\n"
 
     @needs_root
-    def test_data_that_the_account_could_not_reach_lies_elsewhere_and_is_removed(self, tmp_path: Path) -> None:
+    def test_data_is_in_a_folder_that_the_account_can_reach_and_is_removed(self, tmp_path: Path) -> None:
         account = unprivileged()
         assert account is not None
         assert not reaches(account, tmp_path)
@@ -209,15 +209,15 @@ class TestWhomItRunsAs:
         assert not (tmp_path / "server").exists()
 
 
-class TestWhatIsLeftBehind:
-    def test_nothing_after_a_stop(self) -> None:
+class TestCleaningUp:
+    def test_a_stop_leaves_nothing(self) -> None:
         with MariaDB() as server:
             folder, data, pid = server.folder, server.data, server.process.pid
         assert gone(pid)
         assert not folder.exists()
         assert not data.exists()
 
-    def test_it_dies_with_a_process_that_is_killed(self) -> None:
+    def test_it_dies_with_a_killed_parent(self) -> None:
         parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(KILLED)], stdout=subprocess.PIPE, text=True)
         with parent:
             assert parent.stdout is not None

@@ -1,4 +1,4 @@
-"""The embedded services do what the rest of the tests and the demo rely on, and leave nothing behind."""
+"""The embedded services do what the tests and the demo need, and clean up."""
 
 from __future__ import annotations
 
@@ -67,21 +67,21 @@ def consume(bootstrap_servers: str, topic: str, count: int) -> list[bytes]:
     return values
 
 
-class TestWhatTheServicesDo:
+class TestTheServices:
     def test_kafka_hides_aborted_records_and_shows_committed_ones(self, kafka: Any, unique: str) -> None:
         create_topic(kafka.bootstrap_servers, unique)
         produce(kafka.bootstrap_servers, unique, b"never", commit=False)
         produce(kafka.bootstrap_servers, unique, b"one", b"two")
         assert consume(kafka.bootstrap_servers, unique, 2) == [b"one", b"two"]
 
-    def test_kafka_does_not_create_topics_that_are_merely_written_to(self, kafka: Any, unique: str) -> None:
+    def test_kafka_does_not_create_a_topic_when_it_is_written_to(self, kafka: Any, unique: str) -> None:
         failed: list[object] = []
         producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "message.timeout.ms": 3000})
         producer.produce(unique, b"x", on_delivery=lambda error, _: failed.append(error))
         producer.flush(10)
         assert failed[0] is not None
 
-    def test_dynamodb_streams_show_what_was_put(self, dynamodb: Any, unique: str) -> None:
+    def test_dynamodb_streams_return_what_was_put(self, dynamodb: Any, unique: str) -> None:
         arguments: dict[str, Any] = {"endpoint_url": dynamodb.endpoint_url, "region_name": "us-east-1"}
         client, streams = boto3.client("dynamodb", **arguments), boto3.client("dynamodbstreams", **arguments)
         table = client.create_table(
@@ -101,14 +101,14 @@ class TestWhatTheServicesDo:
         assert record["eventName"] == "INSERT"
         assert record["dynamodb"]["NewImage"] == {"id": {"S": "a"}, "n": {"N": "1"}}
 
-    def test_redis_keeps_what_was_set_and_runs_scripts(self, redis_server: Any, unique: str) -> None:
+    def test_redis_stores_values_and_runs_scripts(self, redis_server: Any, unique: str) -> None:
         with Redis.from_url(redis_server.url) as client:
             assert client.set(unique, b"1")
             assert client.get(unique) == b"1"
             assert client.eval("return redis.call('GET', KEYS[1])", 1, unique) == b"1"
             assert client.config_get("save")["save"] == ""
 
-    def test_the_registry_gives_back_what_was_registered(self, schema_registry: Any, unique: str) -> None:
+    def test_the_registry_returns_registered_schemas(self, schema_registry: Any, unique: str) -> None:
         schema = {"type": "record", "name": unique, "fields": [{"name": "a", "type": "long"}]}
         with SchemaRegistryClient({"url": schema_registry.url}) as client:
             number = client.register_schema(f"{unique}-value", Schema(json.dumps(schema), "AVRO"))
@@ -119,13 +119,13 @@ class TestWhatTheServicesDo:
         assert json.loads(found) == schema
 
 
-class TestKafkaThatIsKilled:
+class TestAKilledKafka:
     @pytest.fixture
     def broker(self) -> Iterator[KafkaBroker]:
         with KafkaBroker() as broker:
             yield broker
 
-    def test_it_comes_back_at_the_same_address_with_its_data(self, broker: KafkaBroker, unique: str) -> None:
+    def test_it_restarts_at_the_same_address_with_its_data(self, broker: KafkaBroker, unique: str) -> None:
         address = broker.bootstrap_servers
         create_topic(address, unique)
         produce(address, unique, b"kept")
@@ -138,9 +138,9 @@ class TestKafkaThatIsKilled:
         assert consume(address, unique, 2) == [b"kept", b"more"]
 
 
-class TestWhatIsLeftBehind:
+class TestCleaningUp:
     @pytest.mark.parametrize("service", [RedisServer, DynamoDBLocal])
-    def test_a_stopped_server_leaves_neither_process_nor_files(self, service: type[EmbeddedServer]) -> None:
+    def test_a_stopped_server_leaves_no_process_and_no_files(self, service: type[EmbeddedServer]) -> None:
         with service() as server:
             pid, folder, port = server.process.pid, server.folder, server.port
             assert accepts(port)
@@ -149,14 +149,14 @@ class TestWhatIsLeftBehind:
         assert not accepts(port)
 
     @pytest.mark.parametrize("service", [RedisServer, DynamoDBLocal])
-    def test_it_runs_again_after_a_stop(self, service: type[EmbeddedServer]) -> None:
+    def test_it_can_be_started_again_after_a_stop(self, service: type[EmbeddedServer]) -> None:
         server = service()
         for _ in range(2):
             with server:
                 assert accepts(server.port)
             assert not server.alive
 
-    def test_servers_die_with_a_process_that_is_killed(self, tmp_path: Path) -> None:
+    def test_servers_die_with_a_killed_parent(self, tmp_path: Path) -> None:
         program = """
             import threading, time
             from relay.services.dynamodb import DynamoDBLocal
@@ -187,7 +187,7 @@ class TestWhatIsLeftBehind:
         assert gone(int(redis))
         assert gone(int(dynamodb))
 
-    def test_a_server_that_is_not_ready_in_time_is_ended_and_its_log_shown(
+    def test_a_server_that_is_not_ready_in_time_is_stopped_and_its_log_shown(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(DynamoDBLocal, "start_timeout", 0.0)
@@ -196,7 +196,7 @@ class TestWhatIsLeftBehind:
             server.start()
         assert not server.alive
 
-    def test_many_can_be_started_at_once(self) -> None:
+    def test_many_servers_can_be_started_at_the_same_time(self) -> None:
         servers = [RedisServer() for _ in range(8)]
         threads = [threading.Thread(target=server.start) for server in servers]
         for thread in threads:

@@ -1,4 +1,4 @@
-"""The embedded Vitess: routing over shards, VStream, a reshard's journal, kills, and what is left behind."""
+"""The embedded Vitess: routing over shards, VStream, the journal of a reshard, kills, and cleaning up."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HASHED = {
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[Vitess]:
-    """One that these tests may break: a shard to split and one to merge with others, and their targets."""
+    """A cluster that these tests may break: two shards to split and merge, and their targets."""
     needs.vitess()
     keyspaces = {"source": ["-80", "80-"], "target": ["-40", "40-80", "80-c0", "c0-"]}
     with Vitess(keyspaces=keyspaces, schemas=dict.fromkeys(keyspaces, (ITEM, HASHED))) as cluster:
@@ -49,12 +49,12 @@ def own() -> Iterator[Vitess]:
 
 
 def until(stream: Iterator[bytes], *texts: bytes) -> bytes:
-    """Return the first message of a stream that has all the texts. Raises ``TimeoutError``."""
+    """Return the first message of a stream that contains all the texts. Raises ``TimeoutError``."""
     return next(message for message in stream if all(text in message for text in texts))
 
 
 def test_rows_go_to_the_shard_of_their_keyspace_id(own: Vitess) -> None:
-    """vindexes/hash_test.go: 1 is 166b40b44aba4bd6, 6 is f098480ac4c4be71."""
+    """The hash vindex of 1 is 166b40b44aba4bd6, of 6 f098480ac4c4be71 (Vitess' vindexes/hash_test.go)."""
     for each in (1, 6):
         own.execute("INSERT INTO item (id, name) VALUES (%s, 'x')", "source", (each,))
     assert own.execute("SELECT id FROM item", "source:-80") == ((1,),)
@@ -65,8 +65,8 @@ def test_rows_go_to_the_shard_of_their_keyspace_id(own: Vitess) -> None:
         assert cursor.fetchall() == ((6,),)
 
 
-def test_transactions_that_wait_for_each_other_in_different_shards_do_not_wait_long(own: Vitess) -> None:
-    """No server sees such a deadlock."""
+def test_a_deadlock_between_shards_ends_after_the_lock_wait_timeout(own: Vitess) -> None:
+    """No server detects such a deadlock."""
     for each in (1001, 1002):
         own.execute("INSERT INTO item (id, name) VALUES (%s, 'x')", "source", (each,))
     of_shard = "SELECT id FROM item WHERE id IN (1001, 1002)"
@@ -106,19 +106,19 @@ def test_tables_can_be_added_through_vtgate(vitess: Any, unique: str) -> None:
         assert cursor.fetchall() == ((100, 100),)
 
 
-def test_the_server_below_logs_whole_rows(own: Vitess) -> None:
+def test_the_mariadb_below_logs_full_rows(own: Vitess) -> None:
     names = ("binlog_format", "binlog_row_image", "binlog_row_metadata")
     assert own.mariadb.execute("SELECT " + ", ".join(f"@@{name}" for name in names)) == (("ROW", "FULL", "FULL"),)
 
 
-def test_vstream_gives_a_shards_position_and_then_its_rows(own: Vitess) -> None:
+def test_vstream_returns_a_shards_position_and_then_its_rows(own: Vitess) -> None:
     stream = vstream(own.vtgate, [("source", "-80", "current")])
     until(stream, b"MariaDB/0-")
     own.execute("INSERT INTO item (id, name) VALUES (3, 'the third')", "source")
     until(stream, b"source.item", b"the third")
 
 
-def test_vstream_copies_what_was_there_before(own: Vitess) -> None:
+def test_vstream_copies_existing_rows(own: Vitess) -> None:
     own.execute("INSERT INTO item (id, name) VALUES (2, 'the second')", "source")
     until(vstream(own.vtgate, [("source", "-80", "")]), b"the second")
 
@@ -132,7 +132,7 @@ def test_vstream_copies_what_was_there_before(own: Vitess) -> None:
     ],
     ids=["1→2", "2→1", "2→3"],
 )
-def test_a_journal_moves_a_stream_on_to_the_targets(
+def test_a_journal_moves_a_stream_to_the_targets(
     own: Vitess, participants: list[tuple[str, str]], targets: list[tuple[str, str]]
 ) -> None:
     stream = vstream(own.vtgate, [(*each, "current") for each in participants], journals=True)
@@ -165,7 +165,7 @@ def test_a_journal_waits_for_all_its_participants(own: Vitess) -> None:
     until(stream, b"after both")
 
 
-def test_vtgate_that_was_killed_comes_back_with_the_data(own: Vitess) -> None:
+def test_a_killed_vtgate_restarts_with_the_data(own: Vitess) -> None:
     own.execute("INSERT INTO item (id, name) VALUES (11, 'kept')", "source")
     address, below = own.vtgate, own.mariadb.process.pid
     own.kill_vtgate()
@@ -177,7 +177,7 @@ def test_vtgate_that_was_killed_comes_back_with_the_data(own: Vitess) -> None:
     assert own.execute("SELECT name FROM item WHERE id = 11", "source") == (("kept",),)
 
 
-def test_all_of_it_that_was_killed_comes_back_with_the_data(own: Vitess) -> None:
+def test_a_killed_cluster_restarts_with_the_data(own: Vitess) -> None:
     own.execute("INSERT INTO item (id, name) VALUES (12, 'kept')", "source")
     own.kill()
     assert not accepts(own.mariadb.port)
@@ -187,11 +187,11 @@ def test_all_of_it_that_was_killed_comes_back_with_the_data(own: Vitess) -> None
     until(stream, b"MariaDB/0-")
 
 
-def test_no_part_of_it_runs_as_root(own: Vitess) -> None:
+def test_none_of_its_processes_runs_as_root(own: Vitess) -> None:
     assert all(os.stat(f"/proc/{each.pid}").st_uid != 0 for each in own.processes)
 
 
-def test_the_database_below_may_be_killed_alone(own: Vitess) -> None:
+def test_the_mariadb_below_can_be_killed_alone(own: Vitess) -> None:
     own.mariadb.kill()
     states = [own.alive]
     own.mariadb.restart()
@@ -201,7 +201,7 @@ def test_the_database_below_may_be_killed_alone(own: Vitess) -> None:
     until(vstream(own.vtgate, [("source", "-80", ""), ("source", "80-", "")]), b"after")
 
 
-def test_it_leaves_the_temporary_folder_alone(own: Vitess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_writes_nothing_to_the_tmp_folder(own: Vitess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o700)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     own.kill_vtgate()
@@ -210,7 +210,7 @@ def test_it_leaves_the_temporary_folder_alone(own: Vitess, tmp_path: Path, monke
 
 
 def test_schemas_of_unknown_keyspaces_are_refused() -> None:
-    with pytest.raises(ValueError, match="schemas of comerce, but the keyspaces are commerce"):
+    with pytest.raises(ValueError, match="there are schemas for comerce, but the keyspaces are commerce"):
         Vitess(schemas={"comerce": (ITEM, HASHED)})
 
 
@@ -226,7 +226,7 @@ PLAIN = """
 
 
 @needs_root
-def test_a_plain_user_runs_it_with_a_cache_of_its_own(own: Vitess, tmp_path: Path) -> None:
+def test_an_unprivileged_user_can_run_it_with_its_own_cache(own: Vitess, tmp_path: Path) -> None:
     database_, built = jars("mariadb")[0].parent, vtcombo().parent
     cached = {f"jars/{database_.name}": database_, built.name: built}
     assert run_as_plain_user(PLAIN, tmp_path, cached) == "True ((1,),)\n"
@@ -242,7 +242,7 @@ KILLED = """
 """
 
 
-def test_all_of_it_dies_with_a_process_that_is_killed(own: Vitess) -> None:
+def test_all_its_processes_die_with_a_killed_parent(own: Vitess) -> None:
     parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(KILLED)], stdout=subprocess.PIPE, text=True)
     with parent:
         assert parent.stdout is not None
@@ -254,7 +254,7 @@ def test_all_of_it_dies_with_a_process_that_is_killed(own: Vitess) -> None:
     remove_server_folder(Path(folder))
 
 
-def test_up_starts_it_and_down_ends_all_of_it(own: Vitess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_up_starts_it_and_down_stops_all_of_it(own: Vitess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELAY_STATE", str(tmp_path))
     (service,) = up(["vitess"])
     data = (tmp_path / "services" / "vitess" / "data").resolve()

@@ -1,4 +1,4 @@
-"""Building Vitess: once, whole or not at all, and what is said where it cannot be. Go is a stand-in."""
+"""Vitess is built once, completely or not at all, and errors say why it cannot be. Go is a fake."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ esac
 
 
 def use_go(folder: Path, monkeypatch: pytest.MonkeyPatch, build: str = "true", version: str = "go1.26.8") -> Path:
-    """Make a ``go`` the only one on the PATH, and return where it counts its builds."""
+    """Make a fake ``go`` the only one on the PATH, and return the file in which it counts builds."""
     folder.mkdir(exist_ok=True)
     go = folder / "go"
     go.write_text(GO.format(build=build, version=version))
@@ -74,7 +74,7 @@ def test_it_is_built_once_and_only_the_program_is_kept(
     assert obstacle() is None
 
 
-def test_it_pins_the_toolchain_and_leaves_the_users_own_caches_alone(
+def test_it_pins_the_toolchain_and_does_not_touch_the_users_caches(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GOMODCACHE", "/the/users/own")
@@ -89,19 +89,20 @@ def test_it_pins_the_toolchain_and_leaves_the_users_own_caches_alone(
 
 def test_without_go_the_message_says_what_to_install(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(Unavailable, match=r"Go 1\.21\+ is needed, install e\.g\. golang-go \(no go on the PATH\)"):
+    with pytest.raises(
+        Unavailable,
+        match=r"Go 1\.21 or newer is needed.*install it, such as golang-go \(no go on the PATH\)",
+    ):
         vtcombo()
 
 
-def test_a_go_that_is_too_old_to_fetch_another_is_named(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_go_that_is_too_old_is_named(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_go(tmp_path / "go", monkeypatch, version="go1.19.8")
-    with pytest.raises(Unavailable, match=r"Go 1\.21\+ is needed.*go1\.19\.8"):
+    with pytest.raises(Unavailable, match=r"Go 1\.21 or newer is needed.*go1\.19\.8"):
         vtcombo()
 
 
-def test_a_failed_build_shows_what_go_said_and_is_tried_again_next_time(
+def test_a_failed_build_shows_the_output_of_go_and_is_retried_next_time(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_go(tmp_path / "go", monkeypatch, build="echo no space left on device; exit 1")
@@ -112,7 +113,7 @@ def test_a_failed_build_shows_what_go_said_and_is_tried_again_next_time(
     assert vtcombo().exists()
 
 
-def test_two_at_once_build_once(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_build_vitess_once(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     builds = use_go(tmp_path / "go", monkeypatch, build="sleep 0.5")
     processes = [subprocess.Popen(BUILD, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(3)]
     assert [process.wait(60) for process in processes] == [0, 0, 0]
@@ -120,7 +121,7 @@ def test_two_at_once_build_once(cache: Path, tmp_path: Path, monkeypatch: pytest
     assert "CloneVT()" in (tmp_path / "go" / "patched").read_text()
 
 
-def test_a_killed_build_leaves_no_half_built_vitess_and_no_compiler(
+def test_a_killed_build_leaves_no_incomplete_vitess_and_no_compiler(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = tmp_path / "started"
@@ -137,7 +138,7 @@ def test_a_killed_build_leaves_no_half_built_vitess_and_no_compiler(
 
 
 @pytest.mark.services
-def test_a_vitess_that_cannot_be_built_leaves_no_database_behind(
+def test_a_vitess_that_cannot_be_built_leaves_no_database(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_go(tmp_path / "go", monkeypatch, build="exit 1")

@@ -1,6 +1,6 @@
-"""The least of a gRPC client: opens vtgate's VStream and gives its messages as bytes.
+"""A minimal gRPC client that opens vtgate's VStream and yields its messages as bytes, to test the embedded Vitess.
 
-For tests of the service itself; fields and numbers are those of Vitess' ``vtgate.proto`` and ``binlogdata.proto``.
+Field numbers are those of Vitess' ``vtgate.proto`` and ``binlogdata.proto``.
 """
 
 from __future__ import annotations
