@@ -1,6 +1,6 @@
-"""Caches with one guard taken away: the tests of I6 are worth what they catch of these.
+"""Stores and rules of a cache that each lack one guard on purpose, to check that the tests of I6 notice.
 
-Stores and rules that are wrong on purpose. A rule is replaced where it is used, for one test.
+A test replaces a rule where it is used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _nonces = count()
 
 
 class BrokenStore:
-    """A store around another one; each kind breaks its writes in one way."""
+    """Wraps a store; each subclass breaks its writes in one way."""
 
     def __init__(self, inner: Store) -> None:
         self.inner = inner
@@ -40,17 +40,17 @@ class BrokenStore:
 
 
 class UnguardedFills(BrokenStore):
-    """Stores a value over whatever stands there, as a plain SET does."""
+    """Stores a value over any current entry, as a plain SET does."""
 
     def broken(self, write: ConditionalWrite) -> ConditionalWrite:
         if write.value is None:
             return write
-        standing = self.inner.compare_and_set([ConditionalWrite(write.key, READ, None, None, KEEP)])
-        return write._replace(expected=standing[write.key])
+        current = self.inner.compare_and_set([ConditionalWrite(write.key, READ, None, None, KEEP)])
+        return write._replace(expected=current[write.key])
 
 
 class LateGeneration(BrokenStore):
-    """Stores a value with the generation of when it is stored, not of before it was loaded."""
+    """Stores a value with the generation read when it is stored, not before it was loaded."""
 
     def broken(self, write: ConditionalWrite) -> ConditionalWrite:
         if write.value is None or write.meta is None:
@@ -60,7 +60,7 @@ class LateGeneration(BrokenStore):
 
 
 class NoLeases(BrokenStore):
-    """Fills where still nothing stands, or still the same tombstone, without having left a lease there."""
+    """Writes no leases, and fills an entry that is still missing, or still the same tombstone."""
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)

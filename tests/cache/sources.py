@@ -1,4 +1,4 @@
-"""A source for caches: it returns what the test says, remembers what it was asked, and lets things happen."""
+"""A loader for the tests of caches: it returns what a test sets, and records what it was asked for."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def token(sequence: int, shard: str = SHARD) -> EventToken:
 
 @dataclass
 class Source:
-    """A loader that remembers what it was asked. ``meanwhile`` happens after its read, before it returns."""
+    """A loader that records its calls. ``meanwhile`` runs after its read, before it returns."""
 
     value: bytes | None = b"one"
     tokens: Mapping[str, EventToken] = field(default_factory=dict)

@@ -1,8 +1,8 @@
 """Runs a function one outside call at a time, so that a test decides what happens between any two calls.
 
-The function is run again from its start for each step: calls made before return what they returned then, one
-new call is made, and the next one ends the run. So the code under test is plain code, in one thread, and
-abandoning it at any call is a crash. It has to be deterministic apart from the calls given to ``Steps``.
+Each step runs the function again from its start: earlier calls return what they returned then, one new call is made,
+and the next one ends the run. So the code under test is plain code in one thread, and abandoning it at any call is a
+crash. Apart from the calls made through ``Steps`` it has to be deterministic.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Pause(BaseException):
 
 @dataclass
 class Steps:
-    """What one run has seen so far. ``fault``: makes the next call fail "before" or "after" it is made."""
+    """The calls of one function so far. ``fault``: makes the next call fail "before" or "after" it is made."""
 
     fault: str | None = None
     _seen: list[tuple[Any, Exception | None]] = field(default_factory=list)
@@ -31,7 +31,7 @@ class Steps:
     _made: bool = False
 
     def run(self, body: Callable[[], T]) -> tuple[bool, T | None]:
-        """Advance by one call. Return whether the function came to its end, and what it returned."""
+        """Advance by one call. Return whether the function has ended, and what it returned."""
         self._next, self._made = 0, False
         try:
             return True, body()
@@ -39,7 +39,7 @@ class Steps:
             return False, None
 
     def call(self, make: Callable[[], T], *, steps: bool = True) -> T:
-        """Make a call, or return what it returned before. ``steps`` False: not one to stop at."""
+        """Make a call, or return its earlier result. ``steps`` False: the call is not a step of its own."""
         if self._next == len(self._seen):
             if steps and self._made:
                 raise _Pause
@@ -62,9 +62,9 @@ class Steps:
 
 @dataclass
 class SteppedStore:
-    """A store, one step per call; a read is two, since a store need not read everything at one instant.
+    """A store with one step per call, and two for a read, since a store need not read everything at one instant.
 
-    ``floors``: by key, the result of ``observe`` at the instant the key was last read.
+    ``floors``: by key, the result of ``observe`` when the key was last read.
     """
 
     inner: Store

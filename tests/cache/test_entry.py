@@ -54,7 +54,7 @@ def by_shard(*tokens: EventToken) -> dict[str, EventToken]:
 
 
 def test_no_entry_becomes_a_tombstone_with_the_token() -> None:
-    """Seed 004: so that no older value is put there."""
+    """It keeps an older value from being stored."""
     assert invalidated(None, dynamo(5), G) == tombstone(by_shard(dynamo(5)))
 
 
@@ -66,19 +66,19 @@ def test_no_entry_becomes_a_tombstone_with_the_token() -> None:
         (dynamo(5), dynamo(5), Order.EQUAL),
         (dynamo(6), dynamo(5), Order.OLDER),
         (dynamo(9), dynamo(10), Order.NEWER),  # numbers, not text
-        (dynamo(10**38), dynamo(10**38 + 1), Order.NEWER),  # past what a double tells apart
+        (dynamo(10**38), dynamo(10**38 + 1), Order.NEWER),  # too long for a double
         (dynamo(10**38 + 1), dynamo(10**38), Order.OLDER),
-        (dynamo(5, timestamp=200), dynamo(6, timestamp=100), Order.NEWER),  # positions before times
+        (dynamo(5, timestamp=200), dynamo(6, timestamp=100), Order.NEWER),  # positions take precedence over timestamps
         (mysql(57, LEFT), mysql(58, LEFT), Order.NEWER),
         (mysql(57, LEFT), mysql(57, LEFT), Order.EQUAL),
         (dynamo(5, timestamp=0), dynamo(6), Order.UNKNOWN),
         (EventToken(100, LEFT, "MariaDB/0-1-7"), EventToken(100, LEFT, "MariaDB/0-2-7"), Order.UNKNOWN),
     ],
 )
-def test_only_what_is_known_to_be_included_is_discarded(
+def test_only_an_invalidation_known_to_be_included_is_discarded(
     state: State, held: EventToken, token: EventToken, order: Order
 ) -> None:
-    """I5: equal and older are discarded, newer and unknown invalidate, whatever the entry is."""
+    """I5: equal and older ones are discarded, newer and unknown ones invalidate, in every state of the entry."""
     entry = Entry(state, G, by_shard(held))
     assert order_of(entry, token) is order
     written = invalidated(entry, token, G)
@@ -90,8 +90,8 @@ def test_only_what_is_known_to_be_included_is_discarded(
         assert written.tokens[token.shard] == token
 
 
-def test_a_component_of_unknown_order_also_leaves_the_unplaced_mark() -> None:
-    """I6: the token kept may be the older one, so reaching it proves nothing."""
+def test_an_unknown_order_also_adds_the_unplaced_component() -> None:
+    """I6: the new token may be the older one, so reaching it proves nothing."""
     held, token = EventToken(100, LEFT, "MariaDB/0-1-7"), EventToken(100, LEFT, "MariaDB/0-2-7")
     written = invalidated(tombstone(by_shard(held)), token, G)
     assert written == tombstone({LEFT: token, UNPLACED: None})
@@ -106,8 +106,8 @@ def test_a_missing_component_is_unknown_and_the_others_stay() -> None:
     assert written == tombstone(by_shard(mysql(57, LEFT), mysql(12, RIGHT), mysql(3, "shop/commerce/c0-")))
 
 
-def test_after_a_split_changes_of_the_child_shards_invalidate_whatever_their_time() -> None:
-    """I5: components are compared with their own shard only."""
+def test_after_a_split_changes_of_child_shards_invalidate_at_any_timestamp() -> None:
+    """I5: a component is only compared with tokens of its own shard."""
     entry = value(mysql(57, PARENT, timestamp=500))
     for child in (LEFT, RIGHT):
         written = invalidated(entry, mysql(1, child, timestamp=100), G)
@@ -117,13 +117,13 @@ def test_after_a_split_changes_of_the_child_shards_invalidate_whatever_their_tim
     assert late is not None
 
 
-def test_two_shards_of_dynamodb_never_discard_for_each_other() -> None:
+def test_a_token_of_one_dynamodb_shard_never_discards_one_of_another() -> None:
     entry = value(dynamo(10**30, "orders/stream/1", timestamp=900))
     assert invalidated(entry, dynamo(1, "orders/stream/2"), G) is not None
 
 
 @pytest.mark.parametrize("entry", [None, value(), value(dynamo(9)), tombstone({UNPLACED: None}), UNREADABLE])
-def test_a_null_token_always_invalidates_and_is_remembered(entry: Entry | None) -> None:
+def test_a_null_token_always_invalidates_and_is_stored(entry: Entry | None) -> None:
     """I5."""
     written = invalidated(entry, None, G)
     assert written is not None
@@ -137,8 +137,8 @@ def test_a_token_without_a_shard_counts_as_null() -> None:
     assert invalidated(tombstone({UNPLACED: None}), nowhere, G) == tombstone({UNPLACED: None})
 
 
-def test_a_value_read_without_a_token_is_cleared_by_any_invalidation() -> None:
-    """A consistent read leaves no component: an invalidation that looks old may still be of after it."""
+def test_any_invalidation_clears_a_value_read_without_a_token() -> None:
+    """A consistent read adds no component, so an invalidation that looks old may be younger than the read."""
     lease = leased(tombstone(by_shard(dynamo(50, timestamp=900))), G, 10.0)
     entry = filled(lease, LoadedValue(b"x", {}, fresher=True))
     assert entry == value()
@@ -146,21 +146,21 @@ def test_a_value_read_without_a_token_is_cleared_by_any_invalidation() -> None:
         assert invalidated(entry, token, G) is not None
 
 
-def test_a_lease_over_nothing_is_replaced_by_any_invalidation() -> None:
-    """I6: its fill finds it gone."""
+def test_any_invalidation_replaces_a_lease_on_a_missing_entry() -> None:
+    """I6: then its fill fails."""
     written = invalidated(leased(None, G, 10.0), dynamo(1), G)
     assert written == tombstone(by_shard(dynamo(1)))
 
 
 def test_a_lease_over_a_tombstone_discards_what_the_tombstone_would() -> None:
-    """Its fill has to be fresher than that anyway."""
+    """Its fill has to be fresher than the tombstone anyway."""
     lease = leased(tombstone(by_shard(dynamo(5))), G, 10.0)
     assert invalidated(lease, dynamo(5), G) is None
     assert invalidated(lease, dynamo(6), G) == tombstone(by_shard(dynamo(6)))
 
 
-def test_components_are_bounded_and_the_oldest_leaves_its_mark() -> None:
-    """I6, I11: comparing with a dropped one is unknown, for invalidations and for fills."""
+def test_components_are_bounded_and_a_dropped_one_becomes_unplaced() -> None:
+    """I6, I11: comparing with a dropped component is unknown, for invalidations and for fills."""
     entry: Entry | None = None
     shards = [f"orders/stream/{number}" for number in range(MAX_COMPONENTS + 2)]
     for shard in shards:
@@ -176,8 +176,8 @@ def test_components_are_bounded_and_the_oldest_leaves_its_mark() -> None:
     assert kept.tokens[UNPLACED] is None
 
 
-def test_an_entry_of_another_generation_hands_on_that_invalidations_were_lost() -> None:
-    """I9: what lies between two generations is not in its tokens."""
+def test_an_entry_of_another_generation_becomes_a_floor_that_no_token_reaches() -> None:
+    """I9: its tokens lack the invalidations that were lost between the generations."""
     old = Entry(State.VALUE, "older", by_shard(dynamo(5)))
     expected = {**by_shard(dynamo(6)), UNPLACED: None}
     written = invalidated(old, dynamo(6), G)
@@ -194,8 +194,10 @@ _EVENTS = st.lists(
 
 
 @given(_EVENTS, st.data())
-def test_any_order_and_any_repetition_ends_in_the_same_tombstone(events: list[EventToken], data: st.DataObject) -> None:
-    """Invalidations commute, so replays and several consumers do no harm."""
+def test_invalidations_in_any_order_and_repetition_end_in_the_same_tombstone(
+    events: list[EventToken], data: st.DataObject
+) -> None:
+    """Invalidations commute, so replays and several consumers are harmless."""
     again = data.draw(st.permutations(events + data.draw(st.lists(st.sampled_from(events)))))
     one, other = fold(None, events, G).entry, fold(None, again, G).entry
     assert one is not None
@@ -203,7 +205,7 @@ def test_any_order_and_any_repetition_ends_in_the_same_tombstone(events: list[Ev
 
 
 @given(_EVENTS)
-def test_folding_equals_writing_one_after_the_other(events: list[EventToken]) -> None:
+def test_folding_equals_writing_one_by_one(events: list[EventToken]) -> None:
     entry, discarded = None, 0
     for token in events:
         written = invalidated(entry, token, G)
@@ -213,7 +215,7 @@ def test_folding_equals_writing_one_after_the_other(events: list[EventToken]) ->
     assert (folded.applied, folded.discarded) == (len(events) - discarded, discarded)
 
 
-def test_folding_only_what_is_included_leaves_the_entry_alone() -> None:
+def test_folding_included_invalidations_leaves_the_entry_unchanged() -> None:
     folded = fold(value(dynamo(5)), [dynamo(4), dynamo(5)], G)
     assert folded == (None, 0, 2, 0)
     assert fold(value(), [dynamo(4), dynamo(3), None], G)[1:] == (2, 1, 2)
@@ -222,26 +224,26 @@ def test_folding_only_what_is_included_leaves_the_entry_alone() -> None:
 # -- fills --------------------------------------------------------------------------------------------------
 
 
-def test_a_value_holds_exactly_the_tokens_it_was_read_with() -> None:
+def test_a_value_has_exactly_the_tokens_of_its_read() -> None:
     lease = leased(tombstone(by_shard(mysql(5, LEFT), mysql(7, PARENT))), G, 10.0)
     entry = filled(lease, LoadedValue(b"x", {"any name": mysql(9, LEFT)}, fresher=True), until=70.0)
     assert entry == Entry(State.VALUE, G, by_shard(mysql(9, LEFT)), 70.0)
 
 
-def test_what_is_not_fresher_than_a_tombstone_is_not_stored() -> None:
-    """Seed 004, "Cache Invalidation", third case."""
+def test_a_read_that_is_not_fresher_than_the_tombstone_is_not_stored() -> None:
+    """I6"""
     lease = leased(tombstone(by_shard(mysql(5, LEFT))), G, 10.0)
     assert filled(lease, LoadedValue(b"x", by_shard(mysql(9, LEFT)), fresher=False)) is None
     assert released(lease) == tombstone(by_shard(mysql(5, LEFT)))
 
 
-def test_a_loader_is_not_believed_against_its_own_token() -> None:
+def test_a_loader_whose_token_contradicts_it_is_not_trusted() -> None:
     """I6."""
     lease = leased(tombstone(by_shard(mysql(5, LEFT))), G, 10.0)
     assert filled(lease, LoadedValue(b"x", by_shard(mysql(4, LEFT)), fresher=True)) is None
 
 
-def test_where_nothing_stood_any_read_is_stored_and_a_released_lease_leaves_nothing() -> None:
+def test_any_read_fills_a_missing_entry_and_a_released_lease_leaves_none() -> None:
     lease = leased(None, G, 10.0)
     assert filled(lease, LoadedValue(None, {}, fresher=False)) == value()
     assert released(lease) is None
@@ -252,16 +254,16 @@ def test_where_nothing_stood_any_read_is_stored_and_a_released_lease_leaves_noth
     [
         ([], None, True),
         ([], {}, True),
-        ([mysql(5, LEFT)], by_shard(mysql(5, LEFT)), True),  # the token is from before the read
+        ([mysql(5, LEFT)], by_shard(mysql(5, LEFT)), True),  # the token was taken before the read
         ([mysql(6, LEFT)], by_shard(mysql(5, LEFT)), True),
         ([mysql(4, LEFT)], by_shard(mysql(5, LEFT)), False),
         ([mysql(6, LEFT), mysql(1, RIGHT)], by_shard(mysql(5, LEFT), mysql(2, RIGHT)), False),
         ([mysql(6, LEFT), mysql(2, RIGHT)], by_shard(mysql(5, LEFT), mysql(2, RIGHT)), True),
-        # Split since: the clock of whoever made the tokens read is another one, so only an origin can tell.
+        # Split since: the loader's clock is another one, so only an origin can decide.
         ([mysql(1, LEFT, 101), mysql(1, RIGHT, 101)], by_shard(mysql(9, PARENT, 100)), False),
         ([mysql(1, LEFT, 101), mysql(1, RIGHT, 100)], by_shard(mysql(9, PARENT, 100)), False),
         ([], by_shard(mysql(5, LEFT)), False),
-        ([dynamo(9, timestamp=900)], by_shard(mysql(5, LEFT)), False),  # times of another source say nothing
+        ([dynamo(9, timestamp=900)], by_shard(mysql(5, LEFT)), False),  # timestamps of another source do not count
         ([mysql(9, LEFT)], {UNPLACED: None}, False),
     ],
 )
@@ -272,13 +274,13 @@ def test_a_read_is_fresher_only_if_every_component_is_reached(
     assert is_fresher(by_shard(*tokens), held) is fresher
 
 
-def test_a_replayed_origin_decides_where_the_times_do_not() -> None:
+def test_an_origin_decides_where_timestamps_do_not() -> None:
     child = EventToken(100, LEFT, f"MySQL56/{UUID}:1-3", OriginToken(100, PARENT, f"MySQL56/{UUID}:1-9"))
     assert is_fresher(by_shard(child), by_shard(mysql(9, PARENT)))
     assert not is_fresher(by_shard(child), by_shard(mysql(10, PARENT)))
 
 
-def test_a_value_is_served_in_its_generation_and_time_only() -> None:
+def test_a_value_is_only_served_in_its_generation_and_before_it_expires() -> None:
     entry = Entry(State.VALUE, G, {}, until=50.0)
     assert entry.serves(G, 49.0)
     assert not entry.serves(G, 50.0)
@@ -287,12 +289,12 @@ def test_a_value_is_served_in_its_generation_and_time_only() -> None:
     assert value().serves(G, 1e12)
 
 
-def test_a_lease_counts_while_its_fill_could_be_served() -> None:
+def test_an_entry_is_being_filled_while_the_fill_could_be_served() -> None:
     lease = leased(None, G, 50.0)
     assert lease.is_being_filled(G, 49.0, 10.0)
     assert not lease.is_being_filled(G, 50.0, 10.0)
     assert not lease.is_being_filled("newer", 49.0, 10.0)
-    assert not lease.is_being_filled(G, 39.0, 10.0)  # given by a clock that is ahead
+    assert not lease.is_being_filled(G, 39.0, 10.0)  # from a clock that is ahead
 
 
 # -- the JSON -----------------------------------------------------------------------------------------------
@@ -316,11 +318,11 @@ _ENTRIES = st.builds(
 
 
 @given(_ENTRIES)
-def test_an_entry_reads_back_as_it_was_written(entry: Entry) -> None:
+def test_a_decoded_entry_equals_the_encoded_one(entry: Entry) -> None:
     assert decode(encode(entry, "nonce")) == entry
 
 
-def test_the_json_is_what_other_processes_expect() -> None:
+def test_the_json_does_not_change() -> None:
     entry = Entry(State.LEASE, G, {UNPLACED: None, **by_shard(dynamo(5))}, 1.5)
     assert encode(entry, "abc") == (
         b'{"n":"abc","s":"lease","g":"generation","t":{"":null,"orders/stream/1":{"timestamp":100,'
@@ -329,7 +331,7 @@ def test_the_json_is_what_other_processes_expect() -> None:
 
 
 def test_two_writes_of_one_entry_differ() -> None:
-    """Else a compare-and-set could take a later, equal entry for the one it read."""
+    """Else a compare-and-set could mistake a later, equal entry for the one that was read."""
     assert encode(value(), "1") != encode(value(), "2")
 
 
@@ -344,8 +346,8 @@ _DAMAGED = st.fixed_dictionaries(
 
 
 @given(st.binary(max_size=40) | _JSON.map(orjson.dumps) | _DAMAGED)
-def test_no_bytes_stop_a_reader_or_an_invalidator(meta: bytes) -> None:
-    """What is no entry is not served, and every invalidation is written over it."""
+def test_no_bytes_can_stop_a_reader_or_an_invalidator(meta: bytes) -> None:
+    """Bytes that are no entry are not served, and any invalidation replaces them."""
     entry = decode(meta)
     if entry is UNREADABLE:
         assert not entry.serves("", 0.0)

@@ -1,7 +1,4 @@
-"""Every interleaving the world can make up, against every store: I6 holds after each single step.
-
-And the other way round: with one of its guards taken away, the cache is caught.
-"""
+"""Random interleavings against every store: I6 holds after each step, and the search notices each missing guard."""
 
 from __future__ import annotations
 
@@ -22,8 +19,8 @@ from relay.cache.entry import Tokens
 from tests.cache import broken
 from tests.cache.world import LEASE_TTL, Backend, InMemory, Move, World, token
 
-# How often each move is made. The weights were found by trying which let the broken caches below be caught
-# soonest: some need whole calls that follow each other, others two calls finely interleaved.
+# How often each move is made. The weights were found by trial: with them the broken caches below are caught soonest.
+# Some need complete calls that follow each other, others two calls finely interleaved.
 _FAULTS = {"gap": 3, "tick": 3, "fault": 2, "rewind": 2, "evict": 2, "crash": 1, "bump": 1, "flush": 1}
 _COARSE = {"change": 9, "step": 10, "steps": 6, "finish": 6, "write": 2, "replicate": 4, "forget_generation": 1}
 _FINE = {"change": 1, "step": 40, "steps": 4, "finish": 1, "write": 8, "replicate": 3, "forget_generation": 1}
@@ -57,14 +54,14 @@ def test_consistent_reads_are_never_served_stale(moves: list[Move]) -> None:
 @settings(max_examples=150, deadline=None)
 @given(MOVES)
 def test_reads_of_a_lagging_replica_are_never_served_stale(moves: list[Move]) -> None:
-    """I6, where only tokens tell how fresh a read is."""
+    """I6, where only tokens show how fresh a read is."""
     play(World(in_memory, replicas=True), moves)
 
 
 @settings(max_examples=50, deadline=None)
 @given(MOVES)
-def test_components_that_make_room_reopen_nothing(moves: list[Move]) -> None:
-    """I6, with entries that hold one component where there are two shards."""
+def test_dropped_components_let_no_stale_value_through(moves: list[Move]) -> None:
+    """I6, with entries that hold one component while there are two shards."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("relay.cache.entry.MAX_COMPONENTS", 1)
         play(World(in_memory, replicas=True), moves)
@@ -91,17 +88,19 @@ def in_redis(redis_server: Any) -> Iterator[InRedis]:
 @pytest.mark.services
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moves=MOVES, replicas=st.booleans())
-def test_redis_is_never_served_stale(in_redis: InRedis, unique: str, moves: list[Move], replicas: bool) -> None:
+def test_values_in_redis_are_never_served_stale(
+    in_redis: InRedis, unique: str, moves: list[Move], replicas: bool
+) -> None:
     """I6, on a real server."""
     world = World(lambda _: in_redis, namespace=unique, replicas=replicas)
-    world.clear()  # of what the last interleaving left
+    world.clear()  # of the last interleaving
     play(world, moves)
 
 
 @pytest.mark.services
 @pytest.mark.parametrize("seconds", [4.0])
 def test_threads_racing_on_redis_never_read_stale(in_redis: InRedis, unique: str, seconds: float) -> None:
-    """I6, with real time, real connections and everything at once."""
+    """I6, with real time, real connections and all threads at once."""
     race = _Race(in_redis, unique)
     race.run(seconds)
     assert race.failures == []
@@ -111,7 +110,7 @@ def test_threads_racing_on_redis_never_read_stale(in_redis: InRedis, unique: str
 
 
 class _Race:
-    """One writer, two invalidators that replay, four readers with slow loads, and somebody who evicts."""
+    """One writer, two invalidators that replay, four readers with slow loads, and an evictor."""
 
     def __init__(self, backend: InRedis, namespace: str) -> None:
         self.backend = backend
@@ -173,12 +172,12 @@ class _Race:
         return LoadedValue(value, {}, fresher=True)
 
 
-# -- what would happen without -------------------------------------------------------------------------------
+# -- without one of the guards -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Broken:
-    """A guard taken away: a store that breaks it, or the name of a rule and one that is wrong."""
+    """A missing guard: a store without it, or the name of a rule and a wrong replacement."""
 
     name: str
     replicas: bool
@@ -194,14 +193,14 @@ class Broken:
 
 
 _CACHE = "relay.cache.token_cache"
-_LOADED: tuple[Move, ...] = (("step", 0, 0),) * 5  # a reader found nothing and has loaded, but not stored yet
+_LOADED: tuple[Move, ...] = (("step", 0, 0),) * 5  # a reader missed and has loaded, but not stored yet
 _CHANGED: tuple[Move, ...] = (("write", 0, 0), ("finish", 2, 0))  # a row has changed and is invalidated
 _READ: Move = ("finish", 0, 0)
 
-TOLD = [
+SCRIPTED = [
     Broken("fills without a guard", False, store=broken.UnguardedFills, moves=(*_LOADED, *_CHANGED, _READ)),
     Broken(
-        "the generation of when a value is stored",
+        "the generation read when a value is stored",
         False,
         store=broken.LateGeneration,
         moves=(*_LOADED, ("write", 0, 0), ("gap", 0, 0), _READ),
@@ -213,40 +212,40 @@ TOLD = [
         moves=(*_LOADED, *_CHANGED, ("evict", 0, 0), _READ),
     ),
     Broken(
-        "a lease that ends before the tombstone it was taken over",
+        "a lease that ends before the tombstone it replaced",
         True,
         rule=(f"{_CACHE}.TokenCache._lease_ttl", lambda *_: LEASE_TTL),
         moves=(*_CHANGED, *_LOADED[:3], ("crash", 0, 0), ("tick", 0, 1), _READ),
     ),
     Broken(
-        "null tokens ask nothing of a fill",
+        "a fill over a null token",
         True,
         rule=("relay.cache.entry.floor", broken.floor_without_null_tokens),
         moves=(("write", 0, 0), ("finish", 2, 15), _READ),
     ),
 ]
 
-FOUND = [
+SEARCHED = [
     Broken("fills without a guard", True, store=broken.UnguardedFills),
     Broken("any generation is served", False, rule=("relay.cache.entry.Entry.serves", broken.serves_any)),
     Broken("unknown is older", False, rule=("relay.cache.entry.order_of", broken.takes_unknown_for_older)),
-    Broken("whatever is loaded is stored", True, rule=(f"{_CACHE}.filled", broken.stores_whatever_is_loaded)),
-    Broken("a lease asks nothing of a fill", True, rule=(f"{_CACHE}.leased", broken.lease_without_floor)),
+    Broken("every loaded value is stored", True, rule=(f"{_CACHE}.filled", broken.stores_whatever_is_loaded)),
+    Broken("a lease without a floor", True, rule=(f"{_CACHE}.leased", broken.lease_without_floor)),
     Broken("one component only", True, rule=("relay.cache.entry._tombstone", broken.forgets_components)),
 ]
 
 
-@pytest.mark.parametrize("without", TOLD, ids=lambda without: without.name)
-def test_an_interleaving_told_step_by_step_is_safe_only_with_the_guard(without: Broken) -> None:
-    """I6, and what happens when the guard is missing."""
+@pytest.mark.parametrize("without", SCRIPTED, ids=lambda without: without.name)
+def test_a_scripted_interleaving_is_only_safe_with_the_guard(without: Broken) -> None:
+    """I6"""
     play(World(in_memory, replicas=without.replicas), without.moves)
     with pytest.raises(AssertionError, match="older than"):
         without.play(without.moves)
 
 
-@pytest.mark.parametrize("without", FOUND, ids=lambda without: without.name)
-def test_the_search_finds_what_a_missing_guard_lets_through(without: Broken) -> None:
-    """The search of the tests above is worth what it finds here, with as many examples and no luck."""
+@pytest.mark.parametrize("without", SEARCHED, ids=lambda without: without.name)
+def test_the_search_notices_a_missing_guard(without: Broken) -> None:
+    """It shows that the searches above can fail."""
 
     @settings(max_examples=2000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
     @given(MOVES)

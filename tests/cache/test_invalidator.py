@@ -53,7 +53,7 @@ def invalidator(store: MemoryStore) -> Invalidator:
     return Invalidator(store, "shop", tombstone_ttl=600.0)
 
 
-def test_keys_that_nobody_cached_get_a_tombstone_in_one_round_trip(store: MemoryStore) -> None:
+def test_uncached_keys_get_a_tombstone_in_one_round_trip(store: MemoryStore) -> None:
     counting = Counting(store)
     counts = Invalidator(counting, "shop").apply([("a", token(1)), ("b", token(2))])
     assert counts == InvalidationCounts(applied=2)
@@ -61,7 +61,7 @@ def test_keys_that_nobody_cached_get_a_tombstone_in_one_round_trip(store: Memory
     assert counting.calls == 1
 
 
-def test_a_value_is_cleared_and_an_invalidation_it_includes_is_discarded(
+def test_a_newer_invalidation_clears_a_value_and_an_included_one_is_discarded(
     store: MemoryStore, invalidator: Invalidator
 ) -> None:
     fill(store, "a", {SHARD: token(5)})
@@ -98,7 +98,7 @@ def test_a_call_of_any_length_keeps_the_order_of_each_key(
     assert kept.tokens == {SHARD: token(20_000)}
 
 
-def test_tombstones_end_and_every_new_invalidation_prolongs_them() -> None:
+def test_a_tombstone_expires_and_each_new_invalidation_extends_it() -> None:
     now = 0.0
     store = MemoryStore(lambda: now)
     invalidator = Invalidator(store, "shop", tombstone_ttl=600.0)
@@ -111,12 +111,12 @@ def test_tombstones_end_and_every_new_invalidation_prolongs_them() -> None:
     assert entry(store) is None
 
 
-def test_a_tombstone_has_to_last() -> None:
+def test_the_time_to_live_of_tombstones_must_be_positive() -> None:
     with pytest.raises(ValueError, match="tombstone_ttl"):
         Invalidator(MemoryStore(), "shop", tombstone_ttl=0)
 
 
-def test_a_bump_says_why_and_ends_every_value(
+def test_a_bump_invalidates_every_value_and_logs_the_reason(
     store: MemoryStore, invalidator: Invalidator, caplog: pytest.LogCaptureFixture
 ) -> None:
     """I9."""
@@ -133,7 +133,7 @@ def test_a_bump_says_why_and_ends_every_value(
 
 
 class Counting(MemoryStore):
-    """Counts its calls; before each compare-and-set of a key somebody else ``times`` changes it."""
+    """Counts its calls. Before each of the first ``times`` compare-and-sets another writer changes the entry."""
 
     def __init__(self, inner: MemoryStore, times: int = 0, rival: bytes = b"") -> None:
         super().__init__()
@@ -143,10 +143,8 @@ class Counting(MemoryStore):
         self.calls += 1
         if writes[0].expected != READ and self.calls <= self.times:
             name = writes[0].key
-            standing = self.inner.compare_and_set([ConditionalWrite(name, READ, None, None, KEEP)])[name]
-            self.inner.compare_and_set(
-                [ConditionalWrite(name, standing, b"%s%d" % (self.rival, self.calls), None, 9.0)]
-            )
+            current = self.inner.compare_and_set([ConditionalWrite(name, READ, None, None, KEEP)])[name]
+            self.inner.compare_and_set([ConditionalWrite(name, current, b"%s%d" % (self.rival, self.calls), None, 9.0)])
         return self.inner.compare_and_set(writes)
 
     def generation(self, generation_key: str) -> str:
@@ -155,23 +153,23 @@ class Counting(MemoryStore):
 
 @pytest.mark.parametrize("times", [1, 2, 5])
 def test_an_entry_that_changed_is_read_again_and_invalidated(store: MemoryStore, times: int) -> None:
-    """Seed 004: only what still is as it was read is updated. I6."""
+    """I6: only an entry that is unchanged since it was read is updated."""
     rival = Counting(store, times, rival=b"an entry of somebody else ")
     counts = Invalidator(rival, "shop").apply([("k", token(1)), ("other", token(1))])
     assert (counts.applied, counts.discarded) == (2, 0)
-    assert counts.retried == times - 1  # the first refusal is the read
+    assert counts.retried == times - 1  # the first conflict serves as the read
     found = entry(store)
     assert found is not None
     assert found.tokens[SHARD] == token(1)
 
 
-def test_a_key_that_never_holds_still_is_an_error_that_names_it(store: MemoryStore) -> None:
+def test_an_error_names_a_key_that_keeps_changing(store: MemoryStore) -> None:
     rival = Counting(store, 10_000)
     with pytest.raises(RelayError, match="shop:k"):
         Invalidator(rival, "shop").apply([("k", token(1))])
 
 
-def test_whether_it_reads_first_or_guesses_the_outcome_is_the_same() -> None:
+def test_reading_first_and_guessing_have_the_same_outcome() -> None:
     tombstones = []
     for warmed in (False, True):
         store = MemoryStore()
@@ -180,7 +178,7 @@ def test_whether_it_reads_first_or_guesses_the_outcome_is_the_same() -> None:
         keys = [f"k{n}" for n in range(10)]
         for key in keys[:8]:
             fill(store, key, {SHARD: token(5)})
-        if warmed:  # most keys of a call were cached: the next begins by reading
+        if warmed:  # most keys of this call are cached, so the next call starts by reading
             invalidator.apply([(key, token(4)) for key in keys[:8]])
         counting.calls = 0
         counts = invalidator.apply([(key, token(4 + n)) for n, key in enumerate(keys)])

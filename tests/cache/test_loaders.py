@@ -48,7 +48,7 @@ def answer(items: list[dict[str, Any]], unprocessed: list[dict[str, Any]] | None
 
 
 def test_one_key_is_read_consistently_and_is_always_fresher(client: DynamoDBClient, stub: Stubber) -> None:
-    """I6: what lets a fill replace a tombstone."""
+    """I6: this lets a fill replace a tombstone."""
     expected = {"TableName": "orders", "Key": primary_key("order:ann:7"), "ConsistentRead": True}
     stub.add_response("get_item", {"Item": item("ann", "7", total={"N": "1.50"})}, expected)
     loaded = DynamoDBLoader(client, "orders", primary_key).load("order:ann:7", None)
@@ -57,17 +57,17 @@ def test_one_key_is_read_consistently_and_is_always_fresher(client: DynamoDBClie
     assert loaded.fresher
 
 
-def test_an_item_that_is_not_there_is_a_value_of_none(client: DynamoDBClient, stub: Stubber) -> None:
+def test_a_missing_item_is_a_value_of_none(client: DynamoDBClient, stub: Stubber) -> None:
     stub.add_response("get_item", {})
     assert DynamoDBLoader(client, "orders", primary_key).load("order:ann:7", None).value is None
 
 
-def test_keys_are_loaded_by_the_hundred_and_each_once(client: DynamoDBClient, stub: Stubber) -> None:
+def test_keys_are_loaded_in_batches_of_a_hundred_and_each_once(client: DynamoDBClient, stub: Stubber) -> None:
     keys = [f"order:ann:{number}" for number in range(150)]
     asked = [dict(primary_key(key)) for key in keys]
     stub.add_response("batch_get_item", answer([item("ann", "0"), item("ann", "99")]), batch(asked[:100]))
     stub.add_response("batch_get_item", answer([item("ann", "149")]), batch(asked[100:]))
-    # The same number written otherwise is the same item, and DynamoDB refuses to be asked for it twice.
+    # The same number in another notation is the same item, and DynamoDB refuses a batch that names it twice.
     wanted = dict.fromkeys([*keys, "order:ann:1.490E+2"])
     loaded = DynamoDBLoader(client, "orders", primary_key).load_many(wanted)
     found = [key for key, value in loaded.items() if value.value is not None]
@@ -76,7 +76,7 @@ def test_keys_are_loaded_by_the_hundred_and_each_once(client: DynamoDBClient, st
     assert all(value.fresher and not value.tokens for value in loaded.values())
 
 
-def test_an_item_is_told_from_others_by_attribute_and_type(client: DynamoDBClient, stub: Stubber) -> None:
+def test_items_differ_by_the_type_of_their_key(client: DynamoDBClient, stub: Stubber) -> None:
     def typed(key: str) -> Mapping[str, Any]:
         kind, value = key.split(":")
         return {"id": {kind: value.encode() if kind == "B" else value}}
@@ -88,7 +88,7 @@ def test_an_item_is_told_from_others_by_attribute_and_type(client: DynamoDBClien
     assert [orjson.loads(loaded[key].value or b"")["is"] for key in ("N:1.0", "B:1")] == [{"S": "N"}, {"S": "B"}]
 
 
-def test_what_is_left_unprocessed_is_asked_again_after_a_pause(client: DynamoDBClient, stub: Stubber) -> None:
+def test_unprocessed_keys_are_requested_again_after_a_pause(client: DynamoDBClient, stub: Stubber) -> None:
     keys = ["order:ann:1", "order:ann:2"]
     asked = [dict(primary_key(key)) for key in keys]
     stub.add_response("batch_get_item", answer([item("ann", "1")], asked[1:]), batch(asked))
@@ -100,8 +100,8 @@ def test_what_is_left_unprocessed_is_asked_again_after_a_pause(client: DynamoDBC
     assert len(pauses) == 2
 
 
-def test_a_table_that_only_throttles_is_unavailable(client: DynamoDBClient, stub: Stubber) -> None:
-    """I8: a key that could not be asked is not a missing item."""
+def test_a_table_that_keeps_throttling_is_unavailable(client: DynamoDBClient, stub: Stubber) -> None:
+    """I8: a key that could not be read is not a missing item."""
     asked = [dict(primary_key("order:ann:1"))]
     for _ in range(10):
         stub.add_response("batch_get_item", answer([], asked))
@@ -110,14 +110,14 @@ def test_a_table_that_only_throttles_is_unavailable(client: DynamoDBClient, stub
         loader.load_many({"order:ann:1": None})
 
 
-def test_errors_of_the_table_reach_the_caller(client: DynamoDBClient, stub: Stubber) -> None:
+def test_errors_of_dynamodb_reach_the_caller(client: DynamoDBClient, stub: Stubber) -> None:
     stub.add_client_error("get_item", "ResourceNotFoundException")
     with pytest.raises(ClientError):
         DynamoDBLoader(client, "orders", primary_key).load("order:ann:1", None)
 
 
 @pytest.mark.services
-def test_a_cache_over_a_real_table(dynamodb: Any, unique: str) -> None:
+def test_a_cache_loads_from_a_real_table(dynamodb: Any, unique: str) -> None:
     client = boto3.client("dynamodb", region_name="us-east-1", endpoint_url=dynamodb.endpoint_url)
     client.create_table(
         TableName=unique,

@@ -11,7 +11,7 @@ from tests.cache.sources import Source
 
 
 class Failing(MemoryStore):
-    """A store that is not reached from its n-th call on. ``made``: whether the failing calls are made."""
+    """A store that is unreachable from its n-th call on. ``made``: whether the failing calls take effect."""
 
     def __init__(self, calls: int, made: bool = False) -> None:
         super().__init__()
@@ -28,17 +28,17 @@ class Failing(MemoryStore):
         return super().read(keys, generation_key)
 
     def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
-        lost = super().compare_and_set(writes) if self.made else {}
+        conflicts = super().compare_and_set(writes) if self.made else {}
         self._call()
-        return lost if self.made else super().compare_and_set(writes)
+        return conflicts if self.made else super().compare_and_set(writes)
 
 
 @pytest.mark.parametrize("made", [False, True])
 @pytest.mark.parametrize(("calls", "outcome"), [(0, Outcome.MISS), (1, Outcome.MISS), (2, Outcome.DROPPED)])
-def test_a_store_that_fails_does_not_fail_its_reader(
+def test_an_unreachable_store_does_not_fail_its_reader(
     caplog: pytest.LogCaptureFixture, calls: int, outcome: Outcome, made: bool
 ) -> None:
-    """An outage of the cache is slow, not wrong."""
+    """During an outage of the cache reads are slow, not wrong."""
     cache = TokenCache(Failing(calls, made), "shop", sleep=lambda _: None)
     with caplog.at_level(logging.WARNING):
         assert cache.get_or_load("k", Source().load) == Cached(b"one", outcome)
@@ -47,7 +47,7 @@ def test_a_store_that_fails_does_not_fail_its_reader(
     assert len(caplog.messages) == 1
 
 
-def test_a_loader_that_is_unavailable_is_not_taken_for_the_store() -> None:
+def test_an_unavailable_loader_is_not_mistaken_for_the_store() -> None:
     cache = TokenCache(MemoryStore(), "shop")
 
     def unavailable() -> None:

@@ -42,7 +42,7 @@ def constant(value: bytes) -> Any:
 
 
 @pytest.mark.services
-def test_the_script_is_loaded_again_where_the_server_forgot_it(
+def test_the_script_is_loaded_again_after_the_server_lost_it(
     store: RedisStore, client: redis.Redis, unique: str
 ) -> None:
     writes = [ConditionalWrite(entry_key(unique, str(n)), None, b"meta", None, 60.0) for n in range(1000)]
@@ -53,7 +53,7 @@ def test_the_script_is_loaded_again_where_the_server_forgot_it(
 
 
 @pytest.mark.services
-def test_times_to_live_are_set_kept_and_taken_away(store: RedisStore, client: redis.Redis, unique: str) -> None:
+def test_times_to_live_are_set_kept_and_removed(store: RedisStore, client: redis.Redis, unique: str) -> None:
     key = entry_key(unique, "k")
     steps = [(None, b"1", 60.0, 60_000), (b"1", b"2", KEEP, 60_000), (b"2", b"3", FOREVER, -1), (b"3", b"4", KEEP, -1)]
     for expected, meta, ttl, left in steps:
@@ -62,7 +62,7 @@ def test_times_to_live_are_set_kept_and_taken_away(store: RedisStore, client: re
 
 
 @pytest.mark.services
-def test_a_key_of_somebody_else_is_named(store: RedisStore, client: redis.Redis, unique: str) -> None:
+def test_an_error_names_a_key_of_another_type(store: RedisStore, client: redis.Redis, unique: str) -> None:
     client.set(entry_key(unique, "k"), "text", ex=60)
     with pytest.raises(RelayError, match=f"WRONGTYPE.*{unique}:k"):
         store.compare_and_set([ConditionalWrite(entry_key(unique, "k"), None, b"meta", None, 60.0)])
@@ -71,7 +71,7 @@ def test_a_key_of_somebody_else_is_named(store: RedisStore, client: redis.Redis,
 
 
 @pytest.mark.services
-def test_of_many_who_find_no_generation_all_get_the_same(redis_server: Any, unique: str) -> None:
+def test_threads_that_begin_a_generation_at_once_get_the_same_one(redis_server: Any, unique: str) -> None:
     """I6: two generations at once would serve each other's values."""
     stores = [RedisStore(redis_server.url) for _ in range(8)]
     begun: list[str] = []
@@ -93,7 +93,7 @@ def test_of_many_who_find_no_generation_all_get_the_same(redis_server: Any, uniq
 
 
 @pytest.mark.services
-def test_of_many_who_write_the_same_entry_one_does(redis_server: Any, unique: str) -> None:
+def test_one_of_many_racing_writes_succeeds(redis_server: Any, unique: str) -> None:
     """Compare and write are one step: 8 threads race 200 times."""
     stores = [RedisStore(redis_server.url) for _ in range(8)]
     won: list[int] = []
@@ -117,7 +117,7 @@ def test_of_many_who_write_the_same_entry_one_does(redis_server: Any, unique: st
     assert won == list(range(200))
 
 
-def test_a_server_that_is_not_there_is_unavailable_and_its_password_stays_secret() -> None:
+def test_an_unreachable_server_is_unavailable_and_its_password_stays_secret() -> None:
     with RedisStore(f"redis://user:secret@127.0.0.1:{free_port()}/3") as store:
         for call in (
             lambda: store.generation("g"),
@@ -159,7 +159,7 @@ def test_a_slow_first_use_of_one_namespace_does_not_stop_another(
     assert not stopped
 
 
-# -- lives of a server --------------------------------------------------------------------------------------
+# -- restarts of the server --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -169,8 +169,8 @@ def server() -> Iterator[RedisServer]:
 
 
 @pytest.mark.services
-def test_values_that_come_back_from_a_snapshot_are_not_served(server: RedisServer) -> None:
-    """I6: the invalidation was acknowledged, and is lost with the memory written after the snapshot."""
+def test_values_restored_from_a_snapshot_are_not_served(server: RedisServer) -> None:
+    """I6: the invalidation was acknowledged, but came after the snapshot and is lost."""
     with RedisStore(server.url) as store, redis.Redis.from_url(server.url) as client:
         cache, invalidator = TokenCache(store, "shop"), Invalidator(store, "shop")
         assert cache.get_or_load("k", constant(b"old")).outcome is Outcome.FILLED
@@ -184,8 +184,8 @@ def test_values_that_come_back_from_a_snapshot_are_not_served(server: RedisServe
 
 
 @pytest.mark.services
-def test_a_process_that_starts_after_the_restart_does_not_serve_them_either(server: RedisServer) -> None:
-    """I6: the generation in the snapshot is of another life, whoever reads it first."""
+def test_a_process_started_after_the_restart_does_not_serve_restored_values(server: RedisServer) -> None:
+    """I6: the generation in the snapshot is of another run, whoever reads it first."""
     with RedisStore(server.url) as store, redis.Redis.from_url(server.url) as client:
         TokenCache(store, "shop").get_or_load("k", constant(b"old"))
         client.save()
@@ -197,7 +197,7 @@ def test_a_process_that_starts_after_the_restart_does_not_serve_them_either(serv
 
 @pytest.mark.services
 def test_a_fill_that_began_before_the_restart_is_not_served_after_it(server: RedisServer) -> None:
-    """I6: its lease may come back with the snapshot."""
+    """I6: the snapshot may restore its lease."""
     with RedisStore(server.url) as store, redis.Redis.from_url(server.url) as client:
         cache = TokenCache(store, "shop")
 
@@ -212,7 +212,7 @@ def test_a_fill_that_began_before_the_restart_is_not_served_after_it(server: Red
 
 
 @pytest.mark.services
-def test_new_connections_to_the_same_life_change_nothing(server: RedisServer) -> None:
+def test_new_connections_to_the_same_run_change_nothing(server: RedisServer) -> None:
     with RedisStore(server.url) as store, redis.Redis.from_url(server.url) as client:
         cache = TokenCache(store, "shop")
         cache.get_or_load("k", constant(b"old"))
@@ -223,7 +223,7 @@ def test_new_connections_to_the_same_life_change_nothing(server: RedisServer) ->
 
 
 @pytest.mark.services
-def test_an_outage_is_survived_by_reader_and_invalidator(server: RedisServer) -> None:
+def test_reader_and_invalidator_survive_an_outage(server: RedisServer) -> None:
     with RedisStore(server.url) as store:
         cache, invalidator = TokenCache(store, "shop"), Invalidator(store, "shop")
         cache.get_or_load("k", constant(b"one"))

@@ -1,4 +1,4 @@
-"""What every store has to do, on each of them: the in-memory one is trusted by users' tests because of this."""
+"""The contract of a store, on each of them, so that users can rely on the in-memory one in their tests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read(store: Store, key: str) -> StoredEntry | None:
     return store.read([key], generation_key("t"))[0][0]
 
 
-def test_a_write_needs_what_it_expects(store: Store, key: str) -> None:
+def test_a_write_needs_the_expected_meta(store: Store, key: str) -> None:
     assert read(store, key) is None
     assert write(store, key, None, b"one")
     assert not write(store, key, None, b"two")
@@ -51,11 +51,11 @@ def test_a_write_needs_what_it_expects(store: Store, key: str) -> None:
     assert read(store, key) == StoredEntry(b"two", b"v")
 
 
-def test_a_write_that_is_refused_tells_what_stands_there(store: Store, namespace: str) -> None:
+def test_a_conflict_returns_the_current_meta(store: Store, namespace: str) -> None:
     keys = [entry_key(namespace, name) for name in "abcd"]
     store.compare_and_set([ConditionalWrite(name, None, b"meta of " + name.encode(), b"v", 60.0) for name in keys[:2]])
-    lost = store.compare_and_set([ConditionalWrite(name, b"x", b"y", None, 60.0) for name in keys])
-    assert lost == {
+    conflicts = store.compare_and_set([ConditionalWrite(name, b"x", b"y", None, 60.0) for name in keys])
+    assert conflicts == {
         keys[0]: b"meta of " + keys[0].encode(),
         keys[1]: b"meta of " + keys[1].encode(),
         keys[2]: None,
@@ -63,20 +63,20 @@ def test_a_write_that_is_refused_tells_what_stands_there(store: Store, namespace
     }
 
 
-def test_a_write_without_a_value_leaves_none(store: Store, key: str) -> None:
-    """Else a tombstone would still hold what it invalidates."""
+def test_a_write_without_a_value_removes_the_value(store: Store, key: str) -> None:
+    """Else a tombstone would still hold the value it invalidates."""
     write(store, key, None, b"one", value=b"old")
     assert write(store, key, b"one", b"two")
     assert read(store, key) == StoredEntry(b"two", None)
 
 
 @pytest.mark.parametrize("value", [b"", b"\x00\r\n\xff", b"x" * 3_000_000])
-def test_values_are_bytes_of_any_kind_and_size(store: Store, key: str, value: bytes) -> None:
+def test_a_value_may_be_any_bytes(store: Store, key: str, value: bytes) -> None:
     assert write(store, key, None, b"one", value=value)
     assert read(store, key) == StoredEntry(b"one", value)
 
 
-def test_deleting_is_a_write_of_nothing(store: Store, key: str) -> None:
+def test_a_write_without_a_meta_deletes(store: Store, key: str) -> None:
     write(store, key, None, b"one", value=b"v")
     assert not write(store, key, b"other", None)
     assert write(store, key, b"one", None)
@@ -84,14 +84,14 @@ def test_deleting_is_a_write_of_nothing(store: Store, key: str) -> None:
     assert write(store, key, None, None)
 
 
-def test_expecting_what_never_stands_only_reads(store: Store, key: str) -> None:
+def test_a_write_that_expects_the_impossible_only_reads(store: Store, key: str) -> None:
     assert store.compare_and_set([ConditionalWrite(key, READ, None, None, KEEP)]) == {key: None}
     write(store, key, None, b"one", value=b"v")
     assert store.compare_and_set([ConditionalWrite(key, READ, None, None, KEEP)]) == {key: b"one"}
     assert read(store, key) == StoredEntry(b"one", b"v")
 
 
-def test_many_writes_of_all_kinds_in_one_call_do_not_mix(store: Store, namespace: str) -> None:
+def test_many_different_writes_in_one_call_do_not_mix(store: Store, namespace: str) -> None:
     ttls = [KEEP, FOREVER, 60.0, 7.5]
     writes = [
         ConditionalWrite(
@@ -112,7 +112,7 @@ def test_many_writes_of_all_kinds_in_one_call_do_not_mix(store: Store, namespace
     assert store.read(keys, generation_key(namespace))[0] == [None] * len(keys)
 
 
-def test_nothing_asked_is_nothing_done(store: Store, namespace: str) -> None:
+def test_a_call_without_keys_does_nothing(store: Store, namespace: str) -> None:
     assert store.compare_and_set([]) == {}
     generation = store.generation(generation_key(namespace))
     assert store.read([], generation_key(namespace)) == ([], generation)
@@ -128,7 +128,7 @@ def test_a_generation_lasts_until_it_is_renewed(store: Store, namespace: str) ->
     assert store.generation(name) == second
 
 
-def test_a_generation_that_is_missing_is_begun_by_whoever_asks(store: Store, namespace: str) -> None:
+def test_a_missing_generation_begins_with_the_first_call_that_needs_it(store: Store, namespace: str) -> None:
     begun = store.read([], generation_key(namespace))[1]
     assert store.generation(generation_key(namespace)) == begun
     assert store.generation(generation_key(namespace + "2")) != begun
@@ -136,14 +136,14 @@ def test_a_generation_that_is_missing_is_begun_by_whoever_asks(store: Store, nam
 
 
 def test_no_cache_key_names_the_generation(store: Store, namespace: str) -> None:
-    """A row chooses its cache key: it must not reach the generation."""
+    """A row determines its cache key, which must not reach the generation."""
     generation = store.generation(generation_key(namespace))
     for key in ("{generation}", "", ":{generation}"):
         write(store, entry_key(namespace, key), None, b"x")
     assert store.generation(generation_key(namespace)) == generation
 
 
-def test_entries_in_memory_end_as_their_time_to_live_says() -> None:
+def test_entries_in_memory_expire_after_their_time_to_live() -> None:
     now = 0.0
     store = MemoryStore(lambda: now)
     for ttl in (FOREVER, 10.0):

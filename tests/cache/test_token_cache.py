@@ -20,12 +20,12 @@ from tests.cache.sources import SHARD, Source, token
 
 
 class Cache(TokenCache):
-    """A cache on a store in memory, both on one clock that moves when it sleeps."""
+    """A cache on a store in memory. Both use one clock, which moves when the cache sleeps."""
 
     def __init__(self, value_ttl: float | None = None) -> None:
         self.now = 1000.0
         self.memory = MemoryStore(lambda: self.now)
-        self.slept: list[Callable[[], object]] = []  # what happens during the next sleeps
+        self.slept: list[Callable[[], object]] = []  # run during the next sleeps
         super().__init__(
             self.memory,
             "shop",
@@ -57,23 +57,23 @@ def hit(value: bytes | None) -> Cached:
     return Cached(value, Outcome.HIT)
 
 
-# -- the three cases of seed 004 ----------------------------------------------------------------------------
+# -- no entry, a value, a token only ----------------------------------------------------------------------------
 
 
-def test_no_entry_is_loaded_with_nothing_to_compare_and_stored(cache: Cache) -> None:
+def test_a_missing_entry_is_loaded_without_a_comparison_and_stored(cache: Cache) -> None:
     source = Source()
     assert cache.get_or_load("k", source.load) == Cached(b"one", Outcome.FILLED)
     assert source.asked == [("k", None)]
 
 
-def test_an_entry_with_a_value_is_just_used(cache: Cache) -> None:
+def test_a_cached_value_is_returned_without_a_load(cache: Cache) -> None:
     source = Source()
     cache.get_or_load("k", source.load)
     assert cache.get_or_load("k", source.load) == hit(b"one")
     assert len(source.asked) == 1
 
 
-def test_a_token_without_value_goes_with_the_query_and_a_fresher_read_is_stored(cache: Cache) -> None:
+def test_a_tombstones_token_is_passed_to_the_loader_and_a_fresher_read_is_stored(cache: Cache) -> None:
     cache.invalidate(5)
     source = Source(tokens={SHARD: token(6)}, fresher=None)
     assert cache.get_or_load("k", source.load) == Cached(b"one", Outcome.FILLED)
@@ -81,10 +81,10 @@ def test_a_token_without_value_goes_with_the_query_and_a_fresher_read_is_stored(
     assert cache.get_or_load("k", source.load) == hit(b"one")
 
 
-def test_a_read_that_is_not_fresher_is_returned_and_not_stored(cache: Cache) -> None:
+def test_a_read_that_is_not_fresher_is_returned_but_not_stored(cache: Cache) -> None:
     cache.invalidate(5)
     lagging = Source(value=b"old", tokens={SHARD: token(4)}, fresher=None)
-    for _ in range(2):  # the lease is given back, so nobody waits for it
+    for _ in range(2):  # the lease is released, so no reader waits for it
         assert cache.get_or_load("k", lagging.load) == Cached(b"old", Outcome.DROPPED)
     caught_up = Source(value=b"new", tokens={SHARD: token(5)}, fresher=None)
     assert cache.get_or_load("k", caught_up.load) == Cached(b"new", Outcome.FILLED)
@@ -94,7 +94,7 @@ def test_a_read_that_is_not_fresher_is_returned_and_not_stored(cache: Cache) -> 
 
 
 def test_an_invalidation_during_the_load_drops_the_fill(cache: Cache) -> None:
-    """I6: the caller has its value, and nobody else gets it."""
+    """I6: only the caller gets the value."""
     source = Source(meanwhile=cache.invalidate)
     assert cache.get_or_load("k", source.load) == Cached(b"one", Outcome.DROPPED)
     assert cache.get_or_load("k", Source(value=b"two").load) == Cached(b"two", Outcome.FILLED)
@@ -107,14 +107,14 @@ def test_an_invalidation_during_a_load_over_a_tombstone_drops_the_fill(cache: Ca
     assert cache.get_or_load("k", source.load).outcome is Outcome.DROPPED
 
 
-def test_a_replayed_invalidation_during_a_load_does_not_disturb_it(cache: Cache) -> None:
+def test_a_replayed_invalidation_during_a_load_does_not_drop_the_fill(cache: Cache) -> None:
     cache.invalidate(5)
     source = Source(meanwhile=lambda: cache.invalidate(5))
     assert cache.get_or_load("k", source.load).outcome is Outcome.FILLED
 
 
 def test_a_tombstone_that_is_evicted_before_the_fill_still_drops_it(cache: Cache) -> None:
-    """I6: the fill looks for its lease, not for nothing."""
+    """I6: the fill needs its lease, not a missing entry."""
 
     def meanwhile() -> None:
         cache.invalidate()
@@ -123,26 +123,26 @@ def test_a_tombstone_that_is_evicted_before_the_fill_still_drops_it(cache: Cache
     assert cache.get_or_load("k", Source(meanwhile=meanwhile).load).outcome is Outcome.DROPPED
 
 
-def test_losing_all_memory_during_the_load_drops_the_fill(cache: Cache) -> None:
+def test_a_flush_during_the_load_drops_the_fill(cache: Cache) -> None:
     """I6."""
     assert cache.get_or_load("k", Source(meanwhile=cache.memory.lose_all).load).outcome is Outcome.DROPPED
 
 
 def test_a_value_loaded_across_a_new_generation_is_never_served(cache: Cache) -> None:
-    """I6, I9: its load began before the gap was known."""
+    """I6, I9: its load started before the gap was known."""
     source = Source(meanwhile=lambda: cache.invalidator.bump("a gap"))
     cache.get_or_load("k", source.load)
     assert cache.get_or_load("k", Source(value=b"two").load) == Cached(b"two", Outcome.FILLED)
 
 
-def test_a_lost_generation_ends_every_value(cache: Cache) -> None:
-    """I6, I9: who loses one entry may have lost another."""
+def test_a_lost_generation_invalidates_every_value(cache: Cache) -> None:
+    """I6, I9: a store that lost one entry may have lost others."""
     cache.get_or_load("k", Source().load)
     cache.memory.lose(generation_key("shop"))
     assert cache.get_or_load("k", Source(value=b"two").load) == Cached(b"two", Outcome.FILLED)
 
 
-def test_after_a_new_generation_a_read_with_tokens_has_to_prove_more_than_it_can(cache: Cache) -> None:
+def test_after_a_new_generation_no_read_with_tokens_replaces_an_older_entry(cache: Cache) -> None:
     """I5, I9: which invalidations were lost is not known, so no token reaches them."""
     cache.get_or_load("k", Source(tokens={SHARD: token(5)}).load)
     cache.invalidator.bump("a gap")
@@ -154,7 +154,7 @@ def test_after_a_new_generation_a_read_with_tokens_has_to_prove_more_than_it_can
 # -- leases -------------------------------------------------------------------------------------------------
 
 
-def test_a_reader_waits_for_the_value_another_is_loading(cache: Cache) -> None:
+def test_a_reader_waits_for_a_value_that_another_reader_is_loading(cache: Cache) -> None:
     other = Source(value=b"not asked")
     seen: list[Cached] = []
 
@@ -174,7 +174,7 @@ def test_a_reader_waits_for_the_value_another_is_loading(cache: Cache) -> None:
     assert other.asked == []
 
 
-def test_a_reader_does_not_wait_long_and_does_not_store(cache: Cache) -> None:
+def test_a_reader_that_waited_too_long_loads_but_does_not_store(cache: Cache) -> None:
     other = Source(value=b"mine")
     seen: list[Cached] = []
     source = Source(meanwhile=lambda: seen.append(cache.get_or_load("k", other.load)))
@@ -184,8 +184,8 @@ def test_a_reader_does_not_wait_long_and_does_not_store(cache: Cache) -> None:
     assert cache.get_or_load("k", other.load) == hit(b"one")
 
 
-def test_a_lease_that_took_too_long_is_taken_over_and_its_fill_dropped(cache: Cache) -> None:
-    """I6: one of the two is stored, and not the one that began first."""
+def test_an_expired_lease_is_taken_over_and_its_fill_dropped(cache: Cache) -> None:
+    """I6: only the second of the two is stored."""
 
     def too_long() -> None:
         cache.now += cache.lease_ttl
@@ -195,7 +195,7 @@ def test_a_lease_that_took_too_long_is_taken_over_and_its_fill_dropped(cache: Ca
     assert cache.get_or_load("k", Source().load) == hit(b"two")
 
 
-def test_a_lease_from_a_clock_far_ahead_holds_nobody_up(cache: Cache) -> None:
+def test_no_reader_waits_for_a_lease_from_a_clock_far_ahead(cache: Cache) -> None:
     def behind() -> None:
         cache.now -= 3600.0
         assert cache.get_or_load("k", Source(value=b"two").load).outcome is Outcome.FILLED
@@ -203,8 +203,8 @@ def test_a_lease_from_a_clock_far_ahead_holds_nobody_up(cache: Cache) -> None:
     assert cache.get_or_load("k", Source(meanwhile=behind).load).outcome is Outcome.DROPPED
 
 
-def test_a_lease_over_a_tombstone_outlives_its_holder_as_a_tombstone(cache: Cache) -> None:
-    """I6: a reader that died must not take the invalidation with it."""
+def test_a_lease_over_a_tombstone_still_acts_as_one_after_its_holder_died(cache: Cache) -> None:
+    """I6: a reader that dies must not undo the invalidation."""
     cache.invalidate(5)
 
     def dies() -> None:
@@ -218,8 +218,8 @@ def test_a_lease_over_a_tombstone_outlives_its_holder_as_a_tombstone(cache: Cach
     assert lagging.asked == [("k", {SHARD: token(5)})]
 
 
-def test_a_lease_does_not_prolong_the_tombstone_it_was_taken_over(cache: Cache) -> None:
-    """Else a key read often, from copies that cannot prove to be fresher, would never be cached again."""
+def test_a_lease_does_not_extend_the_tombstone_it_replaced(cache: Cache) -> None:
+    """Else a key that is often read from copies that cannot prove to be fresher would never be cached again."""
     cache.invalidate(None)
     unproven = Source(fresher=False)
     for _ in range(3):
@@ -230,7 +230,7 @@ def test_a_lease_does_not_prolong_the_tombstone_it_was_taken_over(cache: Cache) 
 
 
 @pytest.mark.parametrize("tombstone", [False, True])
-def test_a_load_that_fails_gives_its_lease_back(cache: Cache, tombstone: bool) -> None:
+def test_a_failed_load_releases_its_lease(cache: Cache, tombstone: bool) -> None:
     if tombstone:
         cache.invalidate(5)
 
@@ -245,7 +245,7 @@ def test_a_load_that_fails_gives_its_lease_back(cache: Cache, tombstone: bool) -
     assert cache.now == 1000.0
 
 
-def test_a_new_generation_does_not_wait_for_leases_of_the_old(cache: Cache) -> None:
+def test_no_reader_waits_for_a_lease_of_an_older_generation(cache: Cache) -> None:
     def bumped() -> None:
         cache.invalidator.bump("a gap")
         assert cache.get_or_load("k", Source(value=b"two").load).outcome is Outcome.FILLED
@@ -270,7 +270,7 @@ def test_an_empty_value_is_a_value(cache: Cache) -> None:
     assert cache.get_or_load("k", Source().load) == hit(b"")
 
 
-def test_a_value_ends_but_what_it_was_read_with_still_holds_older_reads_back() -> None:
+def test_the_tokens_of_an_expired_value_still_keep_older_reads_out() -> None:
     """I6: the value's tokens last as long as a tombstone."""
     cache = Cache(value_ttl=60.0)
     cache.invalidate(5)
@@ -283,7 +283,7 @@ def test_a_value_ends_but_what_it_was_read_with_still_holds_older_reads_back() -
     assert lagging.asked == [("k", {SHARD: token(6)})]
 
 
-def test_several_keys_are_loaded_at_once_and_each_once(cache: Cache) -> None:
+def test_several_keys_are_loaded_together_and_each_once(cache: Cache) -> None:
     cache.get_or_load("hit", Source(value=b"cached").load)
     cache.invalidate(5, key="tombstone")
     source = Source()
@@ -303,7 +303,7 @@ def test_several_keys_are_loaded_at_once_and_each_once(cache: Cache) -> None:
     assert cache.get_many([], load_many) == {}
 
 
-def test_keys_that_others_load_are_waited_for_after_ones_own_are_stored(cache: Cache) -> None:
+def test_a_reader_stores_its_own_keys_before_it_waits_for_others(cache: Cache) -> None:
     source = Source()
     seen: list[dict[str, Cached]] = []
     outer = Source(meanwhile=lambda: seen.append(cache.get_many(["theirs", "mine"], source.load_many)))
@@ -312,19 +312,19 @@ def test_keys_that_others_load_are_waited_for_after_ones_own_are_stored(cache: C
     assert [key for key, _ in source.asked] == ["mine", "theirs"]
 
 
-def test_a_loader_that_leaves_a_key_out_is_told(cache: Cache) -> None:
+def test_a_loader_that_omits_a_key_is_an_error(cache: Cache) -> None:
     with pytest.raises(KeyError, match="k"):
         cache.get_many(["k"], lambda wanted: {})
 
 
-def test_the_counters_tell_what_became_of_each_key(cache: Cache) -> None:
+def test_the_counters_count_each_key_by_outcome(cache: Cache) -> None:
     cache.get_many(["a", "b"], Source().load_many)
     cache.get_or_load("a", Source().load)
     cache.get_or_load("c", Source(meanwhile=lambda: cache.invalidate(key="c")).load)
     assert (cache.hits, cache.filled, cache.dropped, cache.misses, cache.unreachable) == (1, 2, 1, 0, 0)
 
 
-def test_bytes_that_are_no_entry_are_replaced_by_a_consistent_read(cache: Cache) -> None:
+def test_a_consistent_read_replaces_bytes_that_are_no_entry(cache: Cache) -> None:
     name = entry_key("shop", "k")
     cache.memory.compare_and_set([ConditionalWrite(name, None, b"\xff not ours", b"junk", 600.0)])
     assert cache.get_or_load("k", Source(fresher=False).load).outcome is Outcome.DROPPED

@@ -1,4 +1,4 @@
-"""The loader over vtgate: always the primary's rows as they are now, on connections of its own."""
+"""The loader for Vitess always reads the primary's current rows, on connections of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def table(vitess: Any, unique: str) -> Iterator[str]:
 
 
 class Names:
-    """The names in a table by their ids, and which connections were made for them."""
+    """Loads names by id, and records the connections it makes."""
 
     def __init__(self, vitess: Any, table: str) -> None:
         self.vitess = vitess
@@ -34,7 +34,7 @@ class Names:
         self.loader = VitessLoader(self.connect, next(iter(KEYSPACES)), self.read)
 
     def connect(self) -> Any:
-        # As PyMySQL does by default, everything would be in one transaction; and vtgate may send reads elsewhere.
+        # Without the loader's settings all reads would be in one transaction (PyMySQL's default), and on a replica.
         self.connections.append(self.vitess.connect(f"{self.loader.keyspace}@replica", autocommit=False))
         return self.connections[-1]
 
@@ -54,8 +54,8 @@ def names(vitess: Any, table: str) -> Iterator[Names]:
         yield names
 
 
-def test_every_load_sees_what_was_committed_before_it(names: Names) -> None:
-    """I6: not what the first read of a transaction saw."""
+def test_each_load_sees_everything_committed_before_it(names: Names) -> None:
+    """I6: not the view of the first read of a transaction."""
     for name in ("ada", "bob", "cy"):
         names.write(1, name)
         loaded = names.loader.load("1", None)
@@ -63,7 +63,7 @@ def test_every_load_sees_what_was_committed_before_it(names: Names) -> None:
     assert len(names.connections) == 1
 
 
-def test_reads_go_to_the_primary_whatever_the_connection_was_made_for(names: Names) -> None:
+def test_reads_go_to_the_primary_even_on_a_connection_to_replicas(names: Names) -> None:
     """I6"""
     names.loader.load("1", None)
     with names.connections[0].cursor() as cursor:
@@ -71,14 +71,14 @@ def test_reads_go_to_the_primary_whatever_the_connection_was_made_for(names: Nam
         assert cursor.fetchone() == (f"{names.loader.keyspace}@primary",)
 
 
-def test_many_keys_are_read_at_once_and_those_without_a_row_have_no_value(names: Names) -> None:
+def test_many_keys_are_read_at_once_and_keys_without_a_row_have_no_value(names: Names) -> None:
     for number in (1, 2, 3):
         names.write(number, f"name {number}")
     loaded = names.loader.load_many(dict.fromkeys(["3", "4", "1"]))
     assert {key: each.value for key, each in loaded.items()} == {"3": b"name 3", "4": None, "1": b"name 1"}
 
 
-def test_a_connection_that_was_closed_since_is_made_again(names: Names) -> None:
+def test_a_closed_connection_is_replaced(names: Names) -> None:
     names.write(1, "ada")
     names.loader.load("1", None)
     names.connections[0].close()
@@ -86,7 +86,7 @@ def test_a_connection_that_was_closed_since_is_made_again(names: Names) -> None:
     assert len(names.connections) == 2
 
 
-def test_a_read_that_fails_on_a_new_connection_too_is_an_error(vitess: Any, names: Names) -> None:
+def test_a_read_that_also_fails_on_a_new_connection_is_an_error(vitess: Any, names: Names) -> None:
     names.write(1, "ada")
     names.loader.load("1", None)
     names.table = "nowhere"
@@ -95,7 +95,7 @@ def test_a_read_that_fails_on_a_new_connection_too_is_an_error(vitess: Any, name
     assert [connection.open for connection in names.connections] == [False, False]
 
 
-def test_every_thread_has_a_connection_of_its_own_and_close_ends_them_all(names: Names) -> None:
+def test_each_thread_has_its_own_connection_and_close_closes_all(names: Names) -> None:
     names.write(1, "ada")
     found: list[bytes | None] = []
     threads = [
@@ -113,8 +113,8 @@ def test_every_thread_has_a_connection_of_its_own_and_close_ends_them_all(names:
     assert names.loader.load("1", None).value == b"ada"
 
 
-def test_any_invalidation_clears_what_was_loaded(names: Names) -> None:
-    """I6: the read has no token that an invalidation could be older than."""
+def test_any_invalidation_clears_a_loaded_value(names: Names) -> None:
+    """I6: the read has no token with which an older invalidation could be discarded."""
     store = MemoryStore()
     cache = TokenCache(store, "shop")
     names.write(1, "ada")

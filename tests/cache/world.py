@@ -1,7 +1,7 @@
-"""A small world around a cache: rows that are written, a replica that lags, invalidators, readers, and faults.
+"""A model of everything around a cache: rows that are written, a lagging replica, invalidators, readers and faults.
 
-``World.do`` makes one move, chosen by three numbers, so that a list of such triples is one interleaving. After
-each the world checks I6: nothing is served that is older than an invalidation applied before.
+``World.do`` makes one move, given as a name and two numbers, so a list of moves is one interleaving. After each move
+the world checks I6: no value is served that is older than an invalidation applied before.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Versions = Mapping[Row, int]
 
 
 class Backend(Protocol):
-    """A store, and what may befall it."""
+    """A store that can lose entries."""
 
     @property
     def store(self) -> Store: ...
@@ -48,13 +48,13 @@ class InMemory:
 
 
 def token(shard: str, position: int) -> EventToken:
-    """Three changes share each second, so that time alone does not tell their order."""
+    """Three changes share each second, so that timestamps alone do not order them."""
     return EventToken(1000 + position // 3, shard, f"DynamoDB/{position}")
 
 
 @dataclass
 class Actor:
-    """Somebody in the middle of a call: ``body`` is what it does, ``done`` what follows when it has."""
+    """A reader or invalidator in the middle of a call. ``body``: the call. ``done``: handles its result."""
 
     steps: Steps
     body: Callable[[], Any]
@@ -62,8 +62,8 @@ class Actor:
 
 
 class World:
-    """``replicas``: loaders read a replica that lags and give tokens, instead of reading consistently. A lost
-    tombstone then cannot hold a stale read back, so nothing is lost in such a world.
+    """``replicas``: loaders read a lagging replica and return tokens, instead of reading consistently. As a lost
+    tombstone could then not keep a stale read out, nothing is lost in such a world.
     """
 
     def __init__(
@@ -82,13 +82,13 @@ class World:
         self.logs: dict[str, list[str]] = {shard: [] for shard in SHARDS}  # the key of each change
         self.replica = dict.fromkeys(SHARDS, 0)
         self.applied: dict[Row, int] = dict.fromkeys(itertools.product(KEYS, SHARDS), 0)
-        self.cursors = [dict.fromkeys(SHARDS, 0) for _ in range(2)]  # one relay consumer each
+        self.cursors = [dict.fromkeys(SHARDS, 0) for _ in range(2)]  # one for each invalidator
         self.actors: dict[int, Actor] = {}
         self.outcomes: list[Outcome] = []
         self._nonces = map(str, itertools.count())
 
     def clear(self) -> None:
-        """The store loses everything of this cache."""
+        """Lose every entry and the generation of this cache."""
         for key in KEYS:
             self.backend.lose(entry_key(self.namespace, key))
         self.backend.lose(generation_key(self.namespace))
@@ -105,18 +105,18 @@ class World:
         self.logs[SHARDS[x % 2]].append(KEYS[y % 2])
 
     def change(self, x: int, y: int) -> None:
-        """Change a row, and let an invalidator finish what it does."""
+        """Change a row, and let an invalidator finish its call."""
         self.write(y, y // 2)
         self.finish(2 + x % 2, y)
 
     def steps(self, x: int, y: int) -> None:
-        """Let somebody make a few calls."""
+        """Let an actor make a few calls."""
         for _ in range(1 + y % 4):
             self.step(x, y)
             self.check()
 
     def step(self, x: int, y: int) -> None:
-        """Let somebody make one call: readers are 0 and 1, invalidators 2 and 3."""
+        """Let an actor make one call: readers are 0 and 1, invalidators 2 and 3."""
         who = x % 4
         if who not in self.actors:
             self.actors[who] = self._reader(y) if who < 2 else self._invalidator(who - 2, y)
@@ -124,30 +124,30 @@ class World:
         try:
             ended, result = actor.steps.run(actor.body)
         except Unavailable:
-            del self.actors[who]  # gave up; an invalidator's cursor stays, so it does all of it again
+            del self.actors[who]  # it failed; an invalidator's cursor stays, so it applies everything again
             return
         if ended:
             del self.actors[who]
             actor.done(result)
 
     def finish(self, x: int, y: int) -> None:
-        """Let somebody make all calls to the end of what it does."""
+        """Let an actor make all remaining calls."""
         self.step(x, y)
         while x % 4 in self.actors:
             self.check()
             self.step(x, y)
 
     def crash(self, x: int, y: int) -> None:
-        """Somebody stops for good, in the middle of what it was doing."""
+        """An actor stops for good in the middle of its call."""
         self.actors.pop(x % 4, None)
 
     def fault(self, x: int, y: int) -> None:
-        """The next call of somebody, to the store or the database, gets no answer."""
+        """The next call of an actor, to the store or the database, gets no answer."""
         if x % 4 in self.actors:
             self.actors[x % 4].steps.fault = ("before", "after")[y % 2]
 
     def rewind(self, x: int, y: int) -> None:
-        """An invalidator starts again from an old checkpoint: what follows is applied once more."""
+        """An invalidator restarts from an old checkpoint and applies what follows again."""
         cursor = self.cursors[x % 2]
         self.actors.pop(2 + x % 2, None)
         for shard in SHARDS:
@@ -163,7 +163,7 @@ class World:
         self.replica[shard] = min(len(self.logs[shard]), self.replica[shard] + 1 + y % 4)
 
     def bump(self, x: int, y: int) -> None:
-        """A new generation."""
+        """Begin a new generation."""
         Invalidator(self.store, self.namespace).bump("a test")
 
     def evict(self, x: int, y: int) -> None:
@@ -179,7 +179,7 @@ class World:
             self.clear()
 
     def gap(self, x: int, y: int) -> None:
-        """All invalidations up to now are lost for good, and a new generation makes up for them."""
+        """All invalidations up to now are lost for good, and a new generation replaces them."""
         if not self.replicas:
             lost = self.versions(self._current_positions())
             for cursor in self.cursors:
@@ -193,7 +193,7 @@ class World:
         steps = Steps()
         keys = (KEYS[:1], KEYS[1:], KEYS, KEYS[::-1])[y % 4]
         store = SteppedStore(self.store, steps, lambda: dict(self.applied))
-        # Made with nonces of its own: they have to be the same in every run of the body.
+        # Its nonces come from `steps`, since they have to be the same in every run of the body.
         cache = TokenCache(
             store,
             self.namespace,
@@ -247,7 +247,7 @@ class World:
         steps = Steps()
         store = SteppedStore(self.store, steps, dict)
         cursor = self.cursors[number]
-        # Changes of one shard or of both, and sometimes as one that came without its token.
+        # Changes of one shard or of both, sometimes without tokens.
         taken = {shard: 1 + y // 4 % 3 for i, shard in enumerate(SHARDS) if y % 4 in (i, 2, 3)}
         pairs: list[tuple[str, EventToken | None]] = []
         to = dict(cursor)
@@ -284,7 +284,7 @@ class World:
             self.applied[row] = max(self.applied[row], at)
 
     def check(self) -> None:
-        """I6, as a reader would find it at this instant."""
+        """Check I6 for a reader at this instant."""
         entries, generation = self.store.read(
             [entry_key(self.namespace, k) for k in KEYS], generation_key(self.namespace)
         )
@@ -300,7 +300,7 @@ class World:
     # -- the end ----------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Let everybody finish and everything be applied; then the cache serves the truth, and serves it."""
+        """Let every actor finish and apply every change; then the cache has to serve the current rows."""
         for shard in SHARDS:
             self.replica[shard] = len(self.logs[shard])
         self.tick(0, 2)
