@@ -265,7 +265,7 @@ class TestOnServices:
         result = relay("run", path)
         assert result.exit_code == 3
         (said,) = errors(result)
-        assert said.startswith(f"source orders: there is no table '{unique}' in region us-east-1 at http://")
+        assert said.startswith(f"source orders: table '{unique}' does not exist in region us-east-1 at http://")
         assert said.endswith(": check `table`, `region` and `endpoint_url`")
 
     def test_a_disabled_stream_exits_3_and_says_how_to_enable_it(self, path: Path, dynamodb: Any, unique: str) -> None:

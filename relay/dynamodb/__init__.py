@@ -1,7 +1,7 @@
-"""DynamoDB Streams: the relay's source, and ``Stream``, the same reading for Python programs.
+"""DynamoDB Streams: the relay's source, and ``Stream`` and ``batch_load`` for Python programs.
 
-What Python programs need is named here, and loaded when it is asked for: consumers use ``values`` without boto3.
-See ``relay/dynamodb/README.md`` for an example.
+The public names load their modules on first use, because consumers use ``values`` without boto3. See
+``relay/dynamodb/README.md`` for examples.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Items of several tables by their keys, in time linear in the distinct keys (seed 003, "Loading").
+"""Load items of several tables by their keys, in time linear in the distinct keys.
 
-The seed's index is the sorted values of a key, which confuses (a, b) with (b, a), S "1" with N "1", and misses that
-N "1.0" is N "1". Here a key is known by name, type and canonical value of its attributes (I8).
+The algorithm is that of Bloop's "Internals" ("Loading"), whose index is the sorted values of a key. That confuses
+(a, b) with (b, a) and S "1" with N "1", and takes N "1.0" and N "1" for different keys. Here the index is the name,
+type and canonical value of each key attribute (I8).
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
 
 Key = Mapping[str, Mapping[str, Any]]
-"""The key attributes, typed: ``{"customer": {"S": "ada"}, "order_id": {"N": "7"}}``; B as bytes."""
+"""The key attributes of an item, typed: ``{"customer": {"S": "ada"}, "order_id": {"N": "7"}}``; B as bytes."""
 
 Item = dict[str, dict[str, Any]]
-"""All attributes, typed, as boto3's client gives them."""
+"""All attributes of an item, typed, as boto3's client returns them."""
 
 _Index = tuple[str | bytes, ...]
 _Place = tuple[str, _Index]
 
-# AWS, "BatchGetItem": up to 100 keys, given once each; what is past 16 MB or throttled comes back unprocessed.
+# AWS, "BatchGetItem": up to 100 distinct keys; keys past 16 MB and throttled keys come back unprocessed.
 _CHUNK = 100
 _SHORTEST_WAIT = 0.05
 _LONGEST_WAIT = 5.0
@@ -39,11 +40,11 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {"S": (str,), "N": (str,), "B": (by
 
 
 class Loaded(NamedTuple):
-    """What ``batch_load`` found, by table.
+    """What ``batch_load`` found, by table name.
 
-    ``items``: one for each key that was found, in the order the keys were first given; every table is named.
-    ``missing``: the keys without an item, in that order and as they were given: each spelling of a key once. Only
-    tables that miss some are named.
+    ``items``: one item for each distinct key that exists, in the order in which the keys were first given. Contains
+    every table of the request. ``missing``: the keys without an item, in the same order and as the caller wrote them,
+    each spelling once. Contains only tables with missing keys.
     """
 
     items: dict[str, list[Item]]
@@ -57,13 +58,19 @@ def batch_load(
     consistent: bool = False,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Loaded:
-    """Load the items of ``keys``, a table's keys by its name; a key may be given any number of times.
+    """Load items by their keys, 100 per request; each distinct key is requested once, however often it is given.
 
         loaded = batch_load(boto3.client("dynamodb"), {"orders": [{"id": {"S": "1"}}]}, consistent=True)
+        loaded.items["orders"]  # [{"id": {"S": "1"}, "total": {"N": "9.50"}}]
+        loaded.missing  # {} or {"orders": [{"id": {"S": "1"}}]}
 
-    What DynamoDB leaves unprocessed or throttles is asked again after a wait, up to some 20 seconds without any
-    progress: then ``Unavailable``. ValueError, before anything is asked, if the keys of a table are not of one
-    shape; botocore's errors if DynamoDB refuses them or is not there; ``RelayError`` if it answers what was not asked.
+    ``keys``: a table's keys, typed, by table name. ``consistent``: read consistently, at twice the capacity units.
+    ``sleep``: waits for a number of seconds.
+
+    Keys that DynamoDB throttles or leaves unprocessed are requested again after a wait (AWS, "BatchGetItem"). Raises
+    ``Unavailable`` after about 20 seconds without progress; ``ValueError``, before the first request, if a key is not
+    valid or the keys of a table differ in their attributes; ``RelayError`` if DynamoDB answers with a key that was not
+    requested; and botocore's errors if DynamoDB refuses the request or cannot be reached.
     """
     tables = {name: _Table(name, given) for name, given in keys.items()}
     waiting: deque[_Place] = deque((name, index) for name, table in tables.items() for index in table.given)
@@ -74,14 +81,14 @@ def batch_load(
         if not unprocessed:
             stalls = 0
             continue
-        # To the end: the keys of other tables need not wait for one that is throttled.
+        # At the end, so that other tables do not wait for one that is throttled.
         waiting.extend(unprocessed)
         stalls = stalls + 1 if len(unprocessed) == len(asked) else 0
         if stalls == _MOST_STALLS:
             names = ", ".join(sorted({name for name, _ in waiting}))
             raise Unavailable(
-                f"DynamoDB processed none of {stalls} requests for {names} in a row, {len(waiting)} keys are left:"
-                " wait for the throttling to end, or raise the read capacity"
+                f"DynamoDB processed no key of {names} in {stalls} requests in a row, {len(waiting)} keys are left: "
+                "try again later, or raise the tables' read capacity"
             ) from refusal
         longest = min(_LONGEST_WAIT, _SHORTEST_WAIT * 2**stalls)
         sleep(random.uniform(longest / 2, longest))
@@ -92,20 +99,20 @@ def batch_load(
 
 
 class _Table:
-    """The keys wanted of one table, and the items that came.
+    """The requested keys of one table, and the items that were returned.
 
-    Its keys are of one shape, so the values in the order of the shape tell them apart as well as with name and type.
+    All keys have the same attribute names and types, their shape, so their values in its order identify them.
     """
 
     def __init__(self, name: str, keys: Iterable[Key]) -> None:
         self.name = name
-        # Name and type of each key attribute, as in the first key, and what Python may hold of it.
+        # Name and type of each key attribute, from the first key, and the Python types of its value.
         self.shape: tuple[tuple[str, str], ...] = ()
         self._types: tuple[tuple[type, ...], ...] = ()
-        # The key that is asked, and other spellings of it that were given, by its index.
+        # The key that is requested, and its other spellings, by index.
         self.given: dict[_Index, Key] = {}
         self._respelt: dict[_Index, list[Key]] = {}
-        # The index by values as written; canonical ones, as DynamoDB writes them, are mostly here, too.
+        # The index by the values as they are written; most canonical values, as DynamoDB writes them, are here, too.
         self._indexes: dict[_Index, _Index] = {}
         self.items: dict[_Index, Item] = {}
         for key in keys:
@@ -119,12 +126,12 @@ class _Table:
         return f"<_Table[{self.name}: {len(self.items)} of {len(self.given)}]>"
 
     def index_of(self, item: Mapping[str, Mapping[str, Any]]) -> _Index:
-        """Return the index of an item, or of a key, as DynamoDB gave it."""
+        """Return the index of an item, or of a key, that DynamoDB returned."""
         try:
             values = tuple([item[name][kind] for name, kind in self.shape])
             return self._indexes.get(values) or self._canonical(values, item)
         except (KeyError, TypeError, ValueError) as error:
-            raise RelayError(f"table {self.name}: DynamoDB gave an item without its key: {error!r}") from error
+            raise RelayError(f"table {self.name}: DynamoDB answered with an item without its key: {error!r}") from error
 
     def found(self) -> list[Item]:
         return [self.items[index] for index in self.given if index in self.items]
@@ -138,7 +145,7 @@ class _Table:
         ]
 
     def _values(self, key: Key) -> _Index:
-        """Return the values of ``key`` as they are written. ValueError if it is not of the table's shape."""
+        """Return the values of ``key`` as they are written. Raises ValueError if it is not of the table's shape."""
         shape = self.shape or self._take_shape(key)
         try:
             values = tuple([key[name][kind] for name, kind in shape])
@@ -147,21 +154,21 @@ class _Table:
             fits = False
         if not fits:
             expected = ", ".join(f"{name} ({kind})" for name, kind in shape)
-            raise ValueError(f"table {self.name}: {key!r} is not of the shape of the first key: {expected}")
+            raise ValueError(f"table {self.name}: {key!r} must have the attributes of the first key: {expected}")
         return tuple([bytes(value) if isinstance(value, bytearray) else value for value in values])
 
     def _take_shape(self, key: Key) -> tuple[tuple[str, str], ...]:
-        """Take the shape of the table's first key for all."""
+        """Take the shape of the table's first key for all keys."""
         if len(key) not in (1, 2):
-            raise ValueError(f"table {self.name}: {key!r} is no key: a key has one or two attributes")
+            raise ValueError(f"table {self.name}: {key!r} is not a key: a key has one or two attributes")
         for name, value in key.items():
             kind = next(iter(value), "") if isinstance(value, Mapping) else ""
             if kind not in _PYTHON_TYPES or len(value) != 1:
-                raise ValueError(f"table {self.name}: {key!r} is no key: {name} must be one of S, N or B")
+                raise ValueError(f"table {self.name}: {key!r} is not a key: the type of {name} must be S, N or B")
             if not isinstance(value[kind], _PYTHON_TYPES[kind]):
-                # Text for binary, too: as base64 it would mean other bytes.
+                # Also for binary: base64 text would be taken for other bytes.
                 wanted = "bytes" if kind == "B" else "text"
-                raise ValueError(f"table {self.name}: {key!r} is no key: {name}, of type {kind}, must be {wanted}")
+                raise ValueError(f"table {self.name}: {key!r} is not a key: {name} of type {kind} must be {wanted}")
             self.shape += ((name, kind),)
             self._types += (_PYTHON_TYPES[kind],)
         return self.shape
@@ -177,13 +184,13 @@ class _Table:
                 ]
             )
         except ValueError as error:
-            raise ValueError(f"table {self.name}: {key!r} is no key: {error}") from error
+            raise ValueError(f"table {self.name}: {key!r} is not a key: {error}") from error
 
 
 def _ask(
     client: DynamoDBClient, tables: Mapping[str, _Table], asked: list[_Place], consistent: bool
 ) -> tuple[list[_Place], ClientError | None]:
-    """Ask once for the keys at ``asked``; return those to ask for again, and the refusal if all were refused."""
+    """Request the keys at ``asked`` once; return those to request again, and the error if all were throttled."""
     request: dict[str, Any] = {}
     for name, index in asked:
         one = request.setdefault(name, {"Keys": [], "ConsistentRead": consistent})
@@ -209,12 +216,12 @@ def _ask(
 def _known(tables: Mapping[str, _Table], name: str, item: Key, expected: set[_Place]) -> _Place:
     place = (name, tables[name].index_of(item)) if name in tables else None
     if place is None or place not in expected:
-        # Its place in the answer is not to be guessed (I8).
-        raise RelayError(f"table {name}: DynamoDB answered with a key that was not asked for: {place}")
+        # Not to be guessed (I8).
+        raise RelayError(f"table {name}: DynamoDB answered with a key that was not requested: {place}")
     return place
 
 
 def _passes(error: ClientError) -> bool:
-    """Whether it is DynamoDB's trouble of the moment, not the request's."""
+    """Whether DynamoDB failed or throttled, so that the same request may succeed later."""
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     return status >= 500 or error.response.get("Error", {}).get("Code", "") in _THROTTLED

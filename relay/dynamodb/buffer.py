@@ -1,4 +1,4 @@
-"""Records that were read and not yet handed out, in one order across all shards."""
+"""Records that were read and not handed out, in one order across all shards."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ Order = tuple[datetime, int, int]
 
 
 class RecordBuffer:
-    """A heap ordered by (creation time, sequence number as an integer, arrival): seed 001, "RecordBuffer".
+    """A heap ordered by creation time, sequence number and arrival, as in Bloop's "Internal" ("RecordBuffer").
 
-    The records of one shard are pushed in their own order and leave in it (I2): creation times are approximate,
-    so within a shard a time that goes back counts as the one before it.
+    The records of one shard leave in the order in which they were pushed (I2): creation times are approximate, so
+    within a shard a time that goes back counts as the one before it.
     """
 
     def __init__(self, clock: Callable[[], int] | None = None) -> None:
         self._heap: list[tuple[Order, Record, StreamShard]] = []
-        # The last creation time of each shard that has records here.
+        # The last creation time of each shard since the buffer was empty.
         self._latest: dict[StreamShard, datetime] = {}
         self.clock = clock or itertools.count().__next__
 
@@ -37,10 +37,10 @@ class RecordBuffer:
         return len(self._heap)
 
     def order(self, record: Record, shard: StreamShard) -> Order:
-        """Return what ``record`` is sorted by; never the same twice."""
+        """Return the sort key of ``record``, which is never the same twice."""
         meta = record["meta"]
         created = self._latest[shard] = max(meta["created_at"], self._latest.get(shard, meta["created_at"]))
-        # "2" is before "140": as text it would not be.
+        # As an integer: "2" is before "140".
         return created, int(meta["sequence_number"]), self.clock()
 
     def push(self, record: Record, shard: StreamShard) -> None:
@@ -52,12 +52,12 @@ class RecordBuffer:
             self.push(record, shard)
 
     def peek(self) -> tuple[Record, StreamShard]:
-        """Return the first record and its shard. IndexError if there is none."""
+        """Return the first record and its shard. Raises ``IndexError`` if the buffer is empty."""
         _, record, shard = self._heap[0]
         return record, shard
 
     def pop(self) -> tuple[Record, StreamShard]:
-        """Remove and return the first record and its shard. IndexError if there is none."""
+        """Remove and return the first record and its shard. Raises ``IndexError`` if the buffer is empty."""
         _, record, shard = heapq.heappop(self._heap)
         if not self._heap:
             self._latest.clear()

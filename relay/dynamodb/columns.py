@@ -1,6 +1,6 @@
-"""Declared columns: an item as a typed row, and what no column can hold exactly as DynamoDB's JSON beside it.
+"""Declared columns: an item becomes a typed row, and attributes that no column can hold exactly stay DynamoDB JSON.
 
-The types and what each takes are on the wire: the table in ``schemas/README.md`` says them.
+``schemas/README.md`` has the table of types and the values each accepts, which are part of the wire format.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from relay.dynamodb.values import binary, canonical_number, image_json
 from relay.table import REST, Column, Decimals, column_type
 
 Convert = Callable[[Mapping[str, Any]], Any]
-"""Gives the value that a typed attribute has in its column, None where the column cannot hold it exactly."""
+"""Returns the column's value of a typed attribute, None if the column cannot hold the attribute exactly."""
 
 
 class TypedRows:
-    """Turns the items of one table into rows. ``columns``: declared type by attribute name."""
+    """Turns the items of one table into rows. ``columns``: declared type by attribute name.
+
+    Shared by the threads that read the table; it does not change.
+    """
 
     def __init__(self, columns: Mapping[str, str]) -> None:
         self.columns = (*(Column(name, kind) for name, kind in columns.items()), Column(REST, REST))
@@ -29,10 +32,10 @@ class TypedRows:
         return f"<TypedRows[{', '.join(f'{column.name}: {column.type}' for column in self.columns)}]>"
 
     def row(self, item: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Give a row: every declared column, and in `REST` the JSON of all attributes that are in none.
+        """Return the row of ``item``: every declared column, and in `REST` the JSON of all other attributes.
 
-        I8: these are the undeclared, NULL, and what its column cannot hold exactly. So an absent attribute is
-        null only, and a null column that `REST` names holds what is there.
+        `REST` holds undeclared attributes, NULLs, and values that their column cannot hold exactly (I8). A column is
+        null for an attribute that is absent, and for one that is in `REST`.
         """
         row = {name: convert(item[name]) if name in item else None for name, convert in self._converts}
         others = {name: value for name, value in item.items() if row.get(name) is None}
@@ -40,7 +43,7 @@ class TypedRows:
         return row
 
     def checked(self, item: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-        """Give the row of an item that a tolerant parser read. ValueError if it holds what JSON cannot (I8)."""
+        """Return the row of an item that a tolerant parser read. Raises ValueError if JSON cannot hold it (I8)."""
         image_json(item)
         return self.row(item)
 
@@ -77,7 +80,7 @@ def _set(value: Mapping[str, Any]) -> list[str] | None:
 
 
 def _number(fit: Callable[[str], Any]) -> Convert:
-    """Make the conversion of numbers; ``fit`` gives what a canonical text is in the column, or None."""
+    """Return the conversion of numbers. ``fit``: returns the column's value of a canonical number, or None."""
 
     def convert(value: Mapping[str, Any]) -> Any:
         raw = value.get("N")
@@ -115,15 +118,15 @@ def _decimal(kind: Decimals) -> Callable[[str], Decimal | None]:
 
 
 def _double(text: str) -> float | None:
-    # A double stands for the one decimal text that is printed for it, so that no two numbers become one.
+    # Only a number that is printed as the same text, so that no two numbers become one double.
     number = float(text)
     return number if math.isfinite(number) and Decimal(repr(number)) == Decimal(text) else None
 
 
 def _time(text: str) -> int | None:
-    """Give the microseconds of a number of seconds since the epoch, as `ttl` attributes are.
+    """Return the microseconds of a number of seconds since the epoch, such as a TTL attribute.
 
-    Not of ISO text: its offset, and that it was text, would be lost (I8).
+    ISO text is not converted: its offset, and that it was text, would be lost (I8).
     """
     whole, _, decimals = text.partition(".")
     if len(decimals) > 6 or len(whole) > 13:

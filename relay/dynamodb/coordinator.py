@@ -1,6 +1,6 @@
 """The shards of a `Stream`: which may be read, and what was read, handed out and finished.
 
-Rules: Bloop, "Stream Internals" (Coordinator) and "Stream Ordering Guarantees". A shard waits for its parent, is
+Rules: Bloop, "Internal" (Coordinator) and "Stream Ordering Guarantees". A shard waits for its parent, is
 *active* while it is read, *closed* when it was read to its end and some records are not handed out, *drained* when all
 are and its children have not started, and then *ended*. Children start when their parent is drained, not when its last
 page is fetched (I2).

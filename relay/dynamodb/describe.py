@@ -1,7 +1,7 @@
-"""What a table and its stream look like, and what to do when they are not as they have to be.
+"""Describe a table and its stream, and say what to do if the relay cannot read them.
 
-Used by the relay when it starts and by ``relay check``, so that both say the same. Change messages here;
-the calls that read the stream are in ``relay.dynamodb.session``.
+The relay uses this when it starts, and ``relay check`` prints the same messages. The calls that read the stream are in
+``relay.dynamodb.session``.
 """
 
 from __future__ import annotations
@@ -52,21 +52,22 @@ _BAD_CREDENTIALS = {
     "ExpiredTokenException",
     "ExpiredToken",
 }
-# The descriptions of services, which take most of the time that making a client takes: read once for all sources.
+# Shared by all clients, because reading the descriptions of services is most of the time it takes to make a client. Its
+# cache only grows; two threads that load an entry at the same time load the same one.
 _LOADER: Any = Loader()
 _READABLE = {"ACTIVE", "UPDATING"}
 
 CREATION_PATIENCE = 300.0
-"""Seconds for which a table that is being created is waited for."""
+"""Seconds to wait for a table that is being created."""
 
 _TYPES = {"S": "string", "N": "decimal(38,0)", "B": "bytes"}
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A table with a stream. ``key``: hash column first. ``view_type``: as DynamoDB names it.
+    """A table with a stream. ``key``: hash column first. ``view_type``: a StreamViewType.
 
-    ``attributes``: the types (``S``, ``N``, ``B``) of the key's columns and of those of its indexes.
+    ``attributes``: the types (``S``, ``N``, ``B``) of the key attributes of the table and its indexes, by name.
     """
 
     table: str
@@ -79,22 +80,22 @@ class Description:
 
     @property
     def has_images(self) -> bool:
-        """Whether changes carry more of an item than its key."""
+        """Whether the stream's records have more of an item than its key."""
         return self.view_type != "KEYS_ONLY"
 
 
 def clients(source: DynamoDBConfig, *, probe: bool = False) -> tuple[DynamoDBClient, DynamoDBStreamsClient]:
-    """Return the clients of DynamoDB and of its streams; nothing is connected yet.
+    """Return the clients of DynamoDB and DynamoDB Streams, without connecting. Threads may share them.
 
-    ``probe``: give up after at most 11 seconds, for a check that a person waits for; otherwise retry
-    for about a minute. Records come raw, see ``relay.dynamodb.raw_records``. ``ConfigError`` when no region or
-    profile can be found.
+    ``probe``: give up after at most 11 seconds, for a check that a person waits for; otherwise after about a minute.
+    ``get_records`` returns raw records (``relay.dynamodb.raw_records``). Raises ``ConfigError`` if the region or the
+    profile is missing.
     """
     settings = BotoConfig(
         connect_timeout=3 if probe else 5,
         read_timeout=5 if probe else 20,
         retries={"mode": "standard", "total_max_attempts": 2 if probe else 3},
-        # One connection for each shard that is being read.
+        # One connection for each shard that is read at the same time.
         max_pool_connections=64,
         tcp_keepalive=True,
         user_agent_extra="relay",
@@ -106,7 +107,7 @@ def clients(source: DynamoDBConfig, *, probe: bool = False) -> tuple[DynamoDBCli
         dynamodb = session.client("dynamodb", endpoint_url=source.endpoint_url, config=settings)
         streams = session.client("dynamodbstreams", endpoint_url=source.endpoint_url, config=settings)
     except NoRegionError as error:
-        raise ConfigError(f"source {source.name}: no region is given: set `region`, or AWS_DEFAULT_REGION") from error
+        raise ConfigError(f"source {source.name}: no region is given: set `region` or AWS_DEFAULT_REGION") from error
     except ProfileNotFound as error:
         raise ConfigError(f"source {source.name}: {error}") from error
     keep_records_raw(streams)
@@ -122,14 +123,14 @@ def describe(
 ) -> Description:
     """Look up the table of ``source`` and its stream. ``patience``: seconds to wait for a table that is CREATING.
 
-    Raises ``Unavailable``, with what to do, when DynamoDB cannot be reached or asked, when there is no such
-    table or stream, and when the table's stream is disabled.
+    Raises ``Unavailable``, saying what to do, if DynamoDB cannot be reached or refuses the call, if the table or the
+    stream does not exist, and if the table's stream is disabled.
     """
     name = source.table_name
     where = f"source {source.name}: "
     at = f"in region {client.meta.region_name} at {client.meta.endpoint_url}"
     deadline = time.monotonic() + patience
-    told = False
+    warned = False
     while True:
         table = _table(client, source)
         status = table.get("TableStatus", "ACTIVE")
@@ -137,10 +138,10 @@ def describe(
             break
         left = deadline - time.monotonic()
         if status != "CREATING" or left <= 0:
-            raise Unavailable(f"{where}the table {name!r} {at} is {status}: wait until it is ACTIVE")
-        if not told:
-            log.warning("%sthe table %r is CREATING: waiting for it for up to %.0f s", where, name, patience)
-            told = True
+            raise Unavailable(f"{where}table {name!r} {at} is {status}: start again when it is ACTIVE")
+        if not warned:
+            log.warning("%stable %r is CREATING: waiting up to %.0f s for it", where, name, patience)
+            warned = True
         time.sleep(min(1.0, left))
     stream_arn = source.stream_arn or _current_stream(table, source, at)
     stream = _ask(
@@ -148,7 +149,7 @@ def describe(
         streams,
         f"to describe the stream {stream_arn}",
         lambda: streams.describe_stream(StreamArn=stream_arn, Limit=1)["StreamDescription"],
-        missing=f"there is no stream {stream_arn} {at} (any more)",
+        missing=f"stream {stream_arn} does not exist, or no longer, {at}: check `stream_arn` and `region`",
     )
     types = {column["AttributeName"]: column["AttributeType"] for column in table["AttributeDefinitions"]}
     key = sorted(table["KeySchema"], key=lambda column: column["KeyType"] != "HASH")
@@ -164,7 +165,10 @@ def describe(
 
 
 def measure(client: DynamoDBClient, source: DynamoDBConfig) -> tuple[int, int]:
-    """Return the bytes and the items of the table, as DynamoDB counts them every six hours. Raises ``Unavailable``."""
+    """Return the table's size in bytes and its number of items, which DynamoDB counts every six hours.
+
+    Raises ``Unavailable``.
+    """
     table = _table(client, source)
     return int(table.get("TableSizeBytes", 0)), int(table.get("ItemCount", 0))
 
@@ -183,20 +187,20 @@ def _table(client: DynamoDBClient, source: DynamoDBConfig) -> Any:
         client,
         f"to describe the table {name}",
         lambda: client.describe_table(TableName=name)["Table"],
-        missing=f"there is no table {name!r} {at}: check `table`, `region` and `endpoint_url`",
+        missing=f"table {name!r} does not exist {at}: check `table`, `region` and `endpoint_url`",
     )
 
 
 def mismatches(found: Description, columns: Mapping[str, str]) -> list[str]:
-    """Say where a table is not what ``columns``, its declared types, make of it; empty if it is.
+    """Return one message for each way in which a table does not match ``columns``, its declared types by name.
 
-    The rule of seed 001: the key is exactly as declared; indexes may be more than anyone knows of, and what
-    their attributes are has to agree.
+    The rule is Bloop's ("Internal", partial table validation): the key must be declared exactly, and the types of an
+    index' attributes must agree with their declarations. Indexes themselves are not declared.
     """
     key = {column.name for column in found.key}
-    # A key column of the one name that cannot be declared is in the key, and in `rest`.
+    # A key column named `rest`, which cannot be declared, is in the key and in `rest`.
     problems = [
-        f"the key column `{column.name}` ({column.type}) of the table {found.table} is not declared: add "
+        f"key column `{column.name}` ({column.type}) of table {found.table} is not declared: add "
         f"`{column.name}: {_TYPES[column.type]}` to `columns`"
         for column in found.key
         if column.name not in columns and column.name != REST
@@ -207,19 +211,19 @@ def mismatches(found: Description, columns: Mapping[str, str]) -> list[str]:
         if wanted not in (None, actual):
             role = "a key column" if name in key else "the key of an index"
             problems.append(
-                f"`{name}` is declared as {kind}, for attributes of type {wanted}, and as {role} of the table "
-                f"{found.table} it is of type {actual}"
+                f"`{name}` is declared as {kind}, for attributes of type {wanted}, but as {role} of table "
+                f"{found.table} it has type {actual}: declare it as {_TYPES[actual]}, for example"
             )
     if not found.has_images:
         problems.append(
-            f"a stream of {found.view_type} carries no images, so nothing would be in `columns`: leave them out, or "
-            f"set the StreamViewType of the table {found.table} to NEW_AND_OLD_IMAGES"
+            f"a {found.view_type} stream has no images, so `columns` would stay empty: remove `columns`, or set the "
+            f"StreamViewType of table {found.table} to NEW_AND_OLD_IMAGES"
         )
     return problems
 
 
 def verify(found: Description, source: DynamoDBConfig) -> None:
-    """Hold a table to the declared columns of its source. Raises ``Unavailable``, saying all that differs."""
+    """Check a table against its source's declared columns. Raises ``Unavailable`` with every mismatch."""
     if source.columns and (problems := mismatches(found, source.columns)):
         raise Unavailable("\n".join(f"source {source.name}: {problem}" for problem in problems))
 
@@ -229,7 +233,7 @@ def _current_stream(table: Any, source: DynamoDBConfig, at: str) -> str:
     if not arn or not table.get("StreamSpecification", {}).get("StreamEnabled"):
         name = table["TableName"]
         raise Unavailable(
-            f"source {source.name}: the table {name!r} {at} has no stream: enable it with `aws dynamodb "
+            f"source {source.name}: table {name!r} {at} has no stream: enable it with `aws dynamodb "
             f"update-table --table-name {name} "
             "--stream-specification StreamEnabled=true,StreamViewType=NEW_AND_OLD_IMAGES`"
         )
@@ -250,11 +254,11 @@ def _ask(
         return call()
     except _NO_CREDENTIALS as error:
         hint = (
-            "; an embedded DynamoDB takes any, such as AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local"
+            "; DynamoDB Local accepts any, such as AWS_ACCESS_KEY_ID=local AWS_SECRET_ACCESS_KEY=local"
             if source.endpoint_url
-            else ""
+            else "; set AWS_PROFILE or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
-        raise Unavailable(f"{where}there are no AWS credentials {doing}: {error}{hint}") from error
+        raise Unavailable(f"{where}no AWS credentials {doing}: {error}{hint}") from error
     except ClientError as error:
         code = error.response.get("Error", {}).get("Code", "")
         message = error.response.get("Error", {}).get("Message", "")

@@ -1,4 +1,4 @@
-"""Which tables carry certain tags."""
+"""Find tables by their tags."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from relay.errors import Unavailable
 
 
 def tagged(source: DynamoDBConfig) -> list[str]:
-    """Return the tables of the region that carry all of ``source.tags``, and have a stream.
+    """Return the names of the region's tables that have all of ``source.tags``.
 
-    Needs ListTables, ListTagsOfResource and DescribeTable. ``Unavailable`` if DynamoDB does not answer, or if
-    there is no such table.
+    Needs ListTables, ListTagsOfResource and DescribeTable. Raises ``Unavailable`` if DynamoDB does not answer, if no
+    table has the tags, and if one of them has no stream.
     """
     wanted = set((source.tags or {}).items())
     client, streams = clients(source)
@@ -29,13 +29,16 @@ def tagged(source: DynamoDBConfig) -> list[str]:
                     enabled = table.get("StreamSpecification", {}).get("StreamEnabled")
                     (found if enabled else without).append(name)
     except (ClientError, BotoCoreError) as error:
-        raise Unavailable(f"source {source.name}: cannot look for tables by tag {at}: {error}") from error
+        raise Unavailable(f"source {source.name}: cannot find tables by tag {at}: {error}") from error
     finally:
         client.close()
         streams.close()
     if without:
-        raise Unavailable(f"source {source.name}: tables with its tags {at} have no stream: {', '.join(without)}")
+        names = ", ".join(without)
+        raise Unavailable(f"source {source.name}: tables with its tags {at} have no stream: {names}")
     if not found:
         tags = ", ".join(f"{key}={value}" for key, value in sorted(wanted))
-        raise Unavailable(f"source {source.name}: no table {at} carries the tags {tags}")
+        raise Unavailable(
+            f"source {source.name}: no table {at} has the tags {tags}: check `tags`, `region` and `endpoint_url`"
+        )
     return found

@@ -1,12 +1,13 @@
-"""GetRecords answered with records whose images stay text, instead of botocore's walk over every value.
+"""Let GetRecords return images as JSON text, instead of having botocore convert every value.
 
-The walk is most of the time it takes to read a stream, and the relay would undo its work: an image goes to Kafka
-as DynamoDB's JSON. So it is cut out of the answer as it stands. All else is botocore's: signing, retries, timeouts,
-errors, and every other call.
+The conversion is most of the time it takes to read a stream, and the relay would undo it: an image goes to Kafka as
+DynamoDB's JSON. So the image is cut out of the answer unchanged. Everything else is left to botocore: signing, retries,
+timeouts, errors, and all other calls.
 
-It relies on one thing of botocore: before a client parses an answer, it emits ``before-parse.<service>.<operation>``
-with the answer, and takes as parsed what a handler puts into ``customized_response_dict`` (botocore/endpoint.py).
-Were that to end, every record would be refused by ``relay.dynamodb.records``, which takes raw records only.
+This relies on one behaviour of botocore (botocore/endpoint.py): before a client parses an answer, it emits
+``before-parse.<service>.<operation>`` with the answer, and uses what a handler puts into ``customized_response_dict``
+as the parsed answer. Without it ``relay.dynamodb.records`` would refuse every record, because it accepts raw records
+only.
 """
 
 from __future__ import annotations
@@ -29,15 +30,15 @@ _EVENT = "before-parse.dynamodb-streams.GetRecords"
 
 
 class UnreadableAnswer(BotoCoreError):
-    """An answer of status 200 that is no answer to GetRecords, as a proxy may give: worth another try."""
+    """An answer with status 200 that is not an answer to GetRecords, for example from a proxy. Worth another try."""
 
-    fmt = "GetRecords gave an answer that cannot be read: {reason}"
+    fmt = "the answer to GetRecords cannot be read; is a proxy in between? {reason}"
 
 
 class RawData(msgspec.Struct, rename="pascal", gc=False):
-    """What a stream record says of the item. Images are JSON without needless spaces or escapes, empty if absent.
+    """The item's part of a stream record. Images are JSON without needless spaces or escapes, empty if absent.
 
-    Of a record that only a tolerant parser takes, images and keys are what that parser gave.
+    If only a tolerant parser could read the record, images and keys are what that parser returned.
     """
 
     sequence_number: str
@@ -71,24 +72,24 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 
 def keep_records_raw(client: DynamoDBStreamsClient) -> None:
-    """Let ``client.get_records`` give ``Records`` as a list of ``RawRecord``, from now on.
+    """Make ``client.get_records`` return ``Records`` as a list of ``RawRecord``.
 
-    It then raises ``UnreadableAnswer``, too.
+    It may then also raise ``UnreadableAnswer``.
     """
     client.meta.events.register(_EVENT, _take_records, unique_id="relay")
 
 
 def _take_records(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
     if response_dict["status_code"] != 200:
-        return  # errors are botocore's to read
+        return  # botocore reads errors
     try:
         answer = _fast(response_dict["body"])
-    except ValueError:  # msgspec's and orjson's own errors are of that kind
+    except ValueError:  # the base of msgspec's and orjson's errors
         answer = _tolerant(response_dict["body"])
     customized_response_dict["Records"] = answer.records
     if answer.next_shard_iterator is not None:
         customized_response_dict["NextShardIterator"] = answer.next_shard_iterator
-    # Nothing is left for botocore but the headers.
+    # Leave only the headers to botocore.
     response_dict["body"] = b"{}"
 
 
@@ -98,9 +99,9 @@ def _fast(body: bytes) -> _Answer:
 
 
 def _is_canonical(body: bytes, answer: _Answer) -> bool:
-    """Whether the images in ``body`` are what orjson would write: no escapes, and no spaces between values.
+    """Whether orjson would write the images in ``body`` the same way, without escapes or spaces between values.
 
-    One serialiser wrote all of an answer, so one image shows how it writes.
+    One serialiser wrote the whole answer, so one image shows how it writes.
     """
     if b"\\" in body:
         return False
@@ -112,7 +113,7 @@ def _is_canonical(body: bytes, answer: _Answer) -> bool:
 
 
 def _canonical(body: bytes) -> bytes:
-    # Many new objects without cycles: collecting garbage while they are made takes longer than the parsing.
+    # Garbage collection while many objects without cycles are made takes longer than parsing them.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -123,7 +124,7 @@ def _canonical(body: bytes) -> bytes:
 
 
 def _tolerant(body: bytes) -> _Answer:
-    """Read what only a tolerant parser takes, such as half a surrogate pair: refused later, with its place (I8)."""
+    """Read what only a tolerant parser accepts, such as half a surrogate pair. It is refused later, by name (I8)."""
     try:
         answer = json.loads(body)
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""One stream record becomes one change.
+"""Turn one stream record into one change.
 
-Images are DynamoDB's JSON as it stands (see ``raw_records``), so they keep every byte (I8).
+Images are DynamoDB's JSON, unchanged (``raw_records``), so they keep every byte (I8).
 """
 
 from __future__ import annotations
@@ -32,10 +32,9 @@ _TTL_SERVICE = {"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}
 
 
 class RecordFormat:
-    """How the records of one shard of one table are turned into changes.
+    """Turns the records of one shard of one table into changes.
 
-    ``shard``: globally qualified. ``rows``: makes the typed row of an item in DynamoDB's JSON; without it the JSON is
-    the row.
+    ``shard``: globally qualified. ``rows``: makes typed rows of items; without it, a row is the item's DynamoDB JSON.
     """
 
     def __init__(self, table: TableSchema, shard: str, rows: TypedRows | None = None) -> None:
@@ -49,13 +48,16 @@ class RecordFormat:
         return f"<RecordFormat[{self.shard}]>"
 
     def change(self, record: RawRecord, floor: int) -> Change:
-        """Return the change of a raw ``record``, its token's timestamp not below ``floor`` (seconds).
+        """Return the change of a raw ``record``, with a token whose timestamp is at least ``floor`` (seconds).
 
-        An image that cannot be carried exactly becomes `Uncarriable`. ``RelayError``, with the record's place, if the
-        change has no key or is of no known kind.
+        An image that cannot be carried exactly becomes `Uncarriable`. Raises ``RelayError``, with the record's sequence
+        number, if the record has no valid key or an unknown event name.
         """
         if type(record) is not RawRecord:
-            raise RelayError(f"{self.shard}: not a record as DynamoDB sent it: {record!r:.1000}")
+            raise RelayError(
+                f"{self.shard}: botocore has parsed a record that the relay reads raw: install a botocore version that "
+                f"this relay supports: {record!r:.1000}"
+            )
         data = record.dynamodb
         position = f"DynamoDB/{data.sequence_number}"
         try:
@@ -81,7 +83,7 @@ class RecordFormat:
                 old,
                 new,
                 _VIEWS[data.stream_view_type],
-                # Never back along a lineage, so that a child whose clock is behind cannot make newer look older.
+                # Timestamps never go back along a lineage: a child with a slow clock must not make newer look older.
                 EventToken(created if created > floor else floor, self.shard, position),
                 created * 1_000_000,
                 attributes=_VERSIONS[record.event_version]
@@ -89,14 +91,14 @@ class RecordFormat:
                 else _attributes(record, record.user_identity),
             )
         except (KeyError, ValueError, TypeError) as error:
-            # I8: what cannot be carried exactly is refused, with its place.
+            # I8
             raise RelayError(
-                f"{self.shard}: the record at sequence number {data.sequence_number} cannot be carried: {error!r}"
+                f"{self.shard}: record {data.sequence_number} cannot be carried exactly: {error!r}"
             ) from error
 
 
 def key_bytes(key: Mapping[str, str | bytes]) -> bytes:
-    """Return the values of a primary key as one text in which none runs into the next."""
+    """Return the values of a primary key, each with its length, so that different keys never give the same bytes."""
     parts = [value if isinstance(value, bytes) else value.encode() for value in key.values()]
     return b"".join([len(part).to_bytes(4, "big") + part for part in parts])
 
@@ -104,7 +106,7 @@ def key_bytes(key: Mapping[str, str | bytes]) -> bytes:
 def _text(image: Any) -> str | None:
     if type(image) is Raw:
         return str(image, "utf-8") if image else None
-    return image_json(image) if image is not None else None  # what a tolerant parser gave
+    return image_json(image) if image is not None else None  # from the tolerant parser
 
 
 def _row(rows: TypedRows, image: Any) -> Any:
@@ -115,13 +117,16 @@ def _row(rows: TypedRows, image: Any) -> Any:
 
 def _uncarriable(image: Any, reason: str) -> Uncarriable | None:
     if type(image) is Raw:
-        # Bytes that are not UTF-8 become half surrogates, which ASCII JSON can hold.
+        # Bytes that are not UTF-8 become lone surrogates, which ASCII JSON can hold.
         image = json.loads(bytes(image).decode("utf-8", "surrogateescape")) if image else None
     return Uncarriable(image, reason) if image is not None else None
 
 
 class _Versions(dict[str | None, dict[str, str]]):
-    """The attributes of a record that has no more than its version: the same for all of them."""
+    """The attributes of records that have only a version, by version.
+
+    Shared by the threads of all shards: two that add an entry at the same time add equal ones.
+    """
 
     def __missing__(self, version: str | None) -> dict[str, str]:
         attributes = {"event_version": version} if version else {}
@@ -136,7 +141,7 @@ _VERSIONS = _Versions()
 def _attributes(record: RawRecord, identity: dict[str, Any]) -> dict[str, str]:
     attributes = dict(_VERSIONS[record.event_version])
     if identity:
-        # Sorted: the attribute does not depend on how the service happens to order it.
+        # Sorted, because the service does not promise an order.
         attributes["user_identity"] = orjson.dumps(identity, option=orjson.OPT_SORT_KEYS).decode()
         if identity == _TTL_SERVICE and record.event_name == "REMOVE":
             attributes["ttl_delete"] = "true"

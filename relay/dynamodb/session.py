@@ -1,7 +1,6 @@
-"""The four calls of DynamoDB Streams that reading needs, with their errors told apart.
+"""The calls of DynamoDB Streams that reading needs, with one exception type for each reaction to an error.
 
-Rules: AWS, "DynamoDB Streams low-level API" (DescribeStream pages of 100 shards, iterators that live 15
-minutes, 24 hours of retention).
+Rules: AWS, "DynamoDB Streams low-level API": DescribeStream has pages of 100 shards, an iterator lives 15 minutes.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PAGE_LIMIT = 1000
-"""Records in a full page: the most GetRecords gives."""
+"""Records in a full page: the most that GetRecords returns."""
 
 _MAX_LISTING_PAGES = 10_000
 _TRIES = 8
@@ -33,80 +32,80 @@ _LONGEST_BACKOFF = 5.0
 
 
 class IteratorExpired(RelayError):
-    """The iterator is older than 15 minutes; a new one at the same position serves as well."""
+    """The iterator is older than 15 minutes. A new one at the same sequence number returns the same records."""
 
 
 class TrimmedData(Exception):
-    """The position lies before the stream's horizon."""
+    """The position is before the stream's horizon."""
 
 
 class ShardNotFound(Exception):
-    """The stream does not know the shard, or not any more."""
+    """The stream does not know the shard, or no longer."""
 
 
 class StreamNotFound(ShardNotFound):
-    """There is no such stream, or it is gone: 24 hours after it was disabled, or with its table."""
+    """The stream does not exist, or no longer: it is removed 24 hours after it was disabled, or with its table."""
 
 
 class Transient(Exception):
-    """Throttled, or the service or the network failed: try again later."""
+    """The call was throttled, or the service or the network failed: try again later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What DescribeStream told: shards, and the stream's status as DynamoDB names it (``ENABLED``, ...)."""
+    """The answer of DescribeStream: shards, and the StreamStatus (``ENABLED``, ...)."""
 
     shards: tuple[Shard, ...]
     status: str
 
     @property
     def disabled(self) -> bool:
-        """Whether no shard will get children any more."""
+        """Whether no shard will get children."""
         return self.status == "DISABLED"
 
 
 def retried(call: Callable[[], T], doing: str, *, sleep: Callable[[float], None] = time.sleep) -> T:
-    """Return what ``call`` gives; when it is ``Transient``, wait with jittered backoff and call again.
+    """Return the result of ``call``; if it raises ``Transient``, wait with jittered backoff and call again.
 
-    ``Unavailable`` after 8 tries, some 10 seconds, with ``doing``, what was asked for.
+    Raises ``Unavailable`` after 8 tries, about 10 seconds. ``doing``: what the call is for, for the message.
     """
     for attempt in range(_TRIES):
         try:
             return call()
         except Transient as error:
             if attempt == _TRIES - 1:
-                raise Unavailable(f"{doing}: giving up after {_TRIES} tries: {error}") from error
+                raise Unavailable(f"{doing} failed {_TRIES} times, giving up: {error}") from error
             sleep(random.uniform(0, min(_LONGEST_BACKOFF, 0.1 * 2**attempt)))
     raise AssertionError("unreachable")
 
 
 class StreamSession:
-    """The calls on one stream."""
+    """The calls on one stream. Threads may share it: a boto3 client is safe to share, and no lock is held."""
 
     def __init__(self, client: DynamoDBStreamsClient, stream_arn: str) -> None:
         self.client = client
         self.stream_arn = stream_arn
-        # Whether the endpoint takes a ShardFilter; not all that speak the protocol do.
+        # Whether the endpoint accepts a ShardFilter. Only ever becomes False, so threads need no lock.
         self._filters = True
 
     def __repr__(self) -> str:
         return f"<StreamSession[{self.stream_arn}]>"
 
     def shards(self) -> list[Shard]:
-        """Return one complete listing, across pages. Raises ``Transient`` or ``Unavailable``."""
+        """Return all shards, across pages. Raises as ``describe`` does."""
         return list(self.describe().shards)
 
     def describe(self, first_shard: str | None = None) -> Listing:
         """Return all shards, or those listed after ``first_shard``, across pages, and the stream's status.
 
-        Raises ``StreamNotFound``, ``Transient`` or ``Unavailable``.
+        Raises ``StreamNotFound``, ``Transient``, or ``RelayError`` on what is final.
         """
         return self._describe({"ExclusiveStartShardId": first_shard} if first_shard is not None else {})
 
     def describe_children(self, parent: str) -> Listing:
-        """Return the children of ``parent`` where the endpoint supports that filter, else what is listed after it.
+        """Return the children of ``parent`` if the endpoint supports that filter, otherwise the shards listed after it.
 
-        DynamoDB Local takes the filter and ignores it: look at the parents of what comes.
+        DynamoDB Local accepts the filter and ignores it, so the caller must check the parents.
         """
         if self._filters:
             try:
@@ -135,10 +134,10 @@ class StreamSession:
             if not last:
                 return Listing(tuple(shards.values()), description.get("StreamStatus", "ENABLED"))
             if last in seen:
-                raise RelayError(f"DescribeStream of {self.stream_arn} repeats page {last}: the listing never ends")
+                raise RelayError(f"DescribeStream of {self.stream_arn} repeats the page after {last} and never ends")
             seen.add(last)
             arguments = {**arguments, "ExclusiveStartShardId": last}
-        raise RelayError(f"DescribeStream of {self.stream_arn} gave more than {_MAX_LISTING_PAGES} pages")
+        raise RelayError(f"DescribeStream of {self.stream_arn} has more than {_MAX_LISTING_PAGES} pages")
 
     def iterator(self, shard: str, position: Position) -> str | None:
         """Return an iterator at ``position``; None if the shard is closed and has no records from there on."""
@@ -169,7 +168,7 @@ _UNAUTHORISED = {
 
 @contextmanager
 def translated(stream_arn: str) -> Iterator[None]:
-    """Raise what a call on a stream, or a table, was refused with as what the caller can do about it."""
+    """Turn botocore's errors of a call on a stream, or a table, into one exception type for each reaction."""
     try:
         yield
     except ClientError as error:
@@ -181,7 +180,7 @@ def translated(stream_arn: str) -> Iterator[None]:
         if code == "ResourceNotFoundException":
             raise ShardNotFound(str(error)) from error
         if code in _UNAUTHORISED:
-            raise Unavailable(f"not allowed to read {stream_arn}: {error}") from error
+            raise Unavailable(f"the AWS credentials may not read {stream_arn}: {error}") from error
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         if (
             status >= 500
@@ -189,8 +188,8 @@ def translated(stream_arn: str) -> Iterator[None]:
             or code in ("ProvisionedThroughputExceededException", "LimitExceededException")
         ):
             raise Transient(str(error)) from error
-        raise RelayError(f"DynamoDB Streams refused a call on {stream_arn}: {error}") from error
+        raise RelayError(f"DynamoDB refused a call on {stream_arn}: {error}") from error
     except ParamValidationError as error:
-        raise RelayError(f"a call on {stream_arn} is not valid: {error}") from error
+        raise RelayError(f"botocore refused the parameters of a call on {stream_arn}: {error}") from error
     except BotoCoreError as error:
         raise Transient(str(error)) from error

@@ -1,6 +1,6 @@
 """One shard of a `Stream`: its records, and the position that a token states.
 
-Rules: Bloop, "Stream Internals" (Shard) and "Streams" ("Record Gaps", "Periodic Heartbeats"). `ShardCursor` reads the
+Rules: Bloop, "Internal" (Shard, Record Gaps) and "Streams" (Periodic Heartbeats). `ShardCursor` reads the
 shard; the coordinator decides which shards are read, and when.
 """
 

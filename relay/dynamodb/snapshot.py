@@ -1,7 +1,7 @@
-"""Reading a table in parallel segments, consistently: one segment of a snapshot.
+"""Snapshots of a table: consistent scans in parallel segments.
 
-Rules: AWS, "Parallel scan" and "Read consistency". A segment's position is the last key it has read, in
-DynamoDB-typed JSON, so a scan goes on where it was, however long ago.
+Rules: AWS, "Parallel scan" and "DynamoDB read consistency". A segment's position is the last key it has read, so a scan
+resumes there, however much later.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from relay.change import Change, Images, Operation, Snapshot, Uncarriable, event_id
@@ -26,15 +27,20 @@ if TYPE_CHECKING:
     from relay.config import DynamoDBConfig
 
 MARGIN = 65.0
-"""Seconds by which a page's ``as_of`` lies before its reading: DynamoDB Local rounds creation times down to the
-minute, and clocks differ by some seconds. A change that looks older than a READ really is."""
+"""Seconds by which a page's ``as_of`` is before the read, so that a change that looks older than a READ is older.
+
+DynamoDB Local rounds creation times down to the minute, and clocks differ by some seconds."""
 
 SEGMENT_BYTES = 256 << 20
 MOST_SEGMENTS = 64
 
 
 class TableSnapshots:
-    """Reads the items of a table in parallel segments. ``table``: gives its schema, once it is described."""
+    """Reads the items of a table in parallel segments.
+
+    ``table``: returns the table's schema, once it is described. ``image``: returns an item as it is in a change. The
+    client, ``table`` and ``image`` are shared by the threads of all segments, which only read them.
+    """
 
     margin = MARGIN
 
@@ -63,6 +69,22 @@ class TableSnapshots:
         return SegmentReader(self._client, self._table(), segment, image=self._image)
 
 
+@dataclass(frozen=True, slots=True)
+class ScanPosition:
+    """Where a scan of a segment resumes. ``key``: the last one read, as boto3 has it; None at either end."""
+
+    key: Mapping[str, Any] | None = None
+    rows: int = 0
+    """How many rows were read."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": "scan", "key": _json(self.key) if self.key else None, "rows": self.rows}
+
+    @classmethod
+    def from_json(cls, position: Mapping[str, Any]) -> ScanPosition:
+        return cls(_python(position["key"]) if position["key"] else None, position["rows"])
+
+
 class SegmentReader:
     """The reader of one segment of a snapshot. Used by one thread at a time."""
 
@@ -81,23 +103,22 @@ class SegmentReader:
         self.table = table
         self.shard = segment.shard
         self.segment = segment
-        # Gives what an item is in a change; ValueError if it cannot be carried.
+        # Returns an item as it is in a change. Raises ValueError if it cannot be carried.
         self.image = image
         self.clock = clock
-        position = segment.position
-        self._key: Mapping[str, Any] | None = position["key"] if position else None
-        self._rows: int = position["rows"] if position else 0
+        self._position = ScanPosition.from_json(segment.position) if segment.position else ScanPosition()
 
     def __repr__(self) -> str:
         return f"<SegmentReader[{self.table.table} {self.segment.number + 1} of {self.segment.count}]>"
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: a scan needs no closing."""
 
     def read(self) -> Page | Unreadable:
-        """Return the next page: at most a megabyte of the table. Raises ``RelayError`` on what is final."""
+        """Return the next page, at most one megabyte of the table. Raises ``RelayError`` on what is final."""
         begun = self.clock()
-        arguments: dict[str, Any] = {"ExclusiveStartKey": _python(self._key)} if self._key else {}
+        key = self._position.key
+        arguments: dict[str, Any] = {"ExclusiveStartKey": key} if key else {}
         try:
             with translated(self.table.table):
                 answer = self.client.scan(
@@ -108,16 +129,17 @@ class SegmentReader:
                     **arguments,
                 )
         except ShardNotFound as error:
-            raise Unavailable(f"source {self.table.source}: the table {self.table.table!r} is gone") from error
+            raise Unavailable(
+                f"source {self.table.source}: table {self.table.table!r} was deleted while its snapshot was read"
+            ) from error
         except Transient as error:
             return Unreadable(self.shard, begun, str(error))
         snapshot = self.segment.snapshot
-        # Never before the snapshot's own, though the clock may have gone back.
+        # At least the snapshot's own, in case the clock has gone back.
         as_of = Snapshot(snapshot.id, max(snapshot.as_of, int(begun - MARGIN)))
         changes = [self._change(item, as_of, begun) for item in answer["Items"]]
         last = answer.get("LastEvaluatedKey")
-        self._key = _json(last) if last else None
-        self._rows += len(changes)
+        self._position = ScanPosition(last or None, self._position.rows + len(changes))
         return self._page(changes, begun, finished=not last)
 
     def _change(self, item: Mapping[str, Any], snapshot: Snapshot, begun: float) -> Change:
@@ -144,7 +166,7 @@ class SegmentReader:
         return Page(
             self.shard,
             changes,
-            {"type": "scan", "key": self._key, "rows": self._rows},
+            self._position.to_json(),
             None,
             None,
             begun,
@@ -156,7 +178,7 @@ class SegmentReader:
 
 
 def _json(key: Mapping[str, Any]) -> dict[str, Any]:
-    """Give a key as boto3 has it in DynamoDB-typed JSON."""
+    """Return a key of boto3's as DynamoDB JSON."""
     return {
         name: {kind: b64encode(value).decode() if kind == "B" else value for kind, value in typed.items()}
         for name, typed in key.items()

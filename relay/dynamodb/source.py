@@ -1,4 +1,4 @@
-"""A table's stream as a source: finds it, lists its shards, opens them."""
+"""The DynamoDB source: finds a table's stream, lists its shards and opens them."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _LISTING_RETRIES = 5
 
 
 def table_schema(config: DynamoDBConfig, found: describe.Description) -> TableSchema:
-    """Return what the changes of a described table look like."""
+    """Return the schema of a described table's changes."""
     row = TypedRows(config.columns).columns if config.columns else None
     return TableSchema(config.name, found.table, found.key, hash_columns=1, row=row)
 
 
 class DynamoDBSource:
-    """Reads the stream of one table. ``connect`` comes first."""
+    """Reads the stream of one table. Call ``connect`` first."""
 
     has_journals = False
 
@@ -55,7 +55,7 @@ class DynamoDBSource:
             lambda: self.table,
             image=self._rows.checked if self._rows else image_json,
         )
-        # Iterators at the head of shards, of when the plan was made.
+        # Iterators at the heads of shards from when the plan was made, by shard. Used by the worker's thread only.
         self._heads: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -70,11 +70,11 @@ class DynamoDBSource:
             raise ConfigError("this source's settings changed; restart the relay to apply them")
 
     def connect(self, label: str | None = None) -> StreamId:
-        # Of a stream that is followed while others are read, nobody waits for the table to be created.
+        # Only the first connection waits for the table to be created: later ones would stop sources that are read.
         patience = describe.CREATION_PATIENCE if label is None else 0.0
         found = describe.describe(self._dynamodb, self.config, self._streams, patience=patience)
         describe.verify(found, self.config)
-        # Of `stream_arn`, or the newest of the table.
+        # The label in `stream_arn`, or of the table's newest stream.
         self._wanted = found.stream_label
         arn = found.stream_arn
         if label is not None and label != found.stream_label:
@@ -87,7 +87,7 @@ class DynamoDBSource:
     def newest(self) -> str:
         if self.config.stream_arn is not None:
             return self._wanted
-        # Never an older one: DescribeTable may be behind.
+        # DescribeTable may be behind: never return an older one.
         return max(describe.newest(self._dynamodb, self.config) or "", self.stream.label)
 
     def tables(self) -> Sequence[TableSchema]:
@@ -104,8 +104,8 @@ class DynamoDBSource:
         if isinstance(self.config.start, StartAtToken):
             if self.config.start.stream_arn != self.session.stream_arn:
                 raise ConfigError(
-                    f"source {self.name}: the token {self.config.start.path} is of the stream "
-                    f"{self.config.start.stream_arn}, not of {self.session.stream_arn}"
+                    f"source {self.name}: the token in {self.config.start.path} is of the stream "
+                    f"{self.config.start.stream_arn}, but the source reads {self.session.stream_arn}"
                 )
             return begin_at_token(StreamToken.from_json(self.config.start.content), shards, self.shards, now)
         since = self.config.start_time(now)
@@ -113,10 +113,11 @@ class DynamoDBSource:
         return StartingPoints({shard.id: start for shard in shards}, now)
 
     def _take_heads(self, shards: Sequence[Shard]) -> None:
-        """Take an iterator at the head of every shard, before the time of the plan.
+        """Request an iterator at the head of every shard, before the time of the plan.
 
-        After a crash before the first record only the time is left: then the stream is read from its horizon, and
-        older records are discarded. These iterators save that work, and are exact where the times of records are not.
+        They are exact, unlike the creation times of records, and save reading each shard from its horizon. If the relay
+        stops before the first record, only the time is left: then it does read from the horizon, and drops older
+        records.
         """
         for shard in shards:
             with suppress(Transient, ShardNotFound):
@@ -125,13 +126,13 @@ class DynamoDBSource:
                     self._heads[shard.id] = head
 
     def shards(self) -> list[Shard]:
-        """Return one complete listing. Raises ``Unavailable`` when the stream cannot be described."""
+        """Return one complete listing. Raises ``StreamGone``, or ``Unavailable`` if DynamoDB does not answer."""
         for attempt in range(_LISTING_RETRIES):
             try:
                 return self.session.shards()
             except ShardNotFound as error:
                 raise StreamGone(
-                    f"source {self.name}: the stream {self.session.stream_arn} does not exist (any more)"
+                    f"source {self.name}: stream {self.session.stream_arn} does not exist, or no longer"
                 ) from error
             except Transient as error:
                 if attempt == _LISTING_RETRIES - 1:

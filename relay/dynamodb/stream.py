@@ -1,4 +1,4 @@
-"""Read a stream from Python: ``next(stream)``, record by record, in the best order there is (seed 002)."""
+"""Read a stream from Python, record by record: ``next(stream)``."""
 
 from __future__ import annotations
 
@@ -19,27 +19,34 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """All records of one DynamoDB stream, shards and their splits included::
+    """Iterates over the records of one DynamoDB stream, across its shards and their splits::
 
         stream = Stream(boto3.client("dynamodbstreams"), stream_arn)
         while True:
-            record = next(stream)  # None: nothing now
+            record = next(stream)  # None: no new record now
+            if record is None:
+                time.sleep(1)
+            else:
+                print(record["new"], record["meta"]["created_at"])
 
-    Records of one item come in the order they were made, and a shard's before those of its children. Between
-    shards the order is by creation time, which is approximate.
+    **Order** (Bloop, "Stream Ordering Guarantees"). The records of one item come in the order of its changes, and those
+    of a shard before those of its children. Between shards the order is by creation time, which is approximate.
 
-    ``position``: what ``move_to`` takes. ``unpack``: called with each image and key, DynamoDB-typed dicts, or True
-    for plain Python values (``Decimal``, ``set``, boto3's ``Binary``); when it raises, the same record comes again.
+    ``client``: a boto3 client of ``dynamodbstreams``. ``position``: where to start, see ``move_to``.
 
-    ``on_gap``: called with a ``relay.lineage.Gap`` before the first record after a loss: ``trimmed`` (older than 24
-    hours), ``gone`` (the shard is), ``expired`` (its iterator, before it found a record). If it raises, the stream
-    stays before the gap. Without it losses are logged as warnings, and an iterator that expires before its first
-    record is raised as ``IteratorExpired``.
+    ``unpack``: converts each image and key, which are DynamoDB-typed dicts; True converts them to plain Python values
+    (``Decimal``, ``set``, boto3's ``Binary``). If it raises, the next call returns the same record.
 
-    ``calls_to_reach_head``: empty pages after which a shard counts as read up to now. ``clock``: seconds since the
-    epoch. Not for several threads at once.
+    ``on_gap``: called with a ``relay.lineage.Gap`` before the first record after a gap. Reasons: ``trimmed`` (records
+    are older than 24 hours), ``gone`` (the stream no longer has the shard), ``expired`` (the iterator expired before it
+    returned a record). If the callback raises, the stream stays before the gap. Without a callback, gaps are logged as
+    warnings, and an iterator that expires before its first record raises ``IteratorExpired``.
 
-    Raises ``InvalidPosition``, ``InvalidStream``, and ``Unavailable`` when the service does not answer.
+    ``calls_to_reach_head``: empty pages after which a shard counts as read up to now. ``clock``: returns seconds since
+    the epoch. ``sleep``: waits for a number of seconds between tries of a call.
+
+    The constructor and all methods raise ``InvalidPosition`` and ``InvalidStream``, both ``ValueError``, and
+    ``Unavailable`` if the service does not answer after 8 tries. Use a stream in one thread at a time.
     """
 
     def __init__(
@@ -55,7 +62,7 @@ class Stream:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if calls_to_reach_head < 1:
-            raise ValueError(f"calls_to_reach_head is {calls_to_reach_head}: at least one call is needed")
+            raise ValueError(f"calls_to_reach_head must be at least 1, not {calls_to_reach_head}")
         self.stream_arn = stream_arn
         self._session = StreamSession(client, stream_arn)
         self._unpack: Unpack | None = plain if unpack is True else unpack
@@ -72,12 +79,12 @@ class Stream:
         return self
 
     def __next__(self) -> Record | None:
-        """Return the next record, or None when there is nothing now; never ``StopIteration``.
+        """Return the next record, or None if there is none now. Never raises ``StopIteration``.
 
-        Calls the service only when no record is left over from earlier calls.
+        Calls the service only if no record is left from earlier calls.
         """
         coordinator = self._coordinator
-        # A shard that ended has no more to give, its children may.
+        # Another round may read the children of a shard that ended.
         while not coordinator.buffer and coordinator.advance_shards():
             pass
         if not coordinator.buffer:
@@ -89,26 +96,30 @@ class Stream:
         return record
 
     def move_to(self, position: str | datetime | Mapping[str, Any]) -> None:
-        """Go to ``"trim_horizon"`` (the oldest record), ``"latest"`` (what comes from now on), the first record of an
-        aware time, by whole seconds, or where a token was taken.
+        """Move to another position, and drop records that were read and not returned.
 
-        A time is expensive: everything before it is read. Records read and not yet returned are dropped. If it
-        raises, the stream stays where it was.
+        ``position``: ``"trim_horizon"`` (the oldest record), ``"latest"`` (only new records), a datetime with a time
+        zone (the first record created then or later, to the second), or a token (the records after it). A datetime is
+        expensive: it reads everything before it.
+
+        Raises ``InvalidPosition`` if ``position`` is none of these, ``InvalidStream`` if the stream does not exist, or
+        lists none of the token's shards. If it raises, the stream stays at its position.
         """
         self._coordinator = self._at(position)
 
     def heartbeat(self) -> None:
-        """Keep iterators from expiring: call it at least every 14 minutes, as often as you like.
+        """Keep iterators from expiring. Call it at least every 14 minutes: an iterator lives 15 (AWS, "GetRecords").
 
-        Fetches one page of each shard that has found no record yet; any other iterator can be replaced exactly.
+        Fetches one page of each shard that has not returned a record. All other iterators can be replaced exactly.
         """
         self._coordinator.heartbeat()
 
     @property
     def token(self) -> dict[str, Any]:
-        """Where the stream stands, as an object for ``json.dump``: after the last record that ``next`` returned.
+        """The position after the last record that ``next`` returned, as an object for ``json.dump``.
 
-        Not exact for shards that have found no record: the log warns of them. See ``relay.stream_token``.
+        ``relay.stream_token`` describes the format. In a shard that has not returned a record the position is not
+        exact, and a warning is logged.
         """
         return self._coordinator.token.to_json()
 
@@ -126,15 +137,15 @@ class Stream:
             coordinator.start_at_latest()
         elif isinstance(position, datetime):
             if position.utcoffset() is None:
-                raise InvalidPosition(f"{position} has no time zone: give an aware datetime")
+                raise InvalidPosition(f"{position} has no time zone: pass an aware datetime")
             coordinator.start_at_time(position)
         elif isinstance(position, Mapping):
             token = StreamToken.from_json(position)
             if token.stream_arn != self.stream_arn:
-                raise InvalidStream(f"the token is of the stream {token.stream_arn}, not of {self.stream_arn}")
+                raise InvalidStream(f"the token is of stream {token.stream_arn}, but this is {self.stream_arn}")
             coordinator.start_at_token(token)
         else:
             raise InvalidPosition(
-                f'{position!r} is no position: give "trim_horizon", "latest", an aware datetime or a token'
+                f'{position!r} is not a position: pass "trim_horizon", "latest", an aware datetime or a token'
             )
         return coordinator

@@ -1,6 +1,6 @@
-"""One record of GetRecords as the Python API hands it out: seed 002, "Record Structure".
+"""One record of GetRecords as `Stream` returns it, in the structure of Bloop's "Streams" guide.
 
-The relay's own way from a record to a change is ``relay.dynamodb.records``.
+The relay turns records into changes in ``relay.dynamodb.records``.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Any, TypedDict
 from boto3.dynamodb.types import TypeDeserializer
 
 Image = Mapping[str, Any]
-"""An item, or its key, as DynamoDB types it: ``{"id": {"S": "ada"}}``; binary as bytes, numbers as text."""
+"""An item, or its key, DynamoDB-typed: ``{"id": {"S": "ada"}}``; binary as bytes, numbers as text."""
 
 Unpack = Callable[[Image], Any]
 
 
 class EventMeta(TypedDict):
-    """``type``: insert, modify or remove."""
+    """The ``eventID``, ``eventName`` and ``eventVersion`` of a record. ``type``: insert, modify or remove."""
 
     id: str
     type: str
@@ -26,8 +26,11 @@ class EventMeta(TypedDict):
 
 
 class Meta(TypedDict):
-    """``created_at``: aware, UTC, to the second. ``user_identity``: who did it when it was not a user, as for
-    deletes by time to live: ``{"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}``.
+    """Where and when a record was made.
+
+    ``created_at``: approximate, aware, in UTC, to the second. ``sequence_number``: unique within the shard, increasing.
+    ``user_identity``: None, or the service that made the change, such as
+    ``{"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}`` for a delete by time to live.
     """
 
     created_at: datetime
@@ -38,9 +41,10 @@ class Meta(TypedDict):
 
 
 class Record(TypedDict):
-    """``old`` and ``new``: the images that the stream's view type and the event have, else None.
+    """One change of one item.
 
-    ``key``: the primary key where the record has no image, as always under KEYS_ONLY; None where the images tell it.
+    ``old``, ``new``: the item before and after the change; None if the stream's view type or the event has no such
+    image. ``key``: the primary key if the record has no image, as always under KEYS_ONLY; otherwise None.
     """
 
     key: Any
@@ -50,11 +54,11 @@ class Record(TypedDict):
 
 
 def stream_record(raw: Mapping[str, Any], shard_id: str) -> Record:
-    """Turn what GetRecords gives into a ``Record``; images stay as they are."""
+    """Return a record of GetRecords as a ``Record``, with unchanged images."""
     data = raw["dynamodb"]
     old, new = data.get("OldImage"), data.get("NewImage")
     return {
-        # A delete under NEW_IMAGE has no image either: without its key nobody could tell what it was of (I8).
+        # A delete under NEW_IMAGE has no image either: only its key identifies the item (I8).
         "key": data.get("Keys") if old is None and new is None else None,
         "old": old,
         "new": new,
@@ -73,7 +77,7 @@ def stream_record(raw: Mapping[str, Any], shard_id: str) -> Record:
 
 
 def unpacked(record: Record, unpack: Unpack) -> Record:
-    """Return ``record`` with its key and images converted; absent ones stay None."""
+    """Return ``record`` with its key and images converted by ``unpack``; absent ones stay None."""
     return {
         "key": None if record["key"] is None else unpack(record["key"]),
         "old": None if record["old"] is None else unpack(record["old"]),
@@ -83,6 +87,6 @@ def unpacked(record: Record, unpack: Unpack) -> Record:
 
 
 def plain(image: Image) -> dict[str, Any]:
-    """Convert an image with boto3's ``TypeDeserializer``: numbers to Decimal, exactly; binary to its ``Binary``."""
+    """Convert an image with boto3's ``TypeDeserializer``: numbers to exact ``Decimal``, binary to ``Binary``."""
     deserialize = TypeDeserializer().deserialize
     return {name: deserialize(value) for name, value in image.items()}

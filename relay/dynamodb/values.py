@@ -1,8 +1,7 @@
 """DynamoDB's typed values as the relay carries them: canonical keys and exact JSON images.
 
-Values are what botocore's client gives, or DynamoDB's JSON parsed as it stands: ``{"N": "1.50"}``, and
-``{"B": ...}`` as bytes or base64 text. Key text is on the wire: other text for the same key would move it
-to another partition.
+Values are those of botocore's client, or of DynamoDB's JSON: ``{"N": "1.50"}``, and ``{"B": ...}`` as bytes or base64
+text. Key text is part of the wire format: another text for the same key would move it to another partition.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ _NUMBER = re.compile(r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:[eE]([+-]?[0-9]{1,4}))?"
 
 
 def canonical_number(text: str) -> str:
-    """Give the one text of a number: no exponent, no ``+``, no needless zeros, and -0 is 0.
+    """Return the canonical text of a number: no exponent, no ``+``, no needless zeros, and -0 is 0.
 
-    Works on the digits, so that nothing is rounded. ValueError if it is not a decimal number.
+    Works on the digits, so that nothing is rounded. Raises ValueError if ``text`` is not a decimal number.
     """
     if text.isascii() and text.isdigit() and text[0] != "0":
         return text
@@ -39,7 +38,7 @@ def canonical_number(text: str) -> str:
 
 
 def key_value(value: Mapping[str, Any]) -> str | bytes:
-    """Give a key attribute's value: S as it stands, N canonical, B as bytes. ValueError on any other type."""
+    """Return the value of a key attribute: S unchanged, N canonical, B as bytes. Raises ValueError on other types."""
     if len(value) == 1:
         if (text := value.get("S")) is not None:
             return str(text)
@@ -51,9 +50,9 @@ def key_value(value: Mapping[str, Any]) -> str | bytes:
 
 
 def image_json(item: Mapping[str, Any]) -> str:
-    """Give an item, or one typed value, as DynamoDB's JSON: numbers byte for byte, binary in base64, sets in order.
+    """Return an item, or one typed value, as DynamoDB JSON: numbers unchanged, binary in base64, sets in order.
 
-    ValueError if it holds what DynamoDB's JSON cannot.
+    Raises ValueError if DynamoDB JSON cannot hold it.
     """
     try:
         return orjson.dumps(item, default=_base64).decode()
@@ -62,11 +61,11 @@ def image_json(item: Mapping[str, Any]) -> str:
 
 
 def binary(raw: Any) -> bytes:
-    """Give a B value's bytes. ValueError if it is text that is not base64."""
+    """Return the bytes of a B value. Raises ValueError on text that is not base64."""
     return b64decode(raw, validate=True) if isinstance(raw, str) else bytes(raw)
 
 
 def _base64(value: Any) -> str:
     if isinstance(value, (bytes, bytearray)):
         return b64encode(value).decode()
-    raise TypeError(f"{value!r} ({type(value).__name__}) is no DynamoDB value")
+    raise TypeError(f"{value!r} ({type(value).__name__}) is not a DynamoDB value")

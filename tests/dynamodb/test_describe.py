@@ -156,10 +156,10 @@ def test_a_stream_given_by_its_arn_is_the_one_that_is_read_though_the_table_has_
         ({"DescribeTable": failure("ExpiredTokenException")}, "refuses the AWS credentials"),
         ({"DescribeTable": failure("ValidationException", "odd")},
          "refuses to describe the table orders: ValidationException: odd"),
-        ({"DescribeTable": table(TableStatus="CREATING")}, "is CREATING: wait until it is ACTIVE"),
+        ({"DescribeTable": table(TableStatus="CREATING")}, "is CREATING: start again when it is ACTIVE"),
         ({"DescribeTable": table(StreamSpecification={"StreamEnabled": False})}, "has no stream: enable it with"),
         ({"DescribeTable": table(), "DescribeStream": failure("ResourceNotFoundException")},
-         r"there is no stream arn:.* \(any more\)"),
+         r"stream arn:.* does not exist, or no longer"),
     ],
 )  # fmt: skip
 def test_what_keeps_a_table_from_being_read_is_said(answers: Any, said: str) -> None:
@@ -171,7 +171,7 @@ def test_a_table_that_is_being_created_is_waited_for_and_said(caplog: pytest.Log
     creating = table(TableStatus="CREATING")
     with scripted(DescribeTable=[creating, creating, table()], DescribeStream=stream()) as url:
         assert look(url, patience=30.0).stream_arn == STREAM_ARN
-    assert caplog.messages == ["source shop: the table 'orders' is CREATING: waiting for it for up to 30 s"]
+    assert caplog.messages == ["source shop: table 'orders' is CREATING: waiting up to 30 s for it"]
 
 
 def test_a_table_that_is_being_created_for_ever_is_not_waited_for_as_long() -> None:
@@ -183,7 +183,7 @@ def test_a_table_that_is_being_created_for_ever_is_not_waited_for_as_long() -> N
 
 def test_a_table_that_is_deleted_while_it_is_waited_for_is_an_error() -> None:
     answers: Any = {"DescribeTable": [table(TableStatus="CREATING"), failure("ResourceNotFoundException")]}
-    with scripted(**answers) as url, pytest.raises(Unavailable, match="there is no table 'orders'"):
+    with scripted(**answers) as url, pytest.raises(Unavailable, match="table 'orders' does not exist"):
         look(url, patience=30.0)
 
 
@@ -209,20 +209,20 @@ def test_a_table_fits_columns_that_hold_its_key_whatever_indexes_it_has(view_typ
     ("table", "columns", "said"),
     [
         (found(), {"order_id": "string"},
-         ["the key column `line` (N) of the table orders is not declared: add `line: decimal(38,0)` to `columns`"]),
+         ["key column `line` (N) of table orders is not declared: add `line: decimal(38,0)` to `columns`"]),
         (found(), {"id": "string", "line": "int"},
-         ["the key column `order_id` (S) of the table orders is not declared: add `order_id: string` to `columns`"]),
+         ["key column `order_id` (S) of table orders is not declared: add `order_id: string` to `columns`"]),
         (found(), DECLARED | {"order_id": "bytes"},
-         ["`order_id` is declared as bytes, for attributes of type B, and as a key column of the table orders it is of "
-          "type S"]),
+         ["`order_id` is declared as bytes, for attributes of type B, but as a key column of table orders it has "
+          "type S: declare it as string, for example"]),
         (found(), DECLARED | {"line": "string", "email": "set"},
-         ["`line` is declared as string, for attributes of type S, and as a key column of the table orders it is of "
-          "type N",
-          "`email` is declared as set, for attributes of type SS, and as the key of an index of the table orders it is "
-          "of type S"]),
+         ["`line` is declared as string, for attributes of type S, but as a key column of table orders it has "
+          "type N: declare it as decimal(38,0), for example",
+          "`email` is declared as set, for attributes of type SS, but as the key of an index of table orders it has "
+          "type S: declare it as string, for example"]),
         (found("KEYS_ONLY"), DECLARED,
-         ["a stream of KEYS_ONLY carries no images, so nothing would be in `columns`: leave them out, or set the "
-          "StreamViewType of the table orders to NEW_AND_OLD_IMAGES"]),
+         ["a KEYS_ONLY stream has no images, so `columns` would stay empty: remove `columns`, or set the "
+          "StreamViewType of table orders to NEW_AND_OLD_IMAGES"]),
     ],
 )  # fmt: skip
 def test_what_differs_is_named_with_both_types(table: Description, columns: dict[str, str], said: list[str]) -> None:
@@ -263,7 +263,7 @@ def test_missing_credentials_are_said_and_what_an_embedded_dynamodb_takes(
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-    with pytest.raises(Unavailable, match=r"there are no AWS credentials to describe .*AWS_ACCESS_KEY_ID=local"):
+    with pytest.raises(Unavailable, match=r"no AWS credentials to describe .*AWS_ACCESS_KEY_ID=local"):
         look("http://127.0.0.1:1")
 
 
@@ -300,7 +300,7 @@ class TestOnDynamoDB:
         assert look(dynamodb.endpoint_url, table=None, stream_arn=found.stream_arn) == found
 
     def test_a_table_that_is_not_there_is_named_with_region_and_endpoint(self, dynamodb: Any, unique: str) -> None:
-        said = f"there is no table '{unique}' in region us-east-1 at {dynamodb.endpoint_url}: check `table`"
+        said = f"table '{unique}' does not exist in region us-east-1 at {dynamodb.endpoint_url}: check `table`"
         with pytest.raises(Unavailable, match=said):
             look(dynamodb.endpoint_url, table=unique)
 

@@ -159,7 +159,7 @@ def test_waiting_grows_and_is_jittered_and_ends() -> None:
     def throttled() -> None:
         raise Transient("slow down")
 
-    with pytest.raises(Unavailable, match=r"the listing: giving up.*slow down"):
+    with pytest.raises(Unavailable, match=r"the listing failed 8 times, giving up.*slow down"):
         retried(throttled, "the listing", sleep=waits.append)
     assert len(waits) == 7
     assert all(0 <= wait <= 0.1 * 2**n for n, wait in enumerate(waits))

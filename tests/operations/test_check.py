@@ -291,7 +291,7 @@ class TestOnServices:
             "✗ columns of orders: `order_id` is declared as long, for attributes of type N, and as a key column of the "
             f"table {unique} it is of type S"
         )
-        assert said[1].startswith("✗ columns of orders: a stream of KEYS_ONLY carries no images")
+        assert said[1].startswith("✗ columns of orders: a KEYS_ONLY stream has no images")
         started = CliRunner().invoke(app, ["run", str(tmp_path / "relay.yaml"), "--until-caught-up"])
         assert started.exit_code == 3
         for line in said:
@@ -314,7 +314,8 @@ class TestOnServices:
         assert f"✓ topic {unique}.checkpoints: 64 partitions" in result.stdout
 
     @pytest.mark.parametrize(
-        ("exists", "said"), [(False, "there is no table '{}' in region us-east-1"), (True, "has no stream: enable it")]
+        ("exists", "said"),
+        [(False, "table '{}' does not exist in region us-east-1"), (True, "has no stream: enable it")],
     )
     def test_a_table_that_cannot_be_relayed_fails_the_check(
         self, run: Callable[..., Result], kafka: Any, dynamodb: Any, unique: str, exists: bool, said: str
