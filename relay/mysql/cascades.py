@@ -1,4 +1,4 @@
-"""Rows that a foreign key changes and that no log tells of: InnoDB itself does it, below where changes are logged."""
+"""Warns of foreign keys whose actions are not logged: InnoDB changes those rows below the binlog."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from relay.mysql.connection import ServerConnection
 
 log = logging.getLogger(__name__)
 
-# As SHOW CREATE TABLE prints it, whatever was typed. information_schema shows foreign keys only to who may change them.
+# As SHOW CREATE TABLE prints it. information_schema shows foreign keys only to users who may change the tables.
 _NAME = r"`((?:[^`]|``)+)`"
 _KEY = re.compile(rf"CONSTRAINT {_NAME} FOREIGN KEY \([^)]*\) REFERENCES {_NAME}(?:\.{_NAME})? \([^)]*\)(.*)")
 _ACTION = re.compile(r"ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL|SET DEFAULT)")
 
 
 def warn_of_cascades(source: str, server: ServerConnection, database: str, tables: Iterable[str]) -> None:
-    """I1: say of each foreign key that changes rows of ``tables`` unseen that it does. Raises ``Unavailable``."""
+    """Log a warning for each foreign key that changes rows of ``tables`` without logging it. Raises ``Unavailable``."""
     if server.logs_cascades:
         return
     for table in tables:
         ((_, definition, *_),) = server.execute(f"SHOW CREATE TABLE {_quoted(database)}.{_quoted(table)}")
-        for key, *of, rest in _KEY.findall(str(definition)):
-            if does := _ACTION.findall(rest):
+        for key, *referenced, rest in _KEY.findall(str(definition)):
+            if actions := _ACTION.findall(rest):
                 log.warning(
-                    "source %s: WHAT THE FOREIGN KEY %s CHANGES IN %s.%s IS NOT RELAYED: when rows of %s change, %s is "
-                    "done by the engine, which logs nothing of it. Let the application do it, or use MySQL 9.6",
+                    "source %s: changes by the foreign key %s to %s.%s are not relayed: when rows of %s change, "
+                    "InnoDB runs %s without logging it. Make these changes in the application, or upgrade to MySQL 9.6",
                     source,
                     key,
                     database,
                     table,
-                    of[1] or of[0],
-                    " and ".join(does),
+                    referenced[1] or referenced[0],
+                    " and ".join(actions),
                 )
 
 

@@ -1,7 +1,4 @@
-"""One MySQL or MariaDB server: what it is, whether its binlog is fit to be read, and how far it has got.
-
-May be changed here: the settings that are asked for. They are what the decoding in this package rests on.
-"""
+"""A connection to one MySQL or MariaDB server: flavour, settings, GTIDs, and whether its binlog can be read."""
 
 from __future__ import annotations
 
@@ -15,23 +12,23 @@ from typing import Any, Literal
 
 import pymysql
 from pymysql.connections import Connection
-from pymysql.cursors import Cursor
+from pymysql.cursors import Cursor, DictCursor
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidError, GtidSet, parse
 from relay.mysql.errors import BinlogPurged, Denied, Diverged, Interrupted, NotCarried
 
-CONNECT_TIMEOUT = 10.0
-READ_TIMEOUT = 30.0
+CONNECT_TIMEOUT = 10.0  # seconds
+READ_TIMEOUT = 30.0  # seconds
 
 _DENIED = frozenset(
     {1044, 1045, 1130, 1142, 1227, 1251, 1698, 1820, 1862, 1873, 2049, 2054, 2059, 2061, 3118, 3159, 4151}
 )
-_PASSING = frozenset({1040, 1053, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1226, 1290, 1317, 1927})
+_TRANSIENT = frozenset({1040, 1053, 1152, 1158, 1159, 1160, 1161, 1184, 1203, 1205, 1226, 1290, 1317, 1927})
 _BINLOG = 1236
 _NOT_LOGGING = 1381
-# What servers say of a position that is not of their history; the second of a hole in it.
-_ELSEWHERE = ("not in the master's binlog", "is missing the gtid", "more gtids than", "gtid_strict_mode")
+# How servers refuse a position that is not in their history; the second one refuses a hole in it.
+_DIVERGED = ("not in the master's binlog", "is missing the gtid", "more gtids than", "gtid_strict_mode")
 
 _TAGGED = re.compile(r"(?<=:)[a-z_]\w*(?=:)", re.IGNORECASE)
 
@@ -59,7 +56,7 @@ _VARIABLES = (
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Where a server is and who reads there. ``ssl``: None for a connection that is not encrypted."""
+    """Where a server is and which user reads there. ``ssl``: None for a connection that is not encrypted."""
 
     host: str
     port: int
@@ -92,7 +89,10 @@ class Login:
 
 
 class ServerConnection:
-    """A server that was connected to; ``connect`` makes it. Used by one thread at a time."""
+    """An open connection to a server; ``connect`` makes one. Used by one thread at a time.
+
+    ``settings``: the server's variables. ``clock``: the server's clock less this machine's, in seconds.
+    """
 
     def __init__(self, account: Login, connection: Connection[Cursor]) -> None:
         self.account = account
@@ -102,11 +102,9 @@ class ServerConnection:
         self.flavour: Literal["MySQL56", "MariaDB"] = "MariaDB" if "gtid_domain_id" in self.settings else "MySQL56"
         self.server_id = int(self.settings["server_id"])
         self.uuid = self.settings.get("server_uuid", "")
-        asked = time.time()
         ((now,),) = self.execute("SELECT UNIX_TIMESTAMP(NOW(6))")
-        # The server's clock less ours, at least: what it took to answer is counted against it.
+        # A lower bound: the time that the answer took counts against the server.
         self.clock = float(now) - time.time()
-        self.clock_error = time.time() - asked
 
     def __repr__(self) -> str:
         return f"<ServerConnection[{self.account.address}: {self.flavour} {self.version}]>"
@@ -127,6 +125,15 @@ class ServerConnection:
         except (pymysql.err.MySQLError, OSError) as fault:
             raise translated(fault, self.account.address) from None
 
+    def named_rows(self, statement: str) -> Sequence[Mapping[str, object]]:
+        """Run one statement and return its rows by column name. Raises what ``execute`` does."""
+        try:
+            with self._connection.cursor(DictCursor) as cursor:
+                cursor.execute(statement)
+                return list(cursor.fetchall())
+        except (pymysql.err.MySQLError, OSError) as fault:
+            raise translated(fault, self.account.address) from None
+
     def _settings(self) -> Mapping[str, str]:
         names = ", ".join(["%s"] * len(_VARIABLES))
         rows = self.execute(f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({names})", _VARIABLES)
@@ -138,39 +145,38 @@ class ServerConnection:
 
     @property
     def read_only(self) -> bool:
-        """As of the last ``refresh``: a replica, commonly."""
+        """Whether it was read-only at the last ``refresh``, as replicas usually are."""
         return _on(self.settings.get("read_only")) or _on(self.settings.get("super_read_only"))
 
     @property
     def logs_cascades(self) -> bool:
-        """Whether what foreign keys change is in the binlog: MySQL's own since 9.6, unless it is told otherwise."""
+        """Whether rows that foreign keys change are in the binlog: by default since MySQL 9.6, never in MariaDB."""
         return not _on(self.settings.get("innodb_native_foreign_keys", "ON"))
 
     @property
     def in_group(self) -> bool:
-        """Whether it is of a group of MySQL's group replication. No SHOW REPLICA STATUS tells of that."""
+        """Whether it is a member of MySQL's group replication, which SHOW REPLICA STATUS does not show."""
         return bool(self.settings.get("group_replication_group_name"))
 
     def executed(self) -> GtidSet:
-        """Return what is in its binlog. Raises ``Unavailable``, ``NotCarried`` for GTIDs with tags."""
+        """Return the GTID set of its binlog. Raises ``Unavailable``, ``NotCarried`` for GTIDs with tags."""
         return self.gtid_set("@@global.gtid_binlog_pos" if self.is_mariadb else "@@global.gtid_executed")
 
     def gtid_set(self, variable: str) -> GtidSet:
-        """Return the set that a variable holds. Raises ``Unavailable``, ``NotCarried``."""
+        """Return the GTID set in a variable. Raises ``Unavailable``, ``NotCarried``."""
         ((text,),) = self.execute(f"SELECT {variable}")
         text = str(text).replace("\n", "")
         try:
             return parse(f"{self.flavour}/{text}")
         except GtidError as fault:
             tagged = _TAGGED.search(text)
-            raise NotCarried(
-                f"{self.account.address}: its binlog cannot be read: "
-                + (
-                    f"transactions have GTIDs with tags ({tagged[0]}), which are not supported"
-                    if tagged
-                    else str(fault)
-                )
-            ) from None
+            reason = f"it has GTIDs with tags ({tagged[0]}), which the relay does not support" if tagged else fault
+            raise NotCarried(f"{self.account.address}: its binlog cannot be read: {reason}") from None
+
+    def binlog_state(self) -> str:
+        """MariaDB: the last GTID of each server in each domain of its binlog. Raises ``Unavailable``."""
+        ((text,),) = self.execute("SELECT @@global.gtid_binlog_state")
+        return str(text)
 
     def binlogs(self) -> list[str]:
         """Return the names of its binlog files, oldest first. Raises ``Unavailable``."""
@@ -178,35 +184,37 @@ class ServerConnection:
 
     @property
     def grant(self) -> str:
-        """The statement that gives the user what is needed. MariaDB has a right of its own for replication's state."""
+        """The statement that grants the user all it needs. MariaDB has its own privilege for the replication status."""
         more = ", SLAVE MONITOR" if self.is_mariadb else ""
         return f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT{more} ON *.* TO {self.account.user}"
 
     def verify(self) -> None:
-        """Raises ``Denied``: it names every setting that does not fit, and the SQL that mends it; ``NotCarried``."""
+        """Raises ``Denied`` with every wrong setting and the SQL that fixes it; ``NotCarried`` for GTIDs with tags."""
         problems = self._problems()
         if problems:
             raise Denied(f"{self.account.address}: its binlog cannot be read: " + "; ".join(problems))
-        self.executed()  # whether it can be
+        self.executed()  # raises for GTIDs with tags
 
     def _problems(self) -> list[str]:
         settings = self.settings
         found: list[str] = []
         if not _on(settings.get("log_bin")):
-            found.append("it writes none: start it with `log_bin` (its configuration file)")
+            found.append("the server does not write one: set `log_bin` in its configuration file and restart it")
         wanted = [("binlog_format", "ROW"), ("binlog_row_image", "FULL"), ("binlog_row_metadata", "FULL")]
         for name, value in wanted:
             has = settings.get(name)
             if has is None:
-                found.append(f"it has no {name}: MySQL 8.0.1 or MariaDB 10.5 is needed, it is {self.version}")
+                found.append(
+                    f"it has no {name}: the relay needs MySQL 8.0.1 or MariaDB 10.5, or later; this is {self.version}"
+                )
             elif has.upper() != value:
-                found.append(f"{name} is {has}: `SET GLOBAL {name} = '{value}'`")
+                found.append(f"{name} is {has}: run `SET GLOBAL {name} = '{value}'`")
         if settings.get("binlog_row_value_options"):
-            found.append("JSON is logged in parts: `SET GLOBAL binlog_row_value_options = ''`")
+            found.append("it logs partial JSON: run `SET GLOBAL binlog_row_value_options = ''`")
         if not self.is_mariadb and settings.get("gtid_mode", "OFF").upper() != "ON":
             found.append(
-                f"gtid_mode is {settings.get('gtid_mode', 'OFF')}: `SET GLOBAL enforce_gtid_consistency = ON`, then "
-                "`SET GLOBAL gtid_mode = ...` by OFF_PERMISSIVE and ON_PERMISSIVE to ON"
+                f"gtid_mode is {settings.get('gtid_mode', 'OFF')}: run `SET GLOBAL enforce_gtid_consistency = ON`, "
+                "then `SET GLOBAL gtid_mode = ...` with OFF_PERMISSIVE, ON_PERMISSIVE and ON, in this order"
             )
         if self.read_only and not self.logs_replicated:
             found.append(self._replicated_problem)
@@ -214,18 +222,18 @@ class ServerConnection:
 
     @property
     def logs_replicated(self) -> bool:
-        """Whether what it replicates comes into its own binlog, as by default MariaDB's replicas do not do."""
+        """Whether it writes what it replicates to its own binlog, which MariaDB does not do by default."""
         return _on(self.settings.get("log_replica_updates", self.settings.get("log_slave_updates", "ON")))
 
     def verify_replica(self) -> None:
-        """Raises ``Denied`` if a server that replicates does not log it, be it writable or not."""
+        """Raises ``Denied`` if a replica, even a writable one, does not log what it replicates."""
         if not self.logs_replicated:
             raise Denied(f"{self.account.address}: its binlog cannot be read: {self._replicated_problem}")
 
     @property
     def _replicated_problem(self) -> str:
         name = "log_slave_updates" if self.is_mariadb else "log_replica_updates"
-        return f"it does not log what it replicates: start it with `{name}`"
+        return f"it does not log what it replicates: set `{name}` in its configuration file and restart it"
 
 
 def _on(value: str | None) -> bool:
@@ -250,30 +258,30 @@ def translated(fault: Exception, address: str) -> RelayError:
     if isinstance(fault, pymysql.err.MySQLError) and fault.args and isinstance(fault.args[0], int):
         return refusal(fault.args[0], str(fault.args[1]) if len(fault.args) > 1 else "", address)
     if isinstance(fault, RuntimeError):
-        # PyMySQL's word for an optional package that is missing.
+        # PyMySQL raises it when an optional package is missing.
         return Denied(f"{address}: {fault}")
     if isinstance(fault, struct.error):
-        return Interrupted(f"{address}: what it answers is not MySQL's protocol")
+        return Interrupted(f"{address}: its answer is not in MySQL's protocol: check host and port")
     return Interrupted(f"{address}: {fault or type(fault).__name__}")
 
 
 def refusal(code: int, text: str, address: str) -> RelayError:
-    """Return the error to raise for what a server said."""
-    said = f"{address}: {text} ({code})"
+    """Return the error to raise for an error of a server."""
+    message = f"{address}: {text} ({code})"
     if code in _DENIED:
-        needs = ": the user needs REPLICATION SLAVE and REPLICATION CLIENT, in MariaDB SLAVE MONITOR as well"
-        return Denied(said + (needs if code == 1227 else ""))
-    if code in _PASSING or 2000 <= code < 2049:
-        return Interrupted(said)
+        needs = ": the user needs REPLICATION SLAVE and REPLICATION CLIENT, in MariaDB also SLAVE MONITOR"
+        return Denied(message + (needs if code == 1227 else ""))
+    if code in _TRANSIENT or 2000 <= code < 2049:
+        return Interrupted(message)
     if code == _NOT_LOGGING:
-        return Denied(f"{said}: start it with `log_bin`")
+        return Denied(f"{message}: set `log_bin` in the server's configuration file and restart it")
     if code != _BINLOG:
-        return Unavailable(said)
+        return Unavailable(message)
     lower = text.lower()
     if "same server_uuid" in lower or "same server_id" in lower or "same server id" in lower:
-        return Interrupted(said)
-    if any(each in lower for each in _ELSEWHERE):
-        return Diverged(said)
+        return Interrupted(message)
+    if any(each in lower for each in _DIVERGED):
+        return Diverged(message)
     if "purged" in lower or "could not find first log" in lower or "could not find gtid state" in lower:
-        return BinlogPurged(said)
-    return Unavailable(said)
+        return BinlogPurged(message)
+    return Unavailable(message)

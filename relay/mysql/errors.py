@@ -1,4 +1,4 @@
-"""What goes wrong with a server and its binlog, told apart by what helps: waiting, another server, or a person."""
+"""Errors of servers and binlogs, by what helps: waiting, another server, or a person."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from relay.errors import RelayError, Unavailable
 
 
 class Interrupted(Unavailable):
-    """The connection was lost or could not be made. It may pass by itself."""
+    """The connection was lost or could not be made. This may pass by itself."""
 
 
 class Closed(Interrupted):
@@ -14,20 +14,20 @@ class Closed(Interrupted):
 
 
 class Denied(Unavailable):
-    """The server answers and refuses: wrong password, a privilege that is missing, a setting that does not fit."""
+    """The server refuses: a wrong password, a missing privilege, a setting that the relay cannot work with."""
 
 
 class BinlogPurged(Unavailable):
-    """The server does not have the binlogs any more that the position needs. Another server may have them."""
+    """The server no longer has the binlogs after the position. Another server may have them."""
 
 
 class Diverged(Unavailable):
-    """The position holds transactions that the server has not: it is behind, or has gone another way."""
+    """The position contains transactions that the server lacks: it is behind, or its history is another one."""
 
 
 class NotCarried(RelayError):
-    """An event that cannot be turned into changes without losing or inventing some: it names table and position."""
+    """An event that cannot become changes without losing or inventing some (I8). Names table and position."""
 
 
 class IncidentEvent(NotCarried):
-    """The server itself says that changes may be missing from its binlog at this place."""
+    """The server reports that changes may be missing from its binlog at this position."""

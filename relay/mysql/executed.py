@@ -1,6 +1,6 @@
-"""The executed set of a stream, kept up to date a transaction at a time, and as the bytes that a dump asks for.
+"""The executed set of a stream as text that grows with each transaction, and as the bytes of a dump command.
 
-``relay.gtid`` knows what sets are; here they only grow, thousands of times a second, and their text with them.
+It grows thousands of times a second, which is too often for the immutable sets of ``relay.gtid``.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from relay.gtid import GtidSet, MariaDBSet, parse
 
 
 class Executed:
-    """A GTID set that transactions are added to. ``position``: its text, flavour in front."""
+    """A GTID set that transactions are added to. ``position``: its text, with the flavour in front."""
 
     def __init__(self, start: GtidSet, flavour: str) -> None:
         if start and start.flavour != flavour:
-            raise RelayError(f"the position {start.position} is not one of a {flavour} server")
+            raise RelayError(f"the position {start.position} cannot be read from a {flavour} server")
         self.flavour = flavour
         self.position = f"{flavour}/{start}"
         self._load()
@@ -35,11 +35,11 @@ class Executed:
         self._load()
 
     def _load(self) -> None:
-        """Take the text apart: a member for each domain or server."""
+        """Split the text into a member for each domain or server."""
         _, _, text = self.position.partition("/")
-        self._member: str | int = ""  # domain or server UUID that came last
+        self._member: str | int = ""  # domain or server UUID of the last transaction
         self._last = 0
-        self._front = self._back = ""  # the text around what changes with it
+        self._front = self._back = ""  # the text around its last number
         self._members: dict[str | int, str] = {}
         for member in text.split(",") if text else ():
             if self.flavour == "MariaDB":
@@ -54,7 +54,7 @@ class Executed:
         return f"{self.flavour}/" + "".join(f"{text}," for text in before), "".join(f",{text}" for text in after)
 
     def add_mariadb(self, domain: int, server: int, sequence: int) -> str:
-        """Add a GTID of MariaDB and return the position. Raises ``RelayError`` for one that comes out of order."""
+        """Add a GTID of MariaDB and return the position. Raises ``RelayError`` if it is out of order."""
         if domain != self._member:
             self._keep()
             self._front, self._back = self._around(domain)
@@ -63,8 +63,8 @@ class Executed:
             self._last = int(text.rpartition("-")[2]) if text else 0
         if sequence <= self._last:
             raise RelayError(
-                f"the GTID {domain}-{server}-{sequence} comes after one with the number {self._last}: out of order, so"
-                " that no position stands for both. `SET GLOBAL gtid_strict_mode = ON` keeps servers from writing such"
+                f"the GTID {domain}-{server}-{sequence} is out of order: it follows one with sequence number "
+                f"{self._last}, and no position can contain both. Run `SET GLOBAL gtid_strict_mode = ON` on all servers"
             )
         self._last = sequence
         self.position = f"{self._front}{domain}-{server}-{sequence}{self._back}"
@@ -73,7 +73,7 @@ class Executed:
     def add_mysql(self, server: str, number: int) -> str:
         """Add a GTID of MySQL and return the position. ``server``: its UUID in lower case."""
         if server != self._member or number != self._last + 1:
-            # Another server, or a hole in the numbers: sets know how.
+            # Another server, or a hole in the numbers: leave it to the sets.
             self.restore((parse(self.position) | parse(f"{server}:{number}")).position)
             self._member = server
             before, self._back = self._around(server)
@@ -89,16 +89,16 @@ class Executed:
         return self.position
 
     def _keep(self) -> None:
-        """Write down where the member stands that came last."""
+        """Store the text of the last transaction's member."""
         if self._member != "":
             inner = self.position[len(self._front) : len(self.position) - len(self._back)]
             self._members[self._member] = inner
 
 
 def sid_block(executed: GtidSet) -> bytes:
-    """Return a set as MySQL's COM_BINLOG_DUMP_GTID wants it: little-endian, ends exclusive."""
+    """Return a set in the form of MySQL's COM_BINLOG_DUMP_GTID: little-endian, ends exclusive."""
     if isinstance(executed, MariaDBSet):
-        raise RelayError(f"the position {executed.position} is not one of a MySQL server")
+        raise RelayError(f"the position {executed.position} cannot be read from a MySQL server")
     members = str(executed).split(",") if executed else []
     block = [struct.pack("<Q", len(members))]
     for member in members:

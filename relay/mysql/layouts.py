@@ -1,7 +1,7 @@
 """Which tables of a database are relayed, and how their rows are laid out.
 
-The layouts of rows come from the binlog; what ``information_schema`` says of the tables that there are now serves plans
-and checks, and tables that are emptied before a row of them was seen.
+The layouts of rows come from the binlog. Those that ``information_schema`` has now serve plans and checks, and tables
+that are emptied before any of their rows was read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Layouts:
-    """The layouts of one source's tables. Shared by its readers: the same layout is the same object for all."""
+    """The layouts of one source's tables. The same layout is the same object for all its readers. Thread-safe."""
 
     def __init__(self, config: MySQLConfig) -> None:
         self.source = config.name
@@ -31,6 +31,7 @@ class Layouts:
         self._config = config
         self._named = frozenset(config.tables or ())
         self._made = LayoutCache(self._lay_out)
+        # The last layout of each table. The readers' threads replace single entries; others copy before they iterate.
         self._last: dict[str, Table] = {}
         self._skipped = SkippedTables(config.name, config.database)
 
@@ -41,7 +42,7 @@ class Layouts:
         return database == self.database and (not self._named or table in self._named)
 
     def emptied(self, said: Classified) -> list[str]:
-        """Return the wanted tables that hold no row any more after a statement, or hold none but its own."""
+        """Return the wanted tables that a statement empties, also if it fills them again."""
         if said.temporary:
             return []
         if said.kind is Kind.DROP_DATABASE:
@@ -51,9 +52,9 @@ class Layouts:
         return []
 
     def __call__(self, database: str, table: str, columns: Sequence[Column], primary: Sequence[str]) -> Table | None:
-        """Return the layout of a wanted table; None for one that cannot be keyed and is not named in the config.
+        """Return the layout of a table; None if it is not wanted, or has no key and is not named in the config.
 
-        Raises ``RelayError`` for one that is.
+        Raises ``RelayError`` for a table without a key that is named in the config.
         """
         if not self.wanted(database, table):
             return None
@@ -63,37 +64,36 @@ class Layouts:
         return made
 
     def last(self, table: str) -> Table | None:
-        """Return the layout that was seen last."""
+        """Return the last layout of a table, None if it is not known."""
         return self._last.get(table)
 
     def seen(self) -> list[TableSchema]:
-        """Return the schemas of the tables that were seen, as they were last."""
+        """Return the last schemas of the tables that are known."""
         return [table.schema for table in list(self._last.values())]
 
     def known(self) -> list[str]:
-        """Return the names of the tables that were seen."""
+        """Return the names of the tables that are known."""
         return list(self._last)
 
     def describe(self, server: ServerConnection) -> list[TableSchema]:
-        """Return the schemas of the tables that the server has now.
+        """Return the schemas of the wanted tables that the server has now.
 
-        Raises ``Unavailable``, ``RelayError`` for tables of the config that are not there or cannot be carried.
+        Raises ``Unavailable``, ``RelayError`` for tables of the config that do not exist or cannot be relayed.
         """
         found = self._definitions(server)
         warn_of_cascades(self.source, server, self.database, found)
         for table in sorted(self._named - found.keys()):
             raise RelayError(
                 f"source {self.source}: {server.account.address} has no table {self.database}.{table}: create it, or "
-                "leave it out of `tables`"
+                "remove it from `tables`"
             )
-        laid_out = (self._now(name, each) for name, each in found.items())
-        return [table.schema for table in laid_out if table is not None]
+        tables = (self._present(name, each) for name, each in found.items())
+        return [table.schema for table in tables if table is not None]
 
-    def _now(self, name: str, definition: Definition) -> Table | None:
-        before = self._last.get(name)
-        table = self(self.database, name, definition.columns, definition.primary)
-        if before is not None:
-            self._last[name] = before  # a stream knows better what its rows are than the present
+    def _present(self, name: str, definition: Definition) -> Table | None:
+        table = self._made(name, definition.columns, definition.primary)
+        if table is not None:
+            self._last.setdefault(name, table)  # a layout from the binlog fits the rows that come next
         return table
 
     def _definitions(self, server: ServerConnection) -> Mapping[str, Definition]:

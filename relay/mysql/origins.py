@@ -1,7 +1,7 @@
-"""Where transactions of a reshard's target were first made: read from the row that its replication writes with each.
+"""Finds where the transactions of a reshard's target were first made, from the row that its replication writes to each.
 
-That row comes anywhere in the transaction, and what it says decides whether the changes are told at all, and by which
-names. So each transaction is held until its end; one too big for that is read twice (I11).
+That row may be anywhere in the transaction, and decides whether the changes are published and under which names. So
+each transaction is held until its end; one too big for that is read twice (I11).
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from relay.errors import RelayError
 from relay.gtid import GtidError, GtidSet, parse
-from relay.mysql.binlog.events import BinlogEvent, Commit, Rows, Statement, TransactionBegin
+from relay.mysql.binlog.events import BinlogEvent, Commit, EventStream, Rows, Statement, TransactionBegin
+from relay.mysql.gtids import origin_server, origin_servers
 from relay.sql.tables import Row, Table, lay_out
 from relay.table import Column
 from relay.token import OriginToken
@@ -22,13 +23,13 @@ from relay.token import OriginToken
 log = logging.getLogger(__name__)
 
 HELD = 8 << 20
-"""Bytes of rows that are held of one transaction."""
+"""Bytes of rows of one transaction that are held at most."""
 
 _SHARD = re.compile(r'\bshard:\s*"([^"]*)"')
 
 
 class Origin(NamedTuple):
-    """``token``: where the transaction stood on the shard where it was made. ``gtid``: what it was called there."""
+    """``token``: the transaction's position on the shard where it was made. ``gtid``: its GTID there."""
 
     token: OriginToken
     gtid: str
@@ -51,9 +52,9 @@ class CheckpointRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointTable:
-    """The table where a reshard's replication says how far it has come.
+    """The table where a reshard's replication writes its position.
 
-    Vitess' ``vreplication`` (columns ``source``, a text with ``shard:"..."`` in it, ``pos``, and where there are such
+    Vitess' ``vreplication`` (columns ``source``, a text that contains ``shard:"..."``, ``pos``, and optionally
     ``transaction_timestamp`` and ``state``), or one with ``source_shard`` or ``shard`` and ``position`` or ``pos``.
     """
 
@@ -68,21 +69,21 @@ class CheckpointTable:
     def __str__(self) -> str:
         return f"{self.database}.{self.table}"
 
-    def is_it(self, database: str, table: str) -> bool:
+    def matches(self, database: str, table: str) -> bool:
         return database == self.database and table == self.table
 
     def layout(self, columns: Sequence[Column], primary: Sequence[str]) -> Table:
         return lay_out(str(self), self.table, columns, primary, key=() if primary else (columns[0].name,))
 
     def read(self, names: Sequence[str], row: Row) -> CheckpointRow | None:
-        """Read a row; None if it names no shard or no position. Raises ``RelayError`` for what it cannot be."""
+        """Read a row; None if it names no shard or no position. Raises ``RelayError`` for a table of another layout."""
         values = {name.lower(): _text(value) for name, value in zip(names, row, strict=True)}
         position = next((values[name] for name in ("pos", "position") if name in values), None)
         shard = next((values[name] for name in ("source_shard", "shard") if name in values), None)
         if position is None or (shard is None and "source" not in values):
             raise RelayError(
-                f"{self} has the columns {', '.join(names)}: it needs `source_shard` or `shard`, or Vitess' `source`, "
-                "and `position` or `pos`, for the origins of replicated transactions to be known"
+                f"{self} has the columns {', '.join(names)}: to find the origins of replicated transactions the relay "
+                "needs `source_shard`, `shard` or Vitess' `source`, and `position` or `pos`"
             )
         if shard is None:
             found = _SHARD.search(values["source"])
@@ -90,7 +91,7 @@ class CheckpointTable:
         try:
             gtids = parse(position)
         except GtidError as error:
-            raise RelayError(f"{self}: the position of shard {shard} cannot be read: {error}") from error
+            raise RelayError(f"{self}: the position of shard {shard} is not a GTID set: {error}") from error
         if not shard or not gtids:
             return None
         at = values.get("transaction_timestamp") or values.get("timestamp") or "0"
@@ -103,24 +104,18 @@ def _text(value: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """A shard that ended. ``qualified``: as tokens name it. ``finished``: what was read of it, and published."""
+    """A shard that ended. ``qualified``: its name in tokens. ``finished``: its transactions that were published."""
 
     qualified: str
     finished: GtidSet
 
 
-class _Stream(Protocol):
-    def read(self, timeout: float) -> list[BinlogEvent]: ...
-
-    def close(self) -> None: ...
-
-
 class ReplicatedEvents:
-    """The events of a target: what its parents' streams have told is left out, the rest says where it was made.
+    """The events of a target without those that its parents' streams had; the rest says where it was made.
 
-    ``parents``: by the names that the checkpoint table calls them. ``open_at``: reads the binlog after a set, with the
-    checkpoint table in it. ``empties``: whether a statement empties relayed tables. ``own``: the id of the server that
-    is read, or its UUID.
+    ``parents``: by their names in the checkpoint table. ``open_at``: opens the binlog after a GTID set, with the
+    checkpoint table. ``empties``: whether a statement empties relayed tables. ``own``: the server id or UUID of the
+    server that is read. ``held``: instead of ``HELD``.
     """
 
     def __init__(
@@ -128,7 +123,7 @@ class ReplicatedEvents:
         parents: Mapping[str, Parent],
         checkpoints: CheckpointTable,
         start: GtidSet,
-        open_at: Callable[[GtidSet], _Stream],
+        open_at: Callable[[GtidSet], EventStream],
         *,
         empties: Callable[[Statement], bool],
         own: str = "",
@@ -140,53 +135,55 @@ class ReplicatedEvents:
         self._empties = empties
         self._limit = HELD if held is None else held
         self._events = open_at(start)
-        # Up to the last transaction that was given.
-        self._before = start.position
+        # The executed position after the last transaction that was returned.
+        self._executed = start.position
         self._begun: TransactionBegin | None = None
         self._held: list[BinlogEvent] = []
         self._size = 0
         self._has_emptied = False
-        # What the checkpoint table says in this transaction, and said before it.
+        # The row of the checkpoint table in this transaction, and the position in it before.
         self._row: tuple[CheckpointRow, GtidSet | None] | None = None
-        # What it said where its row is deleted, to be written anew.
+        # By shard: the position of a row that was deleted, and may be inserted again.
         self._deleted: dict[str, GtidSet] = {}
-        # A transaction that was read to its end because it was too big to hold, and what was found there.
-        self._known: tuple[str, bool, Origin | None] | None = None
-        self._passes: bool | None = None
-        made = {server for parent in parents.values() for server in _servers(parent.finished)}
-        # Clusters may number their servers alike.
-        self._servers = {server for server in made if own not in (server, server.partition("-")[2])}
+        # A transaction too big to hold, after its end: its GTID, whether it is published, and its origin.
+        self._decided: tuple[str, bool, Origin | None] | None = None
+        # Whether the open transaction is published, None if that is not known yet.
+        self._is_published: bool | None = None
+        servers = {server for parent in parents.values() for server in origin_servers(parent.finished)}
+        # Two clusters may use the same server ids.
+        self._parent_servers = {server for server in servers if own not in (server, server.partition("-")[2])}
 
     def close(self) -> None:
         self._events.close()
 
     def read(self, timeout: float) -> list[BinlogEvent]:
-        told: list[BinlogEvent] = []
+        """Return the events that have arrived, as ``BinlogEvents.read`` does."""
+        out: list[BinlogEvent] = []
         for event in self._events.read(timeout):
             if isinstance(event, TransactionBegin):
-                self._begin(event, told)
+                self._begin(event, out)
             elif isinstance(event, Rows):
-                self._rows(event, told)
+                self._rows(event, out)
             elif isinstance(event, Commit):
-                if self._commit(event, told):
-                    break  # it is read again; so is what comes after it
-            elif self._begun is not None and self._passes is None:
+                if self._commit(event, out):
+                    break  # it and the transactions after it are read again
+            elif self._begun is not None and self._is_published is None:
                 self._has_emptied = self._has_emptied or (isinstance(event, Statement) and self._empties(event))
                 self._held.append(event)
             else:
-                told.append(event)
-        return told
+                out.append(event)
+        return out
 
-    def _begin(self, event: TransactionBegin, told: list[BinlogEvent]) -> None:
-        self._begun, self._held, self._size, self._row, self._passes = event, [], 0, None, None
+    def _begin(self, event: TransactionBegin, out: list[BinlogEvent]) -> None:
+        self._begun, self._held, self._size, self._row, self._is_published = event, [], 0, None, None
         self._has_emptied = False
         self._deleted.clear()
-        if self._known is not None and self._known[0] == event.gtid:
-            _, self._passes, origin = self._known
-            self._known = None
-            told.append(_begin(event, origin))
+        if self._decided is not None and self._decided[0] == event.gtid:
+            _, self._is_published, origin = self._decided
+            self._decided = None
+            out.append(_begin(event, origin))
 
-    def _rows(self, event: Rows, told: list[BinlogEvent]) -> None:
+    def _rows(self, event: Rows, out: list[BinlogEvent]) -> None:
         if event.table.schema.source == str(self._checkpoints):
             for before, after in event.changes:
                 row = self._checkpoints.read(event.table.names, after) if after is not None else None
@@ -196,65 +193,67 @@ class ReplicatedEvents:
                         self._deleted[was.shard] = was.position
                 elif row.shard in self._parents:
                     self._row = row, was.position if was is not None else self._deleted.get(row.shard)
-        elif self._passes is None:
+        elif self._is_published is None:
             self._size += event.size
             if self._size <= self._limit:
                 self._held.append(event)
             else:
                 self._held.clear()
-        elif self._passes:
-            told.append(event)
+        elif self._is_published:
+            out.append(event)
 
-    def _commit(self, event: Commit, told: list[BinlogEvent]) -> bool:
-        """End a transaction; return whether it is read again, its rows this time as they come."""
+    def _commit(self, event: Commit, out: list[BinlogEvent]) -> bool:
+        """End a transaction; return whether it is read again, with its rows as they arrive."""
         begun = self._begun
         if begun is None:
             return False
-        if self._passes is None:
-            passes, origin = self._judge(begun)
+        if self._is_published is None:
+            is_published, origin = self._decide(begun)
             if self._size > self._limit:
-                self._known = begun.gtid, passes, origin
+                self._decided = begun.gtid, is_published, origin
                 self._events.close()
                 self._begun = None
-                self._events = self._open_at(parse(self._before))
+                self._events = self._open_at(parse(self._executed))
                 return True
-            told.append(_begin(begun, origin))
-            if passes:
-                told.extend(self._held)
-        told.append(event)
-        self._before, self._begun, self._held = begun.position, None, []
+            out.append(_begin(begun, origin))
+            if is_published:
+                out.extend(self._held)
+        out.append(event)
+        self._executed, self._begun, self._held = begun.position, None, []
         return False
 
-    def _judge(self, begun: TransactionBegin) -> tuple[bool, Origin | None]:
-        """Return whether the transaction's changes are told, and where they were made."""
+    def _decide(self, begun: TransactionBegin) -> tuple[bool, Origin | None]:
+        """Return whether the transaction is published, and where it was made."""
         if self._row is None:
             if self._has_emptied and not self._size and self._is_finished(begun.gtid):
                 log.warning(
-                    "%s, which empties tables, is left out: the shard where it was made has told it", begun.gtid
+                    "not publishing transaction %s, which empties tables: it was published by the shard that made it",
+                    begun.gtid,
                 )
                 return False, None  # I3
-            if (self._size or self._has_emptied) and _server(begun.gtid) in self._servers:
+            if (self._size or self._has_emptied) and origin_server(begun.gtid) in self._parent_servers:
                 raise RelayError(
                     f"the transaction {begun.gtid} was replicated from another shard without a row in "
-                    f"{self._checkpoints} that says how far that has come, so what was published before cannot be told "
-                    "from what was not. Name the table as `reshard_checkpoint_table`, or reshard by a replication that "
-                    "writes one"
+                    f"{self._checkpoints}, so the relay cannot know whether it was already published. Set "
+                    "`reshard_checkpoint_table` to the table where the replication writes its position, or reshard "
+                    "with a replication that writes one"
                 )
             return True, None
         row, before = self._row
         parent = self._parents[row.shard]
         if parent.finished.contains(row.position):
-            return False, None  # I3: its own stream has told it
+            return False, None  # I3: its own shard has published it
         timestamp = row.timestamp or begun.timestamp
-        # Which of several servers made it a row does not say that was not there before; here it has one name, too.
-        name = begun.gtid if before is None and len(_servers(row.position)) > 1 else latest(row.position, before)
+        # A new row does not say which of several servers made the transaction: then its GTID here is its name.
+        several = before is None and len(origin_servers(row.position)) > 1
+        name = begun.gtid if several else last_added(row.position, before)
         return True, Origin(OriginToken(timestamp, parent.qualified, row.position.position), name)
 
     def _is_finished(self, gtid: str) -> bool:
-        """Whether a transaction that came here under its own name was read where it was made."""
-        server = _server(gtid)
-        return server in self._servers and any(
-            server in _servers(parent.finished) and parent.finished.contains(parse(gtid))
+        """Whether a transaction that kept its GTID here was read from the shard that made it."""
+        server = origin_server(gtid)
+        return server in self._parent_servers and any(
+            server in origin_servers(parent.finished) and parent.finished.contains(parse(gtid))
             for parent in self._parents.values()
         )
 
@@ -272,20 +271,11 @@ def _begin(begun: TransactionBegin, origin: Origin | None) -> TransactionBegin:
     )
 
 
-def latest(position: GtidSet, before: GtidSet | None) -> str:
-    """Return the GTID of the transaction that led from ``before`` to ``position``: the name of its changes.
+def last_added(position: GtidSet, before: GtidSet | None) -> str:
+    """Return the GTID of the last transaction in ``position`` and not in ``before``: the name of its changes.
 
-    Both are of one row event, so that it comes out the same whenever it is read. Those between that the target did not
-    get, since they changed nothing of it, came before.
+    Both are from one row event, so it is the same whenever it is read. Transactions between them changed nothing on
+    the target.
     """
     added = position if before is None else position - before
     return (added or position).last
-
-
-def _server(gtid: str) -> str:
-    """Return the server that made a transaction: its UUID, or MariaDB's domain and server."""
-    return gtid.rpartition("-")[0] if ":" not in gtid else gtid.partition(":")[0]
-
-
-def _servers(gtids: GtidSet) -> set[str]:
-    return {_server(gtid) for gtid in str(gtids).split(",") if gtid}

@@ -1,7 +1,7 @@
-"""Queries that say how fresh they are: ``include_event_token`` and ``compare_event_token`` of seed 004.
+"""Queries with tokens that say how fresh they are: ``include_event_token`` and ``compare_event_token`` as in Vitess.
 
-The token is read before the query is sent, so the query reflects at least that much. Nothing here is decided by clocks:
-a watcher's timestamps are of another server than those it is compared with.
+The token is read before the query is sent, so the query reflects at least its position. Only positions are compared: a
+watcher's timestamps come from another server's clock.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from relay.token import EventToken, Order, OriginToken, compare
 
 
 class Answer(NamedTuple):
-    """``token``: up to where the rows reflect everything at least; None if that is not known, or was not asked for.
+    """``token``: the rows reflect at least everything up to it; None if that is unknown, or was not asked for.
 
-    ``fresher``: whether they reflect the change of the token they were to be compared with, for certain.
+    ``fresher``: the rows certainly reflect the change of the token in ``compare_event_token``.
     """
 
     rows: Sequence[Any]
@@ -30,7 +30,7 @@ class Answer(NamedTuple):
 
 
 class TokenQueries:
-    """Queries on the server that ``watcher`` watches, over an open PyMySQL connection of the caller's."""
+    """Runs queries on the server that ``watcher`` watches, over the caller's open PyMySQL connection."""
 
     def __init__(self, connection: Connection[Any], watcher: ReplicationWatcher) -> None:
         self.connection = connection
@@ -48,9 +48,9 @@ class TokenQueries:
         include_event_token: bool = False,
         compare_event_token: EventToken | None = None,
     ) -> Answer:
-        """Run a query. Raises PyMySQL's errors; ``RelayError`` where a token could not be true.
+        """Run a query. Raises PyMySQL's errors, and ``RelayError`` where a token would be wrong.
 
-        That is in an open transaction, which sees what was there when it began, and on another server.
+        That is in an open transaction, which may see an older state, and on another server.
         """
         wanted = include_event_token or compare_event_token is not None
         if wanted:
@@ -66,8 +66,8 @@ class TokenQueries:
         status: int = self.connection.server_status  # type: ignore[attr-defined]
         if status & SERVER_STATUS.SERVER_STATUS_IN_TRANS or not status & SERVER_STATUS.SERVER_STATUS_AUTOCOMMIT:
             raise RelayError(
-                f"{self.watcher.shard}: a transaction may be open on the connection, and see less than a token says: "
-                "connect with `autocommit=True`, and end transactions first"
+                f"{self.watcher.shard}: a transaction may be open on the connection, and see an older state than the "
+                "token: connect with `autocommit=True`, and commit open transactions first"
             )
         if self._checked != self.watcher.identity:
             with self.connection.cursor() as cursor:
@@ -76,15 +76,15 @@ class TokenQueries:
             if self.watcher.identity not in found:
                 raise RelayError(
                     f"{self.watcher.shard}: the connection is to another server ({', '.join(sorted(found))}) than the "
-                    f"one that is watched ({self.watcher.identity or 'not started'})"
+                    f"watcher's ({self.watcher.identity or 'not started'}): connect both to the same one"
                 )
             self._checked = self.watcher.identity
 
 
 def reflects(read: EventToken | None, change: EventToken) -> bool:
-    """Whether what was read at ``read`` holds the change of ``change``, by their positions alone (I5, I6).
+    """Whether a read with the token ``read`` reflects the change with the token ``change``, by position alone (I5, I6).
 
-    A change of another shard only if it says where on this one it was first made.
+    A change of another shard is reflected only if its token says where on this shard it was first made.
     """
     if read is None:
         return False
@@ -99,6 +99,6 @@ def reflects(read: EventToken | None, change: EventToken) -> bool:
         return False
     if not theirs or mine.diverges(theirs) or not mine.contains(theirs):
         return False
-    # Sets of two servers may be alike by their numbers and not by what they stand for.
+    # Sets of two servers may have the same numbers for different transactions.
     order = compare(read, EventToken(place.timestamp, place.shard, place.position))
     return order in (Order.EQUAL, Order.NEWER)

@@ -1,9 +1,9 @@
-"""Reshards by overlapping ranges: which listed shards take the place of which, and when a shard may hand over.
+"""Reshards by overlapping key ranges: which listed shards replace which, and when a shard hands over to them.
 
-The config lists the shards of before first, and after them those that follow (seed 004, "Surviving Resharding"). A
-shard ends once its targets' replication is known to go on from within what was read of it; where exactly, in each
-target's own binlog, its last position says. So nothing lies between what it told and what they tell (I1), whatever the
-clocks say.
+The config lists the original shards first, and after them those that replace them (Vitess' update stream design,
+"Surviving Resharding"). A shard ends once the replication of its targets is known to continue from a position that was
+read here. Its last position says where each target's own binlog continues, so nothing between them is missed (I1),
+whatever the clocks say.
 """
 
 from __future__ import annotations
@@ -14,54 +14,62 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet, parse
 from relay.keyrange import KeyRange, overlapping, shard_range, shards_covering
 from relay.lineage import Checkpoint, Journal
 from relay.mysql.connection import ServerConnection
+from relay.mysql.gtids import common
 from relay.mysql.origins import CheckpointRow, CheckpointTable
-from relay.mysql.positions import common
+from relay.mysql.positions import BinlogPosition
 
-_AGAIN = 1.0  # seconds between two questions to targets that are not ready
+_RETRY = 1.0  # seconds between two questions to targets that are not ready
 
-_UNREADY = frozenset({"init", "copying", "error"})
-"""States of Vitess' workflows in which rows are copied, or nothing is."""
+_NOT_READY = frozenset({"init", "copying", "error"})
+"""States of Vitess' workflows in which rows are copied, or nothing is replicated."""
 
-_GROUPS = "running"
-"""The state in which Vitess' replication may commit several transactions as one: not all of one may have been read."""
+_RUNNING = "running"
+"""The state in which Vitess' replication may commit several transactions as one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
-    """``participants`` end, and ``targets``, which hold exactly the same ranges, go on."""
+class Reshard:
+    """``participants`` end, and ``targets``, which cover exactly the same ranges, replace them."""
 
     participants: tuple[str, ...]
     targets: tuple[str, ...]
 
     def journal(self) -> Journal:
-        """Return what all participants end with, whoever reads them: it follows from the names alone."""
+        """Return the journal that every participant ends with. It depends on the names alone, whoever reads them."""
         names = f"{','.join(self.participants)}>{','.join(self.targets)}"
         digest = hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
         return Journal(digest, self.participants, {name: {"type": "reshard"} for name in self.targets})
 
 
-def first_shards(keyrange: KeyRange, listed: Sequence[str]) -> list[str]:
-    """Return the shards that reading begins with: those without another of their range listed before them.
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """The end of a shard. ``targets``: by shard, the GTID set after which each target is read."""
 
-    ValueError unless they are exactly ``keyrange``.
+    journal: Journal
+    targets: Mapping[str, str]
+
+
+def first_shards(keyrange: KeyRange, listed: Sequence[str]) -> list[str]:
+    """Return the shards that reading begins with: those with no overlapping shard listed before them.
+
+    Raises ``ValueError`` unless together they are exactly ``keyrange``.
     """
     return shards_covering(keyrange, [name for at, name in enumerate(listed) if not overlapping(name, listed[:at])])
 
 
-def hop_of(shard: str, listed: Sequence[str]) -> Hop | None:
-    """Return what takes the place of ``shard``; None if nothing is listed after it, or not all of it yet."""
-    return _hop_of(shard, tuple(listed))
+def reshard_of(shard: str, listed: Sequence[str]) -> Reshard | None:
+    """Return the reshard that ``shard`` takes part in; None if the shards listed after it do not replace it fully."""
+    return _reshard_of(shard, tuple(listed))
 
 
 @lru_cache(maxsize=1000)
-def _hop_of(shard: str, listed: tuple[str, ...]) -> Hop | None:
+def _reshard_of(shard: str, listed: tuple[str, ...]) -> Reshard | None:
     after = _followers(listed)
     participants, targets = {shard}, after.get(shard, frozenset())
     if not targets:
@@ -72,19 +80,19 @@ def _hop_of(shard: str, listed: tuple[str, ...]) -> Hop | None:
         if more <= participants and wider <= targets:
             break
         participants, targets = participants | more, targets | wider
-    if not _is_same(participants, targets):
+    if not _cover_the_same(participants, targets):
         return None
-    return Hop(tuple(_in_order(participants)), tuple(_in_order(targets)))
+    return Reshard(tuple(_in_order(participants)), tuple(_in_order(targets)))
 
 
 def unfinished(listed: Sequence[str]) -> list[str]:
-    """Return the shards that have others listed after them which do not take all of their place."""
-    return [name for name, after in _followers(tuple(listed)).items() if after and hop_of(name, listed) is None]
+    """Return the shards that the overlapping shards listed after them do not replace fully."""
+    return [name for name, after in _followers(tuple(listed)).items() if after and reshard_of(name, listed) is None]
 
 
 @lru_cache(maxsize=16)
 def _followers(listed: tuple[str, ...]) -> Mapping[str, frozenset[str]]:
-    """Return the shards that come right after each: listed after it, and after no other that does."""
+    """Return the direct followers of each shard: the overlapping ones after it with no other overlapping between."""
     ranges = [shard_range(name) for name in listed]
     found = {}
     for at, name in enumerate(listed):
@@ -94,16 +102,15 @@ def _followers(listed: tuple[str, ...]) -> Mapping[str, frozenset[str]]:
     return found
 
 
-def _is_same(participants: Iterable[str], targets: Iterable[str]) -> bool:
+def _cover_the_same(participants: Iterable[str], targets: Iterable[str]) -> bool:
     try:
-        whole = [_whole(names) for names in (participants, targets)]
+        return _union(participants) == _union(targets)
     except ValueError:
         return False
-    return whole[0] == whole[1]
 
 
-def _whole(names: Iterable[str]) -> KeyRange:
-    """Return what shards are together. ValueError if they overlap or have holes."""
+def _union(names: Iterable[str]) -> KeyRange:
+    """Return the range that shards cover together. Raises ``ValueError`` if they overlap or leave holes."""
     first, *rest = (shard_range(name) for name in _in_order(names))
     for each in rest:
         first = first + each
@@ -114,8 +121,24 @@ def _in_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: (shard_range(name).start, name))
 
 
-class HandingOver:
-    """When one shard may end. ``connect``: to a server of a shard, whichever answers."""
+@dataclass(frozen=True, slots=True)
+class _Targets:
+    """The targets of a reshard when they were asked."""
+
+    reshard: Reshard
+    positions: Mapping[str, str]
+    """By shard: its own executed set."""
+    replicated: Sequence[GtidSet]
+    """How far the replication of each was by then, at most."""
+    running: Sequence[GtidSet]
+    """How far those were that may commit several transactions as one."""
+
+
+class HandoverCheck:
+    """Decides when one shard may end. ``connect``: to a server of a shard, whichever answers.
+
+    ``listed``: called each time, since a reload may change the shards. Used by one thread at a time.
+    """
 
     def __init__(
         self,
@@ -131,68 +154,67 @@ class HandingOver:
         self._connect = connect
         self._checkpoints = checkpoints
         self._clock = clock
-        # Where each target stood when it was asked, how far its replication was by then, at most, and where those
-        # stood that may commit several transactions as one.
-        self._asked: tuple[Hop, Mapping[str, str], list[GtidSet], list[GtidSet]] | None = None
-        self._again_at = 0.0
+        self._targets: _Targets | None = None
+        self._ask_at = 0.0
 
-    def __call__(self, executed: GtidSet) -> tuple[Journal, Mapping[str, Any]] | None:
-        """Return the journal, and per target where to begin, once all targets go on from within ``executed``.
+    def __call__(self, executed: GtidSet) -> Handover | None:
+        """Return the handover once all targets continue from within ``executed``.
 
-        Raises ``Unavailable`` with what is waited for.
+        Raises ``Unavailable`` with what the shard is waiting for.
         """
-        hop = hop_of(self.shard, self._listed())
-        if hop is None:
-            self._asked = None
+        reshard = reshard_of(self.shard, self._listed())
+        if reshard is None:
+            self._targets = None
             return None
-        if self._asked is None or self._asked[0] != hop:
-            if self._clock() < self._again_at:
+        if self._targets is None or self._targets.reshard != reshard:
+            if self._clock() < self._ask_at:
                 return None
-            self._again_at = self._clock() + _AGAIN
-            self._asked = self._ask(hop)
-        _, begins, reached, running = self._asked
-        if not all(executed.contains(each) for each in (*reached, *running)):
-            return None  # this shard is read on until it has come so far
-        if not all(each.contains(executed) for each in running):
-            # I3: of what is committed as one after this, some may have been read here.
-            self._asked = None
+            self._ask_at = self._clock() + _RETRY
+            self._targets = self._ask(reshard)
+        targets = self._targets
+        if not all(executed.contains(each) for each in (*targets.replicated, *targets.running)):
+            return None  # this shard is read until it gets there
+        if not all(each.contains(executed) for each in targets.running):
+            # I3: some of the transactions that are committed as one after this may have been read here.
+            self._targets = None
             raise Unavailable(
-                f"the replication from shard {self.shard} runs, and is not just where this shard has been read to: it "
-                "ends when both are at one place, as soon as writes pause or are switched over"
+                f"the replication from shard {self.shard} is running, and is not at the position that was read here: "
+                "the shard ends as soon as both are at the same position, which they are when writes pause or are "
+                "switched over"
             )
-        return hop.journal(), {"targets": dict(begins)}
+        return Handover(reshard.journal(), dict(targets.positions))
 
-    def _ask(self, hop: Hop) -> tuple[Hop, Mapping[str, str], list[GtidSet], list[GtidSet]]:
-        begins: dict[str, str] = {}
-        reached: list[GtidSet] = []
+    def _ask(self, reshard: Reshard) -> _Targets:
+        positions: dict[str, str] = {}
+        replicated: list[GtidSet] = []
         running: list[GtidSet] = []
-        for target in overlapping(self.shard, hop.targets):
+        for target in overlapping(self.shard, reshard.targets):
             with closing(self._connect(target)) as server:
-                # First where it stands, then how far its replication is: what it applies after this is after that.
-                begins[target] = server.executed().position
+                # In this order: what the target applies from now on comes after its own position.
+                positions[target] = server.executed().position
                 rows = self._rows(server, target)
                 least = rows[0].position
                 for row in rows[1:]:
                     least = common(least, row.position)
-                reached.append(least)
-                running += [row.position for row in rows if row.state.lower() == _GROUPS]
-        return hop, begins, reached, running
+                replicated.append(least)
+                running += [row.position for row in rows if row.state.lower() == _RUNNING]
+        return _Targets(reshard, positions, replicated, running)
 
     def _rows(self, server: ServerConnection, target: str) -> list[CheckpointRow]:
-        found = [row for row in rows_of(server, self._checkpoints) if row.shard == self.shard]
-        where = f"{self._checkpoints} of shard {target} ({server.account.address})"
+        found = [row for row in checkpoint_rows(server, self._checkpoints) if row.shard == self.shard]
+        place = f"{self._checkpoints} of shard {target} ({server.account.address})"
         if not found:
             raise Unavailable(
-                f"{where} has no row for shard {self.shard}: its replication has not begun, or writes none"
+                f"{place} has no row for shard {self.shard}: the replication has not started, or does not write one"
             )
         for row in found:
-            if row.state.lower() in _UNREADY:
-                raise Unavailable(f"{where} says that the replication from shard {self.shard} is {row.state}")
+            if row.state.lower() in _NOT_READY:
+                raise Unavailable(f"{place}: the replication from shard {self.shard} is {row.state}")
         return found
 
 
-def rows_of(server: ServerConnection, checkpoints: CheckpointTable) -> list[CheckpointRow]:
-    """Return the rows of a target's checkpoint table. Raises ``Unavailable``, with what to do."""
+def checkpoint_rows(server: ServerConnection, checkpoints: CheckpointTable) -> list[CheckpointRow]:
+    """Return the rows of a target's checkpoint table. Raises ``Unavailable``."""
     columns = server.execute(
         "SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s"
         " ORDER BY ORDINAL_POSITION",
@@ -201,27 +223,28 @@ def rows_of(server: ServerConnection, checkpoints: CheckpointTable) -> list[Chec
     names = [str(name) for (name,) in columns]
     if not names:
         raise Unavailable(
-            f"{server.account.address} has no table {checkpoints}, or {server.account.user} may not read it: a reshard "
-            "is followed by what its replication writes there. Name the table as `reshard_checkpoint_table`"
+            f"{server.account.address} has no table {checkpoints}, or {server.account.user} may not read it: the relay "
+            "follows a reshard by what its replication writes to that table. Set `reshard_checkpoint_table`"
         )
     listed = ", ".join(f"`{name}`" for name in names)
     rows = server.execute(f"SELECT {listed} FROM `{checkpoints.database}`.`{checkpoints.table}`")
     return [found for row in rows if (found := checkpoints.read(names, row)) is not None]
 
 
-def begin_of_target(shard: str, parents: Mapping[str, Checkpoint]) -> GtidSet:
-    """Return where a target is read from: the earliest of what its parents' last positions say.
+def start_of_target(shard: str, parents: Mapping[str, Checkpoint]) -> GtidSet:
+    """Return the GTID set after which a target is read: the earliest that its parents' last positions have.
 
-    Raises ``RelayError`` for a parent that did not end by handing over.
+    Raises ``RelayError`` if no parent ended with a handover.
     """
-    begin: GtidSet | None = None
+    start: GtidSet | None = None
     for parent in parents.values():
-        at = (parent.position or {}).get("targets", {}).get(shard)
-        if at is not None:
-            begin = parse(at) if begin is None else common(begin, parse(at))
-    if begin is None:
+        position = BinlogPosition.from_json(parent.position) if parent.position is not None else None
+        if position is not None and shard in position.targets:
+            at = parse(position.targets[shard])
+            start = at if start is None else common(start, at)
+    if start is None:
         raise RelayError(
-            f"shard {shard}: none of its parents ({', '.join(parents) or 'none are known'}) says where it begins. "
-            "Read it from another place: `relay reset CONFIG SOURCE --to ...`"
+            f"shard {shard}: the checkpoints of its parents ({', '.join(parents) or 'none are known'}) do not say "
+            "where it starts. Set its start with `relay reset CONFIG SOURCE --to ...`"
         )
-    return begin
+    return start

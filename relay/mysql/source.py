@@ -1,4 +1,4 @@
-"""A database that is spread over shards, each with one or more MySQL or MariaDB servers, as a source."""
+"""The source for a database of one or more shards, each with one or more MySQL or MariaDB servers."""
 
 from __future__ import annotations
 
@@ -7,29 +7,30 @@ import logging
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
 from relay.config.fields import StartAtGtids, host_port
 from relay.errors import ConfigError, RelayError, Unavailable
-from relay.gtid import GtidSet, parse
+from relay.gtid import GtidSet
 from relay.keyrange import KeyRange
 from relay.lineage import Checkpoint, Shard, StreamId
 from relay.mysql import connection
-from relay.mysql.binlog.events import Statement
+from relay.mysql.binlog.events import EventStream, Statement
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import ServerConnection
+from relay.mysql.current_server import OpenEvents
 from relay.mysql.layouts import Layouts
 from relay.mysql.origins import CheckpointTable, Parent, ReplicatedEvents
-from relay.mysql.positions import TimestampMap
-from relay.mysql.reader import BinlogShardReader, Events, OpenEvents
-from relay.mysql.reshard import HandingOver, begin_of_target, first_shards, hop_of, unfinished
-from relay.mysql.servers import ShardServers, role_of
+from relay.mysql.positions import BinlogPosition
+from relay.mysql.reader import BinlogShardReader
+from relay.mysql.reshard import HandoverCheck, first_shards, reshard_of, start_of_target, unfinished
+from relay.mysql.roles import role_of
+from relay.mysql.servers import ShardServers
 from relay.mysql.start import TooOld, executed_before
+from relay.mysql.timestamps import TimestampMap
 from relay.source import Opening, ShardReader, StartingPoints
 from relay.sql.statements import classify
 from relay.sql.tables import Table
@@ -55,8 +56,10 @@ class MySQLSource:
         self.stream = StreamId(config.name, config.database)
         self.layouts = Layouts(config)
         self._checkpoints = CheckpointTable.named(config.reshard_checkpoint_table)
-        # The servers of each shard; shards that take the place of others are listed after those.
+        # The servers of each shard; shards that replace others come after those. ``reload`` replaces the mapping in the
+        # worker's thread, and never changes it: the readers' threads read the attribute once for each use.
         self._shards: Mapping[str, Sequence[str]] = _checked(config)
+        # Used in the worker's thread only; the maps themselves are filled by the readers' threads.
         self._times: dict[str, TimestampMap] = {}
         self._tables: dict[str, TableSchema] = {}
         self._ssl = _context(config.tls)
@@ -65,22 +68,22 @@ class MySQLSource:
         return f"<MySQLSource[{self.name}: {self.config.database}, shards {', '.join(self._shards)}]>"
 
     def close(self) -> None:
-        """Each reader has connections of its own."""
+        """Do nothing: each reader has connections of its own."""
 
     def reload(self, entry: Any) -> None:
-        """Take in other servers, and shards that take the place of those there are. ``RelayError``: nothing changed."""
+        """Apply other servers, and shards that replace the present ones. On ``RelayError`` nothing has changed."""
         if entry.type != "mysql" or entry.database != self.config.database:
             raise ConfigError(
-                f"source {self.name}: it reads {self.config.database}: another database is another source"
+                f"source {self.name} reads the database {self.config.database}: give another database a source with "
+                "another name"
             )
         self._shards = _checked(entry)
         changed = [name for name in type(entry).model_fields if getattr(entry, name) != getattr(self.config, name)]
         if others := [name for name in changed if name != "shards"]:
-            log.warning("source %s: restart the relay for %s to take effect", self.name, ", ".join(others))
-        waiting = unfinished(list(self._shards))
-        for shard in waiting:
+            log.warning("source %s: restart the relay to apply the new %s", self.name, ", ".join(others))
+        for shard in unfinished(list(self._shards)):
             log.warning(
-                "source %s: shard %s is read on: the shards listed after it are not all that take its place",
+                "source %s: still reading shard %s: the shards listed after it do not cover its key range",
                 self.name,
                 shard,
             )
@@ -89,8 +92,8 @@ class MySQLSource:
     def connect(self, label: str | None = None) -> StreamId:
         if label is not None and label != self.config.database:
             raise ConfigError(
-                f"source {self.name}: its checkpoints are of the database {label}, not of {self.config.database}. Give "
-                "the other database a source of another name"
+                f"source {self.name}: its checkpoints belong to the database {label}, not to {self.config.database}: "
+                "give the other database a source with another name"
             )
         described = False
         for shard in self._shards:
@@ -100,9 +103,9 @@ class MySQLSource:
                         self._tables = {table.table: table for table in self.layouts.describe(server)}
                         described = True
             except Unavailable as error:
-                if hop_of(shard, list(self._shards)) is None:
+                if reshard_of(shard, list(self._shards)) is None:
                     raise
-                # Whether it is still read the checkpoints say.
+                # The shard may have ended, which only its checkpoint says.
                 log.warning("source %s: %s", self.name, error)
         return self.stream
 
@@ -110,7 +113,7 @@ class MySQLSource:
         return self.stream.label
 
     def tables(self) -> Sequence[TableSchema]:
-        """Return the tables there were at ``connect``, and those that came since."""
+        """Return the tables that existed at ``connect``, and those whose rows were read since."""
         seen = {table.table: table for table in self.layouts.seen()}
         return list((self._tables | seen).values())
 
@@ -120,88 +123,96 @@ class MySQLSource:
     def starting_points(self, shards: Sequence[Shard], clock: Callable[[], float]) -> StartingPoints:
         names, now = [shard.name for shard in shards], clock()
         if isinstance(self.config.start, StartAtGtids):
-            return StartingPoints(self._given(self.config.start.positions, names), now)
+            return StartingPoints(self._configured(self.config.start.positions, names), now)
         since = self.config.start_time(now)
         starts = {name: self._current(name) if since is None else self._since(name, since) for name in names}
-        return StartingPoints({name: {"gtid": executed.position} for name, executed in starts.items()}, now)
+        positions = {name: BinlogPosition(executed.position) for name, executed in starts.items()}
+        return StartingPoints({name: position.to_json() for name, position in positions.items()}, now)
 
     def shards(self) -> list[Shard]:
         keyrange = KeyRange.parse(self.config.keyrange)
         return [Shard(name) for name in first_shards(keyrange, list(self._shards))]
 
     def open(self, opening: Opening) -> ShardReader:
-        """Open a shard, which always has a position: ``read_until`` is not needed to find gaps."""
-        shard, start, parents = opening.shard, opening.start, opening.parents
+        """Open a shard. Gaps are found by the position, which it always has, without ``read_until``."""
+        shard, parents = opening.shard, opening.parents
         if shard.name not in self._shards:
             raise RelayError(
-                f"source {self.name}: shard {shard.name} is not read to its end, and `shards` does not list it (any "
-                "more): list it with its servers, before the shards that take its place"
+                f"source {self.name}: shard {shard.name} was not read to its end, but `shards` does not list it: list "
+                "it with its servers, before the shards that replace it"
             )
-        is_new = opening.position is None
-        if is_new and start.get("type") == "reshard":
-            start = {"gtid": begin_of_target(shard.name, parents).position}
-            opening = replace(opening, start=start)
-        if is_new and "gtid" not in start:
-            raise RelayError(f"source {self.name}: shard {shard.name} has no position to begin at, but {dict(start)}")
-        events = self._replicated(parents) if shard.parents else None
         return BinlogShardReader(
             self.stream,
-            opening,
+            shard,
+            self._position(opening),
             self._servers(shard.name),
             self.layouts,
-            events=events,
-            end=HandingOver(shard.name, lambda: list(self._shards), self._any, self._checkpoints),
+            self._open_replicated(parents) if shard.parents else self._open_binlog,
+            floor=opening.floor,
+            find_handover=HandoverCheck(shard.name, lambda: list(self._shards), self._any, self._checkpoints),
             times=self._times_of(shard.name),
         )
 
+    def _position(self, opening: Opening) -> BinlogPosition:
+        start = opening.resume
+        if opening.position is None and start.get("type") == "reshard":
+            return BinlogPosition(start_of_target(opening.shard.name, opening.parents).position)
+        if "gtid" not in start:
+            raise RelayError(
+                f"source {self.name}: shard {opening.shard.name} cannot start at {dict(start)}: it needs a GTID set"
+            )
+        return BinlogPosition.from_json(start)
+
     # ------------------------------------------------------------------ where reading begins
 
-    def _given(self, positions: Mapping[str, str], names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
+    def _configured(self, positions: Mapping[str, str], names: Sequence[str]) -> dict[str, Mapping[str, Any]]:
         missing, unknown = set(names) - positions.keys(), positions.keys() - set(names)
         if missing or unknown:
             wrong = ", ".join(sorted(missing)) or ", ".join(sorted(unknown))
             raise ConfigError(
-                f"source {self.name}: `start: {{gtid: ...}}` needs a position for each of the shards {', '.join(names)}"
-                f": {'it has none for' if missing else 'there is no shard'} {wrong}"
+                f"source {self.name}: `start: {{gtid: ...}}` needs one position for each of the shards "
+                f"{', '.join(names)}: it has {'none for' if missing else 'one for the unknown shard'} {wrong}"
             )
-        return {name: {"gtid": positions[name]} for name in names}
+        return {name: BinlogPosition(positions[name]).to_json() for name in names}
 
     def _current(self, shard: str) -> GtidSet:
-        """Return what the primary of a shard has executed, or the first server that answers."""
+        """Return what the primary of a shard has executed, or else the first server that answers."""
         with closing(self._servers(shard).primary() or self._any(shard)) as server:
             return server.executed()
 
     def _since(self, shard: str, since: float) -> GtidSet:
         known = self._times_of(shard).find(int(since))
         problems = []
-        for address in self._shards[shard]:
+        for address in self._addresses(shard):
             try:
                 with closing(self._connect(address)) as server:
                     return executed_before(server, since, known)
             except TooOld as error:
-                problems.append(f"{address} has nothing from before {_iso(error.oldest)}")
+                problems.append(f"the binlogs of {address} begin at {_iso(error.oldest)}")
             except Unavailable as error:
                 problems.append(str(error))
-        raise Unavailable(
-            f"source {self.name}: shard {shard} cannot be read from {_iso(since)} on: {'; '.join(problems)}"
-        )
+        raise Unavailable(f"source {self.name}: shard {shard} cannot be read from {_iso(since)}: {'; '.join(problems)}")
 
     def _times_of(self, shard: str) -> TimestampMap:
         return self._times.setdefault(shard, TimestampMap())
 
     # ------------------------------------------------------------------ servers
 
+    def _addresses(self, shard: str) -> Sequence[str]:
+        """Return the servers of a shard; none if a reload has removed it."""
+        return self._shards.get(shard, ())
+
     def _connect(self, address: str) -> ServerConnection:
         host, port = host_port(address)
         return connection.connect(host, port, self.config.user or "", self.config.password or "", self._ssl)
 
     def _servers(self, shard: str) -> ShardServers:
-        return ShardServers(shard, lambda: self._shards.get(shard, ()), self._connect, max_lag=self.config.max_lag)
+        return ShardServers(shard, lambda: self._addresses(shard), self._connect, max_lag=self.config.max_lag)
 
     def _any(self, shard: str, *, verified: bool = False) -> ServerConnection:
-        """Connect to the first server of a shard that answers. Raises ``Unavailable`` with what each says."""
+        """Connect to the first server of a shard that answers. Raises ``Unavailable`` with the reason of each."""
         problems = []
-        for address in self._shards[shard]:
+        for address in self._addresses(shard):
             try:
                 server = self._connect(address)
                 try:
@@ -213,7 +224,8 @@ class MySQLSource:
                 return server
             except Unavailable as error:
                 problems.append(str(error))
-        raise Unavailable(f"source {self.name}: no server of shard {shard} can be read: {'; '.join(problems)}")
+        reasons = "; ".join(problems) or "`shards` lists none"
+        raise Unavailable(f"source {self.name}: no server of shard {shard} can be read: {reasons}")
 
     def _verify(self, server: ServerConnection) -> None:
         server.verify()
@@ -223,34 +235,39 @@ class MySQLSource:
         if not server.execute(wanted, (self.config.database,)):
             raise Unavailable(
                 f"{server.account.address} has no database {self.config.database}, or {self.config.user} may not read "
-                f"it: `{server.grant}`"
+                f"it: create it, or run `{server.grant}`"
             )
 
-    def _replicated(self, parents: Mapping[str, Checkpoint]) -> OpenEvents:
-        """Return what opens the binlog of a shard that a reshard has made."""
+    def _open_binlog(self, server: ServerConnection, executed: GtidSet) -> EventStream:
+        return BinlogEvents(server, executed, self.layouts, self.layouts.wanted)
+
+    def _open_replicated(self, parents: Mapping[str, Checkpoint]) -> OpenEvents:
+        """Return what opens the binlog of a shard that a reshard has created."""
         ended = {
-            Shard(name).name: Parent(self.stream.qualified(name), parse(parent.position["gtid"]))
+            Shard(name).name: Parent(self.stream.qualified(name), BinlogPosition.from_json(parent.position).executed)
             for name, parent in parents.items()
             if parent.position is not None
         }
 
         def layout(database: str, table: str, columns: Sequence[Column], primary: Sequence[str]) -> Table | None:
-            if self._checkpoints.is_it(database, table):
+            if self._checkpoints.matches(database, table):
                 return self._checkpoints.layout(columns, primary)
             return self.layouts(database, table, columns, primary)
 
         def wanted(database: str, table: str) -> bool:
-            return self._checkpoints.is_it(database, table) or self.layouts.wanted(database, table)
+            return self._checkpoints.matches(database, table) or self.layouts.wanted(database, table)
 
         def empties(event: Statement) -> bool:
             return bool(self.layouts.emptied(classify(event.sql, event.database, event.ansi_quotes)))
 
-        def opened(server: ServerConnection, executed: GtidSet) -> Events:
-            at: Callable[[GtidSet], Events] = partial(_binlog, server, layout, wanted)
-            own = str(server.server_id) if server.is_mariadb else server.uuid.lower()
-            return ReplicatedEvents(ended, self._checkpoints, executed, at, empties=empties, own=own)
+        def open_events(server: ServerConnection, executed: GtidSet) -> EventStream:
+            def open_at(start: GtidSet) -> EventStream:
+                return BinlogEvents(server, start, layout, wanted)
 
-        return opened
+            own = str(server.server_id) if server.is_mariadb else server.uuid.lower()
+            return ReplicatedEvents(ended, self._checkpoints, executed, open_at, empties=empties, own=own)
+
+        return open_events
 
 
 def tables_of(entry: MySQLConfig) -> Iterable[str]:
@@ -260,17 +277,8 @@ def tables_of(entry: MySQLConfig) -> Iterable[str]:
     return [table.table for table in source.tables()]
 
 
-def _binlog(
-    server: ServerConnection,
-    layout: Callable[[str, str, Sequence[Column], Sequence[str]], Table | None],
-    wanted: Callable[[str, str], bool],
-    executed: GtidSet,
-) -> Events:
-    return BinlogEvents(server, executed, layout, wanted)
-
-
 def _checked(config: MySQLConfig) -> Mapping[str, Sequence[str]]:
-    """Return the servers of each shard. Raises ``ConfigError`` unless whole shards are the key range."""
+    """Return the servers of each shard. Raises ``ConfigError`` unless the shards cover exactly the key range."""
     try:
         first_shards(KeyRange.parse(config.keyrange), list(config.shards))
     except ValueError as error:
@@ -286,7 +294,9 @@ def _context(tls: Mapping[str, str] | None) -> ssl.SSLContext | None:
         if "cert" in tls:
             context.load_cert_chain(tls["cert"], tls["key"])
     except OSError as error:
-        raise ConfigError(f"`tls`: {error.filename or tls.get('ca') or tls.get('cert')}: {error}") from error
+        raise ConfigError(
+            f"`tls`: cannot load {error.filename or tls.get('ca') or tls.get('cert')}: {error}"
+        ) from error
     return context
 
 

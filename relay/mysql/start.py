@@ -1,4 +1,4 @@
-"""From a time to the place in a server's binlog where it begins (seed 004, "Update Stream API Change")."""
+"""Finds the position in a server's binlog at a time (Vitess' update stream design, "Update Stream API Change")."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from relay.mysql.errors import BinlogPurged
 
 
 class TooOld(BinlogPurged):
-    """The server's binlogs begin later than the wanted time. ``oldest``: seconds, when they begin."""
+    """The server's binlogs begin after the wanted time. ``oldest``: seconds, when they begin."""
 
     def __init__(self, address: str, oldest: int) -> None:
-        super().__init__(f"{address}: its oldest binlog begins after that")
+        super().__init__(f"{address}: its oldest binlog begins after the wanted time")
         self.address = address
         self.oldest = oldest
 
@@ -24,12 +24,12 @@ class TooOld(BinlogPurged):
 def executed_before(server: ServerConnection, since: float, known: GtidSet | None = None) -> GtidSet:
     """Return what a server had executed just before the first transaction at or after ``since`` (seconds).
 
-    All it has executed, if there is none yet. ``known``: a place before that, by a ``TimestampMap``. Raises ``TooOld``
-    if the server's binlogs may lack some of them, ``Unavailable``.
+    If there is none yet: all that it has executed. ``known``: an earlier position, from a ``TimestampMap``. Raises
+    ``TooOld`` if its binlogs may no longer have all transactions since then, ``Unavailable``.
     """
-    wanted = int(since)  # times are whole seconds
+    wanted = int(since)  # binlogs have whole seconds
     if known is not None:
-        with suppress(BinlogPurged):  # then by its files, which tell how far back they reach
+        with suppress(BinlogPurged):  # its files then say how far back they reach
             return _search(server, known, wanted)
     return _search(server, _file_before(server, wanted).before, wanted)
 
@@ -50,7 +50,7 @@ def _search(server: ServerConnection, start: GtidSet, wanted: int) -> GtidSet:
 
 
 def _file_before(server: ServerConnection, wanted: int) -> Binlog:
-    """Return the newest file that was begun before ``wanted``: what earlier ones hold is older."""
+    """Return the newest file that was started before ``wanted``: everything in earlier ones is older."""
     names = server.binlogs()
     found = None
     low, high = 0, len(names)
@@ -65,5 +65,5 @@ def _file_before(server: ServerConnection, wanted: int) -> Binlog:
         return found
     oldest = look_into(server, names[0])
     if not oldest.before:
-        return oldest  # nothing was ever before it
+        return oldest  # nothing precedes it
     raise TooOld(server.account.address, oldest.begun)

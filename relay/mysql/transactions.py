@@ -1,27 +1,29 @@
-"""What a server sends becomes the changes of a shard, a page at a time, with the place where each page ends.
+"""Turns the events of a binlog into the changes of a shard, page by page, with the position where each page ends.
 
-Knows no server. A page may end anywhere: what is said of a place in the middle of a transaction has to lead back there
-from whatever server the transaction is read again (I3, I4).
+Knows no server. A page may end anywhere: a position in the middle of a transaction leads back there from whatever
+server the transaction is read again (I3, I4).
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from relay.change import Change
+from relay.errors import RelayError
 from relay.gtid import GtidSet, parse
 from relay.lineage import StreamId
 from relay.mysql.binlog.events import BinlogEvent, Commit, Heartbeat, Rows, Statement, TransactionBegin
 from relay.mysql.errors import NotCarried
 from relay.mysql.layouts import Layouts
 from relay.mysql.origins import OriginBegin
-from relay.mysql.positions import TimestampMap
+from relay.mysql.positions import BinlogPosition
+from relay.mysql.timestamps import TimestampMap
 from relay.source import STREAMED_PAGE
 from relay.sql.changes import TransactionChanges
-from relay.sql.done import Done, further, of_position, to_position
+from relay.sql.done import Done, further
 from relay.sql.statements import classify
 from relay.sql.tables import Table
 from relay.table import TableSchema
@@ -29,11 +31,25 @@ from relay.table import TableSchema
 log = logging.getLogger(__name__)
 
 
-class ShardTransactions:
-    """The transactions of one shard. ``feed`` it what has come, ``consume`` that, and ``take`` what is ready.
+@dataclass(slots=True)
+class Consumed:
+    """What the events of one ``ShardTransactions.consume`` were."""
 
-    ``position``: of the last transaction that was read whole, flavour in front. ``progress``: seconds up to which the
-    shard was read. ``on_beat``: called with the time of a heartbeat between two transactions.
+    is_full: bool = False
+    """The page must end before the remaining events."""
+    committed: int | None = None
+    """Seconds: the timestamp of the last transaction that ended."""
+    heartbeat: int | None = None
+    """Seconds by the server's clock: the last heartbeat between transactions, if none ended after it."""
+    error: RelayError | None = None
+    """Why the first remaining event cannot be read. Everything before it was taken."""
+
+
+class ShardTransactions:
+    """The transactions of one shard: ``feed`` events, ``consume`` them, and ``take`` the changes that are ready.
+
+    ``is_local``: whether only the server that is being read has a transaction. ``executed_position``: the GTID set of
+    transactions that were read completely, with the flavour in front. ``local``: see ``BinlogPosition``.
     """
 
     def __init__(
@@ -41,90 +57,85 @@ class ShardTransactions:
         stream: StreamId,
         shard: str,
         layouts: Layouts,
-        position: Mapping[str, Any],
+        position: BinlogPosition,
         floor: int,
         times: TimestampMap,
-        on_beat: Callable[[int], None],
+        is_local: Callable[[str], bool],
     ) -> None:
         self.source = stream.source
         self.layouts = layouts
-        self.position: str = position["gtid"]
-        self.progress: float | None = None
-        # Transactions that a replica made itself, which no other server has; and what tells them.
-        self.local: GtidSet = parse(position.get("local", ""))
-        self.is_local: Callable[[str], bool] | None = None
-        self._on_beat = on_beat
+        self.executed_position = position.gtid
+        self.local = position.local
+        self._is_local = is_local
         self._executed: tuple[str, GtidSet] = ("", parse(""))
-        # Of transactions that were published in part: how many rows.
-        self._partly: dict[str, Done] = of_position(position)
-        # MariaDB: the last GTID of each server in each domain, since they were last taken.
-        self.last: dict[str, str] = {}
+        # By GTID: the rows that were published of transactions read in part.
+        self._partial: dict[str, Done] = dict(position.partial)
+        # MariaDB: the last GTID of each server in each domain since ``take_last_gtids``.
+        self._last_gtids: dict[str, str] = {}
         self._times = times
         self._noted = 0
         self._changes = TransactionChanges(stream.source, stream.qualified(shard), floor)
-        # Made before a server was lost in the middle of their transaction.
+        # Changes from before the connection was lost in the middle of their transaction.
         self._saved: list[Change] = []
         self._saved_size = 0
         self._tables: dict[str, Table] = {}
-        # The open transaction, whether it has begun for ``_changes``, and what it empties.
+        # The open transaction, whether ``_changes`` has begun it, and the tables that it empties.
         self._begun: TransactionBegin | None = None
         self._is_open = False
         self._emptied: list[Table] = []
-        self._waiting: deque[BinlogEvent] = deque()
-        self._row = 0  # of the first event that waits
+        self._events: deque[BinlogEvent] = deque()
+        # The first row of the first event that was not consumed.
+        self._row = 0
 
     def __repr__(self) -> str:
-        return f"<ShardTransactions[{self._changes.shard} after {self.position}]>"
+        return f"<ShardTransactions[{self._changes.shard} after {self.executed_position}]>"
 
     @property
     def executed(self) -> GtidSet:
-        """What was read whole."""
-        if self._executed[0] != self.position:
-            self._executed = self.position, parse(self.position)
+        """The transactions that were read completely."""
+        if self._executed[0] != self.executed_position:
+            self._executed = self.executed_position, parse(self.executed_position)
         return self._executed[1]
 
     @property
-    def waits(self) -> bool:
-        """Whether something was fed and not consumed."""
-        return bool(self._waiting)
+    def has_events(self) -> bool:
+        """Whether some events were fed and not consumed."""
+        return bool(self._events)
 
     @property
     def has_changes(self) -> bool:
         return bool(self._changes.size or self._saved)
 
     @property
-    def is_between(self) -> bool:
-        """Whether nothing was read, or published, of a transaction that was not read whole and may yet be."""
-        return self._begun is None and not self.partly
+    def is_between_transactions(self) -> bool:
+        """Whether no transaction is open, or published in part with its rest still to come."""
+        return self._begun is None and not self.position.unfinished
 
     @property
-    def partly(self) -> tuple[str, ...]:
-        """The transactions that were published in part; not those that a replica alone has."""
-        if not self._partly:
-            return ()
-        return tuple(gtid for gtid in self._partly if not self.local.contains(parse(gtid)))
-
-    def where(self) -> dict[str, Any]:
-        """Return the position after all changes that were taken."""
-        position: dict[str, Any] = {"gtid": self.position}
-        partly = dict(self._partly)
+    def position(self) -> BinlogPosition:
+        """The position after all changes that were taken."""
+        partial = dict(self._partial)
         if self._is_open and self._begun is not None:
-            done = further(self._changes.rows_of, partly.pop(self._begun.gtid, {}))
+            done = further(self._changes.rows_of, partial.pop(self._begun.gtid, {}))
             if done:
-                partly = {self._begun.gtid: done, **partly}
-        position |= to_position(partly)  # several: servers may have committed in another order
-        if self.local:
-            position["local"] = self.local.position
-        return position
+                partial = {self._begun.gtid: done, **partial}
+        # There may be several: servers may commit in different orders.
+        return BinlogPosition(self.executed_position, partial, self.local)
 
     def take(self) -> tuple[list[Change], int, tuple[TableSchema, ...], int]:
         """Return the changes that are ready, their bytes, the tables they are of, and how many of them were late."""
         changes, size = self._taken()
         tables = tuple(table.schema for table in self._tables.values())
-        # What is held back comes with the next page.
+        # The row that is held back comes with the next page.
         self._tables = dict(self._tables) if self._is_open else {}
         behind, self._changes.behind = self._changes.behind, 0
         return changes, size, tables, behind
+
+    def take_last_gtids(self) -> list[str]:
+        """MariaDB: return the last GTID of each server in each domain since the last call."""
+        gtids = list(self._last_gtids.values())
+        self._last_gtids.clear()
+        return gtids
 
     def _taken(self) -> tuple[list[Change], int]:
         size = self._saved_size + self._changes.size
@@ -134,13 +145,13 @@ class ShardTransactions:
             self._saved, self._saved_size = [], 0
         return changes, size
 
-    def abort(self) -> None:
-        """Forget what was fed and not consumed: it is read again, from another server perhaps."""
-        self._waiting.clear()
+    def drop_events(self) -> None:
+        """Forget the events that were not consumed, and the open transaction: another server may send them again."""
+        self._events.clear()
         self._row = 0
         if self._is_open and self._begun is not None:
-            if done := further(self._changes.rows_of, self._partly.get(self._begun.gtid, {})):
-                self._partly[self._begun.gtid] = done
+            if done := further(self._changes.rows_of, self._partial.get(self._begun.gtid, {})):
+                self._partial[self._begun.gtid] = done
             self._saved, self._saved_size = self._taken()
             # The row that is held back is read again, too.
             left, self._changes = (
@@ -152,28 +163,36 @@ class ShardTransactions:
         self._begun = None
         self._emptied = []
 
-    def jump(self, to: GtidSet) -> None:
-        """Go on after ``to``, with what lies before it lost."""
-        self._partly.clear()
-        self.position = to.position
+    def skip_to(self, executed: GtidSet) -> None:
+        """Continue after ``executed``: what was not read before it is lost."""
+        self._partial.clear()
+        self.executed_position = executed.position
         self.local = parse("")
 
     # ------------------------------------------------------------------ events
 
     def feed(self, events: Iterable[BinlogEvent]) -> None:
-        self._waiting.extend(events)
+        self._events.extend(events)
 
-    def consume(self) -> bool:
-        """Take what waits; return whether the page has to end before all is taken."""
-        waiting = self._waiting
-        while waiting:
-            event = waiting[0]
+    def consume(self) -> Consumed:
+        """Read the events that were fed, until the page is full."""
+        consumed = Consumed()
+        try:
+            consumed.is_full = self._consume(consumed)
+        except RelayError as error:
+            consumed.error = error
+        return consumed
+
+    def _consume(self, consumed: Consumed) -> bool:
+        events = self._events
+        while events:
+            event = events[0]
             kind = type(event)
             if kind is Rows:
                 if not self._rows(event):  # type: ignore[arg-type]
                     return True
             elif kind is Commit:
-                self._commit()
+                self._commit(consumed)
             elif isinstance(event, TransactionBegin):
                 self._begun = event
                 self._is_open = False
@@ -181,14 +200,14 @@ class ShardTransactions:
             elif isinstance(event, Statement):
                 self._statement(event)
             elif isinstance(event, Heartbeat) and self._begun is None:
-                self._on_beat(event.timestamp)
-            waiting.popleft()
+                consumed.heartbeat = event.timestamp
+            events.popleft()
             if self._changes.size >= STREAMED_PAGE:
                 return True
         return False
 
     def _rows(self, event: Rows) -> bool:
-        """Take rows; return whether all of them were."""
+        """Read rows; return whether all of them fit into the page."""
         table = event.table
         known = self._tables.get(table.name)
         if known is not table:
@@ -196,10 +215,10 @@ class ShardTransactions:
                 return False
             self._tables[table.name] = table
         if self._emptied:
-            # Where such a transaction is cut, its rows could not be counted from.
+            # The rows after a page that ends inside such a transaction could not be counted.
             raise NotCarried(
-                f"{self._changes.shard}: {self._begun.gtid if self._begun else self.position} replaces the table "
-                f"{self._emptied[0].name} and fills it at once: begin after it, or leave the table out"
+                f"{self._changes.shard}: {self._begun.gtid if self._begun else self.executed_position} replaces the "
+                f"table {self._emptied[0].name} and fills it in one transaction: start after it, or exclude the table"
             )
         if not self._is_open:
             self._open()
@@ -221,32 +240,32 @@ class ShardTransactions:
     def _open(self) -> None:
         begun = self._begun
         if begun is None:
-            raise NotCarried(f"{self._changes.shard}: rows after {self.position} without a GTID")
-        if self.is_local is not None and self.is_local(begun.gtid):
+            raise NotCarried(f"{self._changes.shard}: rows without a GTID after {self.executed_position}")
+        if self._is_local(begun.gtid):
             # Now, so that no other server is asked for the rest of it.
             self.local = self.local | parse(begun.gtid)
         origin = begun.origin if isinstance(begun, OriginBegin) else None
         self._changes.begin(
             begun.gtid,
-            self._shared(begun),
+            self._shared_position(begun),
             begun.timestamp,
             committed_at=begun.committed_at,
             origin=origin.token if origin else None,
             origin_gtid=origin.gtid if origin else None,
-            skip=self._partly.get(begun.gtid),
+            skip=self._partial.get(begun.gtid),
         )
         self._is_open = True
 
-    def _shared(self, begun: TransactionBegin) -> str:
-        """Return the position that a token carries: what other servers of the shard come to have as well.
+    def _shared_position(self, begun: TransactionBegin) -> str:
+        """Return the position for tokens: only transactions that other servers of the shard get as well.
 
-        A set with a replica's own transactions in it could not be compared with one of another server (I5).
+        A set with a replica's own transactions cannot be compared with one of another server (I5).
         """
-        if not self.local or (self.is_local is not None and self.is_local(begun.gtid)):
+        if not self.local or self._is_local(begun.gtid):
             return begun.position
         return (parse(begun.position) - self.local).position
 
-    def _commit(self) -> None:
+    def _commit(self, consumed: Consumed) -> None:
         begun = self._begun
         if begun is None:
             return
@@ -255,7 +274,7 @@ class ShardTransactions:
             if not self._is_open:
                 self._open()
             self._changes.truncate(table)
-            # Rows of an older layout may be in the page: a TRUNCATE fits into any.
+            # The page may hold rows of an older layout: a TRUNCATE fits any.
             self._tables.setdefault(table.name, table)
         self._emptied = []
         if self._is_open:
@@ -264,15 +283,15 @@ class ShardTransactions:
         if begun.timestamp > self._noted:
             self._noted = begun.timestamp
             self._times.note(begun.timestamp, self.executed)
-        if self.is_local is not None and self.is_local(begun.gtid):
+        if self._is_local(begun.gtid):
             self.local = self.local | parse(begun.gtid)
-        if self._partly:
-            self._partly.pop(begun.gtid, None)
+        if self._partial:
+            self._partial.pop(begun.gtid, None)
         if ":" not in begun.gtid:
-            self.last[begun.gtid.rpartition("-")[0]] = begun.gtid
-        self.position = begun.position
-        self.progress = float(begun.timestamp)
+            self._last_gtids[begun.gtid.rpartition("-")[0]] = begun.gtid
+        self.executed_position = begun.position
         self._begun = None
+        consumed.committed, consumed.heartbeat = begun.timestamp, None
 
     def _statement(self, event: Statement) -> None:
         said = classify(event.sql, event.database, event.ansi_quotes)
@@ -282,7 +301,7 @@ class ShardTransactions:
         for (database, old), (_, new) in said.renamed:
             if self.layouts.wanted(database, old):
                 log.warning(
-                    "source %s: %s is called %s from here on: what was published of it stays under its old name",
+                    "source %s: table %s was renamed to %s: its later changes are published under the new name",
                     self.source,
                     old,
                     new,
@@ -294,11 +313,12 @@ class ShardTransactions:
             if table is not None:
                 self._emptied.append(table)
                 continue
-            # There is no layout to tell it by.
+            # A TRUNCATE needs the layout of its table.
             log.warning(
-                "source %s: THAT %s.%s WAS EMPTIED at %s IS NOT RELAYED: no row of it was read, and it is gone",
+                "source %s: cannot relay that table %s.%s was emptied at %s: no row of it was read before, and it no "
+                "longer exists",
                 self.source,
                 self.layouts.database,
                 name,
-                self._begun.gtid if self._begun else self.position,
+                self._begun.gtid if self._begun else self.executed_position,
             )

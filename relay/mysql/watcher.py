@@ -1,7 +1,7 @@
-"""Watches what one server has executed, for queries on it that have to say how fresh they are.
+"""Watches what one server has executed, for queries that say how fresh they are.
 
-Seed 004, "Watching the Replication Stream". A binlog shows a transaction before queries can see it, so none is taken
-into the token until they can: a token that a query cannot live up to would let a stale value into a cache (I6).
+See "Watching the Replication Stream" in Vitess' update stream design. A binlog has a transaction before queries see it,
+so the token waits until they do: a token ahead of the queries would let a stale value into a cache (I6).
 """
 
 from __future__ import annotations
@@ -21,38 +21,41 @@ from relay.mysql.binlog.events import BinlogEvent, Commit, TransactionBegin
 from relay.mysql.binlog.files import look_into
 from relay.mysql.binlog.stream import BinlogEvents
 from relay.mysql.connection import ServerConnection
-from relay.mysql.positions import TimestampMap
-from relay.mysql.servers import Role, role_of
+from relay.mysql.roles import Role, role_of
+from relay.mysql.timestamps import TimestampMap
 from relay.token import EventToken
 
 log = logging.getLogger(__name__)
 
 _ROLE_EVERY = 1.0  # seconds
-_WAIT = 0.2  # seconds for which the thread waits for events at most, and so for which it may outlive ``close``
-_UNSEEN = 0.002  # seconds between two questions whether queries see a transaction
+_WAIT = 0.2  # seconds for which the thread waits for events, and so the longest that ``close`` takes
+_POLL_VISIBLE = 0.002  # seconds between two questions whether queries see a transaction
 
 
 class ReplicationWatcher:
-    """The last transaction of a server that queries there see, as a token; read by a thread of its own.
+    """The last transaction that queries on a server see, as a token, kept up to date by a thread of its own.
 
-    ``connect``: to the server, as ``relay.mysql.connection.connect`` does. ``shard``: globally qualified, as the relay
-    names it: ``<source>/<database>/<shard>``. ``times``: where each time began, while that is kept.
+    ``connect``: to the server, as ``relay.mysql.connection.connect`` does. ``shard``: the name in tokens,
+    ``<source>/<database>/<shard>``. ``times``: the positions at recent times. ``identity``: the server's UUID, or
+    MariaDB's server id.
 
-    ``token`` is None before ``start``, and for good once the server's role has changed or the watch has failed: see
-    ``error``. A new watcher can be started. Of a replica it leaves out what no other server of the shard has.
+    ``token`` is None before ``start``, and for good once the server's role has changed or the watcher has failed: see
+    ``error``. Then start a new watcher. A replica's token leaves out transactions that no other server has.
     """
 
     def __init__(self, connect: Callable[[], ServerConnection], shard: str) -> None:
         if shard.count("/") < 2:
-            raise ValueError(f"{shard!r} is not a shard as tokens name it: <source>/<database>/<shard>")
+            raise ValueError(f"{shard!r} is not a shard name of a token: it must be <source>/<database>/<shard>")
         self.shard = shard
         self.times = TimestampMap()
-        self.error: str | None = None
-        # Of the server: its UUID, or MariaDB's server id.
+        # Set before the thread starts.
         self.identity = ""
-        self._connect = connect
+        # Replaced by the thread, read by any other.
+        self.error: str | None = None
         self._token: EventToken | None = None
+        # Set by ``close`` to end the thread.
         self._stopping = threading.Event()
+        self._connect = connect
         self._thread: threading.Thread | None = None
 
     def __repr__(self) -> str:
@@ -62,23 +65,23 @@ class ReplicationWatcher:
 
     @classmethod
     def of(cls, address: str, port: int, user: str, password: str, shard: str) -> Self:
-        """Watch a server by its address."""
+        """Make a watcher of the server at an address."""
         return cls(lambda: connection.connect(address, port, user, password), shard)
 
     @property
     def token(self) -> EventToken | None:
-        """Queries that begin after this was read reflect everything up to it. Shared by threads."""
+        """Queries that start after this was read reflect everything up to it."""
         return self._token
 
     def start(self) -> Self:
-        """Begin to watch, from the current position. Raises ``Unavailable``, ``RelayError``."""
+        """Start watching from the current position. Raises ``Unavailable``, ``RelayError``."""
         server = self._connect()
         try:
             server.verify()
             role = role_of(server)
             self.identity = str(server.server_id) if server.is_mariadb else server.uuid.lower()
             executed = _visible(server)
-            # No transaction from here on is from long before the newest file was begun.
+            # The next transactions are not much older than the newest binlog file.
             timestamp = max(1, look_into(server, server.binlogs()[-1]).begun)
             events = _Events(server, executed)
         except BaseException:
@@ -93,7 +96,7 @@ class ReplicationWatcher:
         return self
 
     def close(self) -> None:
-        """Stop. Waits for the thread to end."""
+        """Stop watching. Waits for the thread to end."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
@@ -121,7 +124,7 @@ class ReplicationWatcher:
         finally:
             self._token = None
             if self.error is not None:
-                log.warning("%s is not watched any more: %s", self.shard, self.error)
+                log.warning("the watcher of %s has stopped: %s: start a new one", self.shard, self.error)
 
     def _watch(self, server: ServerConnection, role: Role, events: _Events, executed: GtidSet, timestamp: int) -> None:
         role_at, start = time.monotonic() + _ROLE_EVERY, executed
@@ -151,35 +154,35 @@ class ReplicationWatcher:
                 role = now
 
     def _wait_for(self, server: ServerConnection, begun: TransactionBegin, place: tuple[str, int]) -> bool:
-        """Wait until queries see a transaction; False if that is not to be waited for any more."""
+        """Wait until queries see a transaction; return False if the watcher is closed first."""
         while not self._stopping.is_set():
             if server.is_mariadb:
                 if _place(*_snapshot(server)) >= _place(*place):
                     return True
             elif server.executed().contains(parse(begun.position)):
-                return True  # MySQL adds to it after the engines have committed
-            self._stopping.wait(_UNSEEN)
+                return True  # MySQL adds to the set after the storage engines have committed
+            self._stopping.wait(_POLL_VISIBLE)
         return False
 
 
 class _Events(BinlogEvents):
-    """A binlog without its rows, that says where in it each transaction ends."""
+    """The events of a binlog without rows, with the place in the binlog where each transaction ends."""
 
     def __init__(self, server: ServerConnection, start: GtidSet) -> None:
         super().__init__(server, start, None)
         self._ends: list[tuple[str, int]] = []
 
     def placed(self, timeout: float) -> list[tuple[BinlogEvent, tuple[str, int]]]:
-        """Return what ``read`` does, each commit with its end: the file, and the place in it."""
+        """Return what ``read`` does, each commit with the file and the offset where it ends."""
         self._ends = []
-        told = self.read(timeout)
+        found = self.read(timeout)
         ends = iter(self._ends)
-        return [(event, next(ends) if isinstance(event, Commit) else ("", 0)) for event in told]
+        return [(event, next(ends) if isinstance(event, Commit) else ("", 0)) for event in found]
 
-    def _commit(self, told: list[BinlogEvent]) -> None:
-        before = len(told)
-        super()._commit(told)
-        if len(told) > before:
+    def _commit(self, out: list[BinlogEvent]) -> None:
+        before = len(out)
+        super()._commit(out)
+        if len(out) > before:
             self._ends.append((self.file, self.position))
 
 
@@ -194,7 +197,7 @@ def _snapshot(server: ServerConnection) -> tuple[str, int]:
 
 
 def _place(file: str, position: int) -> tuple[int, str, int]:
-    """Return a place so that later ones compare greater: the numbers of files become longer."""
+    """Return a place in a form that compares in order: longer file numbers are later."""
     return len(file), file, position
 
 
@@ -207,11 +210,11 @@ def _visible(server: ServerConnection) -> GtidSet:
 
 
 def _shared(server: ServerConnection, role: Role, executed: GtidSet, start: GtidSet) -> GtidSet:
-    """Return what the other servers of the shard have of ``executed``, or come to have.
+    """Return the transactions of ``executed`` that the other servers of the shard have, or will have.
 
-    A set with a replica's own transactions compares with none of theirs by what it holds (I5). MySQL names those of a
-    former primary, which all have, no differently: what was there when the watch began, ``start``, is taken for such.
-    Were it not, comparisons would be unknown, never wrong.
+    A set with a replica's own transactions cannot be compared with theirs (I5). MySQL names transactions that a former
+    primary made, which all servers have, in the same way: those in ``start``, from before the watch, count as such.
+    If they are not, comparisons give UNKNOWN, never a wrong order.
     """
     if not (role.is_replica and role.is_read_only):
         return executed

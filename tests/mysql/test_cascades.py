@@ -36,8 +36,8 @@ def test_a_server_that_logs_nothing_of_them_is_warned_of_key_by_key(
         source_of(database, mariadb, tables=["parent", "kept"]).close()
         assert caplog.records == []
     (warning,) = said
-    assert f"WHAT THE FOREIGN KEY of_parent CHANGES IN {database}.child IS NOT RELAYED" in warning
-    assert "when rows of parent change, ON DELETE CASCADE and ON UPDATE SET NULL is" in warning
+    assert f"changes by the foreign key of_parent to {database}.child are not relayed" in warning
+    assert "when rows of parent change, InnoDB runs ON DELETE CASCADE and ON UPDATE SET NULL" in warning
 
 
 def test_the_rows_that_they_delete_are_indeed_in_no_log(mariadb: MariaDB, database: str) -> None:

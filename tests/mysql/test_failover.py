@@ -63,7 +63,7 @@ def test_a_failover_under_load_neither_loses_nor_doubles(
     stop.set()
     writer.join()
     deadline = time.monotonic() + 30
-    while state["reader"].transactions.position != at(replica):  # type: ignore[attr-defined]
+    while state["reader"].transactions.executed_position != at(replica):  # type: ignore[attr-defined]
         step()
         assert time.monotonic() < deadline
     state["reader"].close()
@@ -162,7 +162,7 @@ def test_half_of_a_transaction_that_a_failover_has_lost_is_a_gap(
         ("failover lost transactions", half, {"gtid": at(primary, shared)})
     ]
     assert short(changes) == [("INSERT", key, "a") for key in range(1000, 1000 + written)]
-    assert again.transactions.is_between
+    assert again.transactions.is_between_transactions
     again.close()
 
 
@@ -173,7 +173,7 @@ def test_a_replica_that_is_behind_is_waited_for(primary: Any, replica: Any) -> N
     replica.stop_replication()
     put(primary, 1, 2)
     read_until(reader, lambda found: len(found) == 2)
-    position = reader.transactions.where()
+    position = reader.transactions.position.to_json()
     primary.kill()
     failures = []
     for _ in range(4):
@@ -229,7 +229,7 @@ def test_what_all_servers_have_purged_is_a_gap(primary: Any) -> None:
 def test_a_replica_that_lags_or_is_promoted_is_left_for_a_better_server(
     primary: Any, replica: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relay.mysql.reader._ROLE_EVERY", 0.2)
+    monkeypatch.setattr("relay.mysql.current_server._ROLE_EVERY", 0.2)
     source = source_of(DATABASE, replica, primary, max_lag=2.0)
     reader = opened(source)
     put(primary, 1)

@@ -276,8 +276,12 @@ def test_rows_from_before_an_alter_are_read_as_they_were_then(mariadb: Any, uniq
 @pytest.mark.parametrize(
     ("before", "statement", "says"),
     [
-        ("SET binlog_row_image = MINIMAL", "UPDATE t SET n = 2", r"a row of .*\.t without all its columns.*FULL"),
-        ("SET binlog_format = STATEMENT", "UPDATE t SET n = 2", r"statement.*\.t.*ROW"),
+        (
+            "SET binlog_row_image = MINIMAL",
+            "UPDATE t SET n = 2",
+            r"a row of .*\.t was logged without all its columns.*FULL",
+        ),
+        ("SET binlog_format = STATEMENT", "UPDATE t SET n = 2", r"\.t is logged as a statement.*ROW"),
         ("DO 0", "XA START 'a'; UPDATE t SET n = 2; XA END 'a'; XA PREPARE 'a'; XA COMMIT 'a'", r"XA.*\.t"),
     ],
 )

@@ -296,13 +296,16 @@ class TestItRefuses:
     @pytest.mark.parametrize(
         ("events", "says"),
         [
-            ([*ALONE, event(QUERY, query(b"INSERT INTO orders SELECT * FROM old"))], r"statement.*shop\.orders.*ROW"),
+            (
+                [*ALONE, event(QUERY, query(b"INSERT INTO orders SELECT * FROM old"))],
+                r"shop\.orders is logged as a statement.*ROW",
+            ),
             (
                 [event(GTID, gtid(A, 10)), event(QUERY, query(b"ALTER TABLE orders DROP PARTITION p"))],
-                r"removes or replaces rows of shop\.orders.*DROP PARTITION p.*Begin after",
+                r"removes or replaces rows of shop\.orders.*DROP PARTITION p.*Start after",
             ),
             ([*ALONE, event(18, bytes(40))], r"LOAD DATA.*binlog_format"),
-            ([event(34, gtid(A, 10))], r"without a GTID.*gtid_mode"),
+            ([event(34, gtid(A, 10))], r"has no GTID.*gtid_mode"),
             ([event(42, bytes(40))], "tag"),
             ([*ALONE, *(event(*each) for each in inserted(1)), event(QUERY, query(b"ROLLBACK"))], "rolled back"),
             ([*ALONE, *(event(*each) for each in inserted(1)), event(QUERY, query(b"ROLLBACK TO a"))], "rolled back"),
@@ -322,7 +325,7 @@ class TestItRefuses:
                     event(QUERY, query(b"XA START X'61',X'',1")),
                     *(event(*each) for each in inserted(1, 2, 3, payload=bytes(6 << 20))),
                 ],
-                r"XA transaction changes shop\.orders.*at most 16 MB",
+                r"XA transaction changes shop\.orders.*up to 16 MB",
             ),
             ([*ALONE, event(TABLE_MAP, inserted(1)[0][1]), event(39, inserted(1)[1][1])], "value_options"),
             ([*ALONE, event(WRITE, inserted(1)[1][1])], "without a TABLE_MAP"),
@@ -425,7 +428,7 @@ class TestACompressedTransaction:
         raw = self.raw()
         with (
             reading([event(GTID, gtid(A, 10)), event(40, self.body(255, raw[:-3]))]) as (stream, _),
-            pytest.raises(NotCarried, match="cut off"),
+            pytest.raises(NotCarried, match="truncated"),
         ):
             told(stream, 1)
 

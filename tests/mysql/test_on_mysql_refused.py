@@ -75,11 +75,19 @@ def _trusting() -> ssl.SSLContext:
 @pytest.mark.parametrize(
     ("before", "statement", "says"),
     [
-        ("SET binlog_row_image = MINIMAL", "UPDATE t SET n = 2", r"a row of .*\.t without all its columns.*FULL"),
-        ("SET binlog_row_image = NOBLOB", "UPDATE t SET n = 2", r"a row of .*\.t without all its columns.*FULL"),
-        ("SET binlog_format = STATEMENT", "UPDATE t SET n = 2", r"statement.*\.t.*ROW"),
+        (
+            "SET binlog_row_image = MINIMAL",
+            "UPDATE t SET n = 2",
+            r"a row of .*\.t was logged without all its columns.*FULL",
+        ),
+        (
+            "SET binlog_row_image = NOBLOB",
+            "UPDATE t SET n = 2",
+            r"a row of .*\.t was logged without all its columns.*FULL",
+        ),
+        ("SET binlog_format = STATEMENT", "UPDATE t SET n = 2", r"\.t is logged as a statement.*ROW"),
         ("DO 0", "XA START 'a'; UPDATE t SET n = 2; XA END 'a'; XA PREPARE 'a'; XA COMMIT 'a'", r"XA.*\.t"),
-        ("DO 0", "ALTER TABLE t TRUNCATE PARTITION p", r"removes or replaces rows of .*\.t.*Begin after"),
+        ("DO 0", "ALTER TABLE t TRUNCATE PARTITION p", r"removes or replaces rows of .*\.t.*Start after"),
         (
             "SET binlog_row_value_options = PARTIAL_JSON",
             "UPDATE t SET j = JSON_SET(j, '$.a', 2)",

@@ -11,7 +11,7 @@ import pytest
 from relay.errors import RelayError
 from relay.mysql.queries import TokenQueries
 from relay.mysql.reader import BinlogShardReader
-from relay.mysql.servers import role_of
+from relay.mysql.roles import role_of
 from relay.process.managed import free_port
 from relay.services.sql_server import USER
 from relay.token import Order, compare

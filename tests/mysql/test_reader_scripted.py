@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from relay.gtid import GtidSet
-from relay.lineage import Checkpoint, ShardState, StreamId
 from relay.lineage import Shard as ShardOf
+from relay.lineage import StreamId
 from relay.mysql.binlog.events import COMMIT, BinlogEvent, Heartbeat, Rows, TransactionBegin
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Interrupted
 from relay.mysql.layouts import Layouts
+from relay.mysql.positions import BinlogPosition
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.servers import ReadableServer, ShardServers
-from relay.source import Opening
 from relay.sql.tables import lay_out
 from relay.table import Column
 from tests.mysql.shards import config
@@ -42,15 +42,14 @@ class Binlog:
         """Nothing is open."""
 
 
-def reader(
-    servers: ShardServers, position: Mapping[str, Any], *events: list[BinlogEvent], progress: float | None = None
-) -> BinlogShardReader:
+def reader(servers: ShardServers, position: Mapping[str, Any], *events: list[BinlogEvent]) -> BinlogShardReader:
     return BinlogShardReader(
         StreamId("shop", "shop"),
-        Opening(ShardOf("-"), {}, Checkpoint(ShardState.READING, position, progress=progress)),
+        ShardOf("-"),
+        BinlogPosition.from_json(position),
         servers,
         Layouts(config("shop", {"-": ["one:3306"]})),
-        events=Binlog(iter(events)),
+        Binlog(iter(events)),
     )
 
 
@@ -76,7 +75,6 @@ def test_a_heartbeat_says_nothing_before_all_has_come_that_there_was_at_the_begi
         transaction(f"{A}:102", f"MySQL56/{A}:1-102", old + 1),
         [],
         [Heartbeat(now)],
-        progress=old - 1,
     )
     page = read_page(reading)
     for _ in range(40):
@@ -109,7 +107,7 @@ def test_what_was_read_of_each_server_is_remembered_also_within_one_page() -> No
         raise Interrupted("gone")
 
     reading = reader(servers, {"gtid": "MariaDB/0-1-50"})
-    reading._open_events = Binlog(events())
+    reading.server.open_events = Binlog(events())
     gap = None
     for _ in range(60):
         gap = next((page.gap for page in pages_of([reading.read()]) if page.gap), None)
@@ -138,4 +136,4 @@ def test_transactions_of_a_former_primary_are_not_taken_for_its_own_while_the_ne
     position = read_page(reading).position
     assert position is not None
     assert "local" in position  # no other server is known that could have it
-    assert isinstance(alone.servers.find(reading.transactions.executed, reading.transactions.local, {}), ReadableServer)
+    assert isinstance(alone.servers.find(reading.transactions.position, {}), ReadableServer)

@@ -18,7 +18,7 @@ from relay.keyrange import KeyRange
 from relay.lineage import Checkpoint, ShardState
 from relay.mysql.connection import ServerConnection, connect
 from relay.mysql.origins import CheckpointTable
-from relay.mysql.reshard import HandingOver, Hop, begin_of_target, first_shards, hop_of, unfinished
+from relay.mysql.reshard import HandoverCheck, Reshard, first_shards, reshard_of, start_of_target, unfinished
 from relay.mysql.source import MySQLSource
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
@@ -47,12 +47,12 @@ ALL = KeyRange()
     ],
 )
 def test_shards_are_followed_by_those_listed_after_them(listed: str, shard: str, expected: str | None) -> None:
-    hop = hop_of(shard, listed.split())
+    reshard = reshard_of(shard, listed.split())
     if expected is None:
-        assert hop is None
+        assert reshard is None
     else:
         participants, targets = (tuple(names.split()) for names in expected.split(">"))
-        assert hop == Hop(participants, targets)
+        assert reshard == Reshard(participants, targets)
 
 
 def test_reading_begins_with_the_shards_listed_first() -> None:
@@ -75,31 +75,31 @@ def test_all_workers_agree_on_every_hop_and_each_covers_what_it_replaces(generat
     listed = list(dict.fromkeys(name for cuts in generations for name in ranges(cuts)))
     assert KeyRange.parse(first_shards(ALL, listed)[0]).start == b""
     for shard in listed:
-        hop = hop_of(shard, listed)
-        if hop is None:
+        reshard = reshard_of(shard, listed)
+        if reshard is None:
             continue
-        assert shard in hop.participants
-        assert not set(hop.participants) & set(hop.targets)
-        for participant in hop.participants:
-            assert hop_of(participant, listed) == hop
-        for names in (hop.participants, hop.targets):
+        assert shard in reshard.participants
+        assert not set(reshard.participants) & set(reshard.targets)
+        for participant in reshard.participants:
+            assert reshard_of(participant, listed) == reshard
+        for names in (reshard.participants, reshard.targets):
             parts = [KeyRange.parse(name) for name in names]
             whole = parts[0]
             for part in parts[1:]:
                 whole += part
             assert whole.covers(KeyRange.parse(shard))
-        assert hop.journal().id == Hop(hop.participants, hop.targets).journal().id
+        assert reshard.journal().id == Reshard(reshard.participants, reshard.targets).journal().id
 
 
 def test_a_target_begins_where_the_first_of_its_parents_says() -> None:
     def ended(gtid: str) -> Checkpoint:
         return Checkpoint(ShardState.FINISHED, {"gtid": "MariaDB/0-1-99", "targets": {"-": gtid}})
 
-    assert begin_of_target("-", {"-80": ended("MariaDB/0-5-7"), "80-": ended("MariaDB/0-5-4")}).position == (
+    assert start_of_target("-", {"-80": ended("MariaDB/0-5-7"), "80-": ended("MariaDB/0-5-4")}).position == (
         "MariaDB/0-5-4"
     )
     with pytest.raises(RelayError, match="relay reset"):
-        begin_of_target("-", {"-80": Checkpoint(ShardState.FINISHED, {"gtid": "MariaDB/0-1-99"})})
+        start_of_target("-", {"-80": Checkpoint(ShardState.FINISHED, {"gtid": "MariaDB/0-1-99"})})
 
 
 # ---------------------------------------------------------------------- on real servers
@@ -258,7 +258,7 @@ def test_without_checkpoints_of_the_replication_a_shard_is_read_on(
     assert f"{meta} of shard -80" in caplog.text
     assert "has no row for shard -" in caplog.text
     low.execute(f"DROP TABLE {meta}")
-    end = HandingOver("-", lambda: ["-", "-80", "80-"], lambda _: reached(low), CheckpointTable.named(meta))
+    end = HandoverCheck("-", lambda: ["-", "-80", "80-"], lambda _: connected_to(low), CheckpointTable.named(meta))
     with pytest.raises(Unavailable, match="reshard_checkpoint_table"):
         end(parse("MariaDB/0-1-1"))
 
@@ -273,20 +273,19 @@ def test_a_shard_hands_over_only_from_within_what_was_read(servers: list[MariaDB
         values = ('shard:"0"', f"MariaDB/{origin.gtid}", "Copying")
         target.execute(f"INSERT {meta} (source, pos, state) VALUES (%s, %s, %s)", values)
     listed = ["0", *targets]
-    end = HandingOver("0", lambda: listed, lambda shard: reached(targets[shard]), CheckpointTable.named(meta))
+    end = HandoverCheck("0", lambda: listed, lambda shard: connected_to(targets[shard]), CheckpointTable.named(meta))
     with pytest.raises(Unavailable, match="is Copying"):
         end(parse(f"MariaDB/{origin.gtid}"))
     for target in targets.values():
         target.execute(f"UPDATE {meta} SET state = 'Running'")
-    end = HandingOver("0", lambda: listed, lambda shard: reached(targets[shard]), CheckpointTable.named(meta))
+    end = HandoverCheck("0", lambda: listed, lambda shard: connected_to(targets[shard]), CheckpointTable.named(meta))
     assert end(parse(f"MariaDB/0-{origin.server_id}-1")) is None
     at = {shard: f"MariaDB/{server.gtid}" for shard, server in targets.items()}
     low.execute(f"INSERT {unique}.t VALUES (1, 1)")
     ended = end(parse(f"MariaDB/{origin.gtid}"))
     assert ended is not None
-    journal, more = ended
-    assert journal.participants == ("0",)
-    assert more == {"targets": at}
+    assert ended.journal.participants == ("0",)
+    assert ended.targets == at
 
 
 def test_a_shard_hands_over_between_two_commits_of_a_replication_that_commits_several_transactions_as_one(
@@ -305,10 +304,10 @@ def test_a_shard_hands_over_between_two_commits_of_a_replication_that_commits_se
         values = ('shard:"0"', position(5 if shard == "-80" else 7), "Running")
         target.execute(f"INSERT {meta} (source, pos, state) VALUES (%s, %s, %s)", values)
     now = 0.0
-    end = HandingOver(
+    end = HandoverCheck(
         "0",
         lambda: ["0", *targets],
-        lambda shard: reached(targets[shard]),
+        lambda shard: connected_to(targets[shard]),
         CheckpointTable.named(meta),
         clock=lambda: now,
     )
@@ -334,9 +333,11 @@ def test_a_shard_hands_over_once_the_replication_has_been_stopped(servers: list[
         values = ('shard:"0"', f"MariaDB/{origin.gtid}", "Stopped")
         target.execute(f"INSERT {meta} (source, pos, state) VALUES (%s, %s, %s)", values)
     origin.execute(f"INSERT {unique}.t VALUES (1, 1)")
-    end = HandingOver("0", lambda: ["0", *targets], lambda shard: reached(targets[shard]), CheckpointTable.named(meta))
+    end = HandoverCheck(
+        "0", lambda: ["0", *targets], lambda shard: connected_to(targets[shard]), CheckpointTable.named(meta)
+    )
     assert end(parse(f"MariaDB/{origin.gtid}")) is not None
 
 
-def reached(server: MariaDB) -> ServerConnection:
+def connected_to(server: MariaDB) -> ServerConnection:
     return connect(server.host, server.port, USER, PASSWORD)

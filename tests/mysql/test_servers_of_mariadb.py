@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from relay.errors import Unavailable
-from relay.gtid import parse
+from relay.mysql.positions import BinlogPosition
 from relay.mysql.servers import LostPosition, ReadableServer, ShardServers
 from tests.mysql.test_servers import Scripted
 
@@ -63,7 +63,7 @@ class Shard:
     def find(self, executed: str) -> ReadableServer | LostPosition:
         for _ in range(10):
             try:
-                return self.servers.find(parse(executed), parse(""), {})
+                return self.servers.find(BinlogPosition(executed), {})
             except Unavailable as error:
                 waits = error
                 self.now += 0.5

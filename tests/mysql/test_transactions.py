@@ -9,7 +9,8 @@ import pytest
 from relay.lineage import StreamId
 from relay.mysql.binlog.events import COMMIT, BinlogEvent, Rows, Statement, TransactionBegin
 from relay.mysql.layouts import Layouts
-from relay.mysql.positions import TimestampMap
+from relay.mysql.positions import BinlogPosition
+from relay.mysql.timestamps import TimestampMap
 from relay.mysql.transactions import ShardTransactions
 from relay.source import STREAMED_PAGE
 from relay.sql.tables import Table
@@ -25,8 +26,15 @@ class Shard:
 
     def __init__(self, position: str = "MariaDB/0-1-100", **more: Any) -> None:
         self.layouts = Layouts(config("d", {"-": ["localhost:3306"]}))
+        self.local = ""
         self.transactions = ShardTransactions(
-            StreamId("shop", "d"), "-", self.layouts, {"gtid": position, **more}, 0, TimestampMap(), lambda _: None
+            StreamId("shop", "d"),
+            "-",
+            self.layouts,
+            BinlogPosition.from_json({"gtid": position, **more}),
+            0,
+            TimestampMap(),
+            lambda gtid: bool(self.local) and gtid.startswith(self.local),
         )
 
     def layout(self, *columns: str) -> Table:
@@ -39,7 +47,7 @@ class Shard:
         self.transactions.feed(events)
         found = []
         while True:
-            is_full = self.transactions.consume()
+            is_full = self.transactions.consume().is_full
             changes, _, tables, _ = self.transactions.take()
             if changes:
                 columns = {table.table: [column.name for column in table.row or ()] for table in tables}
@@ -124,28 +132,28 @@ def test_a_transaction_that_was_published_in_part_is_asked_of_the_next_server() 
     shard = Shard()
     table = shard.layout("id")
     shard.pages(begin(101), Rows(table, [(None, (1,)), (None, (2,))], 10))
-    shard.transactions.abort()
-    assert shard.transactions.partly == ("0-1-101",)
-    assert not shard.transactions.is_between
+    shard.transactions.drop_events()
+    assert shard.transactions.position.unfinished == ("0-1-101",)
+    assert not shard.transactions.is_between_transactions
     again = Shard(transaction="0-1-101", rows_done=1)
-    assert again.transactions.partly == ("0-1-101",)
+    assert again.transactions.position.unfinished == ("0-1-101",)
 
 
 def test_one_that_only_a_replica_has_is_asked_of_no_other() -> None:
     """Nor does a reshard wait for its end, which may never come."""
     shard = Shard()
     table = shard.layout("id")
-    shard.transactions.is_local = lambda gtid: gtid.startswith("9-")
+    shard.local = "9-"
     local = TransactionBegin("9-7-3", "MariaDB/0-1-100,9-7-3", 1001, None, False)
     shard.pages(local, Rows(table, [(None, (1,)), (None, (2,))], 10))
-    position = shard.transactions.where()
+    position = shard.transactions.position.to_json()
     assert (position["transaction"], position["rows_done"]) == ("9-7-3", 1)
-    shard.transactions.is_local = None
-    shard.transactions.abort()
+    shard.local = ""
+    shard.transactions.drop_events()
     del position["gtid"]
     for each in (shard, Shard(**position)):
-        assert each.transactions.partly == ()
-        assert each.transactions.is_between
+        assert each.transactions.position.unfinished == ()
+        assert each.transactions.is_between_transactions
 
 
 def test_rows_that_were_published_are_counted_by_table_since_other_tables_may_be_relayed_by_then() -> None:
@@ -155,7 +163,7 @@ def test_rows_that_were_published_are_counted_by_table_since_other_tables_may_be
     assert u is not None
     rows: list[BinlogEvent] = [Rows(u, [(None, (1,))], 10), Rows(t, [(None, (1,)), (None, (2,)), (None, (3,))], 10)]
     shard.pages(begin(101), *rows)
-    position = shard.transactions.where()
+    position = shard.transactions.position.to_json()
     assert position == {
         "gtid": "MariaDB/0-1-100",
         "transaction": "0-1-101",

@@ -1,7 +1,7 @@
-"""MySQL's binary JSON to the text that MySQL prints for it.
+"""Decodes MySQL's binary JSON to the text that MySQL prints for it.
 
-The storage format is the one that ``sql-common/json_binary.h`` of MySQL describes, the text that of its
-``Json_wrapper::to_string``. MariaDB's JSON is text already.
+The format is described in MySQL's ``sql-common/json_binary.h``, the text is that of its ``Json_wrapper::to_string``.
+MariaDB stores JSON as text.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r
 _TO_ESCAPE = str.maketrans({chr(code): f"\\u{code:04x}" for code in range(32)} | _ESCAPES)
 _BASE64_LINE = 76
 _DEEPEST = 100
-"""Levels of a document, as in MySQL."""
+"""The deepest level of a document, as in MySQL."""
 
 
 def text(stored: bytes) -> str:
-    """Return a document as MySQL prints it. Raises ``ValueError`` for what is none."""
+    """Return a document as MySQL prints it. Raises ``ValueError`` for malformed bytes."""
     if not stored:
-        # What a column that became NOT NULL holds; MySQL reads it as null.
+        # The value of a column that became NOT NULL; MySQL reads it as null.
         return "null"
     parts: list[str] = []
     try:
         _value(stored[0], stored, 1, parts.append, 0)
     except (IndexError, struct.error) as fault:
-        raise ValueError(f"binary JSON that is cut off: {fault}") from None
+        raise ValueError(f"truncated binary JSON: {fault}") from None
     return "".join(parts)
 
 
 def _value(kind: int, data: bytes, at: int, add: Callable[[str], None], depth: int) -> None:
     if depth > _DEEPEST:
-        raise ValueError(f"binary JSON of more than {_DEEPEST} levels")
+        raise ValueError(f"binary JSON with more than {_DEEPEST} levels")
     if kind in (_SMALL_OBJECT, _LARGE_OBJECT, _SMALL_ARRAY, _LARGE_ARRAY):
         _container(kind, data, at, add, depth)
     elif kind == _LITERAL:
@@ -64,7 +64,7 @@ def _value(kind: int, data: bytes, at: int, add: Callable[[str], None], depth: i
         raw, _ = _sized(data, at + 1)
         add(_opaque(data[at], raw))
     else:
-        raise ValueError(f"binary JSON of type {kind}, which is not known")
+        raise ValueError(f"binary JSON with the unknown type {kind}")
 
 
 def _container(kind: int, data: bytes, base: int, add: Callable[[str], None], depth: int) -> None:
@@ -74,7 +74,7 @@ def _container(kind: int, data: bytes, base: int, add: Callable[[str], None], de
     (count,) = struct.unpack_from(number, data, base)
     (size,) = struct.unpack_from(number, data, base + width)
     if base + size > len(data):
-        raise ValueError("binary JSON that is cut off")
+        raise ValueError("truncated binary JSON")
     at = base + 2 * width
     keys = at
     if is_object:
@@ -88,27 +88,27 @@ def _container(kind: int, data: bytes, base: int, add: Callable[[str], None], de
             (length,) = struct.unpack_from("<H", data, keys + width)
             keys += width + 2
             add(_quoted(data[base + start : base + start + length].decode()) + ": ")
-        of = data[at]
-        # What fits is in the entry itself, in place of where it would be.
-        if of == _LITERAL:
+        element = data[at]
+        # A small value is in the entry itself, instead of its offset.
+        if element == _LITERAL:
             add(_literal(data[at + 1]))
-        elif of in (_INT16, _UINT16) or (large and of in (_INT32, _UINT32)):
-            _value(of, data, at + 1, add, depth + 1)
+        elif element in (_INT16, _UINT16) or (large and element in (_INT32, _UINT32)):
+            _value(element, data, at + 1, add, depth + 1)
         else:
             (start,) = struct.unpack_from(number, data, at + 1)
-            _value(of, data, base + start, add, depth + 1)
+            _value(element, data, base + start, add, depth + 1)
         at += 1 + width
     add("}" if is_object else "]")
 
 
 def _literal(stored: int) -> str:
     if stored not in _LITERALS:
-        raise ValueError(f"binary JSON with the literal {stored}, which is not known")
+        raise ValueError(f"binary JSON with the unknown literal {stored}")
     return _LITERALS[stored]
 
 
 def _sized(data: bytes, at: int) -> tuple[bytes, int]:
-    """Read bytes with their length in front: seven bits a byte, the lowest first."""
+    """Read bytes that follow their length, which has seven bits per byte, the lowest first."""
     length = shift = 0
     while True:
         byte = data[at]
@@ -120,7 +120,7 @@ def _sized(data: bytes, at: int) -> tuple[bytes, int]:
         if shift > 28:
             raise ValueError("binary JSON with a length of more than five bytes")
     if at + length > len(data):
-        raise ValueError("binary JSON that is cut off")
+        raise ValueError("truncated binary JSON")
     return data[at : at + length], at + length
 
 
@@ -129,11 +129,11 @@ def _quoted(value: str) -> str:
 
 
 def _double(number: float) -> str:
-    """Print as MySQL does: the shortest digits, an exponent past 15 places on either side, and never as an integer."""
+    """Print as MySQL does: the shortest digits, an exponent beyond 15 places, and never as an integer."""
     sign, digits, exponent = Decimal(repr(number)).normalize().as_tuple()
     minus = "-" if sign else ""
     shown = "".join(map(str, digits))
-    point = len(shown) + int(exponent)  # where it is, from the first digit
+    point = len(shown) + int(exponent)  # its place, from the first digit
     if not number:
         return f"{minus}0.0"
     if not -15 < point <= 15:

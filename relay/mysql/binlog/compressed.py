@@ -1,4 +1,4 @@
-"""Compressed transactions of MySQL, a part at a time, so that one of any size takes little memory (I11)."""
+"""Decompresses MySQL's compressed transactions in parts, so that one of any size takes little memory (I11)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _INFLATED = 1 << 20
 
 
 def unpacked(body: bytes, position: int, place: str) -> Iterator[tuple[bytes, list[RawEvent]]]:
-    """Yield the events of a TRANSACTION_PAYLOAD, about a megabyte at a time: each buffer with what is in it.
+    """Yield the events of a TRANSACTION_PAYLOAD, about a megabyte at a time: a buffer and the events in it.
 
-    ``position``: what they get for their place in the file. ``place``: of the errors. Raises ``NotCarried``.
+    ``position``: the end of the payload in the file, for all of them. ``place``: for errors. Raises ``NotCarried``.
     """
     compression, _, data = events.payload(body)
     if compression == 255:
@@ -26,12 +26,12 @@ def unpacked(body: bytes, position: int, place: str) -> Iterator[tuple[bytes, li
             zstandard = importlib.import_module("zstandard")
         except ImportError:
             raise NotCarried(
-                f"{place}: a compressed transaction, which needs a package: `pip install zstandard`, or "
-                "`SET GLOBAL binlog_transaction_compression = OFF` and begin after this position"
+                f"{place}: reading a compressed transaction needs the extra `zstd`: run `pip install zstandard`, or "
+                "`SET GLOBAL binlog_transaction_compression = OFF` and start after this position"
             ) from None
         chunks = zstandard.ZstdDecompressor().read_to_iter(data, write_size=_INFLATED)
     else:
-        raise NotCarried(f"{place}: a transaction compressed in way {compression}, which is not known")
+        raise NotCarried(f"{place}: a transaction has the unknown compression {compression}")
     rest = b""
     for chunk in chunks:
         buffer = rest + chunk
@@ -48,4 +48,4 @@ def unpacked(body: bytes, position: int, place: str) -> Iterator[tuple[bytes, li
         rest = buffer[at:]
         yield buffer, found
     if rest:
-        raise NotCarried(f"{place}: a compressed transaction that is cut off")
+        raise NotCarried(f"{place}: a compressed transaction is truncated")

@@ -1,7 +1,7 @@
-"""The binlog of a server as it sends it: packets cut into events, checksums verified, what the server says raised.
+"""Reads a server's binlog from its socket: splits packets into events, verifies checksums, raises the server's errors.
 
-Reads the socket that PyMySQL has logged in on. Nothing is copied between the socket's bytes and the decoders: an event
-is a place in a buffer. Commands and packets are those of MySQL's client/server protocol, "COM_BINLOG_DUMP_GTID", and of
+The socket is that of a PyMySQL connection. Nothing is copied between its bytes and the decoders: an event is a place in
+a buffer. Commands and packets are those of MySQL's client/server protocol, "COM_BINLOG_DUMP_GTID", and of
 MariaDB's "COM_BINLOG_DUMP" with ``@slave_connect_state``.
 """
 
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from relay.mysql.connection import ServerConnection
 
 HEARTBEAT = 0.5
-"""Seconds without an event after which the server says that there is none."""
+"""Seconds without an event after which the server sends a heartbeat."""
 
 SILENT = 60.0
-"""Seconds without any event after which a connection is taken for dead. A server that looks for the start is silent."""
+"""Seconds without any event after which a connection counts as dead. A server that searches the start is silent."""
 
 ROTATE, FORMAT_DESCRIPTION = 4, 15
 
 RawEvent = tuple[int, int, int, int, int, int, int]
 """Type, timestamp, server id, end in the server's file, flags, and where in the buffer its body begins and ends."""
 
-_RECEIVE = 1 << 15  # more is asked of the kernel anew for each call, and costs more than it saves
-_LONGEST = 0xFFFFFF  # of a packet; a longer payload goes on in the next
+_RECEIVE = 1 << 15  # a larger buffer is allocated for each call, which costs more than it saves
+_LONGEST = 0xFFFFFF  # bytes of a packet; a longer payload continues in the next
 _PACKET = struct.Struct("<IBIBIIIH")  # length and number, status, then the header of the event
 _HEADER = 19
 _CHECKSUM = struct.Struct("<I")
@@ -53,21 +53,24 @@ _THROUGH_GTID = 4
 
 
 class Dump:
-    """The events of a server from somewhere on. ``read`` by one thread; ``close`` by any.
+    """The events of a server from a position on. ``read`` by one thread; ``close`` by any.
 
-    ``quiet``: our clock, when last all had been read that had arrived.
+    ``quiet``: this machine's clock when everything that had arrived was last read.
     """
 
     def __init__(self, server: ServerConnection, start: GtidSet | None, command: bytes) -> None:
         self.address = server.account.address
         self.quiet = 0.0
+        # Set by the thread that closes, read by the one that reads.
         self._closed = False
+        # Held by ``read``, also while it waits: ``close`` shuts the socket down first, which ends the wait, and frees
+        # it only when no thread uses it.
         self._lock = threading.Lock()
         self._is_checked: bool | None = None
         self._pending: list[bytes] = []
         self._size = 0
         self._needed = 4
-        self._heard = time.monotonic()
+        self._received_at = time.monotonic()
         self._connection: Connection[Cursor] = server.account.connect()
         try:
             self._begin(server, start, command)
@@ -80,7 +83,7 @@ class Dump:
 
     @classmethod
     def from_gtid(cls, server: ServerConnection, start: GtidSet) -> Dump:
-        """Send what is not in ``start``. Raises ``Unavailable``; that the server cannot, only ``read`` will say."""
+        """Ask for what is not in ``start``. Raises ``Unavailable``; only ``read`` raises that the server lacks it."""
         if server.is_mariadb:
             return cls(server, start, _dump("", 4))
         block = sid_block(start)
@@ -89,7 +92,7 @@ class Dump:
 
     @classmethod
     def from_file(cls, server: ServerConnection, name: str, position: int) -> Dump:
-        """Send a file from a position on, and what follows it. 4 is the begin of a file."""
+        """Ask for a file from a position on, and the files after it. 4 is the start of a file."""
         return cls(server, None, _dump(name, position))
 
     def _begin(self, server: ServerConnection, start: GtidSet | None, command: bytes) -> None:
@@ -113,7 +116,7 @@ class Dump:
         try:
             with connection.cursor() as cursor:
                 cursor.execute("SET " + ", ".join(settings))
-            # PyMySQL has read all that it asked for: what comes from here on is the dump.
+            # PyMySQL has read all of its answers: from here on the socket has the dump.
             self._socket: socket.socket = connection._sock  # type: ignore[attr-defined]
             self._socket.sendall(struct.pack("<I", len(command)) + command)
             self._socket.setblocking(False)
@@ -123,9 +126,9 @@ class Dump:
             raise translated(fault, self.address) from None
 
     def close(self) -> None:
-        """End it, also while another thread reads: that one gets ``Closed``. May be called again."""
+        """Close it, also while another thread reads: that one gets ``Closed``. May be called again."""
         self._closed = True
-        # Of the plain socket: that of an encrypted one would give its reader encrypted bytes. The server may be first.
+        # Of the plain socket: shutting down TLS would give the reader encrypted bytes. The server may have been first.
         with contextlib.suppress(OSError):
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
         with self._lock:
@@ -134,8 +137,8 @@ class Dump:
     def read(self, timeout: float) -> tuple[bytes, list[RawEvent]]:
         """Return a buffer and the events in it as soon as there are any; none after ``timeout`` seconds.
 
-        Raises ``Closed``, ``Interrupted``, and for what the server says ``Denied``, ``Purged``, ``Diverged``,
-        ``Unavailable``; ``NotCarried`` for an event whose checksum is wrong.
+        Raises ``Closed``, ``Interrupted``, for the server's errors ``Denied``, ``BinlogPurged``, ``Diverged`` and
+        ``Unavailable``, and ``NotCarried`` for an event with a wrong checksum.
         """
         with self._lock:
             deadline = time.monotonic() + timeout
@@ -149,7 +152,7 @@ class Dump:
                     return b"", []
 
     def _receive(self, deadline: float) -> bool:
-        """Wait for more bytes; whether there are any before the deadline."""
+        """Wait for more bytes; return whether some arrived before the deadline."""
         try:
             while True:
                 if self._closed:
@@ -161,8 +164,10 @@ class Dump:
                     self.quiet = time.time()
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._poll.poll(left * 1000 + 1):
-                    if time.monotonic() - self._heard > SILENT:
-                        raise Interrupted(f"{self.address}: nothing came for {SILENT:.0f} s, not even a heartbeat")
+                    if time.monotonic() - self._received_at > SILENT:
+                        raise Interrupted(
+                            f"{self.address}: the server sent nothing for {SILENT:.0f} s, not even a heartbeat"
+                        )
                     return False
         except OSError as fault:
             if self._closed:
@@ -172,7 +177,7 @@ class Dump:
             if self._closed:
                 raise Closed(f"{self.address}: the reader was closed")
             raise Interrupted(f"{self.address}: the server closed the connection")
-        self._heard = time.monotonic()
+        self._received_at = time.monotonic()
         self._pending.append(data)
         self._size += len(data)
         return True
@@ -183,7 +188,7 @@ class Dump:
         self._needed = needed
 
     def _take(self) -> tuple[bytes, list[RawEvent]]:
-        """Cut what has come into events, as far as it is whole."""
+        """Split the bytes that have arrived into events, as far as they are complete."""
         buffer = self._pending[0] if len(self._pending) == 1 else b"".join(self._pending)
         view, size = memoryview(buffer), len(buffer)
         events: list[RawEvent] = []
@@ -191,11 +196,11 @@ class Dump:
         is_checked, unpack = self._is_checked, _PACKET.unpack_from
         while at + 24 <= size:
             length, status, timestamp, kind, server_id, written, position, flags = unpack(buffer, at)
-            length &= _LONGEST  # above it is the number of the packet
+            length &= _LONGEST  # the bits above are the number of the packet
             end = at + 4 + length
             if length == _LONGEST:
                 if events:
-                    break  # the next call has it alone
+                    break  # the next call reads it
                 return self._take_long(buffer)
             if end > size:
                 needed = end - at
@@ -203,18 +208,18 @@ class Dump:
             if status or length <= _HEADER:
                 return self._take_other(buffer, at, end, events)
             if written != length - 1:
-                raise NotCarried(f"{self.address}: an event of {written} bytes came in {length - 1}, before {position}")
+                raise self._wrong_length(position, length - 1, written)
             if kind in (FORMAT_DESCRIPTION, ROTATE):
                 is_checked = self._negotiate(kind, buffer, at + 5, end)
             if is_checked:
                 if crc32(view[at + 5 : end - 4]) != _CHECKSUM.unpack_from(buffer, end - 4)[0]:
-                    raise NotCarried(f"{self.address}: the checksum of the event before {position} is wrong")
+                    raise NotCarried(f"{self.address}: the event before {position} has a wrong checksum")
                 events.append((kind, timestamp, server_id, position, flags, at + 24, end - 4))
             else:
                 events.append((kind, timestamp, server_id, position, flags, at + 24, end))
             at = end
         if needed == 4 and at + 4 <= size:
-            # Too little for an event: the begin of one, or something short that is none.
+            # Too short for an event: the start of one, or another short packet.
             length = int.from_bytes(buffer[at : at + 3], "little")
             if at + 4 + length <= size:
                 return self._take_other(buffer, at, at + 4 + length, events)
@@ -223,15 +228,15 @@ class Dump:
         return buffer, events
 
     def _take_other(self, buffer: bytes, at: int, end: int, events: list[RawEvent]) -> tuple[bytes, list[RawEvent]]:
-        """Raise what a packet says that is no event. What came before it is not lost to it: that is taken first."""
+        """Raise the error in a packet that is not an event, once the events before it are returned."""
         if events:
             self._keep(buffer[at:], 4)
             return buffer, events
         self._keep(buffer[end:], 4)
-        raise self._said(buffer[at + 4 : end])
+        raise self._error_in(buffer[at + 4 : end])
 
     def _take_long(self, buffer: bytes) -> tuple[bytes, list[RawEvent]]:
-        """Put an event together that is longer than a packet."""
+        """Join the packets of an event that is longer than one."""
         at, parts = 0, []
         while True:
             if at + 4 > len(buffer):
@@ -250,36 +255,41 @@ class Dump:
         _, _, timestamp, kind, server_id, written, position, flags = _PACKET.unpack_from(payload, 0)
         end = len(payload)
         if written != end - 5:
-            raise NotCarried(f"{self.address}: an event of {written} bytes came in {end - 5}, before {position}")
+            raise self._wrong_length(position, end - 5, written)
         if self._is_checked:
             end -= 4
             if crc32(memoryview(payload)[5:end]) != _CHECKSUM.unpack_from(payload, end)[0]:
-                raise NotCarried(f"{self.address}: the checksum of the event before {position} is wrong")
+                raise NotCarried(f"{self.address}: the event before {position} has a wrong checksum")
         return payload, [(kind, timestamp, server_id, position, flags, 24, end)]
 
+    def _wrong_length(self, position: int, length: int, written: int) -> NotCarried:
+        return NotCarried(
+            f"{self.address}: the event before {position} has {length} bytes, but its header says {written}"
+        )
+
     def _negotiate(self, kind: int, buffer: bytes, start: int, end: int) -> bool:
-        """Whether this event has a checksum, and what follows has them."""
+        """Return whether this event has a checksum. A FORMAT_DESCRIPTION decides for those that follow."""
         if kind == ROTATE:
-            # Comes before what would say whether it has one.
+            # It comes before the event that says whether there are checksums.
             return bool(crc32(buffer[start : end - 4]) == _CHECKSUM.unpack_from(buffer, end - 4)[0])
         algorithm = buffer[end - 5]
         if algorithm > 1:
-            raise NotCarried(f"{self.address}: its binlog has checksums of type {algorithm}, which is not known")
+            raise NotCarried(f"{self.address}: its binlog has checksums of the unknown type {algorithm}")
         self._is_checked = algorithm == 1
         return self._is_checked
 
-    def _said(self, payload: bytes) -> Exception:
+    def _error_in(self, payload: bytes) -> Exception:
         if payload[:1] == b"\xff":
             code = int.from_bytes(payload[1:3], "little")
             text = payload[9:] if payload[3:4] == b"#" else payload[3:]
             return refusal(code, text.decode("utf-8", "replace"), self.address)
         if payload[:1] == b"\xfe":
             return Interrupted(f"{self.address}: the server ended the stream")
-        return NotCarried(f"{self.address}: a packet that is no event: {payload[:40]!r}")
+        return NotCarried(f"{self.address}: a packet is not an event: {payload[:40]!r}")
 
 
 def _server_id() -> int:
-    # Of its own: a server ends the dump of whoever had the same before.
+    # Random: a server ends an older dump with the same id.
     return random.randrange(1 << 31, 1 << 32)
 
 

@@ -1,4 +1,4 @@
-"""Events of a binlog, other than rows: their types and bodies, and what a reader is given.
+"""The events that readers of a binlog get, and the types and bodies of binlog events other than rows.
 
 Numbers and layouts are those of MySQL's ``binlog_event.h`` and ``control_events.h``, and of MariaDB's ``log_event.h``.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from typing import Protocol
 
 import msgspec
 
@@ -23,7 +24,7 @@ PARTIAL_UPDATE_ROWS, TRANSACTION_PAYLOAD, HEARTBEAT_2, GTID_TAGGED = 39, 40, 41,
 ANNOTATE, CHECKPOINT, MARIADB_GTID, GTID_LIST, START_ENCRYPTION, COMPRESSED_QUERY = 160, 161, 162, 163, 164, 165
 
 WRITE, UPDATE, DELETE = "inserts", "updates", "deletes"
-# Which decoder, whether the second version with its extra data, whether compressed.
+# The decoder, whether it is version 2 with extra data, and whether it is compressed.
 ROWS = {
     23: (WRITE, False, False),
     24: (UPDATE, False, False),
@@ -38,12 +39,12 @@ ROWS = {
     170: (UPDATE, True, True),
     171: (DELETE, True, True),
 }
-# What says nothing about rows. Encryption is of the files: what a server sends is plain.
+# Events that do not matter for rows. Encryption is of the files: a server sends them plain.
 SILENT = frozenset(
     {STOP, INTVAR, RAND, USER_VAR, FORMAT_DESCRIPTION, IGNORABLE, ROWS_QUERY, PREVIOUS_GTIDS, TRANSACTION_CONTEXT}
     | {VIEW_CHANGE, ANNOTATE, CHECKPOINT, GTID_LIST, START_ENCRYPTION}
 )
-# LOAD DATA as a statement, with the file's contents in events of their own.
+# LOAD DATA as a statement, with the file in events of its own.
 LOADS = frozenset({6, 8, 9, 10, 11, 12, 17, 18})
 IGNORABLE_FLAG = 0x80
 
@@ -51,10 +52,10 @@ STANDALONE, IS_DDL, PREPARED_XA = 1, 32, 64
 
 
 class TransactionBegin(msgspec.Struct, gc=False):
-    """A transaction begins. One without a ``Commit`` before the next begin never happened; it had no rows.
+    """The begin of a transaction. One without a ``Commit`` before the next begin was never committed, and has no rows.
 
-    ``gtid``: ``uuid:n`` or ``d-s-n``. ``position``: the executed set up to and including it, flavour in front.
-    ``timestamp``: seconds, of its GTID event. ``committed_at``: microseconds, where it was first committed, or None.
+    ``gtid``: ``uuid:n`` or ``d-s-n``. ``position``: the executed set up to and including it, with the flavour in front.
+    ``timestamp``: seconds, of its GTID event. ``committed_at``: microseconds, on the server that made it, or None.
     """
 
     gtid: str
@@ -73,9 +74,9 @@ class Rows(msgspec.Struct):
 
 
 class Statement(msgspec.Struct, gc=False):
-    """A statement that is logged as it was given: DDL, mostly. ``relay.sql.statements`` says what it means.
+    """A statement that is logged as text, usually DDL. ``relay.sql.statements`` classifies it.
 
-    ``ansi_quotes``: whether double quotes are around names.
+    ``ansi_quotes``: double quotes enclose names.
     """
 
     sql: str
@@ -85,17 +86,17 @@ class Statement(msgspec.Struct, gc=False):
 
 
 class Commit(msgspec.Struct, gc=False):
-    """The transaction is at its end."""
+    """The end of a transaction."""
 
 
 class Heartbeat(msgspec.Struct, gc=False):
-    """Nothing was waiting. ``timestamp``: seconds, by the server's clock: what was logged before has come; or 0."""
+    """No event was waiting. ``timestamp``: seconds by the server's clock, before which all have arrived; 0: unknown."""
 
     timestamp: int
 
 
 class Rotate(msgspec.Struct, gc=False):
-    """What follows is in ``file``, from ``position`` on."""
+    """The next events are in ``file``, from ``position`` on."""
 
     file: str
     position: int
@@ -104,17 +105,27 @@ class Rotate(msgspec.Struct, gc=False):
 BinlogEvent = TransactionBegin | Rows | Statement | Commit | Heartbeat | Rotate
 COMMIT = Commit()
 
+
+class EventStream(Protocol):
+    """The events of a server from a position on."""
+
+    def read(self, timeout: float) -> list[BinlogEvent]:
+        """Return the events that have arrived, after at most ``timeout`` seconds."""
+
+    def close(self) -> None: ...
+
+
 _QUERY = struct.Struct("<IIBHH")
 _MYSQL_GTID = struct.Struct("<B16sq")
 MARIADB_GTID_BODY = struct.Struct("<QIB")
-# Sizes of the values of status variables up to the one with the character set; None: they have lengths.
+# The sizes of the status variables up to the character set; None: the size is in the event.
 _STATUS = {0: 4, 1: 8, 2: None, 3: 4, 6: None}
 _SQL_MODE, _CHARSET = 1, 4
 _ANSI_QUOTES = 4
 
 
 def query(body: bytes, is_compressed: bool = False) -> tuple[bytes, str, str, bool]:
-    """Read a QUERY: the statement, its character set, the database, and whether double quotes are around names."""
+    """Read a QUERY: the statement, its character set, the database, and whether double quotes enclose names."""
     _, _, name, _, status = _QUERY.unpack_from(body)
     at = _QUERY.size
     encoding, ansi_quotes = _status(body[at : at + status])
@@ -135,13 +146,13 @@ def _status(variables: bytes) -> tuple[str, bool]:
         if code == _SQL_MODE:
             mode = int.from_bytes(variables[at + 1 : at + 9], "little")
         size = _STATUS[code]
-        # The catalog has its length in front, and in its first form a zero after it.
+        # The catalog follows its length, and its first form ends with a zero.
         at += 1 + (size if size is not None else 1 + variables[at + 1] + (code == 2))
     return "utf8mb4", bool(mode & _ANSI_QUOTES)
 
 
 def statement_text(raw: bytes, encoding: str) -> str:
-    """Return a statement as text; what does not decode is shown, since statements may quote binary values."""
+    """Return a statement as text. Bytes that do not decode are escaped: statements may contain binary values."""
     try:
         return decoder(encoding)(raw)
     except UnicodeDecodeError:
@@ -149,15 +160,15 @@ def statement_text(raw: bytes, encoding: str) -> str:
 
 
 def inflated(raw: bytes) -> bytes:
-    """Undo what MariaDB's ``log_bin_compress`` does."""
+    """Decompress an event of MariaDB's ``log_bin_compress``."""
     size = raw[0] & 7
     if raw[0] & 0xF0 != 0x80 or not size:
-        raise NotCarried(f"an event is compressed in a way that is not known: {raw[0]:#x}")
+        raise NotCarried(f"an event has an unknown compression: {raw[0]:#x}")
     return zlib.decompress(raw[1 + size :])
 
 
 def mysql_gtid(body: bytes) -> tuple[str, int, int | None]:
-    """Read MySQL's GTID: server UUID, number, and microseconds of the commit where it was first made (8.0 on)."""
+    """Read MySQL's GTID: server UUID, number, and from 8.0 on the microseconds of its first commit."""
     _, server, number = _MYSQL_GTID.unpack_from(body)
     text = server.hex()
     name = f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
@@ -166,7 +177,7 @@ def mysql_gtid(body: bytes) -> tuple[str, int, int | None]:
         return name, number, None
     immediate = int.from_bytes(body[at : at + 7], "little")
     if immediate >> 55:
-        # Committed elsewhere before: the same whichever server it is read from.
+        # The time on the server that made it, which is the same on all servers.
         return name, number, int.from_bytes(body[at + 7 : at + 14], "little")
     return name, number, immediate
 
@@ -176,7 +187,7 @@ def rotate(body: bytes) -> Rotate:
 
 
 def payload(body: bytes) -> tuple[int, int, bytes]:
-    """Read MySQL's TRANSACTION_PAYLOAD: compression (0: zstd, 255: none), size before it, and the bytes."""
+    """Read MySQL's TRANSACTION_PAYLOAD: compression (0: zstd, 255: none), uncompressed size, and the bytes."""
     at = 0
     fields: dict[int, int] = {}
     while True:

@@ -1,4 +1,4 @@
-"""The binlog files of a server: what was executed before each, and when it was begun."""
+"""The binlog files of a server: what was executed before each, and when it was started."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Interrupted, NotCarried
 
 PREVIOUS_GTIDS, GTID_LIST = 35, 163
-_PATIENCE = 30.0
+_TIMEOUT = 30.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Binlog:
-    """A binlog file. ``before``: what was executed when it was begun. ``begun``: seconds, by the server's clock."""
+    """A binlog file. ``begun``: seconds by the server's clock. ``before``: what was executed by then."""
 
     name: str
     before: GtidSet
@@ -28,9 +28,9 @@ class Binlog:
 
 
 def look_into(server: ServerConnection, name: str) -> Binlog:
-    """Read the head of a file, on a connection of its own. Raises ``Unavailable``, ``Purged`` if it is not there."""
+    """Read the header of a file, on a connection of its own. Raises ``Unavailable``, ``BinlogPurged`` if it is gone."""
     begun = 0
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _TIMEOUT
     with closing(Dump.from_file(server, name, 4)) as dump:
         while time.monotonic() < deadline:
             buffer, events = dump.read(1.0)
@@ -41,23 +41,25 @@ def look_into(server: ServerConnection, name: str) -> Binlog:
                     return Binlog(name, previous_gtids(buffer[start:end], f"{dump.address}, {name}"), begun)
                 elif kind == GTID_LIST:
                     return Binlog(name, gtid_list(buffer[start:end]), begun)
-                elif begun and kind not in SILENT:  # an encrypted file says first how
-                    raise NotCarried(f"{dump.address}: {name} does not say what was executed before it: no GTIDs")
-    raise Interrupted(f"{server.account.address}: the head of {name} did not come within {_PATIENCE:.0f} s")
+                elif begun and kind not in SILENT:  # an encrypted file begins with how it is encrypted
+                    raise NotCarried(
+                        f"{dump.address}: {name} has no GTIDs of what was executed before it: set gtid_mode to ON"
+                    )
+    raise Interrupted(f"{server.account.address}: did not send the header of {name} within {_TIMEOUT:.0f} s")
 
 
 def purged(server: ServerConnection) -> GtidSet:
-    """Return what was executed before the oldest binlog that the server still has. Raises ``Unavailable``."""
+    """Return what was executed before the oldest binlog of the server. Raises ``Unavailable``."""
     if server.is_mariadb:
         return look_into(server, server.binlogs()[0]).before
     return server.gtid_set("@@global.gtid_purged")
 
 
 def previous_gtids(body: bytes, place: str) -> GtidSet:
-    """Read MySQL's PREVIOUS_GTIDS: as ``executed.sid_block`` writes them. Raises ``NotCarried`` for tags."""
+    """Read MySQL's PREVIOUS_GTIDS, which has the form of ``executed.sid_block``. Raises ``NotCarried`` for tags."""
     (count,) = struct.unpack_from("<Q", body)
     if count >> 56:
-        raise NotCarried(f"{place}: transactions before it have GTIDs with tags, which are not supported")
+        raise NotCarried(f"{place}: earlier transactions have GTIDs with tags, which the relay does not support")
     at, members = 8, []
     for _ in range(count):
         server, (runs,) = uuid.UUID(bytes=body[at : at + 16]), struct.unpack_from("<Q", body, at + 16)

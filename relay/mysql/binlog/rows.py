@@ -1,8 +1,8 @@
-"""Row events to rows: one Python function compiled for each layout of a table.
+"""Decodes row events with one Python function that is compiled for each layout of a table.
 
 A function reads all rows of an event in one loop, without a call per column for the common types: columns of fixed
-width, and the length in front of the next text, are unpacked together. Rows that hold NULLs have functions of their
-own, one for each set of columns that are NULL. What the values are is in ``relay.sql.columns``.
+width, and the length of the text after them, are unpacked together. Rows with NULLs have functions of their own, one
+for each set of columns that are NULL. ``relay.sql.columns`` lists the values.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from relay.sql.tables import Row
 from relay.table import Column
 
 Change = tuple[Row | None, Row | None]
-"""A row before and after: None where there is none."""
+"""A row before and after a change: None before an insert and after a delete."""
 
 _VARIANTS = 64
-"""Sets of NULL columns that have a function of their own."""
+"""How many sets of NULL columns get a function of their own."""
 
 _INTEGERS = {
     table_map.TINY: ("tinyint", "bB"),
@@ -37,11 +37,11 @@ _TEXTS = (table_map.VARCHAR, table_map.VAR_STRING, table_map.VARCHAR_COMPRESSED,
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _ColumnReader:
     """How a column is read.
 
-    ``codes``: of ``struct``. Without ``of_length`` they are the value, and ``expression`` makes it of ``{}``, or of
-    ``{0}`` and ``{1}``; with it they are the length of the bytes that follow, and ``{}`` is those bytes.
+    ``codes``: of ``struct``. Without ``of_length`` they read the value, which ``expression`` makes from ``{}``, or from
+    ``{0}`` and ``{1}``; with it they read the length of the bytes that follow, and ``{}`` is those bytes.
     ``uses``: the name ``F`` in the expression.
     """
 
@@ -52,94 +52,98 @@ class _Reading:
     uses: Any = None
 
 
-def _reading(column: ColumnLayout) -> _Reading:
+def _column_reader(column: ColumnLayout) -> _ColumnReader:
     kind = column.kind
     if kind in _INTEGERS:
         base, codes = _INTEGERS[kind]
-        return _Reading(base, codes[column.unsigned])
+        return _ColumnReader(base, codes[column.unsigned])
     if kind == table_map.INT24:
-        return _Reading("mediumint", "HB" if column.unsigned else "Hb", "{0} | {1} << 16")
+        return _ColumnReader("mediumint", "HB" if column.unsigned else "Hb", "{0} | {1} << 16")
     if kind in _TEXTS or kind in _BLOBS:
         return _text(column)
     if kind == table_map.NEWDECIMAL:
         size = values.decimal_size(column.precision, column.decimals)
-        return _Reading(
+        return _ColumnReader(
             "decimal", f"{size}s", "F[{}]", uses=values.memo_of("decimal", column.precision, column.decimals)
         )
     if kind == table_map.FLOAT:
-        return _Reading("float", "4s", "F[{}]", uses=values.memo_of("float"))
+        return _ColumnReader("float", "4s", "F[{}]", uses=values.memo_of("float"))
     if kind == table_map.DOUBLE:
-        return _Reading("double", "d")
+        return _ColumnReader("double", "d")
     if kind == table_map.ENUM:
-        # 0 is what the server stores for a text that is no member.
-        return _Reading("enum", _LENGTHS[column.size], "F[{}]", uses=("", *_decoded(column)))
+        # The server stores 0 for a text that is not a member.
+        return _ColumnReader("enum", _LENGTHS[column.size], "F[{}]", uses=("", *_decoded(column)))
     if kind == table_map.SET:
-        return _Reading("set", f"{column.size}s", "list(F[{}])", uses=values.Memo(values.set_reader(_decoded(column))))
+        return _ColumnReader(
+            "set", f"{column.size}s", "list(F[{}])", uses=values.Memo(values.set_reader(_decoded(column)))
+        )
     if kind == table_map.BIT:
-        return _Reading("bit", f"{column.size}s")
+        return _ColumnReader("bit", f"{column.size}s")
     if kind in (table_map.GEOMETRY, table_map.VECTOR):
         base = "geometry" if kind == table_map.GEOMETRY else "vector"
-        return _Reading(base, _LENGTHS[column.size], of_length=True)
+        return _ColumnReader(base, _LENGTHS[column.size], of_length=True)
     if kind == table_map.JSON:
-        return _Reading("json", _LENGTHS[column.size], "F({})", True, binary_json.text)
+        return _ColumnReader("json", _LENGTHS[column.size], "F({})", True, binary_json.text)
     return _time(column)
 
 
-def _time(column: ColumnLayout) -> _Reading:
+def _time(column: ColumnLayout) -> _ColumnReader:
     kind, decimals = column.kind, column.decimals
     if kind in (table_map.DATE, table_map.NEWDATE):
-        return _Reading("date", "3s", "F[{}]", uses=values.memo_of("date"))
+        return _ColumnReader("date", "3s", "F[{}]", uses=values.memo_of("date"))
     if kind == table_map.YEAR:
-        return _Reading("year", "B", "1900 + {0} if {0} else 0")
+        return _ColumnReader("year", "B", "1900 + {0} if {0} else 0")
     if kind == table_map.TIMESTAMP:
-        return _Reading("timestamp", "I", "{} * 1000000")
+        return _ColumnReader("timestamp", "I", "{} * 1000000")
     if kind == table_map.TIMESTAMP2 and not decimals:
-        return _Reading("timestamp", "4s", "F({}, 'big') * 1000000", uses=int.from_bytes)
+        return _ColumnReader("timestamp", "4s", "F({}, 'big') * 1000000", uses=int.from_bytes)
     if kind == table_map.DATETIME:
-        return _Reading("datetime", "q", "F({})", uses=values.old_datetime)
+        return _ColumnReader("datetime", "q", "F({})", uses=values.old_datetime)
     if kind == table_map.TIME:
-        return _Reading("time", "3s", "F({})", uses=values.old_time)
+        return _ColumnReader("time", "3s", "F({})", uses=values.old_time)
     sizes = {table_map.TIMESTAMP2: ("timestamp", 4), table_map.DATETIME2: ("datetime", 5), table_map.TIME2: ("time", 3)}
     if kind not in sizes or decimals > 6:
-        raise BadTableMap(f"its column {column.name} is of type {kind}, which is not known")
+        raise BadTableMap(f"its column {column.name} has the unknown type {kind}")
     base, size = sizes[kind]
-    # Times with milliseconds seldom come twice.
+    # Times with milliseconds rarely repeat.
     call = "F[{}]" if decimals < 3 else "F({})"
     memo = values.memo_of(base, decimals)
-    return _Reading(base, f"{size + values.fraction_size(decimals)}s", call, uses=memo if decimals < 3 else memo.make)
+    return _ColumnReader(
+        base, f"{size + values.fraction_size(decimals)}s", call, uses=memo if decimals < 3 else memo.make
+    )
 
 
-def _text(column: ColumnLayout) -> _Reading:
+def _text(column: ColumnLayout) -> _ColumnReader:
     length = _LENGTHS.get(column.size)
     if length is None:
-        raise BadTableMap(f"the length of its column {column.name} takes {column.size} bytes")
+        raise BadTableMap(f"its column {column.name} has a length of {column.size} bytes")
     compressed = column.kind in (table_map.VARCHAR_COMPRESSED, table_map.BLOB_COMPRESSED)
     if column.charset == BINARY:
         if column.kind == table_map.STRING:
-            # Zeros at the end are not stored.
-            return _Reading("binary", length, f"{{}}.ljust({column.width}, b'\\0')", True)
+            # Trailing zeros are not stored.
+            return _ColumnReader("binary", length, f"{{}}.ljust({column.width}, b'\\0')", True)
         base = "blob" if column.kind in _BLOBS else "varbinary"
-        return _Reading(base, length, "F({})" if compressed else "{}", True, values.decompressed)
+        return _ColumnReader(base, length, "F({})" if compressed else "{}", True, values.decompressed)
     base = "text" if column.kind in _BLOBS else "char" if column.kind == table_map.STRING else "varchar"
     decode = decoder(column.charset)
     if compressed:
-        return _Reading(base, length, "F({})", True, lambda stored: decode(values.decompressed(stored)))
+        return _ColumnReader(base, length, "F({})", True, lambda stored: decode(values.decompressed(stored)))
     if is_utf8(column.charset):
-        return _Reading(base, length, "{}.decode()", True)
-    return _Reading(base, length, "F({})", True, decode)
+        return _ColumnReader(base, length, "{}.decode()", True)
+    return _ColumnReader(base, length, "F({})", True, decode)
 
 
 def _decoded(column: ColumnLayout) -> tuple[str, ...]:
     if column.charset == BINARY:
-        raise BadTableMap(f"its column {column.name} is an ENUM or SET of binary text")
+        raise BadTableMap(f"its column {column.name} is an ENUM or SET with binary members")
     return tuple(map(decoder(column.charset), column.members))
 
 
 def columns_of(table: TableMap) -> list[Column]:
-    """Return the columns as rows carry them. Raises ``BadTableMap`` for one that cannot be carried."""
+    """Return the columns with the types of their values. Raises ``BadTableMap`` for one that cannot be relayed."""
     carried = []
     for column in table.columns:
-        base = _reading(column).base
+        base = _column_reader(column).base
         try:
             kind = carried_as(base, unsigned=column.unsigned, precision=column.precision, scale=column.decimals)
         except ValueError as fault:
@@ -151,14 +155,14 @@ def columns_of(table: TableMap) -> list[Column]:
 class RowDecoder:
     """Reads the row events of one layout. ``inserts``, ``deletes``, ``updates``: called with ``(buffer, start, end)``.
 
-    They raise whatever bad bytes lead to; ``explain`` then says where it is.
+    They raise any exception on malformed bytes; ``explain`` then says which column is at fault.
     """
 
     def __init__(self, table: TableMap) -> None:
         self.table = table
-        self.readings = [_reading(column) for column in table.columns]
-        self.width = len(self.readings)
-        # Of the columns that an event has, and of the columns of a row that are NULL.
+        self.readers = [_column_reader(column) for column in table.columns]
+        self.width = len(self.readers)
+        # Bytes of the bitmaps: which columns an event has, and which columns of a row are NULL.
         self.bitmap = (self.width + 7) // 8
         self._mask = (1 << self.width) - 1
         self.full = (self._mask.to_bytes(self.bitmap, "little"), b"\xff" * self.bitmap)
@@ -172,11 +176,11 @@ class RowDecoder:
         return f"<RowDecoder[{self.table.database}.{self.table.table}: {self.width} columns]>"
 
     def is_full(self, bitmap: bytes) -> bool:
-        """Whether an event with this bitmap has all columns. Bits past the last one mean nothing."""
+        """Whether an event with this bitmap has all columns. Bits past the last column have no meaning."""
         return bitmap in self.full or int.from_bytes(bitmap, "little") & self._mask == self._mask
 
     def explain(self, buffer: bytes, at: int, end: int) -> str:
-        """Say which column of which row cannot be read, and why."""
+        """Return which column of which row cannot be read, and why."""
         row = 0
         while at < end:
             row += 1
@@ -224,7 +228,7 @@ class RowDecoder:
     # ------------------------------------------------------------------ source text
 
     def _compile_loop(self, change: str, images: int) -> Callable[[bytes, int, int], list[Change]]:
-        """Compile what reads all rows of an event; each is ``images`` rows long."""
+        """Compile the function that reads all rows of an event; a change has one or two ``images`` of a row."""
         everything = range(self.width)
         lines = ["def read(b, p, end):", " out = []", " add = out.append", " while p < end:"]
         names: dict[str, Any] = {"with_nulls": self._with_nulls, "from_bytes": int.from_bytes}
@@ -244,9 +248,9 @@ class RowDecoder:
     def _compile_row(
         self, present: Sequence[int], start: int, only: bool = False
     ) -> Callable[[bytes, int], tuple[Row, int]]:
-        """Compile what reads one row in which only these columns are not NULL, and says where it ends.
+        """Compile the function that reads one row in which only ``present`` columns are not NULL, and returns its end.
 
-        ``start``: bytes before its first value. ``only``: the row is to hold nothing else.
+        ``start``: bytes before its first value. ``only``: leave the other columns out instead of returning None.
         """
         names: dict[str, Any] = {}
         body, row = self._body(present, start, names, only)
@@ -255,9 +259,9 @@ class RowDecoder:
     def _body(
         self, present: Sequence[int], start: int, names: dict[str, Any], only: bool = False
     ) -> tuple[list[str], str]:
-        """Return the lines that read the columns and leave ``p`` at their end, and the row's expression.
+        """Return the lines that read the columns and move ``p`` to their end, and the row's expression.
 
-        ``start``: bytes at ``p`` that come before them.
+        ``start``: bytes at ``p`` before the columns.
         """
         lines: list[str] = []
         run: list[tuple[str, str]] = []  # code of ``struct``, name of the variable
@@ -280,14 +284,14 @@ class RowDecoder:
                 run.clear()
 
         for number in present:
-            reading = self.readings[number]
+            reader = self.readers[number]
             variable = f"c{number}"
-            parts = [variable] if len(_split(reading.codes)) == 1 else [f"{variable}a", f"{variable}b"]
-            run += zip(_split(reading.codes), parts, strict=True)
-            if reading.uses is not None:
-                names[f"f{number}"] = reading.uses
-            make = reading.expression.replace("F", f"f{number}")
-            if not reading.of_length:
+            parts = [variable] if len(_split(reader.codes)) == 1 else [f"{variable}a", f"{variable}b"]
+            run += zip(_split(reader.codes), parts, strict=True)
+            if reader.uses is not None:
+                names[f"f{number}"] = reader.uses
+            make = reader.expression.replace("F", f"f{number}")
+            if not reader.of_length:
                 shown[number] = make.replace("{}", parts[0]).format(*parts)
                 continue
             unpack()
@@ -310,7 +314,7 @@ def _split(codes: str) -> list[str]:
 
 
 def _compiled(lines: list[str], names: dict[str, Any]) -> Callable[..., Any]:
-    # Nothing of the table's own is in the source text: names and members are values in ``names``.
+    # The source text contains nothing from the table: names and members are values in ``names``.
     exec(compile("\n".join(lines), "<row decoder>", "exec"), names)
     read: Callable[..., Any] = names["read"]
     return read

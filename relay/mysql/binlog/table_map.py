@@ -1,7 +1,7 @@
-"""TABLE_MAP events: what a table looked like when the rows after it were written.
+"""Decodes TABLE_MAP events: the layout of a table when the rows after the event were written.
 
 Column names, signedness, character sets, ENUM and SET members and the primary key come from the event's own metadata
-(``binlog_row_metadata=FULL``), so that rows from before an ALTER are read right. The layout is that of MySQL's
+(``binlog_row_metadata=FULL``), so that rows from before an ALTER are read correctly. The format is that of MySQL's
 ``Table_map_event`` ("Table_map_event Optional metadata" in its libbinlogevents).
 """
 
@@ -20,25 +20,25 @@ TINY_BLOB, MEDIUM_BLOB, LONG_BLOB, BLOB, VAR_STRING, STRING, GEOMETRY = range(24
 
 _NUMERIC = frozenset({TINY, SHORT, INT24, LONG, LONGLONG, NEWDECIMAL, FLOAT, DOUBLE})
 _TEXT = frozenset({STRING, VAR_STRING, VARCHAR, BLOB, VARCHAR_COMPRESSED, BLOB_COMPRESSED})
-# What has a bit for its sign in the metadata, YEAR too, which has none; and what a character set: the flavours differ.
+# Types with a sign bit in the metadata, and types with a character set there, by flavour.
 _SIGNED = _NUMERIC | {YEAR}
 _CHARACTER = {False: _TEXT | {VECTOR}, True: _TEXT | {GEOMETRY}}
-_SET_METADATA = "`SET GLOBAL binlog_row_metadata = 'FULL'`"
+_SET_METADATA = "run `SET GLOBAL binlog_row_metadata = 'FULL'`"
 _ONE_BYTE = frozenset({FLOAT, DOUBLE, BLOB, GEOMETRY, JSON, TIME2, DATETIME2, TIMESTAMP2, BLOB_COMPRESSED, VECTOR})
 _TWO_BYTES = frozenset({VARCHAR, VAR_STRING, STRING, BIT, NEWDECIMAL, ENUM, SET, VARCHAR_COMPRESSED})
 
 
 class BadTableMap(ValueError):
-    """A TABLE_MAP event that cannot be read, or that lacks what is needed to read its rows."""
+    """A TABLE_MAP event that cannot be read, or lacks metadata that its rows need."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnLayout:
-    """A column as the binlog has it.
+    """A column as it is in the binlog.
 
-    ``kind``: MySQL's type number, that of ENUM and SET where they hide in STRING. ``size``: bytes, of what has a fixed
-    size; of a length in front of the value, where it has one. ``width``: bytes that BINARY is padded to. ``decimals``:
-    of times and DECIMAL. ``members``: of ENUM and SET, in their character set.
+    ``kind``: MySQL's type number; ENUM and SET have their own, not STRING. ``size``: bytes of a value of fixed size, or
+    of the length before the value. ``width``: bytes that BINARY is padded to. ``decimals``: of times and DECIMAL.
+    ``members``: of ENUM and SET, in their character set.
     """
 
     name: str
@@ -61,18 +61,18 @@ class TableMap:
 
 
 def name_in(raw: bytes) -> tuple[str, str]:
-    """Return database and table of a TABLE_MAP. ``raw``: its body without table id and flags."""
+    """Return the database and table of a TABLE_MAP. ``raw``: its body without table id and flags."""
     end = 1 + raw[0]
     return raw[1:end].decode(), raw[end + 2 : end + 2 + raw[end + 1]].decode()
 
 
 def packed(raw: bytes, at: int) -> tuple[int, int]:
-    """Read a length-encoded integer at ``at``: the number, and where what follows begins."""
+    """Read a length-encoded integer at ``at``: the number, and its end."""
     first = raw[at]
     if first < 251:
         return first, at + 1
     if first == 251 or first == 255:
-        raise BadTableMap(f"{first} begins no length")
+        raise BadTableMap(f"a length cannot begin with {first}")
     size = {252: 2, 253: 3, 254: 8}[first]
     return int.from_bytes(raw[at + 1 : at + 1 + size], "little"), at + 1 + size
 
@@ -82,7 +82,7 @@ def parse(raw: bytes, is_mariadb: bool) -> TableMap:
     try:
         return _parse(raw, is_mariadb)
     except (IndexError, UnicodeDecodeError, KeyError) as fault:
-        raise BadTableMap(f"a TABLE_MAP event that cannot be read: {fault!r}") from None
+        raise BadTableMap(f"the TABLE_MAP event is malformed: {fault!r}") from None
 
 
 def _parse(raw: bytes, is_mariadb: bool) -> TableMap:
@@ -93,7 +93,7 @@ def _parse(raw: bytes, is_mariadb: bool) -> TableMap:
     types = raw[at : at + count]
     size, at = packed(raw, at + count)
     shapes = list(_shapes(types, raw[at : at + size]))
-    at += size + (count + 7) // 8  # and which of them may be null
+    at += size + (count + 7) // 8  # skips which of them may be NULL
     options: dict[int, bytes] = {}
     while at < len(raw):
         kind = raw[at]
@@ -135,12 +135,12 @@ def _parse(raw: bytes, is_mariadb: bool) -> TableMap:
 
 
 def _refuse_old_times(names: Sequence[str], kinds: Sequence[int]) -> None:
-    """MariaDB has decimals in these too, and does not log how many: rows of them would be read wrong unnoticed (I8)."""
+    """I8: MariaDB does not log how many decimals they have, so their values would be silently wrong."""
     for name, kind in zip(names, kinds, strict=True):
         if kind in (TIMESTAMP, DATETIME, TIME):
             raise BadTableMap(
-                f"its column {name} is in the format of MariaDB 5.3: `SET GLOBAL mysql56_temporal_format = ON`, then "
-                "`ALTER TABLE ... FORCE`"
+                f"its column {name} is in the format of MariaDB 5.3: run `SET GLOBAL mysql56_temporal_format = ON`, "
+                "then `ALTER TABLE ... FORCE`"
             )
 
 
@@ -160,7 +160,7 @@ def _shapes(types: bytes, metadata: bytes) -> Iterator[ColumnLayout]:
 def _shape(kind: int, one: int, two: int) -> ColumnLayout:
     if kind == STRING:
         if one & 0x30 != 0x30:
-            # The length has more than 8 bits: two of them are in the type, inverted.
+            # A length of more than 8 bits: two of them are in the type, inverted.
             length, kind = two | ((one & 0x30) ^ 0x30) << 4, one | 0x30
         else:
             length, kind = two, one
@@ -239,5 +239,5 @@ def _members(kinds: Sequence[int], of: int, raw: bytes | None) -> dict[int, tupl
 def _primary(options: dict[int, bytes]) -> list[int]:
     if 8 in options:
         return list(_numbers(options[8]))
-    # Each with the length of the prefix that it is indexed by.
+    # Each column is followed by the length of its indexed prefix.
     return list(_numbers(options.get(9, b"")))[::2]

@@ -1,7 +1,7 @@
-"""Single values of row events: what is neither a plain number nor plain text. The forms are in ``relay.sql.columns``.
+"""Decodes single values that are neither plain numbers nor plain text. ``relay.sql.columns`` lists the results.
 
-The storage formats are MySQL's: "Date and Time Data Type Representation" in its internals manual, ``decimal2bin`` of
-its ``strings/decimal.c``, and for what MariaDB adds, ``Field_longstr::compress`` of its ``sql/field.cc``.
+The formats are those of "Date and Time Data Type Representation" in MySQL's internals manual, of ``decimal2bin`` in its
+``strings/decimal.c``, and for compressed columns of ``Field_longstr::compress`` in MariaDB's ``sql/field.cc``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ _REMEMBERED = 20_000
 
 
 class Memo(dict[Any, T], Generic[T]):
-    """``memo[stored]``: the value of stored bytes; the same ones are seldom seen only once. Bounded (I11)."""
+    """``memo[stored]``: the value of stored bytes, decoded once. Bounded (I11).
+
+    The readers' threads share it without a lock: single operations are atomic, and a value decoded twice is the same.
+    """
 
     def __init__(self, make: Callable[[Any], T]) -> None:
         super().__init__()
@@ -38,15 +41,15 @@ _BYTES_OF_DIGITS = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 
 
 def decimal_size(precision: int, scale: int) -> int:
-    """Return how many bytes a DECIMAL takes."""
+    """Return the bytes of a DECIMAL."""
     whole = precision - scale
     return whole // 9 * 4 + _BYTES_OF_DIGITS[whole % 9] + scale // 9 * 4 + _BYTES_OF_DIGITS[scale % 9]
 
 
 def decimal_reader(precision: int, scale: int) -> Callable[[bytes], Decimal]:
-    """Return what reads a DECIMAL: groups of nine digits in four bytes, short groups at both ends."""
+    """Return the reader of a DECIMAL: groups of nine digits in four bytes, shorter groups at both ends."""
     whole = precision - scale
-    # (bytes, digits) of each group, in order; shorter ones are at the outer ends.
+    # (bytes, digits) of each group, in order.
     groups = [(_BYTES_OF_DIGITS[whole % 9], whole % 9)] if whole % 9 else []
     groups += [(4, 9)] * (whole // 9 + scale // 9)
     groups += [(_BYTES_OF_DIGITS[scale % 9], scale % 9)] if scale % 9 else []
@@ -70,7 +73,7 @@ def decimal_reader(precision: int, scale: int) -> Callable[[bytes], Decimal]:
         for shift, bits, power in steps:
             group = raw >> shift & bits
             if group >= power:
-                raise ValueError(f"{stored.hex()} is no DECIMAL({precision},{scale})")
+                raise ValueError(f"{stored.hex()} is not a DECIMAL({precision},{scale})")
             number = number * power + group
         return Decimal(f"{sign}{number}{exponent}" if number else f"0{exponent}")
 
@@ -81,7 +84,7 @@ _FLOAT = struct.Struct("<f")
 
 
 def shortest(stored: bytes) -> float:
-    """Return the double whose text is the shortest one of a 32-bit float: 3.99, not 3.990000009536743."""
+    """Return the double with the shortest text of a 32-bit float: 3.99, not 3.990000009536743."""
     (number,) = _FLOAT.unpack(stored)
     for digits in (6, 7, 8) if abs(number) > 1e-37 else range(1, 9):
         short = float(f"{number:.{digits}g}")
@@ -89,7 +92,7 @@ def shortest(stored: bytes) -> float:
             if _FLOAT.pack(short) == stored:
                 return short
         except OverflowError:
-            continue  # rounded up past the largest one
+            continue  # rounded up past the largest float
     return float(f"{number:.9g}")
 
 
@@ -116,12 +119,12 @@ def fraction_size(decimals: int) -> int:
 
 
 def datetime_reader(decimals: int) -> Callable[[bytes], str]:
-    """Return what reads a DATETIME of 5.6.4 and later, all its bytes."""
+    """Return the reader of a DATETIME of MySQL 5.6.4 and later."""
 
     def read(stored: bytes) -> str:
         raw = int.from_bytes(stored[:5], "big")
         if not raw & 0x8000000000:
-            raise ValueError(f"{stored.hex()} is no DATETIME")
+            raise ValueError(f"{stored.hex()} is not a DATETIME")
         month = raw >> 22 & 0x1FFFF
         text = (
             f"{month // 13:04d}-{month % 13:02d}-{raw >> 17 & 31:02d}"
@@ -133,7 +136,7 @@ def datetime_reader(decimals: int) -> Callable[[bytes], str]:
 
 
 def time_reader(decimals: int) -> Callable[[bytes], str]:
-    """Return what reads a TIME of 5.6.4 and later, all its bytes."""
+    """Return the reader of a TIME of MySQL 5.6.4 and later."""
     width = 8 * fraction_size(decimals)
     zero = 0x800000 << width
 
@@ -151,7 +154,7 @@ def time_reader(decimals: int) -> Callable[[bytes], str]:
 
 
 def timestamp_reader(decimals: int) -> Callable[[bytes], int]:
-    """Return what reads a TIMESTAMP of 5.6.4 and later, all its bytes: microseconds since the epoch."""
+    """Return the reader of a TIMESTAMP of MySQL 5.6.4 and later, in microseconds since the epoch."""
     power: int = 10 ** (6 - decimals)
 
     def read(stored: bytes) -> int:
@@ -181,30 +184,30 @@ def set_reader(members: tuple[str, ...]) -> Callable[[bytes], tuple[str, ...]]:
     def read(stored: bytes) -> tuple[str, ...]:
         raw = int.from_bytes(stored, "little")
         if raw >> len(members):
-            raise ValueError(f"a SET of {len(members)} members has no {raw:#x}")
+            raise ValueError(f"{raw:#x} is not a value of a SET with {len(members)} members")
         return tuple(member for at, member in enumerate(members) if raw >> at & 1)
 
     return read
 
 
 def decompressed(stored: bytes) -> bytes:
-    """Return the value of a column that MariaDB keeps compressed."""
+    """Return the value of a compressed column of MariaDB."""
     if not stored or stored[0] == 0:
         return stored[1:]
     method, size = stored[0] >> 4, stored[0] & 7
     if method != 8 or not 1 <= size <= 4:
-        raise ValueError(f"a compressed value begins with {stored[0]:#x}, which is not known")
+        raise ValueError(f"a compressed value begins with the unknown byte {stored[0]:#x}")
     length = int.from_bytes(stored[1 : 1 + size], "big")
     # Bit 3: without the header and the checksum of zlib.
     value = zlib.decompress(stored[1 + size :], -15 if stored[0] & 8 else 15, length)
     if len(value) != length:
-        raise ValueError(f"a compressed value of {length} bytes has {len(value)}")
+        raise ValueError(f"a compressed value has {len(value)} bytes, and its header says {length}")
     return value
 
 
 @cache
 def memo_of(kind: str, *arguments: Any) -> Memo[Any]:
-    """Return the memo, one for all tables, of values that depend on nothing but their type."""
+    """Return the memo of a type, which all tables share."""
     makers: dict[str, Callable[..., Callable[[Any], Any]]] = {
         "decimal": decimal_reader,
         "datetime": datetime_reader,

@@ -331,7 +331,7 @@ def test_a_table_without_the_names_of_its_columns_is_refused() -> None:
 
 def test_a_type_that_is_not_known_is_refused_with_its_column() -> None:
     raw = table_map(7, "shop", "orders", [("v", ColumnType(20, b"", bytes))])[8:]
-    with pytest.raises(BadTableMap, match="column v is of type 20"):
+    with pytest.raises(BadTableMap, match="column v has the unknown type 20"):
         columns_of(parse(raw, is_mariadb=False))
 
 

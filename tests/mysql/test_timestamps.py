@@ -1,4 +1,4 @@
-"""The ageing map of times never leads past the first transaction of a wanted time."""
+"""The map of times never points past the first transaction of a wanted time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.gtid import GtidSet, parse
-from relay.mysql.positions import TimestampMap, common
+from relay.mysql.timestamps import TimestampMap
 
 
 def at(sequence: int) -> GtidSet:
@@ -72,10 +72,3 @@ def test_nothing_older_than_three_days_is_kept() -> None:
     newest = 1_700_000_000 + (5 * 24 * 60 - 60) * 60
     assert known.find(newest - 4 * 86_400) is None
     assert known.find(newest - 2 * 86_400) is not None
-
-
-def test_what_two_sets_have_in_common() -> None:
-    uuid = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
-    assert common(parse(f"{uuid}:1-50"), parse(f"{uuid}:40-90")) == parse(f"{uuid}:40-50")
-    assert common(parse("MariaDB/0-1-5,1-1-9"), parse("MariaDB/0-2-7,1-1-3,2-1-1")) == parse("MariaDB/0-1-5,1-1-3")
-    assert common(parse("MariaDB/0-1-5"), parse("MariaDB/0-1-9")) == parse("MariaDB/0-1-5")

@@ -1,0 +1,113 @@
+"""The server that a shard is being read from: chosen, opened, watched, and left when another one is better."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from relay.errors import RelayError
+from relay.gtid import GtidSet
+from relay.lineage import StreamId
+from relay.mysql.binlog.events import BinlogEvent, EventStream
+from relay.mysql.connection import ServerConnection
+from relay.mysql.gtids import SequencesRead
+from relay.mysql.positions import BinlogPosition
+from relay.mysql.roles import role_of
+from relay.mysql.servers import LostPosition, ReadableServer, ShardServers
+
+log = logging.getLogger(__name__)
+
+OpenEvents = Callable[[ServerConnection, GtidSet], EventStream]
+"""Opens the events of a server after a GTID set."""
+
+_ROLE_EVERY = 5.0  # seconds between two questions for the server's role and lag
+
+
+class CurrentServer:
+    """The connection to the server that a shard is read from, if there is one. Used by one thread at a time."""
+
+    def __init__(self, stream: StreamId, shard: str, servers: ShardServers, open_events: OpenEvents) -> None:
+        self.source = stream.source
+        self.shard = shard
+        self.servers = servers
+        self.open_events = open_events
+        self.found: ReadableServer | None = None
+        self._events: EventStream | None = None
+        self._sequences_read = SequencesRead()
+        self._ask_role_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"<CurrentServer[{self.shard}: {self.address or 'none'}]>"
+
+    @property
+    def address(self) -> str | None:
+        return self.found.server.account.address if self.found is not None else None
+
+    @property
+    def is_open(self) -> bool:
+        return self._events is not None
+
+    def open(self, position: BinlogPosition) -> LostPosition | None:
+        """Connect to a server that can continue, and start its events. Return what is lost if no server ever can.
+
+        Raises ``Unavailable``, ``RelayError``.
+        """
+        found = self.servers.find(position, self._sequences_read.by_domain)
+        if isinstance(found, LostPosition):
+            return found
+        self.found = found
+        try:
+            if found.server.is_mariadb:
+                self._sequences_read.learn(found.server.binlog_state(), position.executed)
+            self._events = self.open_events(found.server, position.executed)
+        except BaseException:
+            self.close()
+            raise
+        log.info("source %s: reading shard %s from %s", self.source, self.shard, self.address)
+        self._ask_role_at = time.monotonic() + _ROLE_EVERY
+        return None
+
+    def read(self, timeout: float) -> list[BinlogEvent]:
+        """Return the events that have arrived, after at most ``timeout`` seconds. Raises ``RelayError``."""
+        if self._events is None:
+            raise RelayError(f"source {self.source}: shard {self.shard} has no open server")
+        return self._events.read(timeout)
+
+    def advanced(self, gtids: Iterable[str]) -> None:
+        """Remember transactions that were read."""
+        self._sequences_read.add(gtids)
+        self.servers.advanced()
+
+    def failed(self, error: RelayError) -> bool:
+        """Remember why the server cannot be read, and close it. Return whether there was one."""
+        found = self.found
+        if found is not None:
+            log.warning("source %s: shard %s: %s", self.source, self.shard, error)
+            self.servers.failed(found.server.account.address, error)
+        self.close()
+        return found is not None
+
+    def close(self) -> None:
+        for each in (self._events, self.found.server if self.found else None):
+            if each is not None:
+                each.close()
+        self._events = self.found = None
+
+    def should_be_left(self, position: BinlogPosition) -> bool:
+        """Ask for the role now and then. Return whether another server should be read. Raises ``Unavailable``."""
+        found = self.found
+        if found is None or time.monotonic() < self._ask_role_at:
+            return False
+        self._ask_role_at = time.monotonic() + _ROLE_EVERY
+        before, found.role = found.role, role_of(found.server)
+        has_changed = (found.role.is_replica, found.role.is_read_only) != (before.is_replica, before.is_read_only)
+        address = found.server.account.address
+        if address not in self.servers.addresses():
+            return True  # a reload has removed it
+        if not has_changed and found.role.lag <= self.servers.max_lag:
+            return False
+        better = self.servers.better(address, position)
+        if better is not None:
+            log.info("source %s: shard %s: switching from %s to %s", self.source, self.shard, address, better)
+        return better is not None

@@ -1,0 +1,72 @@
+"""What a server is: a primary or a replica, how far it is behind, and whether it belongs to a replication group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from relay.errors import Unavailable
+from relay.mysql.connection import ServerConnection
+from relay.mysql.errors import Denied
+from relay.mysql.gtids import split_mariadb
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """The role of a server when it was asked."""
+
+    is_replica: bool
+    is_read_only: bool
+    lag: float = 0.0
+    """Seconds that a replica is behind, infinite while it does not replicate. Not known of a group's members."""
+    domains: frozenset[str] = frozenset()
+    """MariaDB: the domains that it replicates."""
+    in_group: bool = False
+    """It is a member of MySQL's group replication, where the others still send what one lacks, even the primary."""
+
+    def is_local(self, server: ServerConnection, gtid: str) -> bool:
+        """Whether a replica made the transaction itself, so that no other server of the shard gets it."""
+        if not (self.is_replica and self.is_read_only):
+            return False
+        if server.is_mariadb:
+            ((domain, origin, _),) = split_mariadb(gtid)
+            return origin == str(server.server_id) and domain not in self.domains
+        return gtid.partition(":")[0] == server.uuid.lower()
+
+
+def role_of(server: ServerConnection) -> Role:
+    """Ask a server for its role. Raises ``Unavailable``, and ``Denied`` with the missing GRANT: it never guesses.
+
+    A replica taken for a primary would seem to have lost what it has yet to receive; taken for one that is not behind,
+    it would seem to have everything.
+    """
+    server.refresh()
+    statuses = _replication(server)
+    domains: frozenset[str] = frozenset()
+    if statuses and server.is_mariadb:
+        ((text,),) = server.execute("SELECT @@global.gtid_slave_pos")
+        domains = frozenset(gtid.domain for gtid in split_mariadb(str(text)))
+    lag = max((_lag(status) for status in statuses), default=0.0)
+    is_replica = bool(statuses) or (server.in_group and server.read_only)
+    return Role(is_replica, server.read_only, lag, domains, server.in_group)
+
+
+def _replication(server: ServerConnection) -> Sequence[Mapping[str, object]]:
+    statement = "SHOW ALL SLAVES STATUS" if server.is_mariadb else "SHOW REPLICA STATUS"
+    try:
+        try:
+            return server.named_rows(statement)
+        except Denied:
+            raise
+        except Unavailable:
+            if server.is_mariadb:
+                raise
+            return server.named_rows("SHOW SLAVE STATUS")  # before MySQL 8.0.22
+    except Denied as error:
+        raise Denied(f"{error}. The relay must know whether it is a replica: `{server.grant}`") from None
+
+
+def _lag(status: Mapping[str, object]) -> float:
+    seconds = status.get("Seconds_Behind_Master", status.get("Seconds_Behind_Source"))
+    return math.inf if seconds is None else float(str(seconds))
