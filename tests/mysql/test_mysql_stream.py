@@ -328,7 +328,7 @@ class TestItRefuses:
                 r"XA transaction changes shop\.orders.*up to 16 MB",
             ),
             ([*ALONE, event(TABLE_MAP, inserted(1)[0][1]), event(39, inserted(1)[1][1])], "value_options"),
-            ([*ALONE, event(WRITE, inserted(1)[1][1])], "without a TABLE_MAP"),
+            ([*ALONE, event(WRITE, inserted(1)[1][1])], "rows have no TABLE_MAP"),
             ([*ALONE, event(99, b"?")], "type 99"),
             (
                 [*ALONE, event(TABLE_MAP, table_map(7, "shop", "orders", COLUMNS, with_names=False))],
@@ -342,7 +342,7 @@ class TestItRefuses:
                 ],
                 r"all its columns.*row_image",
             ),
-            ([*ALONE, event(40, packed(2) + packed(1) + packed(7) + b"\0?")], "compressed in way 7"),
+            ([*ALONE, event(40, packed(2) + packed(1) + packed(7) + b"\0?")], "unknown compression 7"),
         ],
     )
     def test_what_it_cannot_carry_with_its_place_and_what_to_set(self, events: list[bytes], says: str) -> None:
