@@ -1,7 +1,7 @@
-"""How a stream over a shard can end, told apart by gRPC status and the server's text.
+"""How the stream of a shard can end, by gRPC status and the text of the server.
 
-Statuses and texts are those of vtgate's `shouldRetry`, `getJournalEvent` and `keyspaceHasBeenResharded`
-(go/vt/vtgate/vstream_manager.go, v0.23). What vtgate has retried by itself comes here once it gave up.
+Statuses and texts are those of `shouldRetry`, `getJournalEvent` and `keyspaceHasBeenResharded` in vtgate's
+vstream_manager.go (Vitess v0.23). vtgate retries some failures itself; they end the stream once it gives up.
 """
 
 from __future__ import annotations
@@ -12,27 +12,35 @@ from enum import Enum, auto
 from relay.vitess.http2 import CallEnded
 
 
-class Ending(Enum):
-    """What to do about it."""
+class BrokenStream(Exception):
+    """The events do not fit together: reopen the stream at the last position."""
 
-    TRANSIENT = auto()  # try again where it stood
-    FINAL = auto()  # it will be refused again
-    DENIED = auto()  # wrong credentials or no rights
-    PURGED = auto()  # the binlogs after the position may be gone
+
+class PageMustEnd(Exception):
+    """The event belongs in the next page: apply it again after the page has ended."""
+
+
+class Ending(Enum):
+    """What the end of a stream means."""
+
+    TRANSIENT = auto()  # retry at the same position
+    FINAL = auto()  # a retry would be refused too
+    DENIED = auto()  # wrong credentials, or no permission
+    PURGED = auto()  # the binlogs after the position may be purged
     MISMATCH = auto()  # the tablet has not executed the position
-    PARTICIPANTS = auto()  # a reshard's other shards are not in the stream
-    UNKNOWN_SHARD = auto()  # the topology has no such shard (any more)
-    NO_TABLE = auto()  # the tablet does not know a table that is asked for (yet, or any more)
+    PARTICIPANTS = auto()  # the other participants of a journal are not in the stream
+    UNKNOWN_SHARD = auto()  # the topology does not have, or no longer has, the shard
+    NO_TABLE = auto()  # the tablet does not know, or no longer knows, a table
 
 
 _PARTICIPANTS = "not all journaling participants are in the stream"
 _UNKNOWN_SHARD = re.compile(r"shard provided in VGTID, (\S+), not found in the (\S+) keyspace")
 _MEMBER = re.compile(r'keyspace:\s*"([^"]*)"\s+shard:\s*"([^"]*)"')
 _PURGED = re.compile(r"errno (?:1236|1789)\b|purged required binary logs|has purged binary logs")
-# A tablet hears of a new table only when it reads its schema again.
+# A tablet learns of a new table only when it reloads its schema.
 _NO_TABLE = "is not present in the database"
-# Texts of a tablet that has refused for good; they come as UNKNOWN.
-_FOR_GOOD = (
+# Texts of tablets that will refuse again; their status is UNKNOWN.
+_REFUSALS = (
     "unknown table",
     "cannot determine table columns",
     "partial row image encountered",
@@ -49,7 +57,7 @@ _BY_STATUS = {
 
 
 def ending(ended: CallEnded) -> Ending:
-    """Say what the end of a stream means."""
+    """Return what the end of a stream means."""
     if _PARTICIPANTS in ended.text:
         return Ending.PARTICIPANTS
     if _UNKNOWN_SHARD.search(ended.text):
@@ -60,29 +68,29 @@ def ending(ended: CallEnded) -> Ending:
         return Ending.MISMATCH
     if _PURGED.search(ended.text):
         return Ending.PURGED
-    if ended.code not in ("UNAVAILABLE", "CANCELLED") and any(text in ended.text for text in _FOR_GOOD):
+    if ended.code not in ("UNAVAILABLE", "CANCELLED") and any(text in ended.text for text in _REFUSALS):
         return Ending.FINAL
     return _BY_STATUS.get(ended.code, Ending.TRANSIENT)
 
 
 def participants(ended: CallEnded, keyspace: str) -> set[str]:
-    """Return the shards of ``keyspace`` that the journal names which ended a stream with PARTICIPANTS."""
+    """Return the participants in ``keyspace`` of the journal that ended a stream with PARTICIPANTS."""
     journal = ended.text.partition(_PARTICIPANTS)[2].partition("stream:")[0]
     return {shard for space, shard in _MEMBER.findall(journal) if space == keyspace}
 
 
 def unknown_shard(ended: CallEnded) -> str:
-    """Return the shard that the topology does not have."""
+    """Return the shard that the topology does not have, for UNKNOWN_SHARD."""
     found = _UNKNOWN_SHARD.search(ended.text)
     return found[1] if found else ""
 
 
 def hint(ended: CallEnded) -> str:
-    """Return what to do about an end that is final, as far as it is known."""
+    """Return what to do about a final end; "" if that is not known."""
     if any(text in ended.text for text in _SCHEMA):
         return (
-            "\nThe table was altered or dropped since, and Vitess does not know what it was like: let its tablets "
-            "track that (--track-schema-versions), or reset the source to a later position"
+            "\nThe table was altered or dropped since, and Vitess does not know its former columns: reset the source "
+            "to a later position, and run the tablets with --track-schema-versions from now on"
         )
     if "partial row image" in ended.text:
         return "\nSet binlog_row_image to FULL on the database, and reset the source to a later position"

@@ -1,4 +1,4 @@
-"""Where a shard stands now, and why a stream over it may be silent: questions to vtgate beside the stream."""
+"""Questions to vtgate beside a stream: how far the shard has got, and why its stream may be silent."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from relay.vitess.proto import vtgate_pb2 as pb
 
 
 class Head:
-    """The head of a shard: the position that a stream which begins at `current` starts with.
+    """Asks for the head of a shard: the position that a stream at `current` starts with.
 
-    ``ask`` opens such a stream, ``poll`` looks for the answer without waiting and ends it. ``patience``: seconds after
-    which a question without an answer may be asked again.
+    ``ask`` opens such a stream, and ``poll`` closes it once it has the answer. ``table``: the only one in the stream.
+    ``patience``: seconds after which a question without an answer may be repeated. ``clock``: seconds since the epoch.
     """
 
     def __init__(
@@ -37,16 +37,16 @@ class Head:
         self._vtgate = vtgate
         self._patience = patience
         self._at = pb.ShardGtid(keyspace=keyspace, shard=shard, gtid=CURRENT)
-        # One table, so that little comes until the stream is ended.
+        # One table, so that few rows come until the stream is closed.
         self._rules = {table: select_all(table)}
         self._tablet_type = tablet_type
         self._cells = cells
         self._clock = clock
         self._stream: Call | None = None
+        # When the open question was asked, by ``clock`` and by the monotonic clock.
         self._asked = 0.0
-        # When the question that is open was asked, by the monotonic clock.
         self.asked_at = 0.0
-        # Why the last question had no answer.
+        # Why the last question got no answer.
         self.failed: str | None = None
 
     @property
@@ -54,7 +54,7 @@ class Head:
         return self._stream is not None
 
     def ask(self) -> None:
-        """Ask, unless there is a question without an answer, which is not an old one."""
+        """Ask, unless a question younger than ``patience`` is open."""
         if self._stream is not None and time.monotonic() - self.asked_at > self._patience:
             self.close()
         if self._stream is None:
@@ -69,7 +69,7 @@ class Head:
             )
 
     def poll(self, timeout: float = 0.0) -> tuple[float, GtidSet] | None:
-        """Return when it was asked, in seconds of the clock, and the set executed then; None without an answer."""
+        """Return when the question was asked, by ``clock``, and the set executed then; None without an answer."""
         if self._stream is None:
             return None
         try:
@@ -86,7 +86,7 @@ class Head:
                     try:
                         head = gtid.parse(at.gtid)
                     except GtidError as error:
-                        self.failed = f"its position cannot be read: {error}"
+                        self.failed = f"vtgate sent a position that cannot be read: {error}"
                         self.close()
                         return None
                     self.failed = None
@@ -101,18 +101,21 @@ class Head:
 
 
 def select_all(table: str) -> str:
-    """Return the select that takes every row of ``table``: without one v23 answers "Query was empty"."""
+    """Return a select of every row of ``table``: vtgate v23 refuses a rule without one ("Query was empty")."""
     quoted = table.replace("`", "``")
     return f"select * from `{quoted}`"
 
 
-def rule(table: str, gone: Container[str]) -> tuple[str, str]:
-    """Return what takes ``table`` and how. Of one that is gone by a pattern: at its name vtgate copies none at all."""
-    return (f"/^{re.escape(table)}$", "") if table in gone else (table, select_all(table))
+def rule(table: str, dropped: Container[str]) -> tuple[str, str]:
+    """Return the rule for ``table``: a match and a select.
+
+    A dropped table is matched by a pattern: if a rule names a table that does not exist, vtgate copies no table at all.
+    """
+    return (f"/^{re.escape(table)}$", "") if table in dropped else (table, select_all(table))
 
 
-def why_silent(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str) -> str:
-    """Ask what is wrong with a shard of which nothing comes. Takes up to some seconds."""
+def explain_silence(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str) -> str:
+    """Return what vtgate knows about a shard whose stream is silent. Takes up to six seconds."""
     try:
         shards = [
             row for row in vtgate.execute("show vitess_shards", timeout=3) if f"{keyspace}/{shard}" in row.values()
@@ -125,16 +128,16 @@ def why_silent(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str) -> s
     except RelayError as error:
         return str(error)
     if not tablets:
-        return "vtgate knows no tablet of it" + ("" if shards else ", and does not serve the shard")
+        return "vtgate knows no tablet of the shard" + ("" if shards else ", and does not serve the shard")
     serving = [row for row in tablets if row.get("TabletType") == tablet_type and row.get("State") == "SERVING"]
     if not serving:
-        there = ", ".join(sorted(f"{row.get('Alias')} {row.get('TabletType')} {row.get('State')}" for row in tablets))
-        return f"no {tablet_type} tablet of it serves ({there}): start one, or choose another `tablet_type`"
-    return f"{len(serving)} {tablet_type} tablets of it serve, so the reason is in the logs of vtgate and of these"
+        found = ", ".join(sorted(f"{row.get('Alias')} {row.get('TabletType')} {row.get('State')}" for row in tablets))
+        return f"no {tablet_type} tablet of the shard is serving ({found}): start one, or set another `tablet_type`"
+    return f"{len(serving)} {tablet_type} tablets of the shard are serving: check their logs and that of vtgate"
 
 
-def missing_before(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str, flavour: str) -> GtidSet | None:
-    """Return the set of which a tablet of the shard has the binlogs no more; None if that cannot be asked."""
+def purged_set(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str, flavour: str) -> GtidSet | None:
+    """Return the executed set whose binlogs a tablet of the shard has purged; None if vtgate does not tell."""
     target = f"{keyspace}:{shard}@{tablet_type.lower()}"
     try:
         if flavour == "MySQL56":
@@ -149,9 +152,9 @@ def missing_before(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str, 
 
 
 def row_images(vtgate: Vtgate, keyspace: str, shard: str, tablet_type: str) -> set[str]:
-    """Return which columns the databases of a shard log of a row: `FULL`. What cannot be asked is left out.
+    """Return the values of binlog_row_image in the databases of a shard. Databases that do not answer are left out.
 
-    The primary writes what its replicas write again, each by its own setting.
+    Each replica writes the rows of its primary again, by its own setting.
     """
     found = set()
     for kind in {"primary", tablet_type.lower()}:

@@ -1,26 +1,64 @@
-"""What a journal says: which shards end in a reshard, and which begin, and where."""
+"""Reshards: the journal that ends a shard, and the other shards that a stream needs before vtgate sends it."""
 
 from __future__ import annotations
 
 from relay.errors import RelayError
 from relay.lineage import Journal
+from relay.vitess.failures import participants
+from relay.vitess.http2 import CallEnded
 from relay.vitess.position import canonical
 from relay.vitess.proto import vtgate_pb2 as pb
+from relay.vitess.shard import VitessShard
 
 _SHARDS = 1  # the migration type of a reshard
+_ATTEMPTS = 20  # streams that may end before their journal, with nothing left to add to them
 
 
-def ends(journal: pb.Journal, keyspace: str, shard: str) -> bool:
-    """Whether it is a reshard that ends ``shard``."""
-    mine = pb.KeyspaceShard(keyspace=keyspace, shard=shard)
-    return journal.migration_type == _SHARDS and mine in journal.participants
+class JournalParticipants:
+    """The other participants of a shard's journal, which have to be in its stream.
+
+    vtgate ends a stream that lacks one, with the journal or before it, depending on timing.
+    """
+
+    def __init__(self, shard: VitessShard) -> None:
+        self.shard = shard
+        self._others: set[str] = set()
+        self._unknown: set[str] = set()
+        self._attempts = 0
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a journal needs other shards in the stream."""
+        return bool(self._others)
+
+    @property
+    def streamed(self) -> list[str]:
+        """The other shards to stream, which the topology has."""
+        return sorted(self._others - self._unknown)
+
+    def remove(self, shard: str) -> None:
+        """Leave out a shard that is not in the topology."""
+        self._unknown.add(shard)
+
+    def add_missing(self, ended: CallEnded) -> bool:
+        """Add the shards that vtgate misses. False if the journal has failed to come too often."""
+        missing = participants(ended, self.shard.keyspace) - {self.shard.name} - self._unknown
+        self._attempts += missing <= self._others
+        self._others |= missing
+        return self._attempts <= _ATTEMPTS
 
 
-def told(journal: pb.Journal, keyspace: str) -> Journal:
-    """Return it as lineages have it. Raises ``GtidError`` for a position that is none."""
+def ends_shard(journal: pb.Journal, shard: VitessShard) -> bool:
+    """Whether the journal is of a reshard that ends ``shard``."""
+    participant = pb.KeyspaceShard(keyspace=shard.keyspace, shard=shard.name)
+    return journal.migration_type == _SHARDS and participant in journal.participants
+
+
+def journal_of(journal: pb.Journal, keyspace: str) -> Journal:
+    """Return the journal as lineages hold it. Raises ``GtidError`` if a position in it cannot be read."""
 
     def name(space: str, shard: str) -> str:
-        # Another keyspace is no reshard of Vitess' own; still nothing is lost by it.
+        # Vitess' own reshards stay in a keyspace.
         return shard if space == keyspace else f"{space}/{shard}"
 
     return Journal(
@@ -30,9 +68,9 @@ def told(journal: pb.Journal, keyspace: str) -> Journal:
     )
 
 
-def early(shard: str, why: str) -> RelayError:
-    """Return the error for a reshard of a shard, globally qualified, that is not copied yet."""
+def resharded_during_copy(shard: VitessShard, journal: str = "") -> RelayError:
+    """Return the error for a reshard before the copy of ``shard`` is complete. ``journal``: as the message shows it."""
     return RelayError(
-        f"shard {shard}: it was resharded{why} before all of it was copied: the rest would be lost. Reset the source, "
-        "to copy the shards that there are now"
+        f"shard {shard.qualified} was resharded{journal} before its copy was complete, so the rest of its rows is no "
+        "longer available: reset the source to copy the new shards"
     )

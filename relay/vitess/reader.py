@@ -1,11 +1,10 @@
-"""Reading one shard of a keyspace: its stream, what ends it, whether it is silent, and how far it has got."""
+"""Reads one shard of a keyspace: opens its streams, makes pages, and decides what to do when a stream ends."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from hashlib import blake2b
 
@@ -15,27 +14,25 @@ from relay.change import Snapshot
 from relay.errors import RelayError, Unavailable
 from relay.lineage import Gap, StreamId
 from relay.source import Opening, Page, ReadResult, UnknownShard, Unreadable
-from relay.vitess.call import Call
-from relay.vitess.client import CURRENT, EVERY, Vtgate
-from relay.vitess.events import Broken, ShardEvents
-from relay.vitess.failures import Ending, ending, hint, participants, unknown_shard
-from relay.vitess.head import rule
+from relay.vitess.client import CURRENT, Vtgate
+from relay.vitess.copy_plan import CopyPlan
+from relay.vitess.events import ShardEvents
+from relay.vitess.failures import BrokenStream, Ending, ending, hint, unknown_shard
 from relay.vitess.http2 import CallEnded
-from relay.vitess.journals import early
+from relay.vitess.journals import JournalParticipants, resharded_during_copy
 from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.settings import VStreamSettings
-from relay.vitess.tables import INTERNAL, Tables
+from relay.vitess.shard import VitessShard
+from relay.vitess.stream import ShardStream
+from relay.vitess.tables import Tables
 from relay.vitess.watch import PositionPurged, Watch
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 16 << 10  # bytes of answers that are parsed together
-_RACES = 20  # how often a journal is waited for that vtgate may or may not send before it ends the stream
-
 
 class VitessShardReader:
-    """The reader of one shard. Positions: see ``position``; starts: ``{"gtid": ...}`` and ``{"type": "copy"}``."""
+    """The reader of one shard. Starts are positions, see ``position``, and ``{"type": "copy"}``."""
 
     streams = True
 
@@ -51,181 +48,120 @@ class VitessShardReader:
     ) -> None:
         self.vtgate = vtgate
         self.stream = stream
-        self.shard = shard = opening.shard
+        self.shard = opening.shard
         self.tables = tables
         self.settings = settings
         self.clock = clock
-        self.qualified = stream.qualified(shard.id)
-        space, _, self.name = shard.name.rpartition("/")
-        self.keyspace = space or settings.keyspace
-        # What the last page that was returned led to.
-        self.place = VStreamPosition.of(opening.resume, self.qualified)
-        self.floor = opening.floor
+        self.names = VitessShard.of(stream, opening.shard, settings.keyspace)
+        # Of the last page.
+        self.position = VStreamPosition.from_json(opening.resume, self.names.qualified)
         self.token = opening.checkpoint.token if opening.checkpoint is not None else None
-        named = orjson.dumps([stream.source, stream.label, shard.id, dict(opening.start)], option=orjson.OPT_SORT_KEYS)
-        self._snapshot = blake2b(named, digest_size=8).hexdigest()
-        # Tables that were copied, at least in part, and are not there any more.
-        self._gone: set[str] = set()
-        self._call: Call | None = None
-        self._events = self._interpreter()
-        # Answers that were taken and not looked at, and the events of the one that is.
-        self._answers: deque[bytes] = deque()
-        self._left: Iterator[pb.VEvent] = iter(())
-        self._cut: pb.VEvent | None = None
-        self._fresh = True
+        # Seconds: no token is earlier.
+        self.floor = opening.floor
+        identity = orjson.dumps(
+            [stream.source, stream.label, opening.shard.id, dict(opening.start)], option=orjson.OPT_SORT_KEYS
+        )
+        self._snapshot_id = blake2b(identity, digest_size=8).hexdigest()
+        self._plan = CopyPlan(self.names, settings, tables)
+        if self.position.copied is not None and settings.tables is None:
+            self.position, _ = self._plan.drop_missing(tables.names, self.position)
+        self._participants = JournalParticipants(self.names)
+        self.watch = Watch(vtgate, self.names, self._plan.first, settings, clock=clock)
+        self._stream: ShardStream | None = None
         # The table that the stream copies.
         self._copying: str | None = None
-        # What is asked of vtgate, and copied in this order.
-        self._names = list(tables.names if settings.tables is None else settings.tables)
-        if not self._names:
-            raise RelayError(f"shard {self.qualified}: there is no table to be read")
-        if self.place.copied is not None and settings.tables is None:
-            self._let_go(self._names)
-        self.watch = Watch(
-            vtgate, stream.source, self.qualified, self.keyspace, self.name, self._names[0], settings, clock=clock
-        )
-        # Shards that a journal wants in the stream, those of them that cannot be, and journals that were missed.
-        self._others: set[str] = set()
-        self._not_there: set[str] = set()
-        self._races = 0
-        # Why the position cannot be read from any more, until the head is known.
-        self._lost: str | None = None
+        # Whether the next page is the first of a stream.
+        self._is_fresh = True
+        # Why the position can no longer be read from, until the head is known.
+        self._purged: str | None = None
+        # What ends reading for good: raised once the page before it is read, or repeated without changes.
         self._fault: RelayError | None = None
         self._end: Page | None = None
 
     def __repr__(self) -> str:
-        return f"<VitessShardReader[{self.qualified} after {self.place.executed or 'nothing'}]>"
+        return f"<VitessShardReader[{self.names.qualified} after {self.position.executed or 'nothing'}]>"
 
     def close(self) -> None:
-        self._hang_up()
+        self._close_stream()
         self.watch.close()
 
     # ------------------------------------------------------------------ pages
 
     def read(self) -> ReadResult:
-        """Return the next page. Raises ``RelayError`` on what is final."""
+        """Return the next page. Raises ``RelayError`` for what no retry can change."""
         begun = self.clock()
         if self._end is not None:
             return replace(self._end, changes=(), begun=begun, records=0, size=0, gap=None, tables=())
-        if self._lost is not None:
-            return self._lose(begun)
+        if self._purged is not None:
+            return self._skip_to_head(self._purged, begun)
         if self._fault is not None:
             raise self._fault
-        if self._call is None and (wait := self._too_early(begun)) > 0:
-            return Unreadable(self.shard, begun, f"rows copied now could not replace what came last: in {wait:.0f} s")
+        if self._stream is None and (delay := self._plan.delay(self.position, self.floor, begun)) > 0:
+            return Unreadable(
+                self.shard,
+                begun,
+                f"copied rows would be no newer than what is published: the copy starts in {delay:.0f} s",
+            )
+        stream = self._stream = self._stream or self._open()
         try:
-            if self._call is None:
-                self._open()
-            self._read()
+            stream.read()
         except CallEnded as ended:
-            if not self._has_something():
-                return self._ended(ended, begun)
-        except Broken as error:
-            self._hang_up()
-            return Unreadable(self.shard, begun, f"its stream made no sense, and is read again: {error}")
+            if not self._has_page(stream.events):
+                return self._handle_end(ended, begun)
+        except BrokenStream as error:
+            self._close_stream()
+            return Unreadable(self.shard, begun, f"reopening the stream, whose events do not fit together: {error}")
         except Unavailable as error:
-            self._hang_up()
+            self._close_stream()
             return Unreadable(self.shard, begun, f"a new table cannot be looked up: {error}")
         except RelayError as error:
-            if self.place.copied is not None or not self._has_something():
+            if self.position.copied is not None or not self._has_page(stream.events):
                 raise
-            self._fault = error  # after what came before it
-        if self._events.copy_completed:
-            return self._copied(begun)
-        page = self._page(begun)
-        return page if page.changes or page.finished else self._watched(page)
-
-    def _watched(self, page: Page) -> ReadResult:
-        """Return ``page``, which has nothing, or the reason why there is nothing although there should be."""
-        try:
-            why = self.watch.verdict(self.place, self._events.moved, page.begun)
-        except PositionPurged as loss:
-            self._hang_up()
-            self._lost = str(loss)
-            return self._lose(page.begun)
-        if why is None:
+            self._fault = error
+        if stream.events.is_copied:
+            return self._finish_table(stream.events, begun)
+        page = self._page(stream.events, begun)
+        if page.changes or page.finished:
             return page
-        self._hang_up()
-        return Unreadable(self.shard, page.begun, why)
+        return self._check_silence(page, stream.events)
 
-    def _read(self) -> None:
-        """Take events in until there is enough for a page, or no more has come."""
-        assert self._call is not None
-        events = self._events
-        deadline = time.monotonic() + self.settings.wait
-        while True:
-            if not self._take_in():
-                return
-            if self._answers:
-                self._next_answer()
-                continue
-            # What has come is not kept waiting; positions alone are gathered.
-            wait = 0.0 if events.changes.size else max(0.0, deadline - time.monotonic())
-            answers = self._call.take(wait)
-            if not answers:
-                return
-            self.watch.heard()
-            self._answers.extend(answers)
+    def _check_silence(self, page: Page, events: ShardEvents) -> ReadResult:
+        """Return ``page``, which has no changes, or why the stream is silent although it should not be."""
+        try:
+            reason = self.watch.diagnose(self.position, events.is_active)
+        except PositionPurged as purged:
+            self._close_stream()
+            self._purged = str(purged)
+            return self._skip_to_head(self._purged, page.begun)
+        if reason is None:
+            return page
+        self._close_stream()
+        return Unreadable(self.shard, page.begun, reason)
 
-    def _next_answer(self) -> None:
-        """Go on with the events of the next answer, or of several small ones."""
-        answers, waiting = [self._answers.popleft()], self._answers
-        size = len(answers[0])
-        while waiting and size + len(waiting[0]) <= _AT_ONCE:
-            answers.append(waiting.popleft())
-            size += len(answers[-1])
-        self._events.bytes_in += size
-        # Messages one after the other are one with the events of all.
-        events = pb.VStreamResponse.FromString(b"".join(answers)).events
-        if self._others:
-            self._left = iter([event for event in events if self._is_mine(event)])
-        else:
-            self._left = iter(events)
+    def _has_page(self, events: ShardEvents) -> bool:
+        return bool(events.changes.size or events.journal or events.resume_position() != self.position)
 
-    def _is_mine(self, event: pb.VEvent) -> bool:
-        return not event.shard or (event.shard == self.name and event.keyspace == self.keyspace)
-
-    def _take_in(self) -> bool:
-        """Take in the events of one answer. Return whether the page may have more."""
-        events = self._events
-        take_in, changes = events.take_in, events.changes
-        if self._cut is not None:
-            cut, self._cut = self._cut, None
-            take_in(cut)
-        for event in self._left:
-            if not take_in(event):
-                self._cut = event
-                return False
-            if events.journal is not None or events.copy_completed or changes.size >= self.settings.page_bytes:
-                return False
-        return True
-
-    def _has_something(self) -> bool:
-        events = self._events
-        return bool(events.changes.size or events.journal or events.place_now() != self.place)
-
-    def _page(self, begun: float) -> Page:
-        events = self._events
+    def _page(self, events: ShardEvents, begun: float) -> Page:
         size = events.changes.size
         changes = events.changes.take()
-        records = events.records
-        tables = events.page_tables()
-        place = events.place_now()
-        if place != self.place:
-            self.watch.moved()
-        self.place = place
+        records = events.rows.records
+        tables = events.end_page()
+        position = events.resume_position()
+        if position != self.position:
+            self.watch.advanced()
+        self.position = position
         if events.changes.token is not None:
             self.token = events.changes.token
             self.floor = max(self.floor, self.token.timestamp)
         behind, events.changes.behind = events.changes.behind, 0
         progress, events.progress = events.progress, None
-        if self.watch.look(place, events.moved) and self.watch.reached is not None:
+        if self.watch.check_head(position, events.is_active) and self.watch.reached is not None:
             progress = max(progress or 0.0, self.watch.reached - self.settings.margin)
-        fresh, self._fresh = self._fresh, False
+        is_fresh, self._is_fresh = self._is_fresh, False
         page = Page(
             shard=self.shard,
             changes=changes,
-            position=place.to_json(),
+            position=position.to_json(),
             token=self.token,
             progress=progress,
             begun=begun,
@@ -233,198 +169,143 @@ class VitessShardReader:
             size=size,
             full=size >= self.settings.page_bytes,
             finished=events.journal is not None,
-            fresh=fresh,
+            fresh=is_fresh,
             behind=behind,
             tables=tables if changes else (),
             reached=self.watch.reached,
             journal=events.journal,
         )
         if page.finished:
-            self._hang_up()
-            self.watch.close()
+            self.close()
             self._end = page
         return page
 
-    def _nothing(self, begun: float) -> Page:
-        return Page(self.shard, [], self.place.to_json(), self.token, None, begun, reached=self.watch.reached)
+    def _empty_page(self, begun: float) -> Page:
+        return Page(self.shard, [], self.position.to_json(), self.token, None, begun, reached=self.watch.reached)
 
     # ------------------------------------------------------------------ the stream
 
-    def _interpreter(self) -> ShardEvents:
+    def _open(self) -> ShardStream:
+        """Open a stream at the position. Does not wait for vtgate."""
+        settings, shard, others = self.settings, self.names, self._participants.streamed
+        planned = self._plan.next(self.position)
+        self.position, self._copying = planned.position, planned.copied
+        copy = [planned.copied] if planned.copied is not None else []
         now = self.clock()
-        copies = self.place.copied is not None
-        return ShardEvents(
-            self.stream.source,
-            self.qualified,
-            self.keyspace,
-            self.name,
+        events = ShardEvents(
+            shard,
+            settings,
             self.tables,
-            self.place,
+            self.position,
             floor=self.floor,
-            snapshot=Snapshot(self._snapshot, int(now) - self.settings.margin) if copies else None,
-            copy_begun=now,
-            largest_unnamed=self.settings.largest_unnamed,
-            page_bytes=self.settings.page_bytes,
-            wanted=self._wants,
-            gone=self._gone,
+            snapshot=Snapshot(self._snapshot_id, int(now) - settings.margin) if copy else None,
+            opened_at=now,
+            dropped=self._plan.dropped,
         )
-
-    def _wants(self, table: str) -> bool:
-        wanted = self.settings.tables
-        return table in wanted if wanted is not None else not table.startswith(INTERNAL)
-
-    def _too_early(self, now: float) -> float:
-        """Return in how many seconds a copy that is not begun can begin: a READ replaces what is older than it."""
-        place = self.place
-        if place.copied is None or place.copied or place.executed or not self.floor:
-            return 0.0
-        return self.floor + 1 + self.settings.margin - now
-
-    def _open(self) -> None:
-        """Open the stream where the last page ended. Does not wait."""
-        place, settings = self.place, self.settings
-        tables, copy = list(self._names), list[str]()
-        if (before := place.copied) is not None:
-            # One table at a time. Of a table that is still to be copied vtgate sends no changes, and it forgets which
-            # tables were copied whenever it goes on at another tablet (uvstreamer.go, buildTablePlan): so with
-            # several in one stream, changes of one that was copied before could be missed.
-            begun = [pk.table_name for pk in place.pks]
-            copy = [table for table in tables if table not in before]
-            # The one that was begun goes on, whatever comes before it by now: its place holds for no other.
-            copy = sorted(copy, key=lambda table: table not in begun)[:1]
-            self._copying = copy[0] if copy else None
-            self.place = place = replace(place, pks=tuple(pk for pk in place.pks if pk.table_name in copy))
-            if not copy:
-                self.place = place = replace(place, copied=None, pks=())
-            else:
-                tables = [*(table for table in before if self._wants(table)), *copy]
-        self._events = self._interpreter()
-        own = pb.ShardGtid(keyspace=self.keyspace, shard=self.name, gtid=place.executed, table_p_ks=place.pks)
-        others = sorted(self._others - self._not_there)
-        log.info("%s: streaming %s%s", self.qualified, place.executed or copy, f" with {others}" if others else "")
-        self._call = self.vtgate.vstream(
-            [own, *(pb.ShardGtid(keyspace=self.keyspace, shard=other, gtid=CURRENT) for other in others)],
-            # Those that appear later as well: of one that is not wanted, the events are passed over.
-            {EVERY: ""} if settings.tables is None and not copy else dict(rule(table, self._gone) for table in tables),
+        log.info(
+            "%s: streaming from %s%s",
+            shard.qualified,
+            self.position.executed or f"a copy of {self._copying}",
+            f" together with shards {', '.join(others)}" if others else "",
+        )
+        at = pb.ShardGtid(
+            keyspace=shard.keyspace, shard=shard.name, gtid=self.position.executed, table_p_ks=self.position.pks
+        )
+        call = self.vtgate.vstream(
+            [at, *(pb.ShardGtid(keyspace=shard.keyspace, shard=other, gtid=CURRENT) for other in others)],
+            planned.rules,
             tablet_type=settings.tablet_type,
             cells=settings.cells,
             copy=copy,
-            best_effort=bool(copy and self._gone),
+            best_effort=bool(copy and self._plan.dropped),
             heartbeat=settings.heartbeat,
         )
-        self._fresh = True
+        self._is_fresh = True
         self.watch.opened()
+        return ShardStream(call, events, self.watch, is_shared=self._participants.is_needed)
 
-    def _let_go(self, there: Collection[str]) -> bool:
-        """Leave out of the copy what is not ``there`` any more. Return whether there is such a table."""
-        begun = [pk.table_name for pk in self.place.pks]
-        names = dict.fromkeys((*self._names, *(self.place.copied or ()), *begun))
-        gone = [name for name in names if self._wants(name) and name not in there and name not in self._gone]
-        for table in gone:
-            if table in begun:
-                self.place = replace(self.place, copied=(*(self.place.copied or ()), table), pks=())
-            if table in (self.place.copied or ()):
-                self._gone.add(table)  # its DROP is still to come, and is what tells of its rows
-            elif self.settings.tables is None and len(self._names) > 1:
-                self._names.remove(table)
-            else:
-                return False  # one that the config names has to be made, or left out there
-            log.warning("%s: %s is gone, and is copied no further", self.qualified, table)
-        return bool(gone)
+    def _close_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
-    def _hang_up(self) -> None:
-        if self._call is not None:
-            self._call.close()
-            self._call = None
-        self._answers.clear()
-        self._left = iter(())
-        self._cut = None
-
-    def _copied(self, begun: float) -> ReadResult:
-        """A table is copied: the page that ends it. What follows is another stream."""
-        if self.settings.tables is None:
-            # What was made meanwhile is in no stream yet.
-            try:
-                self._names += [table for table in self.tables.found() if table not in self._names]
-            except Unavailable as error:
-                self._hang_up()
-                return Unreadable(self.shard, begun, f"the tables that are still to be copied are not known: {error}")
-        page = self._page(begun)
-        self._hang_up()
-        before = self.place.copied or ()
+    def _finish_table(self, events: ShardEvents, begun: float) -> ReadResult:
+        """Return the page that ends the copy of a table. The next table, or the changes, are in another stream."""
+        try:
+            self._plan.add_created()
+        except Unavailable as error:
+            self._close_stream()
+            return Unreadable(self.shard, begun, f"cannot list the tables that remain to be copied: {error}")
+        page = self._page(events, begun)
+        self._close_stream()
         assert self._copying is not None
-        done = (*before, self._copying)
-        rest = [table for table in self._names if table not in done]
-        self.place = replace(self.place, copied=done if rest else None, pks=())
-        log.info("%s: copied %s", self.qualified, done[-1])
-        return replace(page, position=self.place.to_json())
+        self.position = self._plan.complete(self._copying, self.position)
+        return replace(page, position=self.position.to_json())
 
-    def _ended(self, ended: CallEnded, begun: float) -> ReadResult:
-        """The stream is over, and everything that it gave is in pages. Raises ``RelayError`` on what is final."""
-        self._hang_up()
+    def _handle_end(self, ended: CallEnded, begun: float) -> ReadResult:
+        """Return what to do after a stream that gave no more. Raises ``RelayError`` for what no retry can change."""
+        self._close_stream()
         kind = ending(ended)
         if kind is Ending.PARTICIPANTS:
-            return self._widen(ended, begun)
+            return self._add_participants(ended, begun)
         if kind is Ending.UNKNOWN_SHARD:
             missing = unknown_shard(ended)
-            if missing == self.name:
+            if missing == self.names.name:
                 return UnknownShard(self.shard, begun)
-            self._not_there.add(missing)
-            return self._nothing(begun)
-        if kind in (Ending.NO_TABLE, Ending.FINAL) and self.place.copied is not None:
+            self._participants.remove(missing)
+            return self._empty_page(begun)
+        if kind in (Ending.NO_TABLE, Ending.FINAL) and self.position.copied is not None:
             try:
-                if self._let_go(self.tables.found()):
-                    return self._nothing(begun)
+                self.position, can_continue = self._plan.drop_missing(self.tables.find(), self.position)
             except Unavailable as error:
-                return Unreadable(self.shard, begun, f"{ended}; which tables there are is not known: {error}")
+                return Unreadable(self.shard, begun, f"{ended}; the tables of the keyspace cannot be listed: {error}")
+            if can_continue:
+                return self._empty_page(begun)
         if kind is Ending.DENIED:
-            raise Unavailable(f"vtgate {self.vtgate.address} refuses us: {ended}: check `user` and `password`")
+            raise Unavailable(f"vtgate {self.vtgate.address} denies access: {ended}: check `user` and `password`")
         if kind is Ending.FINAL:
             raise RelayError(
-                f"shard {self.qualified} cannot be read on after {self.place.executed}: {ended}{hint(ended)}"
+                f"shard {self.names.qualified} cannot be read after {self.position.executed}: {ended}{hint(ended)}"
             )
-        if kind is Ending.PURGED and self.watch.is_purged(self.place, ended.text):
-            self._lost = ended.text
-            return self._lose(begun)
+        if kind is Ending.PURGED and self.watch.is_purged(self.position, ended.text):
+            self._purged = ended.text
+            return self._skip_to_head(ended.text, begun)
         if kind is Ending.MISMATCH:
-            behind = self.watch.mismatched(self.place, self.settings.wait)
+            behind = self.watch.diagnose_mismatch(self.position, self.settings.wait)
             return Unreadable(self.shard, begun, behind or str(ended))
         return Unreadable(self.shard, begun, str(ended))
 
-    def _widen(self, ended: CallEnded, begun: float) -> ReadResult:
-        """Open the stream again with the other shards that a reshard has joined; their events are dropped.
+    def _add_participants(self, ended: CallEnded, begun: float) -> ReadResult:
+        """Reopen the stream with the other participants of a journal, without which it may not come."""
+        if self.position.copied is not None:
+            raise resharded_during_copy(self.names)
+        if not self._participants.add_missing(ended):
+            return Unreadable(self.shard, begun, f"the journal of a reshard does not come: {ended}")
+        return self._empty_page(begun)
 
-        vtgate tells of a journal only if all of its participants are in the stream, or by luck.
+    # ------------------------------------------------------------------ gaps
+
+    def _skip_to_head(self, purged: str, begun: float) -> ReadResult:
+        """Return the page of a gap, once the head is known: reading continues there, the oldest certain position (I9).
+
+        ``purged``: why what follows the position is no longer available.
         """
-        if self.place.copied is not None:
-            raise early(self.qualified, "")
-        others = participants(ended, self.keyspace) - {self.name} - self._not_there
-        self._races += others <= self._others
-        self._others |= others
-        if self._races > _RACES:
-            return Unreadable(self.shard, begun, f"its journal does not come: {ended}")
-        return self._nothing(begun)
-
-    # ------------------------------------------------------------------ losses
-
-    def _lose(self, begun: float) -> ReadResult:
-        """I9: the page of a loss, once it is known where reading goes on: at the head, there is no older place."""
         head = self.watch.head(self.settings.wait)
         if head is None:
             return Unreadable(
-                self.shard, begun, f"{self._lost}; nor is it known where it stands: {self.watch.head_failed}"
+                self.shard, begun, f"{purged}; where reading could continue is not known: {self.watch.head_failed}"
             )
-        lost_from = self.place.to_json()
-        self.place = replace(self.place, executed=head.position, transaction="", done={})
+        lost_from = self.position.to_json()
+        self.position = replace(self.position, executed=head.position, transaction="", done={})
         gap = Gap(
             self.stream.source,
             self.stream.label,
             self.shard.id,
             "purged",
             lost_from,
-            self.place.to_json(),
+            self.position.to_json(),
             self.clock(),
         )
-        log.warning("%s: %s", self.qualified, self._lost)
-        self._lost = None
-        return replace(self._nothing(begun), gap=gap, fresh=True)
+        log.warning("%s: %s", self.names.qualified, purged)
+        self._purged = None
+        return replace(self._empty_page(begun), gap=gap, fresh=True)

@@ -1,7 +1,7 @@
-"""Rows as VStream sends them, text of each value one after the other, to the tuples that ``relay.sql`` carries.
+"""Decodes rows of VStream, the concatenated texts of their values, to the tuples that ``relay.sql`` carries.
 
-For every FIELD event one function is generated and compiled: rows of a table are decoded by straight-line code. What
-comes out must equal, in every byte, what the binlog of the same row gives, and what a copy of it gives (I8).
+Each FIELD event gets a function of its own, generated and compiled, without a loop over the columns. A row must decode
+to the same values, byte for byte, whether it comes from the binlog or from a copy (I8).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from relay.vitess.members import by_index, by_text, sets_by_index, sets_by_text
 from relay.vitess.proto import vtgate_pb2 as pb
 
 Layout = Callable[[str, Sequence[Column], Sequence[str]], Table | None]
-"""Given a table's name, its columns and the names of its primary key: its layout, None if it is not wanted."""
+"""Returns a table's layout by its name, its columns and its primary key; None if it is not wanted."""
 
 _NOT_NULL = 1
 _PRIMARY = 2  # the flag of a field that is part of the primary key
@@ -51,31 +51,31 @@ _BLOBS = ("blob", "text", "json", "geometry")
 _FIXED = {"uuid": 16, "inet6": 16, "inet4": 4}
 
 
-class Partial(Exception):
-    """Not all columns of a row were logged."""
+class PartialRow(Exception):
+    """Some columns of a row were not logged."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VStreamRowDecoder:
-    """How the rows after one FIELD event are read. ``decode`` raises ValueError on what cannot be carried.
-
-    ``before``: the same of a row as it was. `Partial`: some columns were not logged, which come as NULL, unmarked.
-    """
+    """Decodes the rows that follow one FIELD event."""
 
     table: Table
     decode: Callable[[pb.Row], tuple[Any, ...]]
+    """Raises ValueError, ArithmeticError or KeyError for a value that cannot be carried exactly."""
     before: Callable[[pb.Row], tuple[Any, ...]]
+    """The same for a row before its change; `PartialRow` if columns were not logged: VStream sends them as NULL."""
     columns: tuple[tuple[str, Callable[[bytes], Any]], ...]
+    """The name of each column, and what decodes a single value of it."""
 
-    def refused(self, change: pb.RowChange) -> str:
-        """Say which column of a change cannot be decoded, and why."""
+    def explain_change(self, change: pb.RowChange) -> str:
+        """Return which column of a change cannot be decoded, and why."""
         why = self.explain(change.before if change.HasField("before") else change.after)
         if change.HasField("before") and change.HasField("after") and why.startswith("its values"):
             return self.explain(change.after)
         return why
 
     def explain(self, row: pb.Row) -> str:
-        """Say which column of ``row`` cannot be decoded, and why."""
+        """Return which column of ``row`` cannot be decoded, and why."""
         at = 0
         if len(row.lengths) != len(self.columns):
             return f"it has {len(row.lengths)} values for {len(self.columns)} columns"
@@ -89,13 +89,13 @@ class VStreamRowDecoder:
             except (ValueError, ArithmeticError, KeyError) as error:
                 shown = value if len(value) <= 60 else value[:60] + b"..."
                 return f"column {name}: {shown!r} cannot be carried exactly: {error}"
-        return f"its values have {len(row.values)} bytes where their lengths say {at}"
+        return f"its values have {len(row.values)} bytes, but their lengths add up to {at}"
 
 
 def decoder(event: pb.FieldEvent, layout: Layout, *, copied: bool = False) -> VStreamRowDecoder | None:
-    """Return how rows of the table of ``event`` are read, None where ``layout`` does not want it.
+    """Return the decoder of the rows that follow ``event``; None if ``layout`` does not want the table.
 
-    ``copied``: the rows are those of a SELECT, not of a binlog. Raises ``RelayError`` naming table and column.
+    ``copied``: the rows come from a SELECT, not from a binlog. Raises ``RelayError`` naming table and column.
     """
     name = event.table_name
     columns, values = [], []
@@ -111,45 +111,45 @@ def decoder(event: pb.FieldEvent, layout: Layout, *, copied: bool = False) -> VS
     if table is None:
         return None
     if table.names != tuple(column.name for column in columns):
-        raise RelayError(f"table {name}: laid out with other columns than it has")
+        raise RelayError(f"table {name}: its layout has other columns than the stream")
     exec(compile(_source("decode", values), f"<rows of {name}>", "exec"), environment)
     before = decode = environment["decode"]
     required = {at for at, field in enumerate(event.fields) if field.flags & _NOT_NULL and not field.flags & _PRIMARY}
     if required and not copied:
-        environment["doubted"] = _doubted(event.fields, required, decode)
+        environment["decode_doubtful"] = _doubtful_decoder(event.fields, required, decode)
         exec(compile(_source("before", values, required), f"<old rows of {name}>", "exec"), environment)
         before = environment["before"]
     single = (eval(f"lambda x: {value.replace(_VALUE, 'x')}", environment) for value in values)
     return VStreamRowDecoder(table, decode, before, tuple(zip(table.names, single, strict=True)))
 
 
-def _doubted(
+def _doubtful_decoder(
     fields: Sequence[pb.Field], required: set[int], decode: Callable[[pb.Row], tuple[Any, ...]]
 ) -> Callable[[pb.Row], tuple[Any, ...]]:
-    """Return what decodes a row with NULL in a column that is NOT NULL, or raises `Partial`.
+    """Return what decodes a row that has NULL in a NOT NULL column, or raises `PartialRow`.
 
-    The column may have been made NOT NULL since, after its NULLs were replaced. But if it was not logged, neither was
-    any outside of the primary key (MINIMAL), or any that is a BLOB in any of its forms (NOBLOB).
+    The column may have been altered to NOT NULL since. If instead it was not logged, binlog_row_image left out every
+    column outside the primary key (MINIMAL), or every BLOB, TEXT, JSON and geometry (NOBLOB).
     """
     others = {at for at, field in enumerate(fields) if not field.flags & _PRIMARY}
     blobs = {at for at in others if _base(fields[at].column_type) in _BLOBS}
 
-    def doubted(row: pb.Row) -> tuple[Any, ...]:
+    def decode_doubtful(row: pb.Row) -> tuple[Any, ...]:
         absent = {at for at, length in enumerate(row.lengths) if length < 0}
         if others <= absent or (blobs <= absent and blobs & required):
-            raise Partial
+            raise PartialRow
         return decode(row)
 
-    return doubted
+    return decode_doubtful
 
 
 def _source(name: str, values: Sequence[str], required: Collection[int] = ()) -> str:
-    """Return the function that decodes a row: each value is cut out at where the one before it ended."""
+    """Return the source of the function that decodes a row: each value starts where the previous one ended."""
     lengths = ", ".join(f"n{at}" for at in range(len(values)))
     lines = [f"def {name}(row):", " v = row.values", f" {lengths}, = row.lengths", " e = 0"]
     for at, value in enumerate(values):
         lines += [
-            f" if n{at} < 0: " + ("return doubted(row)" if at in required else f"c{at} = None"),
+            f" if n{at} < 0: " + ("return decode_doubtful(row)" if at in required else f"c{at} = None"),
             " else:",
             f"  s = e; e += n{at}",
             f"  c{at} = {value}",
@@ -162,14 +162,14 @@ def _source(name: str, values: Sequence[str], required: Collection[int] = ()) ->
 
 
 def _column(field: pb.Field, at: int, environment: dict[str, Any], *, copied: bool, as_text: bool) -> tuple[str, str]:
-    """Return what a column is carried as, and the expression that makes its value out of the bytes ``v[s:e]``."""
+    """Return the type that a column is carried as, and the expression that decodes the bytes ``v[s:e]``."""
     if field.name.startswith("@"):
         raise ValueError(
-            "Vitess does not know what the table was like when this was written: let its tablets track that "
-            "(--track-schema-versions), or reset the source to a later position"
+            "Vitess does not know the columns that the table had when this row was written: run the tablets with "
+            "--track-schema-versions, or reset the source to a later position"
         )
     if not field.column_type:
-        raise ValueError("Vitess says nothing of its type: the column may be dropped or renamed since")
+        raise ValueError("Vitess does not tell its type: the column may have been dropped or renamed since")
     matched = _COLUMN_TYPE.fullmatch(field.column_type.strip())
     if matched is None:
         raise ValueError("unknown type")
@@ -183,7 +183,9 @@ def _column(field: pb.Field, at: int, environment: dict[str, Any], *, copied: bo
         base, unsigned="unsigned" in rest, precision=numbers[0], scale=numbers[1] if len(numbers) > 1 else 0
     )
     if base == "float" and copied:
-        raise ValueError("SELECT rounds a FLOAT, so it cannot be copied exactly: make it a DOUBLE, or start elsewhere")
+        raise ValueError(
+            "SELECT rounds a FLOAT, so it cannot be copied exactly: make it a DOUBLE, or use another `start`"
+        )
     if base in ("enum", "set"):
         made = _members(base, inside, field.charset, copied=copied, as_text=as_text)
         environment[f"m{at}"] = made
@@ -216,7 +218,7 @@ def _expression(base: str, kind: str, inside: str) -> str:
         return f"ts[{_VALUE}]"
     if kind == "string":
         return f"str({_VALUE}, 'utf_8')"
-    # The binlog leaves out zero bytes at the end of what has a fixed length.
+    # The binlog omits trailing zero bytes of types with a fixed length.
     if base == "binary" or base in _FIXED:
         return f"{_VALUE}.ljust({_FIXED.get(base) or int(inside or 1)}, b'\\0')"
     if base == "bit":
@@ -225,17 +227,17 @@ def _expression(base: str, kind: str, inside: str) -> str:
 
 
 def _charset(collation: int) -> str:
-    """Return the character set of a collation's id.
+    """Return the character set of a collation, given by its id.
 
-    0 is one that Vitess does not know by name, which are those of MariaDB since 10.10: all of them Unicode, and UTF-8
-    on any database of today. Text that is called binary comes as UTF-8.
+    0 is a collation that Vitess does not know: those that MariaDB added in 10.10, which are Unicode and in practice
+    UTF-8. Text in the binary collation arrives as UTF-8.
     """
     charset = charsets.charset(collation) if collation else "utf8mb4"
     return "utf8mb4" if charset == charsets.BINARY else charset
 
 
 def _members(base: str, inside: str, collation: int, *, copied: bool, as_text: bool) -> Any:
-    # A copy has the bytes as stored; from a binlog Vitess takes the texts of the column's definition, in UTF-8.
+    # A copy has the stored bytes; for a binlog Vitess sends texts from the column's definition, in UTF-8.
     decode = charsets.decoder(_charset(collation) if copied else "utf8mb4")
     if base == "enum":
         return by_text(inside, decode) if as_text else by_index(inside)
@@ -243,7 +245,7 @@ def _members(base: str, inside: str, collation: int, *, copied: bool, as_text: b
 
 
 def _printed(base: str) -> Callable[[bytes], bytes]:
-    """Return what turns the text that SELECT prints of a column into the bytes that are stored."""
+    """Return what turns the text that SELECT prints of a value into its stored bytes."""
     import ipaddress
     import uuid
 
@@ -253,7 +255,7 @@ def _printed(base: str) -> Callable[[bytes], bytes]:
 
 
 class _Microseconds(dict[bytes, int]):
-    """The text of TIMESTAMPs, which is UTC, to microseconds. Rows that are changed together share most of them."""
+    """Microseconds of TIMESTAMPs by their text, which is UTC. Neighbouring rows often have the same."""
 
     def __missing__(self, text: bytes) -> int:
         if len(self) > 10_000:

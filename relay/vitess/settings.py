@@ -1,4 +1,4 @@
-"""How the shards of a keyspace are read: what the config says, and what it does not."""
+"""How the shards of a keyspace are read: what the config sets, and limits that it does not."""
 
 from __future__ import annotations
 
@@ -6,31 +6,43 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from relay.source import STREAMED_PAGE
-from relay.vitess.events import LARGEST_UNNAMED
 
 MARGIN = 65
-"""Seconds that the clocks of databases and relay may differ by, and a transaction may take: progress lags by it."""
+"""Seconds. Covers the clock differences between databases and relay, and the duration of a transaction."""
+
+LARGEST_UNNAMED = 64 << 20
+"""Bytes of one transaction, as sent, that wait for its GTID: before v23 vtgate sends it only at the end."""
+
+INTERNAL = ("_vt_", "_vt.")
+"""How the names of Vitess' internal tables begin."""
 
 
 @dataclass(frozen=True, slots=True)
 class VStreamSettings:
-    """How the shards of a keyspace are read.
-
-    ``tables``: those that are wanted, None for all, also those that appear later. ``tablet_type``: PRIMARY, REPLICA or
-    RDONLY. ``cells``: where from. ``silence``: seconds after which a stream that should have something is given up.
-    ``ask_every``: seconds between two looks at the head of an idle shard. ``heartbeat``: seconds, vtgate's.
-    ``margin``: see `MARGIN`. ``page_bytes``: of changes that end a page. ``wait``: seconds that one read waits at most
-    for a first change.
-    """
+    """How the shards of a keyspace are read."""
 
     keyspace: str
     tables: Sequence[str] | None = None
+    """The tables to relay; None for all, including tables that are created later."""
     tablet_type: str = "REPLICA"
+    """PRIMARY, REPLICA or RDONLY."""
     cells: str = ""
+    """The cells whose tablets may be read, with commas between them; "" for any."""
     silence: float = 30.0
+    """Seconds without an expected event after which a stream is reopened."""
     ask_every: float = 5.0
+    """Seconds between two requests for the head of an idle shard."""
     heartbeat: int = 1
+    """Seconds between two heartbeats of vtgate."""
     margin: int = MARGIN
+    """Seconds, see `MARGIN`. An idle shard's progress lags by it."""
     page_bytes: int = STREAMED_PAGE
+    """Bytes of changes at which a page ends."""
     wait: float = 0.5
+    """Seconds that one read waits for a first change."""
     largest_unnamed: int = LARGEST_UNNAMED
+    """Bytes, see `LARGEST_UNNAMED`."""
+
+    def is_wanted(self, table: str) -> bool:
+        """Whether changes of ``table`` are relayed, also if it does not exist."""
+        return table in self.tables if self.tables is not None else not table.startswith(INTERNAL)

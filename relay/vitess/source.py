@@ -26,10 +26,10 @@ from relay.sql.layouts import LayoutCache, SkippedTables
 from relay.sql.tables import Row, Table, lay_out
 from relay.table import Column, TableSchema
 from relay.vitess.client import Tls, Vtgate
-from relay.vitess.head import Head, row_images, why_silent
+from relay.vitess.head import Head, explain_silence, row_images
 from relay.vitess.reader import VitessShardReader
-from relay.vitess.settings import VStreamSettings
-from relay.vitess.tables import INTERNAL, Tables
+from relay.vitess.settings import INTERNAL, VStreamSettings
+from relay.vitess.tables import Tables
 from relay.vitess.vindex import VindexError, keyspace_id
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class VitessSource:
             asked.ask()
             found = asked.poll(settings.silence)
         if found is None:
-            reason = asked.failed or why_silent(self._vtgate, settings.keyspace, shard, settings.tablet_type)
+            reason = asked.failed or explain_silence(self._vtgate, settings.keyspace, shard, settings.tablet_type)
             raise Unavailable(f"source {self.name}: shard {shard} does not say where it stands: {reason}")
         return found[1].position
 

@@ -1,4 +1,4 @@
-"""The tables of a source as its streams tell of them: each layout made once, whichever shard or phase it came from."""
+"""The tables of a source as one shard's reader knows them: their layouts, and how their rows are decoded."""
 
 from __future__ import annotations
 
@@ -8,33 +8,32 @@ from relay.sql.tables import Table
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import Layout, VStreamRowDecoder, decoder
 
-INTERNAL = ("_vt_", "_vt.")
-"""What the names of tables begin with that Vitess makes for itself."""
-
 _REMEMBERED = 1000
 
 
 class Tables:
-    """``layout``: of a table with these columns, None if it is not wanted. ``now``: those that are wanted, as they are.
+    """Used by the reader of one shard.
 
-    ``find``: asks for them anew. Used by the reader of one shard.
+    ``layout``: gives the layout of a table with these columns, None if it is not wanted. ``current``: the layouts of
+    the wanted tables as they are now. ``find``: asks for them again.
     """
 
     def __init__(
-        self, layout: Layout, now: Mapping[str, Table], find: Callable[[], Mapping[str, Table]] | None = None
+        self, layout: Layout, current: Mapping[str, Table], find: Callable[[], Mapping[str, Table]] | None = None
     ) -> None:
         self._layout = layout
         self._find = find
-        self._known = dict(now)
+        # The last known layout of each table.
+        self._known = dict(current)
         self._decoders: dict[tuple[bytes, bool], VStreamRowDecoder | None] = {}
 
     @property
     def names(self) -> list[str]:
-        """The tables that are known, in the order of their names."""
+        """The known tables, sorted by name."""
         return sorted(self._known)
 
-    def found(self) -> list[str]:
-        """Ask which tables there are, and return their names. Raises ``Unavailable``."""
+    def find(self) -> list[str]:
+        """Ask which wanted tables exist now, and return their names, sorted. Raises ``Unavailable``."""
         if self._find is None:
             return self.names
         found = self._find()
@@ -42,11 +41,11 @@ class Tables:
         return sorted(found)
 
     def known(self, name: str) -> Table | None:
-        """Return the last layout that is known of a table, None if it is not one that is wanted."""
+        """Return the last known layout of a table; None if it is unknown or not wanted."""
         return self._known.get(name)
 
     def decoder(self, event: pb.FieldEvent, *, copied: bool) -> VStreamRowDecoder | None:
-        """Return how the rows after ``event`` are read: see ``rows.decoder``."""
+        """Return how the rows after ``event`` are read; see ``rows.decoder``."""
         key = (event.SerializeToString(), copied)
         if key not in self._decoders:
             if len(self._decoders) > _REMEMBERED:

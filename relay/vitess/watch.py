@@ -1,8 +1,8 @@
-"""Whether the stream of a shard has all that the shard has: how far it is caught up, and whether it is stuck.
+"""Tells whether the stream of a shard has reached the shard's head, and whether a silent stream is stuck or idle.
 
-vtgate goes silent where one would expect an error: at a position of another database, with no tablet that serves,
-with binlogs that are purged at every tablet. Its heartbeats are its own and go on. So the shard's head is asked for
-(I10), which tells silence from idleness, and is what ``Page.reached`` rests on.
+Where one would expect an error, vtgate is silent: at a position from another database, without a serving tablet, with
+binlogs that every tablet has purged. Its heartbeats go on. So the shard's head is asked for (I10): that tells silence
+from idleness, and is the basis of ``Page.reached``.
 """
 
 from __future__ import annotations
@@ -14,49 +14,38 @@ from relay import gtid
 from relay.errors import RelayError
 from relay.gtid import GtidSet
 from relay.vitess.client import Vtgate
-from relay.vitess.head import Head, missing_before, why_silent
+from relay.vitess.head import Head, explain_silence, purged_set
 from relay.vitess.position import VStreamPosition
 from relay.vitess.settings import VStreamSettings
+from relay.vitess.shard import VitessShard
 
 _DOUBLINGS = 7
 _PRIMARY = "PRIMARY"
-_COPY_PATIENCE = 20  # times as long: vtgate first sorts a table that it copies
+_COPY_PATIENCE = 20  # times as patient: vtgate sorts a table before it sends the first row
 
 
 class PositionPurged(Exception):
-    """What comes after the position is not there any more."""
+    """The binlogs after the position have been purged."""
 
 
 class Watch:
-    """Used by the reader of one shard. ``clock``: seconds since the epoch."""
+    """Used by the reader of one shard. ``table``: one to ask for the head with. ``clock``: seconds since the epoch."""
 
     def __init__(
-        self,
-        vtgate: Vtgate,
-        source: str,
-        qualified: str,
-        keyspace: str,
-        shard: str,
-        table: str,
-        settings: VStreamSettings,
-        *,
-        clock: Callable[[], float],
+        self, vtgate: Vtgate, shard: VitessShard, table: str, settings: VStreamSettings, *, clock: Callable[[], float]
     ) -> None:
-        self.source = source
-        self.qualified = qualified
-        self.keyspace = keyspace
-        self.shard = shard
         self.vtgate = vtgate
+        self.shard = shard
         self.settings = settings
-        # Seconds of the clock: whatever was committed before was read.
+        # Seconds since the epoch: everything committed before has been read.
         self.reached: float | None = None
-        # By the monotonic clock: when anything came last, and when it was last certain that nothing is missing.
-        self._heard = self._certain = time.monotonic()
+        # Monotonic: when anything came last, and when it was last certain that nothing was missing.
+        self._received_at = self._certain_at = time.monotonic()
         self._head, self._primary = (
             Head(
                 vtgate,
-                keyspace,
-                shard,
+                shard.keyspace,
+                shard.name,
                 table,
                 tablet_type=tablet_type,
                 cells=settings.cells,
@@ -65,136 +54,140 @@ class Watch:
             )
             for tablet_type in (settings.tablet_type, _PRIMARY)
         )
-        # A head that has not been reached, and when it was asked for; when one was last asked for.
+        # A head that has not been reached, and when it was asked for.
         self._ahead: tuple[float, GtidSet] | None = None
-        self._asked = -settings.ask_every
+        # Monotonic: when a head was last asked for.
+        self._asked_at = -settings.ask_every
         self._mismatches = 0
-        # How often in a row the stream was given up at one place. It may have been a transaction that vtgate takes
-        # longer to put together than we waited: so each time it gets twice as long.
-        self._given_up = 0
+        # How often in a row a stream at one position was reopened. vtgate may only need longer to send a large
+        # transaction, so each stream is given twice the time.
+        self._reopened = 0
 
     def close(self) -> None:
         self._head.close()
         self._primary.close()
 
     def opened(self) -> None:
-        """The stream was opened: what was asked before is too old to judge it by."""
+        """A stream was opened: a head asked for before cannot judge it."""
         self._head.close()
         self._ahead = None
-        self._asked = -self.settings.ask_every
-        self._heard = self._certain = time.monotonic()
+        self._asked_at = -self.settings.ask_every
+        self._received_at = self._certain_at = time.monotonic()
 
-    def heard(self) -> None:
-        """Something came, if only a heartbeat."""
-        self._heard = time.monotonic()
+    def received(self) -> None:
+        """Something came, be it a heartbeat."""
+        self._received_at = time.monotonic()
 
-    def moved(self) -> None:
-        """The place that was read to has moved."""
-        self._certain = time.monotonic()
-        self._mismatches = self._given_up = 0
-        self._primary.close()  # an answer might lack what was read since
+    def advanced(self) -> None:
+        """The position has advanced."""
+        self._certain_at = time.monotonic()
+        self._mismatches = self._reopened = 0
+        self._primary.close()  # its answer may lack what has been read since
 
     def head(self, timeout: float) -> GtidSet | None:
-        """Return where the shard stands, asked now; None if the answer takes longer: ask again."""
+        """Ask for the shard's head; None if the answer takes longer than ``timeout`` seconds: then call again."""
         self._ask()
         answer = self._head.poll(timeout)
         return answer[1] if answer is not None else None
 
     @property
     def head_failed(self) -> str:
-        return self._head.failed or "vtgate does not say"
+        return self._head.failed or "vtgate does not answer"
 
-    def look(self, place: VStreamPosition, moves: bool) -> bool:
-        """Look how far ``place`` is from the head. Return whether a head was reached just now.
+    def check_head(self, position: VStreamPosition, is_active: bool) -> bool:
+        """Return whether ``position`` has just reached a head, and ask for the next one when it is time.
 
-        ``moves``: whether the stream, since it was opened, gave anything of the shard itself.
+        ``is_active``: whether the stream, since it was opened, had an event of the shard itself.
         """
         now = time.monotonic()
         answer = self._head.poll()
-        mine = gtid.parse(place.executed) if place.executed and (answer or self._ahead) else None
-        if answer is not None and (self._ahead is None or mine is None or mine.contains(self._ahead[1])):
+        executed = gtid.parse(position.executed) if position.executed and (answer or self._ahead) else None
+        if answer is not None and (self._ahead is None or executed is None or executed.contains(self._ahead[1])):
             self._ahead = answer
-        if self._is_due(now, mine):
+        if self._is_due(now, executed):
             self._ask()
-        if self._ahead is None or mine is None or place.copied is not None:
+        if self._ahead is None or executed is None or position.copied is not None:
             return False
         asked, head = self._ahead
-        # More than the head is what a stream has that goes on; or the shard has never executed it.
-        if not mine.contains(head) or (mine != head and not moves):
+        # A position beyond the head is that of a stream that is going on, or one that the shard never had.
+        if not executed.contains(head) or (executed != head and not is_active):
             return False
         self.reached, self._ahead = asked, None
-        self._certain = now
-        self._given_up = 0
+        self._certain_at = now
+        self._reopened = 0
         return True
 
-    def verdict(self, place: VStreamPosition, moves: bool, begun: float) -> str | None:
-        """Return why nothing comes, once it is sure that something should, None before.
+    def diagnose(self, position: VStreamPosition, is_active: bool) -> str | None:
+        """Return why nothing comes, once it is certain that something should; None before.
 
-        Raises `PositionPurged`, and ``RelayError`` if the shard never had ``place``.
+        Raises `PositionPurged`, and ``RelayError`` if the shard never had ``position``.
         """
         now, silence = time.monotonic(), self.settings.silence
-        if now - self._heard > silence:
-            return f"vtgate sent nothing for {silence:g} s: {self._why()}"
-        patience = silence * 2 ** min(self._given_up, _DOUBLINGS) * (_COPY_PATIENCE if place.copied is not None else 1)
-        is_patient = now - self._certain <= patience
+        if now - self._received_at > silence:
+            return f"vtgate sent nothing for {silence:g} s: {self._explain_silence()}"
+        patience = silence * 2 ** min(self._reopened, _DOUBLINGS)
+        if position.copied is not None:
+            patience *= _COPY_PATIENCE
+        is_patient = now - self._certain_at <= patience
         behind = None
-        if self._ahead is not None and not moves:
-            behind = self.refuse(place, self._ahead[1], patient=is_patient)
+        if self._ahead is not None and not is_active:
+            behind = self.diagnose_lag(position, self._ahead[1], patient=is_patient)
         if is_patient:
             return None
         if behind is not None:
-            return f"nothing came for {patience:g} s: {behind}"
+            return f"no event for {patience:g} s: {behind}"
         if self._ahead is None:
             if not self._head.is_asking:
                 self._ask()
             elif now - self._head.asked_at > silence:
-                why = self._head.failed or self._why()
-                return f"nothing came for {silence:g} s, nor where the shard stands: {why}"
+                why = self._head.failed or self._explain_silence()
+                return f"no event and no answer about the shard's head for {silence:g} s: {why}"
             return None
         head = self._ahead[1]
-        if place.executed and self.is_purged(place, ""):
-            raise PositionPurged(f"nothing came after {place.executed}, and the binlogs there were purged")
-        self._given_up += 1
+        if position.executed and self.is_purged(position, ""):
+            raise PositionPurged(f"no event after {position.executed}: the binlogs that follow it have been purged")
+        self._reopened += 1
         return (
-            f"nothing came for {patience:g} s after {place.executed}, and it stands at {head.position}: {self._why()}"
+            f"no event for {patience:g} s after {position.executed}, although the shard is at {head.position}: "
+            f"{self._explain_silence()}"
         )
 
-    def mismatched(self, place: VStreamPosition, timeout: float) -> str | None:
-        """No tablet has executed ``place``: return that they are behind it, None if that is not known.
+    def diagnose_mismatch(self, position: VStreamPosition, timeout: float) -> str | None:
+        """Return that the tablets are behind ``position``, which they have not executed; None if that is not known.
 
-        Raises ``RelayError`` once it is sure that the shard never had it.
+        Raises ``RelayError`` once it is certain that the shard never had it.
         """
         self._mismatches += 1
         head = self.head(timeout)
-        return None if head is None else self.refuse(place, head, patient=self._mismatches < 2)
+        return None if head is None else self.diagnose_lag(position, head, patient=self._mismatches < 2)
 
-    def refuse(self, place: VStreamPosition, head: GtidSet, *, patient: bool) -> str | None:
-        """Return that the tablet, which stands at ``head``, is behind ``place``; None if it is not.
+    def diagnose_lag(self, position: VStreamPosition, head: GtidSet, *, patient: bool) -> str | None:
+        """Return that the tablet, which is at ``head``, is behind ``position``; None if it is not.
 
-        Raises ``RelayError`` if the shard never had ``place``. That a replica lacks it says nothing: it may be far
-        behind the one that was read before. So the primary is asked, unless ``patient``.
+        Raises ``RelayError`` if the shard never had ``position``. A replica without it may only be far behind the one
+        that was read before, so the primary is asked, unless ``patient``.
         """
-        if not place.executed:
+        if not position.executed:
             return None
-        mine = gtid.parse(place.executed)
-        is_other = mine.flavour != head.flavour or mine.diverges(head)
-        if not is_other:
-            if head.contains(mine):
+        executed = gtid.parse(position.executed)
+        if executed.flavour == head.flavour and not executed.diverges(head):
+            if head.contains(executed):
                 return None
-            of_primary = None if patient else self._primary_head(head)
-            if of_primary is None or (of_primary.contains(mine) and not mine.diverges(of_primary)):
+            primary = None if patient else self._primary_head(head)
+            if primary is None or (primary.contains(executed) and not executed.diverges(primary)):
                 return (
-                    f"the {self.settings.tablet_type} tablet of it stands at {head.position}, behind "
-                    f"{place.executed}, up to where it was read: it goes on once a tablet has caught up"
+                    f"the {self.settings.tablet_type} tablet is at {head.position}, behind {position.executed}, which "
+                    "has been read: waiting for a tablet to catch up"
                 )
-            head = of_primary
+            head = primary
         raise RelayError(
-            f"shard {self.qualified}: {place.executed} is no position of it, which stands at {head.position}: it is "
-            f"from another database, or was lost there. Reset it: relay reset CONFIG {self.source} --to ..."
+            f"shard {self.shard.qualified}: it never executed {position.executed}, and is at {head.position}: the "
+            f"position is from another database, or was lost there. Reset it: relay reset CONFIG {self.shard.source} "
+            "--to ..."
         )
 
     def _primary_head(self, head: GtidSet) -> GtidSet | None:
-        """Return where the primary stands, asked after the place was read; None if it does not say (yet).
+        """Return the primary's head, asked for after the position was read; None while it does not answer.
 
         ``head``: that of the tablets that are read.
         """
@@ -204,28 +197,29 @@ class Watch:
         answer = self._primary.poll(self.settings.wait)
         return answer[1] if answer is not None else None
 
-    def is_purged(self, place: VStreamPosition, text: str) -> bool:
-        """Whether what comes after ``place`` is gone. ``text``: what the server said of it."""
+    def is_purged(self, position: VStreamPosition, text: str) -> bool:
+        """Whether what follows ``position`` has been purged. ``text``: what the server said about it."""
         if "purged" in text or "errno 1789" in text:
             return True
-        flavour = place.executed.partition("/")[0]
-        missing = missing_before(self.vtgate, self.keyspace, self.shard, self.settings.tablet_type, flavour)
-        return missing is not None and not gtid.parse(place.executed).contains(missing)
+        flavour = position.executed.partition("/")[0]
+        purged = purged_set(self.vtgate, self.shard.keyspace, self.shard.name, self.settings.tablet_type, flavour)
+        return purged is not None and not gtid.parse(position.executed).contains(purged)
 
     def _ask(self) -> None:
-        # One that got no answer while the stream went on is asked again; of a silent stream it is the verdict.
-        if not self._head.is_asking or self._certain > self._head.asked_at:
-            self._asked = time.monotonic()
+        # A question without an answer is repeated if the stream went on since; if it did not, `diagnose` uses its age.
+        if not self._head.is_asking or self._certain_at > self._head.asked_at:
+            self._asked_at = time.monotonic()
             self._head.ask()
 
-    def _is_due(self, now: float, mine: GtidSet | None) -> bool:
-        """Whether to ask for the head: a busy shard shows by itself that it goes on."""
+    def _is_due(self, now: float, executed: GtidSet | None) -> bool:
+        """Whether to ask for the head: not while the stream's own events show that it goes on."""
         every = self.settings.ask_every
-        if now - self._asked < every:
+        if now - self._asked_at < every:
             return False
         if self._ahead is not None:
-            return mine is not None and mine.contains(self._ahead[1])
-        return self.reached is None or self._asked < 0 or now - self._certain >= min(every, self.settings.silence / 2)
+            return executed is not None and executed.contains(self._ahead[1])
+        is_first = self.reached is None or self._asked_at < 0
+        return is_first or now - self._certain_at >= min(every, self.settings.silence / 2)
 
-    def _why(self) -> str:
-        return why_silent(self.vtgate, self.keyspace, self.shard, self.settings.tablet_type)
+    def _explain_silence(self) -> str:
+        return explain_silence(self.vtgate, self.shard.keyspace, self.shard.name, self.settings.tablet_type)

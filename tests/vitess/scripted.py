@@ -15,10 +15,9 @@ from typing import Any, Self
 
 import grpc
 
-from relay.vitess.events import BEGIN, COMMIT, COPY_COMPLETED, DDL, FIELD, JOURNAL, OTHER, ROW, VGTID
+from relay.vitess.events import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
 
-HEARTBEAT = 14
 KEYSPACE = "commerce"
 _INT64, _VARCHAR = 265, 6165
 
@@ -107,7 +106,9 @@ class ScriptedVtgate:
                     time.sleep(0.002)
                     if self.beats and request.flags.heartbeat_interval and time.monotonic() - beat > 0.1:
                         beat = time.monotonic()
-                        yield pb.VStreamResponse(events=[pb.VEvent(type=HEARTBEAT, timestamp=int(time.time()))])
+                        yield pb.VStreamResponse(
+                            events=[pb.VEvent(type=EventKind.HEARTBEAT, timestamp=int(time.time()))]
+                        )
             else:
                 yield pb.VStreamResponse(events=step)
 
@@ -183,7 +184,7 @@ class Log:
 
     def vgtid(self, gtid: str, pks: Sequence[pb.TableLastPK] = ()) -> pb.VEvent:
         own = pb.ShardGtid(keyspace=KEYSPACE, shard=self.shard, gtid=gtid, table_p_ks=pks)
-        return pb.VEvent(type=VGTID, vgtid=pb.VGtid(shard_gtids=[own]), keyspace=KEYSPACE, shard=self.shard)
+        return pb.VEvent(type=EventKind.VGTID, vgtid=pb.VGtid(shard_gtids=[own]), keyspace=KEYSPACE, shard=self.shard)
 
     def play(self, transactions: Sequence[Transaction], known: set[str]) -> Iterator[list[pb.VEvent]]:
         """Yield the answers for ``transactions``. ``known``: tables whose fields this stream was told."""
@@ -193,36 +194,36 @@ class Log:
             about["event_gtid"] = one.gtid if self.names else ""
             end = self.vgtid(f"MariaDB/{one.gtid}")
             if one.statement is not None:
-                kind = OTHER if one.statement == "" else DDL
+                kind = EventKind.OTHER if one.statement == "" else EventKind.DDL
                 known.clear()
                 yield [end, pb.VEvent(type=kind, statement=one.statement, **about)]
                 continue
-            answer.append(pb.VEvent(type=BEGIN, **about))
+            answer.append(pb.VEvent(type=EventKind.BEGIN, **about))
             size = 0
             for table, before, after in one.changes:
                 if table not in known:
                     known.add(table)
-                    answer.append(pb.VEvent(type=FIELD, field_event=self.layouts[table], **about))
+                    answer.append(pb.VEvent(type=EventKind.FIELD, field_event=self.layouts[table], **about))
                 change = pb.RowChange()
                 if before is not None:
                     change.before.CopyFrom(made(before))
                 if after is not None:
                     change.after.CopyFrom(made(after))
                 row = pb.RowEvent(table_name=table, row_changes=[change])
-                answer.append(pb.VEvent(type=ROW, row_event=row, **about))
+                answer.append(pb.VEvent(type=EventKind.ROW, row_event=row, **about))
                 size += len(change.before.values) + len(change.after.values)
                 if self.chunk is not None and size >= self.chunk:
                     yield answer
                     answer, size = [], 0
             if one.journal is not None:
-                answer.append(pb.VEvent(type=JOURNAL, journal=one.journal, **about))
-            yield [*answer, end, pb.VEvent(type=COMMIT, **about)]
+                answer.append(pb.VEvent(type=EventKind.JOURNAL, journal=one.journal, **about))
+            yield [*answer, end, pb.VEvent(type=EventKind.COMMIT, **about)]
 
     def script(self, request: pb.VStreamRequest) -> Iterator[Step]:
         """Play the log from the position that is asked for, and hold."""
         own = request.vgtid.shard_gtids[0]
         if own.gtid == "current":
-            yield [self.vgtid(self.head), pb.VEvent(type=OTHER, keyspace=KEYSPACE, shard=self.shard)]
+            yield [self.vgtid(self.head), pb.VEvent(type=EventKind.OTHER, keyspace=KEYSPACE, shard=self.shard)]
         else:
             yield from self.play(self.after(own.gtid), set())
         yield HOLDS
@@ -258,17 +259,20 @@ def copy_script(log: Log, rows: dict[str, list[tuple[bytes | None, ...]]], batch
                     for one in event.vgtid.shard_gtids:
                         one.table_p_ks.extend(pks)
                 # A catch-up that was cut off in the middle of a transaction, which then comes once more.
-                yield [*(event for event in answer if event.type in (BEGIN, FIELD, ROW)), *answer]
+                yield [
+                    *(event for event in answer if event.type in (EventKind.BEGIN, EventKind.FIELD, EventKind.ROW)),
+                    *answer,
+                ]
         at = log.head
-        begin = pb.VEvent(type=BEGIN, **here)
-        told = [begin, pb.VEvent(type=FIELD, field_event=log.layouts[table], **here), log.vgtid(at)]
+        begin = pb.VEvent(type=EventKind.BEGIN, **here)
+        told = [begin, pb.VEvent(type=EventKind.FIELD, field_event=log.layouts[table], **here), log.vgtid(at)]
         rest = sorted(row for row in rows[table] if int(row[0] or b"0") > int(last or b"0"))
         rest.sort(key=lambda row: int(row[0] or b"0"))
         for first in range(0, len(rest), batch):
             some = rest[first : first + batch]
             events = [
                 pb.VEvent(
-                    type=ROW,
+                    type=EventKind.ROW,
                     row_event=pb.RowEvent(table_name=table, row_changes=[pb.RowChange(after=made(row))]),
                     **here,
                 )
@@ -278,12 +282,12 @@ def copy_script(log: Log, rows: dict[str, list[tuple[bytes | None, ...]]], batch
                 table_name=table,
                 lastpk=pb.QueryResult(fields=[pb.Field(name="id", type=_INT64)], rows=[made([some[-1][0]])]),
             )
-            yield [*(told or [begin]), *events, log.vgtid(at, [pk]), pb.VEvent(type=COMMIT, **here)]
+            yield [*(told or [begin]), *events, log.vgtid(at, [pk]), pb.VEvent(type=EventKind.COMMIT, **here)]
             told = []
             if chance.random() < 0.2:
                 yield Fails("UNAVAILABLE", "the tablet is gone")
-        yield [*told, begin, log.vgtid(at), pb.VEvent(type=COMMIT, **here)]
-        yield [pb.VEvent(type=COPY_COMPLETED, **here), pb.VEvent(type=COPY_COMPLETED)]
+        yield [*told, begin, log.vgtid(at), pb.VEvent(type=EventKind.COMMIT, **here)]
+        yield [pb.VEvent(type=EventKind.COPY_COMPLETED, **here), pb.VEvent(type=EventKind.COPY_COMPLETED)]
         yield HOLDS
 
     return play

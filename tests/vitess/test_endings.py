@@ -109,7 +109,7 @@ def test_a_reshard_before_all_is_copied_is_refused() -> None:
     with (
         ScriptedVtgate(script) as vtgate,
         opened(vtgate.address, {"type": "copy"}) as reader,
-        pytest.raises(RelayError, match="resharded before all of it was copied"),
+        pytest.raises(RelayError, match="was resharded before its copy was complete"),
     ):
         until(reader, lambda page: page.finished)
     assert log.transactions == []
@@ -123,7 +123,7 @@ def test_a_shard_that_the_topology_lost_is_gone() -> None:
 
     with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START) as reader:
         results_until(reader, lambda read: isinstance(read, UnknownShard))
-        assert reader.place.to_json() == START
+        assert reader.position.to_json() == START
 
 
 @pytest.mark.parametrize(
@@ -190,8 +190,8 @@ def test_silence_of_a_shard_that_has_more_is_a_failure_that_says_why() -> None:
         "show vitess_tablets": [tablet],
     }
     with ScriptedVtgate(script, answers) as vtgate, opened(vtgate.address, START, silence=0.3) as reader:
-        assert "stands at MariaDB/0-1-11: no REPLICA tablet of it serves" in failure(reader)
-        assert reader.place.to_json() == START
+        assert "is at MariaDB/0-1-11: no REPLICA tablet of the shard is serving" in failure(reader)
+        assert reader.position.to_json() == START
 
 
 def test_a_vtgate_that_sends_nothing_at_all_is_left() -> None:
@@ -219,7 +219,7 @@ def test_a_position_that_the_shard_never_had_is_refused_with_where_it_stands(sta
     with (
         ScriptedVtgate(script) as vtgate,
         opened(vtgate.address, {"gtid": start}, silence=0.3) as reader,
-        pytest.raises(RelayError, match=rf"shop/commerce/0: {start} is no position .* stands at MariaDB/0-1-12"),
+        pytest.raises(RelayError, match=rf"shop/commerce/0: it never executed {start}, and is at MariaDB/0-1-12"),
     ):
         until(reader, lambda page: False)
 
@@ -259,7 +259,7 @@ def test_a_replica_that_is_behind_is_waited_for_however_long_it_takes(refuses: b
     with ScriptedVtgate(script) as vtgate, opened(vtgate.address, start, silence=0.2) as reader:
         pages = pages_of(results_until(reader, is_behind))
         assert {orjson.dumps(page.position) for page in pages} <= {orjson.dumps(start)}
-        assert reader.place.to_json() == start
+        assert reader.position.to_json() == start
         assert not any(page.reached for page in pages)
         behind.clear()
         log.add(*new(3))
@@ -276,7 +276,7 @@ def test_a_position_that_the_primary_lacks_as_well_is_none_of_the_shard() -> Non
     with (
         ScriptedVtgate(script) as vtgate,
         opened(vtgate.address, {"gtid": "MariaDB/0-1-13"}, silence=0.2) as reader,
-        pytest.raises(RelayError, match="is no position of it, which stands at MariaDB/0-1-12"),
+        pytest.raises(RelayError, match=r"it never executed MariaDB/0-1-13, and is at MariaDB/0-1-12"),
     ):
         until(reader, lambda page: False)
 
@@ -285,7 +285,8 @@ def test_an_idle_shard_is_known_to_be_read_to_its_head() -> None:
     log = Log()
     log.add(*new(1))
     with ScriptedVtgate(log.script) as vtgate, opened(vtgate.address, START) as reader:
-        first = until(reader, is_at_head)[-1]
+        # On a slow machine, the page with the change may be at the head already, and the next without progress.
+        first = until(reader, lambda page: is_at_head(page) and page.progress is not None)[-1]
         assert first.progress is not None
         assert first.reached is not None
         assert first.progress == first.reached - 65

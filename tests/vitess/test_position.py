@@ -36,7 +36,7 @@ def test_positions_come_back_from_json_as_they_were(text: str) -> None:
         VStreamPosition(canonical(text), ("a", "b"), (pk,)),
         VStreamPosition(canonical(text), ()),
     ):
-        assert VStreamPosition.of(orjson.loads(orjson.dumps(place.to_json())), "shard") == place
+        assert VStreamPosition.from_json(orjson.loads(orjson.dumps(place.to_json())), "shard") == place
 
 
 @given(text=mariadb, domain=st.integers(0, 4), server=st.integers(1, 3), number=st.integers(1, 60))
@@ -62,7 +62,7 @@ def test_a_position_has_one_text(text: str) -> None:
 
 
 def test_a_copy_begins_without_a_position() -> None:
-    place = VStreamPosition.of({"type": "copy"}, "shard")
+    place = VStreamPosition.from_json({"type": "copy"}, "shard")
     assert place.to_json() is None
     assert place.copied == ()
 

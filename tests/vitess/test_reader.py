@@ -13,6 +13,7 @@ from hypothesis import event as note
 from hypothesis import strategies as st
 
 from relay.errors import RelayError, Unavailable
+from relay.vitess.events import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests.reads import reason
 from tests.vitess.reading import NOW, START, TABLES, failure, is_at_head, new, opened, read_all, summary, until
@@ -87,9 +88,13 @@ def test_a_transaction_adds_its_own_gtid_to_what_was_executed(
     log = Log()
     about: dict[str, Any] = {"timestamp": 5, "event_gtid": named if names else "", "keyspace": KEYSPACE, "shard": "0"}
     change = pb.RowChange(after=pb.Row(lengths=[1, 1], values=b"1x"))
-    row = pb.VEvent(type=12, row_event=pb.RowEvent(table_name="customer", row_changes=[change]), **about)
-    begun = [pb.VEvent(type=2, **about), pb.VEvent(type=13, field_event=fields(), **about), row]
-    ended = [log.vgtid(after), pb.VEvent(type=3, **about)]
+    row = pb.VEvent(type=EventKind.ROW, row_event=pb.RowEvent(table_name="customer", row_changes=[change]), **about)
+    begun = [
+        pb.VEvent(type=EventKind.BEGIN, **about),
+        pb.VEvent(type=EventKind.FIELD, field_event=fields(), **about),
+        row,
+    ]
+    ended = [log.vgtid(after), pb.VEvent(type=EventKind.COMMIT, **about)]
 
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
         if request.vgtid.shard_gtids[0].gtid == "current":
@@ -116,7 +121,7 @@ def test_a_transaction_without_a_name_that_is_too_large_to_wait_for_is_refused()
     with (
         ScriptedVtgate(log.script) as vtgate,
         opened(vtgate.address, START, largest_unnamed=20_000) as reader,
-        pytest.raises(RelayError, match=r"shop/commerce/0: a transaction after MariaDB/0-1-10 has more than.*v23"),
+        pytest.raises(RelayError, match=r"shop/commerce/0: a transaction after MariaDB/0-1-10 exceeds .*v23"),
     ):
         until(reader, is_at_head)
 
@@ -155,7 +160,7 @@ def test_rows_that_go_with_their_partition_are_refused_with_table_statement_and_
             yield [event for answer in whole for event in answer]
         yield HOLDS
 
-    told = rf"shop/commerce/0: at MariaDB/0-1-12 .* rows of customer, .*{re.escape(statement)}.*[Rr]eset"
+    told = rf"shop/commerce/0: the statement at MariaDB/0-1-12 .* rows of customer, .*{re.escape(statement)}.*[Rr]eset"
     with (
         ScriptedVtgate(script) as vtgate,
         opened(vtgate.address, START, tables=TABLES, now=NOW) as reader,
@@ -194,7 +199,7 @@ def test_a_table_that_is_emptied_and_was_gone_before_the_relay_began_is_told_of_
         assert not told
     else:
         (warning,) = told
-        assert "ROWS OF other MAY STAY" in warning
+        assert "rows of other may remain" in warning
         assert statement in warning
         assert "MariaDB/0-1-11" in warning
     emptied = [change.table for page in pages for change in page.changes]
@@ -244,8 +249,8 @@ def test_positions_that_cannot_be_resumed_at_are_never_taken(position: str) -> N
 
     with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START) as reader:
         assert reason(reader.read())
-        assert reader.place.to_json() == START
-    with pytest.raises(RelayError, match="is no position to begin at"), opened("127.0.0.1:1", {"gtid": position}):
+        assert reader.position.to_json() == START
+    with pytest.raises(RelayError, match="cannot start at"), opened("127.0.0.1:1", {"gtid": position}):
         pass
 
 
@@ -263,7 +268,7 @@ def test_partial_rows_are_refused_with_what_to_set() -> None:
     with (
         ScriptedVtgate(script) as vtgate,
         opened(vtgate.address, START) as reader,
-        pytest.raises(RelayError, match="customer in 0-1-11 has not all of its columns: set binlog_row_image to FULL"),
+        pytest.raises(RelayError, match="customer in 0-1-11 lacks some of its columns: set binlog_row_image to FULL"),
     ):
         reader.read()
 
@@ -277,7 +282,7 @@ def test_old_rows_of_which_not_all_was_logged_are_refused_as_well(after: tuple[b
     log.add(((b"2", None), after))
     with ScriptedVtgate(log.script) as vtgate, opened(vtgate.address, START) as reader:
         pages = until(reader, lambda page: bool(page.changes))
-        with pytest.raises(RelayError, match="customer in 0-1-12 has not all of its columns: set binlog_row_image to"):
+        with pytest.raises(RelayError, match="customer in 0-1-12 lacks some of its columns: set binlog_row_image to"):
             until(reader, is_at_head)
     assert pages[-1].position == {"gtid": "MariaDB/0-1-11"}
 
@@ -314,7 +319,7 @@ def test_what_came_before_a_row_that_cannot_be_carried_is_given_first() -> None:
 
 def test_changes_written_as_statements_are_refused() -> None:
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
-        yield [pb.VEvent(type=2, timestamp=5), pb.VEvent(type=8, timestamp=5)]
+        yield [pb.VEvent(type=EventKind.BEGIN, timestamp=5), pb.VEvent(type=EventKind.UPDATE, timestamp=5)]
 
     with (
         ScriptedVtgate(script) as vtgate,

@@ -9,7 +9,7 @@ import pytest
 
 from relay.errors import RelayError
 from relay.source import Page
-from relay.vitess.events import BEGIN, COMMIT, DDL, FIELD, OTHER, ROW
+from relay.vitess.events import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests.vitess.reading import NOW, START, TABLES, is_at_head, new, opened, read_all, until
 from tests.vitess.scripted import HOLDS, KEYSPACE, Fails, Log, ScriptedVtgate, Step, fields, made
@@ -49,8 +49,8 @@ def test_a_table_that_vitess_drops_by_another_name_or_that_is_replaced_is_emptie
         (f"rename table {HELD} to {SWAPPED}", None),
         ("create table if not exists customer (id bigint primary key)", None),
         ("create or replace table third (id bigint primary key)", None),
-        ("rename table customer to buyer", "customer is called buyer from here on"),
-        ("alter table customer rename buyer", "customer is called buyer from here on"),
+        ("rename table customer to buyer", "table customer is renamed to buyer"),
+        ("alter table customer rename buyer", "table customer is renamed to buyer"),
     ],
 )
 def test_a_table_that_was_altered_online_or_goes_on_under_another_name_is_not_emptied(
@@ -72,19 +72,19 @@ def _filled(log: Log, statement: str, names: bool, *, rows: int = 15) -> list[li
     about["event_gtid"] = "0-1-11" if names else ""
     answers = [
         [
-            pb.VEvent(type=BEGIN, **about),
+            pb.VEvent(type=EventKind.BEGIN, **about),
             log.vgtid("MariaDB/0-1-11"),
-            pb.VEvent(type=DDL if statement else OTHER, statement=statement, **about),
+            pb.VEvent(type=EventKind.DDL if statement else EventKind.OTHER, statement=statement, **about),
         ],
-        [pb.VEvent(type=FIELD, field_event=fields(), **about)],
+        [pb.VEvent(type=EventKind.FIELD, field_event=fields(), **about)],
     ]
     for number in range(1, rows + 1):
         change = pb.RowChange(after=made((b"%d" % number, b"x")))
         row = pb.RowEvent(table_name="customer", row_changes=[change])
-        answers[-1].append(pb.VEvent(type=ROW, row_event=row, **about))
+        answers[-1].append(pb.VEvent(type=EventKind.ROW, row_event=row, **about))
         if number % 5 == 0:
             answers.append([])
-    answers[-1] += [log.vgtid("MariaDB/0-1-11"), pb.VEvent(type=COMMIT, **about)]
+    answers[-1] += [log.vgtid("MariaDB/0-1-11"), pb.VEvent(type=EventKind.COMMIT, **about)]
     return answers
 
 
@@ -109,7 +109,7 @@ def test_a_table_that_is_made_with_its_rows_loses_none_where_the_stream_breaks_o
                 yield Fails("UNAVAILABLE", "vtgate restarts")
             yield from answers
         elif at == "current":
-            yield [log.vgtid("MariaDB/0-1-11"), pb.VEvent(type=OTHER, keyspace=KEYSPACE, shard="0")]
+            yield [log.vgtid("MariaDB/0-1-11"), pb.VEvent(type=EventKind.OTHER, keyspace=KEYSPACE, shard="0")]
         yield HOLDS
 
     with (
@@ -131,14 +131,14 @@ def test_a_table_that_is_replaced_and_filled_at_once_is_refused_and_emptied_if_n
 
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
         if request.vgtid.shard_gtids[0].gtid == "current":
-            yield [log.vgtid("MariaDB/0-1-11"), pb.VEvent(type=OTHER, keyspace=KEYSPACE, shard="0")]
+            yield [log.vgtid("MariaDB/0-1-11"), pb.VEvent(type=EventKind.OTHER, keyspace=KEYSPACE, shard="0")]
         else:
             yield from _filled(log, "create or replace table customer (id bigint primary key)", True, rows=rows)
         yield HOLDS
 
     with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START, now=NOW) as reader:
         if rows:
-            with pytest.raises(RelayError, match="0-1-11 replaces the table customer and fills it at once"):
+            with pytest.raises(RelayError, match="0-1-11 replaces the table customer and fills it in one transaction"):
                 until(reader, is_at_head)
         else:
             pages = until(reader, is_at_head)

@@ -8,7 +8,7 @@ import pytest
 
 from relay.errors import RelayError
 from relay.source import Page
-from relay.vitess.events import FIELD, ROW
+from relay.vitess.events import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.reader import VitessShardReader
 from tests.reads import read_page
@@ -26,9 +26,8 @@ def script_of(log: Log) -> Callable[[pb.VStreamRequest], Iterator[Step]]:
         wanted = {rule.match for rule in request.filter.rules}
 
         def is_sent(event: pb.VEvent) -> bool:
-            return (
-                event.type not in (ROW, FIELD) or (event.row_event.table_name or event.field_event.table_name) in wanted
-            )
+            table = event.row_event.table_name or event.field_event.table_name
+            return event.type not in (EventKind.ROW, EventKind.FIELD) or table in wanted
 
         for answer in log.play(log.after(own.gtid), set()):
             yield [event for event in answer if is_sent(event)]
@@ -101,7 +100,7 @@ def test_while_the_begin_of_a_transaction_is_read_again_its_position_does_not_go
     log = Log()
     log.add(*((None, (b"%d" % number, b"c")) for number in range(5)))
     (answer,) = log.play(log.transactions, set())
-    begun = [number for number, event in enumerate(answer) if event.type == ROW][1]
+    begun = [number for number, event in enumerate(answer) if event.type == EventKind.ROW][1]
 
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
         yield answer[:begun]

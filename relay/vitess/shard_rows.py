@@ -1,0 +1,137 @@
+"""The rows of one shard become changes: FIELD events give their layout, and pages list the layouts they use."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container
+
+from relay.change import Snapshot
+from relay.errors import RelayError
+from relay.sql.changes import TransactionChanges
+from relay.sql.tables import Row, Table
+from relay.table import TableSchema
+from relay.vitess.failures import BrokenStream, PageMustEnd
+from relay.vitess.proto import vtgate_pb2 as pb
+from relay.vitess.rows import PartialRow, VStreamRowDecoder
+from relay.vitess.shard import VitessShard
+from relay.vitess.tables import Tables
+
+log = logging.getLogger(__name__)
+
+Decoders = dict[str, VStreamRowDecoder | None]
+"""By table, how its rows are read from here on; None for a table that is not wanted."""
+
+
+class ShardRows:
+    """Decodes rows and passes them to ``changes``.
+
+    ``dropped``: tables whose DROP comes later in this stream, so Vitess may no longer know their columns.
+    """
+
+    def __init__(self, shard: VitessShard, tables: Tables, floor: int, dropped: Container[str] = ()) -> None:
+        self.shard = shard
+        self.tables = tables
+        self.changes = TransactionChanges(shard.source, shard.qualified, floor)
+        # How many rows have come since the last page.
+        self.records = 0
+        self._dropped = dropped
+        self._decoders: Decoders = {}
+        # SELECT prints some types in another way than the binlog.
+        self._copy_decoders: Decoders = {}
+        # The layouts of the rows in the page being made, by table, and that of the last row.
+        self._in_page: dict[str, Table] = {}
+        self._last: Table | None = None
+
+    def end_page(self, *, inside_transaction: bool) -> list[TableSchema]:
+        """Return the schemas of the tables that the page has changes of, and start the next page."""
+        schemas = [table.schema for table in self._in_page.values()]
+        # The change of an open transaction's last row goes into the next page.
+        held_back = self._last if inside_transaction else None
+        self._in_page = {held_back.name: held_back} if held_back is not None else {}
+        self.records = 0
+        return schemas
+
+    def set_layout(
+        self, fields: pb.FieldEvent, *, copied: bool, inside_transaction: bool, inside_batch: bool = False
+    ) -> None:
+        """Decode the rows that follow by a FIELD event. ``copied``: they are rows of a copy, in batches.
+
+        Raises `PageMustEnd` where the page has rows of the table in another layout: a page has one for each table.
+        """
+        name = fields.table_name
+        decoders = self._copy_decoders if copied else self._decoders
+        decoder: VStreamRowDecoder | None = None
+        try:
+            decoder = self.tables.decoder(fields, copied=copied)
+        except RelayError as error:
+            if name not in self._dropped:
+                raise
+            log.warning("%s: skipping changes of %s before its DROP: %s", self.shard.qualified, name, error)
+        if inside_batch and decoders.get(name) is not decoder:
+            raise BrokenStream(f"the columns of {name} changed inside a batch of its copy")
+        if decoder is not None and self._in_page.get(decoder.table.name, decoder.table) is not decoder.table:
+            if inside_transaction:
+                raise BrokenStream(f"the columns of {name} changed inside a transaction")
+            raise PageMustEnd
+        decoders[name] = decoder
+
+    def stream(self, event: pb.RowEvent, gtid: str) -> None:
+        """Make changes of the rows of the transaction ``gtid``."""
+        decoder = _decoder(event.table_name, self._decoders)
+        if decoder is None:
+            return
+        table, decode, decode_before, row = decoder.table, decoder.decode, decoder.before, self.changes.row
+        self._in_page[table.name] = self._last = table
+        for change in event.row_changes:
+            before: Row | None = None
+            after: Row | None = None
+            size = 0
+            try:
+                if change.HasField("before"):
+                    before = decode_before(change.before)
+                    size = len(change.before.values)
+                if change.HasField("after"):
+                    if change.HasField("data_columns") or change.HasField("json_partial_values"):
+                        raise PartialRow
+                    after = decode(change.after)
+                    size += len(change.after.values)
+            except PartialRow:
+                raise RelayError(
+                    f"shard {self.shard.qualified}: a row of {table.name} in {gtid} lacks some of its columns: set "
+                    "binlog_row_image to FULL and binlog_row_value_options to '' on the database"
+                ) from None
+            except (ValueError, ArithmeticError, KeyError):
+                raise self._undecodable(decoder, change, f"in {gtid}") from None
+            row(table, before, after, size or 1)
+            self.records += 1
+
+    def copy(self, event: pb.RowEvent, snapshot: Snapshot, started: float, executed: str) -> None:
+        """Make changes of copied rows. ``executed``: the set before them. ``started``: when their copy did, seconds."""
+        decoder = _decoder(event.table_name, self._copy_decoders)
+        if decoder is None:
+            return
+        self._in_page[decoder.table.name] = decoder.table
+        for change in event.row_changes:
+            try:
+                row = decoder.decode(change.after)
+            except (ValueError, ArithmeticError, KeyError):
+                raise self._undecodable(decoder, change, f"after {executed}") from None
+            self.changes.read(decoder.table, row, snapshot, started)
+            self.changes.size += len(change.after.values) or 1
+            self.records += 1
+
+    def truncate(self, table: Table) -> None:
+        """Make the TRUNCATE of a table that is emptied."""
+        self._in_page.setdefault(table.name, table)
+        self.changes.truncate(table)
+
+    def _undecodable(self, decoder: VStreamRowDecoder, change: pb.RowChange, where: str) -> RelayError:
+        why = decoder.explain_change(change)
+        return RelayError(f"shard {self.shard.qualified}: a row of {decoder.table.name} {where}: {why}")
+
+
+def _decoder(table: str, decoders: Decoders) -> VStreamRowDecoder | None:
+    try:
+        return decoders[table]
+    except KeyError:
+        raise BrokenStream(f"rows of {table} came before its columns") from None

@@ -1,0 +1,86 @@
+"""The open stream of one shard: takes vtgate's answers and applies their events until a page is full."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator
+
+from relay.vitess.call import Call
+from relay.vitess.events import ShardEvents
+from relay.vitess.failures import PageMustEnd
+from relay.vitess.proto import vtgate_pb2 as pb
+from relay.vitess.watch import Watch
+
+_PARSED_AT_ONCE = 16 << 10  # bytes of answers
+
+
+class ShardStream:
+    """Reads ``call`` into ``events``. ``is_shared``: the call has other shards' events too, which are skipped."""
+
+    def __init__(self, call: Call, events: ShardEvents, watch: Watch, *, is_shared: bool) -> None:
+        self.events = events
+        self._call = call
+        self._watch = watch
+        self._is_shared = is_shared
+        # Answers that are not parsed yet, and the events of the last one parsed that are not applied yet.
+        self._answers: deque[bytes] = deque()
+        self._left: Iterator[pb.VEvent] = iter(())
+        # The event that the next page starts with, if it ended this one.
+        self._held: pb.VEvent | None = None
+
+    def close(self) -> None:
+        self._call.close()
+
+    def read(self) -> None:
+        """Apply events until there are enough for a page, or no more have come. Waits once, for a first change.
+
+        Raises `CallEnded` once everything that came before the end is applied, and what ``ShardEvents.apply`` raises.
+        """
+        events, settings = self.events, self.events.settings
+        deadline = time.monotonic() + settings.wait
+        while self._apply_parsed():
+            if self._answers:
+                self._parse_next()
+                continue
+            # Changes are not kept waiting; positions without changes are collected.
+            wait = 0.0 if events.changes.size else max(0.0, deadline - time.monotonic())
+            answers = self._call.take(wait)
+            if not answers:
+                return
+            self._watch.received()
+            self._answers.extend(answers)
+
+    def _apply_parsed(self) -> bool:
+        """Apply the events that are parsed. Return whether the page has room for more."""
+        events, page_bytes = self.events, self.events.settings.page_bytes
+        apply, changes = events.apply, events.changes
+        event = self._held
+        try:
+            if event is not None:
+                self._held = None
+                apply(event)
+            for event in self._left:
+                apply(event)
+                if events.journal is not None or events.is_copied or changes.size >= page_bytes:
+                    return False
+        except PageMustEnd:
+            self._held = event
+            return False
+        return True
+
+    def _parse_next(self) -> None:
+        """Parse the next answer, or several small ones at once."""
+        answers, waiting = [self._answers.popleft()], self._answers
+        size = len(answers[0])
+        while waiting and size + len(waiting[0]) <= _PARSED_AT_ONCE:
+            answers.append(waiting.popleft())
+            size += len(answers[-1])
+        self.events.bytes_in += size
+        # Concatenated messages parse as one message with the events of all.
+        events = pb.VStreamResponse.FromString(b"".join(answers)).events
+        self._left = filter(self._is_own, events) if self._is_shared else iter(events)
+
+    def _is_own(self, event: pb.VEvent) -> bool:
+        shard = self.events.shard
+        return not event.shard or (event.shard == shard.name and event.keyspace == shard.keyspace)
