@@ -1,8 +1,8 @@
-"""The golden files: what the wire looks like, byte for byte.
+"""The golden files: the wire format, byte for byte.
 
-``python -m tests.golden`` writes ``schemas/golden/`` anew. Do that only to add a case, or for a change of the wire
-that is meant: read the difference before committing it. Inputs are written here by hand; bytes come from the
-code; what they decode to comes from fastavro, not from our own decoder.
+``python -m tests.golden`` rewrites ``schemas/golden/``. Do that only to add a case or for an intended change of the wire
+format, and read the difference before you commit it. Inputs are written by hand, in ``tests/golden_inputs.py``; bytes
+come from the code; decoded values come from fastavro, not from our own decoder.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _read_value(kind: str, value: Any) -> Any:
 
 
 def read_change(table: TableSchema, change: Mapping[str, Any]) -> Change:
-    """Read a change from its JSON; what is not given has the value of an ordinary one."""
+    """Read a change from its JSON. Fields that are not given have the values of ``ORDINARY``."""
     given = {**inputs.ORDINARY, **change}
 
     def image(value: Any) -> Any:
@@ -97,7 +97,7 @@ def read_change(table: TableSchema, change: Mapping[str, Any]) -> Change:
 
 
 def shown(value: Any) -> Any:
-    """Show a decoded value in JSON, the way inputs are written."""
+    """Return a decoded value as JSON, in the form of the inputs."""
     if isinstance(value, Mapping):
         return {name: shown(part) for name, part in value.items()}
     if isinstance(value, list):
@@ -112,7 +112,7 @@ def shown(value: Any) -> Any:
 
 
 def framed(given: Mapping[str, Any]) -> tuple[bytes, dict[str, Any]]:
-    """Encode a case's change; gives the value and its schema."""
+    """Encode a case's change. Return the value and its schema."""
     table = read_table(given["table"])
     schema = change_schema(table)
     number = given.get("schema_id")
@@ -206,7 +206,7 @@ def gaps() -> Case:
 
 
 def dead_letters() -> Case:
-    """The whole value in ``bytes``; in ``decoded`` the records that keep it, ``bytes`` of theirs in hexadecimal."""
+    """Cases with the complete value in ``bytes``, and in ``decoded`` its records, with bytes in hexadecimal."""
     cases = []
     for name, given in inputs.DEAD_LETTERS.items():
         table = read_table(given["table"])
@@ -233,7 +233,7 @@ def dead_letters() -> Case:
 
 
 class _Kept:
-    """Keeps the records of a dead letter as they are shown."""
+    """Collects the records of a dead letter, in the form of the golden file."""
 
     def __init__(self) -> None:
         self.records: list[Case] = []
@@ -264,7 +264,7 @@ FILES = {
 
 
 def text(content: Case) -> str:
-    """Write a golden file: a line per part of a case, so that a difference is easy to read."""
+    """Return the text of a golden file, one line for each part of a case, so differences are easy to read."""
 
     def line(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)

@@ -1,7 +1,7 @@
-"""What the golden files are made of, written by hand. See ``tests/golden.py``.
+"""The inputs of the golden files, written by hand. See ``tests/golden.py``.
 
 Binary is in base64 (``keyspace_id`` in hexadecimal), decimals are text, times ISO 8601 or, in the envelope,
-microseconds since the epoch. Add cases at the end; changing one is a change of the wire.
+microseconds since the epoch. Add cases at the end; to change one is to change the wire format.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ TOKEN: dict[str, Any] = {
     "position": "DynamoDB/300000000000000499659",
 }
 
-# What a case does not say.
+# The fields that a case leaves out.
 ORDINARY: dict[str, Any] = {
     "event_id": "0123456789abcdef0123456789abcdef",
     "operation": "UPDATE",
@@ -430,7 +430,7 @@ GAPS: dict[str, dict[str, Any]] = {
     },
 }
 
-# Records beside the checkpoints. ``gap``: of GAPS.
+# Records in the checkpoints topic. ``gap``: a name in GAPS.
 LOSSES: dict[str, dict[str, Any]] = {
     "a pending loss": {"gap": "trimmed", "decision": None, "updated_at": 1700000001.0},
     "an accepted loss": {"gap": "trimmed", "decision": "resnapshot", "updated_at": 1700000002.0},
@@ -451,7 +451,7 @@ SNAPSHOTS: dict[str, dict[str, Any]] = {
     },
 }
 
-# What it takes to keep a change whole: the change, the limit of a record, and why.
+# The change, the largest size of a record, and the reason.
 DEAD_LETTERS: dict[str, dict[str, Any]] = {
     "too large, in two chunks": {
         "table": ORDERS,

@@ -1,4 +1,4 @@
-"""The wire against ``schemas/golden/``: it changes only with these files."""
+"""The code against ``schemas/golden/``: the wire format changes only with these files."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def cases(name: str) -> list[Any]:
 @pytest.mark.parametrize("name", sorted(golden.FILES))
 def test_the_code_produces_what_is_committed(name: str) -> None:
     produced = golden.text(golden.FILES[name]())
-    # If the wire is meant to change: python -m tests.golden, and read the difference.
+    # For an intended change of the wire format run python -m tests.golden, and read the difference.
     assert json.loads(produced) == committed(name)
     assert produced == (golden.FOLDER / name).read_text(encoding="utf-8")
 
 
-def test_nothing_lies_beside_the_golden_files() -> None:
+def test_the_folder_holds_only_golden_files() -> None:
     assert {path.name for path in golden.FOLDER.iterdir()} == set(golden.FILES)
 
 
-def test_the_golden_values_hold_every_operation_view_and_column_type() -> None:
+def test_the_golden_values_cover_every_operation_view_and_column_type() -> None:
     decoded = [case["decoded"] for case in committed("values.json")["cases"]]
     assert {value["operation"] for value in decoded} == set(Operation)
     assert {value["images"] for value in decoded} == set(Images)
@@ -55,7 +55,7 @@ def test_the_golden_values_hold_every_operation_view_and_column_type() -> None:
 
 
 @pytest.mark.parametrize("case", cases("values.json"))
-def test_a_value_is_what_fastavro_reads(case: dict[str, Any]) -> None:
+def test_fastavro_decodes_every_value_as_stated(case: dict[str, Any]) -> None:
     schemas = committed("values.json")["schemas"]
     value = bytes.fromhex(case["bytes"])
     size = 5 if value[:1] == b"\x00" else 10
@@ -66,7 +66,7 @@ def test_a_value_is_what_fastavro_reads(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", cases("values.json"))
-def test_a_value_decodes_to_its_input_under_original_names(case: dict[str, Any]) -> None:
+def test_a_value_decodes_to_its_input_with_the_names_of_the_source(case: dict[str, Any]) -> None:
     schemas = committed("values.json")["schemas"]
     known = Known({bytes.fromhex(header): schema for header, schema in schemas.items()})
     change = golden.shown(decode(known, bytes.fromhex(case["bytes"])))
@@ -80,7 +80,7 @@ def test_a_value_decodes_to_its_input_under_original_names(case: dict[str, Any])
 
 
 @pytest.mark.parametrize("case", [case for case in cases("values.json") if "new_item" in case.values[0]["input"]])
-def test_an_item_becomes_the_row_that_is_written_there(case: dict[str, Any]) -> None:
+def test_an_item_becomes_the_stated_row(case: dict[str, Any]) -> None:
     """I8."""
     given = case["input"]
     table = golden.read_table(given["table"])
@@ -94,7 +94,7 @@ def test_an_item_becomes_the_row_that_is_written_there(case: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("header", sorted(committed("values.json")["schemas"]))
-def test_a_header_belongs_to_its_schema(header: str) -> None:
+def test_a_header_matches_its_schema(header: str) -> None:
     raw = bytes.fromhex(header)
     number = schema_id(raw)
     if number is None:
@@ -114,7 +114,7 @@ def test_a_header_belongs_to_its_schema(header: str) -> None:
         ("three bytes", 479470107),
     ],
 )
-def test_the_partition_hash_is_the_java_clients(name: str, signed: int) -> None:
+def test_the_partition_hash_is_that_of_the_java_client(name: str, signed: int) -> None:
     """I2: the vectors of Kafka's own tests."""
     hashes = {case["name"]: case["decoded"]["murmur2"] for case in committed("partitions.json")["cases"]}
     assert hashes[name] == signed % (1 << 32)
@@ -143,14 +143,14 @@ def test_a_checkpoint_is_read_back(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", cases("gaps.json"))
-def test_a_gap_keeps_its_id_however_often_it_is_found(case: dict[str, Any]) -> None:
-    """I9"""
+def test_a_gap_has_the_same_id_each_time_it_is_found(case: dict[str, Any]) -> None:
+    """I9."""
     again = Gap(**{**case["input"], "found_at": 1.0, "end": None})
     assert again.id == case["decoded"]["id"]
 
 
 @pytest.mark.parametrize("case", cases("dead_letters.json"))
-def test_the_records_of_a_dead_letter_hold_the_whole_change(case: dict[str, Any]) -> None:
+def test_the_records_of_a_dead_letter_hold_the_complete_change(case: dict[str, Any]) -> None:
     """I8."""
     records = case["decoded"]
     assert "".join(record["bytes"] for record in records) == case["bytes"]
