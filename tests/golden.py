@@ -1,8 +1,8 @@
 """The golden files: the wire format, byte for byte.
 
-``python -m tests.golden`` rewrites ``schemas/golden/``. Do that only to add a case or for an intended change of the wire
-format, and read the difference before you commit it. Inputs are written by hand, in ``tests/golden_inputs.py``; bytes
-come from the code; decoded values come from fastavro, not from our own decoder.
+``python -m tests.golden`` rewrites ``schemas/golden/``. Do that only to add a case, or for an intended change of the
+wire format, and read the difference before you commit it. Inputs are written by hand, in ``tests/golden_inputs.py``;
+bytes come from the code; decoded values come from fastavro, not from our own decoder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m tests.benchmarks [NAME...]``: each prints one BENCH line. Exit code 4 if a count is wrong."""
+"""``python -m tests.benchmarks [NAME...]``: each benchmark prints BENCH lines. Exit code 4 if a count is wrong."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ NAMES = (
 def main(names: list[str]) -> int:
     unknown = set(names) - set(NAMES)
     if unknown:
-        print(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}", file=sys.stderr)
+        print(f"unknown benchmark {', '.join(sorted(unknown))}: use one of {', '.join(NAMES)}", file=sys.stderr)
         return 2
     if len(names) != 1:
-        # Each in a process of its own: what one pins or caches must not touch the next.
+        # Each in its own process, so that pinning and caches of one do not affect the next.
         return max(
             subprocess.run([sys.executable, "-m", "tests.benchmarks", name]).returncode for name in names or NAMES
         )

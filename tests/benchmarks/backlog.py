@@ -1,7 +1,7 @@
-"""A backlog of rows in a database, relayed to Kafka by a whole relay process, and what that took.
+"""Measures a complete relay process that relays a database's backlog of rows to Kafka.
 
-The relay encodes Avro and publishes exactly once, with checkpoints. A rate is rows by the time between the first and
-the last that a read_committed reader could have; CPU is that of the relay's process in it.
+The relay encodes Avro and publishes exactly once, with checkpoints. A rate is the number of rows over the time between
+the first and the last one that a read_committed reader can read; the CPU time is that of the relay's process meanwhile.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Run:
-    """Rows a second, and CPU microseconds for each row: of the process, and of the whole machine."""
+    """Rows per second, and CPU microseconds per row, of the process and of the machine."""
 
     rate: float
     cpu: float
@@ -49,7 +49,7 @@ class Run:
 
 
 def fill(mariadb: MariaDB, database: str, first: int, rows: int, transactions: int) -> int:
-    """Insert rows of 200 bytes, from the id ``first`` on, as fast as the database takes them. Return their number."""
+    """Insert rows of 200 bytes, with ids from ``first``, as fast as the database can. Return their number."""
     count = rows * transactions
     statement = (
         f"BEGIN NOT ATOMIC DECLARE i BIGINT DEFAULT {first}; WHILE i < {first + count} DO "
@@ -113,7 +113,7 @@ def counted(python: str, script: str, *arguments: str, expected: int) -> Run:
 
 
 def benchmark(name: str, runs: Mapping[str, list[Run]], note: str, *, ours: str, yardstick: str) -> Benchmark:
-    """Return the figures of ``runs``, of which there are two or more of each contender."""
+    """Return the figures of ``runs``, at least two of each contender."""
     rate = {contender: median([one.rate for one in of]) for contender, of in runs.items()}
     costs = "; ".join(
         f"{contender} {rate[contender]:.0f} rows/s, {median([one.cpu for one in of]):.1f} us of its own CPU and "
@@ -135,7 +135,7 @@ def benchmark(name: str, runs: Mapping[str, list[Run]], note: str, *, ours: str,
 
 @dataclass(frozen=True)
 class Sample:
-    """When, by the monotonic clock, how many rows could be read; CPU seconds of the relay and of the machine so far."""
+    """Monotonic time, rows that can be read, CPU seconds of the relay and of the machine so far."""
 
     at: float
     rows: int
@@ -144,7 +144,7 @@ class Sample:
 
 
 class Watch(threading.Thread):
-    """Looks how far a read_committed reader could read, and what that has cost."""
+    """Watches how far a read_committed reader can read, and the CPU time used."""
 
     def __init__(self, servers: str, topic: str, expected: int, process: ManagedProcess) -> None:
         super().__init__(daemon=True)
@@ -179,7 +179,7 @@ class Watch(threading.Thread):
         self._consumer.close()
 
     def ends(self) -> tuple[Sample, Sample]:
-        """Return the first sample with rows, and the first with all of them."""
+        """Return the first sample with any rows, and the first with all rows."""
         if len(self._samples) < 2:
             raise RelayError("nothing came, or all at once")
         last = next((sample for sample in self._samples if sample.rows >= self._expected), self._samples[-1])
@@ -193,7 +193,7 @@ def _cpu(pid: int) -> float:
 
 
 def _busy() -> float:
-    """Return the CPU seconds that the whole machine has used."""
+    """Return the CPU seconds that the machine has used."""
     fields = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     idle = int(fields[3]) + int(fields[4])
     return (sum(map(int, fields[:8])) - idle) / os.sysconf("SC_CLK_TCK")

@@ -1,7 +1,7 @@
-"""100,000 keys, each given four times, against a plain loop over keys that need nothing done to them any more.
+"""Loads 100,000 keys, each given four times, against a plain loop over distinct keys.
 
-The yardstick is boto3's batch_get_item over the distinct keys in chunks of 100, its items put into one list.
-The growth is the processor's time for all keys over that for a tenth of them: 10 is linear.
+The yardstick calls boto3's batch_get_item for the distinct keys in chunks of 100, and collects the items in a list.
+The growth is the CPU time for all keys divided by that for a tenth of them: 10 is linear.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def run() -> Benchmark:
 
 def _run(client: Any) -> Benchmark:
     distinct = [key(number) for number in range(DISTINCT)]
-    # Not shuffled: the growth would be that of the processor's cache misses.
+    # Not shuffled, or the growth would be that of the CPU's cache misses.
     given = [key(number) for _ in range(EACH) for number in range(DISTINCT)]
     few = [key(number) for _ in range(EACH) for number in range(DISTINCT // 10)]
     found = sum(number % MISSING != 0 for number in range(DISTINCT))

@@ -1,6 +1,6 @@
-"""A binlog of MariaDB, read and decoded, against python-mysql-replication; and relayed to Kafka by a whole process.
+"""Reads and decodes a MariaDB binlog, against python-mysql-replication; and relays it to Kafka with a complete relay.
 
-Rows of 200 bytes, inserted in transactions of 1 row and of 1000. Readers only count; each is a process of its own, and
+Rows of 200 bytes, in transactions of 1 row and of 1000. The readers only count rows. Each is a separate process, and
 shares the machine's cores with the server.
 """
 
@@ -19,7 +19,7 @@ from tests.benchmarks.backlog import SCHEMA, Run, benchmark, counted, fill, rela
 from tests.benchmarks.harness import Benchmark
 
 DATABASE = "bench"
-# Transactions by their rows.
+# Transactions by the number of their rows.
 BACKLOGS = {1: 100_000, 1000: 300}
 ROUNDS = 2
 LIBRARY = "mysql-replication==1.0.17"
@@ -59,7 +59,7 @@ def run() -> list[Benchmark]:
 
 
 def _library_python() -> str:
-    """Python of an environment that has the library, made once."""
+    """Return the Python of an environment with the library, made once."""
     cache = Path(os.environ.get("RELAY_CACHE") or Path.home() / ".cache" / "relay")
     folder = cache / f"bench-{LIBRARY.replace('==', '-')}"
     python = folder / "bin" / "python"

@@ -1,4 +1,4 @@
-"""Changes to measure with: made once, the same in every run."""
+"""Changes for the benchmarks, the same in every run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Message = tuple[bytes, bytes, int, list[Any]]
 
 
 def change(number: int) -> Change:
-    """Return the update of an item of its own, with two images of about 400 bytes."""
+    """Return the update of item ``number``, with two images of about 400 bytes."""
     chance = random.Random(number)
     key = {"customer": f"customer-{number % 5000:05}", "order_id": str(number)}
     images = [
@@ -55,7 +55,7 @@ def change(number: int) -> Change:
 
 
 class _Kept:
-    """Stands where a publisher does, and keeps what it is given to send."""
+    """A publisher that keeps the records instead of sending them."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -65,7 +65,7 @@ class _Kept:
 
 
 def finished(outbox: TopicWriter, changes: Sequence[Change]) -> list[Message]:
-    """Return what ``outbox`` would send."""
+    """Return the records that ``outbox`` sends."""
     kept = _Kept()
     for one in changes:
         outbox.send(kept, one, 1_700_000_000)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Counts the rows of a VStream read by the relay's own HTTP/2 client, in the loop of ``yardstick_vstream.py``.
+"""Counts the rows of a VStream with the relay's own HTTP/2 client, in the same loop as ``yardstick_vstream.py``.
 
 ``python count_vstream.py VTGATE KEYSPACE SHARD GTID TABLE EXPECTED`` prints ``{"rows", "seconds", "cpu"}``.
 """

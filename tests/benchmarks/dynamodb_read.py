@@ -1,8 +1,8 @@
-"""A stream's backlog to Kafka by a whole relay process, against Bloop and against a loop of boto3.
+"""Relays a DynamoDB stream's backlog to Kafka with a complete relay, against Bloop and against a loop with boto3.
 
 All read the same scripted stream, encode Avro and publish with acks=all to the same broker; only the relay does so
-exactly once, with checkpoints. A figure is records by the time from the first GetRecords to the last record that
-a read_committed reader can have. The endpoint and the broker share the machine's cores with the contenders.
+exactly once, with checkpoints. A figure is the number of records over the time from the first GetRecords to the last
+record that a read_committed reader can read. The endpoint and the broker share the machine's cores with the contenders.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.benchmarks.stream_service import PAGE, answer, stream_arn, table
 SHARDS = (1, 8, 64)
 ROUNDS = 2
 PARTITIONS = 6
-# Pages in all: a relay reads more of them, so that it takes as long.
+# Pages in total. A relay reads more of them, so all take about as long.
 PAGES = {"relay": 128, "bloop": 32, "boto3": 32, "again": 32}
 BLOOP = ("bloop==3.1.1", "confluent-kafka==2.16.1", "fastavro==1.13.1", "orjson>=3.13,<4")
 HERE = Path(__file__).parent
@@ -41,7 +41,7 @@ HERE = Path(__file__).parent
 @dataclass(frozen=True)
 class Run:
     rate: float
-    # CPU seconds of the contender's process for each record.
+    # CPU seconds of the contender's process per record.
     cpu: float
     expected: int
     seen: int
@@ -121,7 +121,7 @@ class Contest:
 
 
 class Watch(threading.Thread):
-    """Looks how far a read_committed reader could read."""
+    """Watches how far a read_committed reader can read."""
 
     def __init__(self, servers: str, topic: str) -> None:
         super().__init__(daemon=True)
@@ -140,7 +140,7 @@ class Watch(threading.Thread):
         self._sample()
 
     def stop(self) -> float:
-        """Return when a reader could have had everything, by the monotonic clock."""
+        """Return the monotonic time when a reader could read everything."""
         self._done.set()
         self.join()
         self._consumer.close()
@@ -151,14 +151,14 @@ class Watch(threading.Thread):
         try:
             ends = [self._consumer.get_watermark_offsets(partition, timeout=10)[1] for partition in self._partitions]
         except KafkaException as error:
-            if not error.args[0].retriable():  # a topic that was just made has no leaders yet
+            if not error.args[0].retriable():  # a new topic has no leaders yet
                 raise
             return
         self._samples.append((time.monotonic(), sum(ends)))
 
 
 def _bloop_python() -> str:
-    """Python of an environment that has Bloop, made once."""
+    """Return the Python of an environment with Bloop, made once."""
     cache = Path(os.environ.get("RELAY_CACHE") or Path.home() / ".cache" / "relay")
     folder = cache / "bench-bloop-3.1.1"
     python = folder / "bin" / "python"

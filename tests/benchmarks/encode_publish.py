@@ -1,7 +1,7 @@
-"""Changes encoded and published in transactions, against a bare producer that sends the same bytes.
+"""Encodes changes and publishes them in transactions, against a bare producer that sends the same bytes.
 
-Our side does all that the worker does with a page: Avro, key, partition, headers, produce, checkpoint, offsets of
-the group, commit. The yardstick is an idempotent producer without transactions, given finished bytes.
+Our side does everything that the worker does with a page: Avro, key, partition, headers, produce, checkpoint, the
+group's offsets, commit. The yardstick is an idempotent producer without transactions that gets finished bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SETTINGS: dict[str, Any] = {**PRODUCER, "enable.idempotence": True, "acks": "all
 
 
 class Untransacted(Publisher):
-    """The publisher without its transactions: what is sent is flushed where it would be committed."""
+    """The publisher without transactions: it flushes instead of committing."""
 
     def __init__(self, client: Mapping[str, Any]) -> None:
         self.open = False

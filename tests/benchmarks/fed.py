@@ -1,6 +1,6 @@
-"""A worker fed from its own process, so that what is measured is the worker: ``python -m tests.benchmarks.fed FEED``.
+"""Runs a worker on changes made in its own process, to measure only the worker.
 
-FEED is the JSON of `Feed`. At the end it prints ``{"peak_mb": ..., "cpu_s": ...}``.
+``python -m tests.benchmarks.fed FEED``: FEED is the JSON of `Feed`. At the end it prints ``{"peak_mb": ..., "cpu_s": ...}``.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from relay.table import TableSchema
 from relay.token import EventToken
 from tests.benchmarks.changes import STREAM, TABLE, change
 
-_KEPT = 1000  # changes that are made, and sent again and again under other positions
+_KEPT = 1000  # changes that are made once, and sent repeatedly with other positions
 
 
 @dataclass(frozen=True)
 class Feed:
-    """``pages`` for each shard, of ``page`` changes whose images have ``image`` bytes more than usual.
+    """``pages`` of each shard, with ``page`` changes each, whose images are ``image`` bytes longer than usual.
 
-    ``per_second``: changes that come live, all shards together; 0 for a backlog. ``one_transaction``: all of it is one
+    ``per_second``: the rate of live changes over all shards; 0 for a backlog. ``one_transaction``: all changes are one
     transaction at the source.
     """
 
@@ -68,14 +68,14 @@ class Feed:
             {
                 "name": self.name,
                 "kafka": {"bootstrap_servers": self.servers},
-                # Stands for the source that is fed in its place.
+                # Replaced by the `FedSource`.
                 "sources": [{"name": "orders", "type": "dynamodb", "table": "orders", "region": "us-east-1"}],
             }
         )
 
 
 class FedSource:
-    """Shards of changes that were made beforehand."""
+    """A source whose changes are made in advance."""
 
     name = STREAM.source
     start = "trim_horizon"
@@ -96,7 +96,7 @@ class FedSource:
     has_journals = False
 
     def reload(self, entry: Any) -> None:
-        """Nothing of it can change."""
+        """It has no settings to change."""
 
     def close(self) -> None:
         """Nothing is open."""
@@ -123,7 +123,7 @@ class FedSource:
         return FedReader(self, opening.shard)
 
     def page(self, shard: Shard, first: int, size: int) -> list[Change]:
-        """Return ``size`` changes from the ``first`` on; copies, since the worker writes to them."""
+        """Return ``size`` changes from ``first`` on, as copies, because the worker writes to them."""
         now = int(time.time() * 1_000_000)
         qualified = STREAM.qualified(shard.id)
         transaction = Transaction("one", first, False) if self.feed.one_transaction else None
@@ -174,7 +174,7 @@ class FedReader:
             changes=changes,
             position={"type": "fed", "next": self._next},
             token=changes[-1].token if changes else None,
-            # A backlog is old, or the first page of it would count as caught up.
+            # A backlog is old, or its first page would count as caught up.
             progress=begun if feed.per_second else 1_700_000_000.0,
             begun=begun,
             records=size,
@@ -209,7 +209,7 @@ def main(text: str) -> None:
 
 
 def _peak() -> int:
-    """Return the most memory that was resident, in KB: ru_maxrss counts what the process was forked from, too."""
+    """Return the peak resident memory in KB. ru_maxrss would include the process that this one was forked from."""
     with open("/proc/self/status", encoding="ascii") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
 

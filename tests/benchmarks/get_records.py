@@ -1,6 +1,6 @@
-"""Pages of GetRecords to changes, against boto3 as it comes that only writes the images as JSON.
+"""Turns pages of GetRecords into changes, against stock boto3 that only writes the images as JSON.
 
-Our side makes all that the relay makes of a record: key, both images, event id, token. The yardstick stops at
+Our side makes everything that the relay makes of a record: key, both images, event id, token. The yardstick makes only
 the images.
 """
 
@@ -103,7 +103,7 @@ def answer(request: bytes) -> bytes:
 
 @cache
 def page() -> bytes:
-    """Return one full page: updates of items of about 500 bytes."""
+    """Return a full page of updates of items of about 500 bytes."""
     return orjson.dumps({"Records": [_record(number) for number in range(PAGE)], "NextShardIterator": "iterator"})
 
 

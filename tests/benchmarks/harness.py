@@ -1,7 +1,7 @@
-"""What all benchmarks share: contenders in turn, counts against the ground truth, one line of JSON.
+"""Runs contenders in turn, checks counts against the ground truth, and prints one line of JSON for each benchmark.
 
-A figure means little by itself on a shared machine, so each benchmark runs its yardstick in the same run, in
-turn with itself, and the yardstick against itself (A/A), which shows the noise.
+On a shared machine a figure means little by itself. So each benchmark alternates with its yardstick in the same run,
+and runs the yardstick against itself (A/A), which shows the noise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 @dataclass(frozen=True)
 class Benchmark:
-    """``figure``, ``yardstick`` in ``unit``; ``expected``, ``seen``: counts that must be equal."""
+    """A result. ``figure``, ``yardstick``: in ``unit``. ``expected``, ``seen``: counts that must be equal."""
 
     name: str
     figure: float
@@ -40,7 +40,7 @@ class Benchmark:
 
 
 def in_turn(rounds: int, contenders: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
-    """Run every contender once unmeasured, then ``rounds`` times, in turn."""
+    """Run every contender once unmeasured, then ``rounds`` times in turn."""
     figures: dict[str, list[float]] = {name: [] for name in contenders}
     for number in range(rounds + 1):
         for name, run in contenders.items():
@@ -55,7 +55,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def pin(pid: int, core: int) -> None:
-    """Keep ``pid`` and all its threads on one core, so that a figure is that of one core."""
+    """Pin ``pid`` and all its threads to one core, so figures are for one core."""
     for thread in os.listdir(f"/proc/{pid}/task"):
         os.sched_setaffinity(int(thread), {core})
 

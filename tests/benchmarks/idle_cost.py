@@ -1,7 +1,7 @@
-"""What an idle worker with 1,000 open shards costs, against a loop of boto3 that asks as often.
+"""Measures an idle worker with 1,000 open shards, against a boto3 loop that polls as often.
 
-A figure is CPU seconds by the second. Both ask a stream on which nothing happens; how often the worker does is said
-in the note, and bounds how late it sees a change.
+A figure is CPU seconds per second. Both poll a stream without changes. The note says how often the worker polls, which
+bounds how late it sees a change.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _calls = 0
 
 
 def answer(request: bytes) -> bytes:
-    """Answer as the stream of a backlog does, but no shard has records or ends. ``Calls`` counts GetRecords."""
+    """Answer for a stream whose shards are open and have no records. ``Calls`` returns the number of GetRecords."""
     global _calls
     asked: dict[str, Any] = orjson.loads(request)
     if "ShardIterator" in asked:
@@ -84,7 +84,7 @@ def run() -> Benchmark:
 
 
 def _relay(servers: str, url: str, folder: Path) -> tuple[float, float, int]:
-    """Return CPU seconds by the second, calls by the second, and shards that are read."""
+    """Return CPU seconds per second, calls per second, and the number of shards being read."""
     name, table = f"bench-{secrets.token_hex(4)}", f"s{SHARDS}p1"
     entry = {"name": "s", "type": "dynamodb", "table": table, "region": "us-east-1", "endpoint_url": url}
     path = folder / "relay.yaml"

@@ -1,7 +1,7 @@
-"""Spark from a topic to Redis, against a plain loop of pipelined compare-and-set without Spark.
+"""Invalidates keys in Redis from a topic with Spark, against a plain loop of pipelined compare-and-set without Spark.
 
-The yardstick is given finished keys and tokens in memory: it neither reads Kafka nor decodes anything. Both meet
-keys that Redis does not have yet, each once, so folding saves us nothing.
+The yardstick has finished keys and tokens in memory: it neither reads Kafka nor decodes anything. Each key is new to
+Redis and comes once, so folding saves nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _run(folder: Path, bootstrap_servers: str, url: str) -> Benchmark:
     config = load(path)
     pairs = _fill(config)
     redis_client = redis.Redis.from_url(url)
-    # Half of the yardstick's rounds before, half after, so that a drift of the machine shows in A/A.
+    # Half of the yardstick's rounds run before, half after, so a drift of the machine shows in A/A.
     before = [_loop(url, pairs) for _ in range(ROUNDS + 1)][1:]
     figure, seen = _consume(folder, path, config, redis_client)
     after = [_loop(url, pairs) for _ in range(ROUNDS)]
@@ -74,7 +74,7 @@ def _config(bootstrap_servers: str, url: str) -> dict[str, Any]:
 
 
 def _fill(config: Config) -> list[tuple[str, EventToken | None]]:
-    """Write the changes to the topic; return the invalidations they are."""
+    """Write the changes to the topic, and return their invalidations."""
     admin = topics.connect(config)
     topics.create_missing(admin, config, ["orders"])
     client = config.kafka.client()
@@ -95,7 +95,7 @@ def _fill(config: Config) -> list[tuple[str, EventToken | None]]:
 
 
 def _loop(url: str, pairs: list[tuple[str, EventToken | None]]) -> float:
-    """Invalidate all of ``pairs`` in a namespace of its own; return rows/s."""
+    """Invalidate all of ``pairs`` in a new namespace. Return rows/s."""
     store = RedisStore(url)
     invalidator = Invalidator(store, f"loop-{secrets.token_hex(4)}", tombstone_ttl=3600.0)
     begun = time.perf_counter()
@@ -110,7 +110,7 @@ def _loop(url: str, pairs: list[tuple[str, EventToken | None]]) -> float:
 
 
 def _consume(folder: Path, path: Path, config: Config, client: Any) -> tuple[float, int]:
-    """Run the consumer to the end of the topic; return rows/s after its first batch, and the keys it left."""
+    """Run the consumer to the end of the topic. Return rows/s after its first batch, and the keys in Redis."""
     log = folder / "cache.log"
     command = [sys.executable, "-m", "relay.cli", "consume", "cache", str(path), "--until-caught-up"]
     with log.open("wb") as out:

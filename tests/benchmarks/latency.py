@@ -1,8 +1,8 @@
-"""From the acknowledged write to the invalidated cache, against a no-op foreachBatch on the same topic.
+"""Measures the time from an acknowledged write to the invalidated cache, against a no-op foreachBatch.
 
-The yardstick is what a Spark as it comes takes from a record being readable to its callback. Our figure holds more:
-the poll of the stream (five a second, so 100 ms on average), the relay, its transaction, decoding, Redis. One
-consumer at a time, the stock no-op before and after; the note also has a no-op under the consumers' own settings.
+The yardstick is the time that stock Spark takes from a readable record to its callback. Our figure includes more: the
+poll of the stream (five per second, so 100 ms on average), the relay, its transaction, decoding, Redis. One consumer
+runs at a time, the stock no-op before and after; the note also has a no-op with the consumers' own settings.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def run() -> Benchmark:
 
 
 class _Result:
-    """Latencies in ms, of the changes after the warm-up."""
+    """Latencies of the changes after the warm-up, in ms."""
 
     def __init__(self, written: int, events: list[PublishedChange]) -> None:
         self.written = written
@@ -85,7 +85,7 @@ class _Result:
 
 
 class _Phase:
-    """A table of its own, a relay, and one consumer."""
+    """A new table, a relay and one consumer."""
 
     def __init__(
         self, folder: Path, table: str, broker: KafkaBroker, database: DynamoDBLocal, redis: RedisServer
@@ -167,5 +167,5 @@ def _wait(done: Callable[[], bool], timeout: float = 120.0) -> None:
     deadline = time.monotonic() + timeout
     while not done():
         if time.monotonic() > deadline:
-            raise RelayError(f"nothing within {timeout:.0f} s")
+            raise RelayError(f"no change within {timeout:.0f} s")
         time.sleep(0.1)

@@ -1,7 +1,7 @@
-"""The worker's memory under a backlog of five million changes, and under one transaction of a gigabyte (I11).
+"""Measures the worker's memory with a backlog of five million changes, and with one transaction of a gigabyte (I11).
 
-A figure is the peak of its resident memory. The yardstick is the same worker under a backlog a hundredth as long, so
-a ratio near one says that memory does not grow with what waits; the bound is absolute.
+A figure is the peak resident memory. The yardstick is the same worker with a backlog a hundredth as long: a ratio near
+one means that memory does not grow with the backlog. The bound is absolute.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def run() -> list[Benchmark]:
         servers = broker.bootstrap_servers
         few, again = (_played(Feed(_name(), servers, SHARDS, pages=4, page=800)) for _ in range(2))
         backlog = _played(Feed(_name(), servers, SHARDS, pages=390, page=800))
-        # Pages of a megabyte, as a source gives them at most: 8 changes of 128 KB.
+        # Pages of a megabyte, the largest that a source returns: 8 changes of 128 KB.
         large, large_again = (
             _played(Feed(_name(), servers, 1, pages=10, page=8, image=127 << 10, one_transaction=True))
             for _ in range(2)
@@ -56,7 +56,7 @@ def _played(feed: Feed) -> Played:
     if done.returncode:
         raise RelayError(f"the worker ended with {done.returncode}: {done.stderr[-2000:]}")
     seen = count_committed({"bootstrap.servers": feed.servers}, feed.topic)
-    # The next one needs the room.
+    # Free the disk for the next run.
     admin = AdminClient({"bootstrap.servers": feed.servers})
     admin.delete_topics([feed.topic])[feed.topic].result(30)
     return float(orjson.loads(done.stdout)["peak_mb"]), feed.changes, seen

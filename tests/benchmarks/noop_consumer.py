@@ -1,6 +1,6 @@
-"""A foreachBatch that does nothing, in a Spark as it comes: what micro-batches cost by themselves. CONFIG CHECKPOINT.
+"""Runs a no-op foreachBatch in stock Spark, to show the cost of micro-batches. Arguments: CONFIG CHECKPOINT.
 
-``--tuned`` takes the consumers' own session and Kafka settings instead.
+``--tuned`` uses the consumers' own session and Kafka settings instead.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How soon a change is readable once the publisher has it, at 200 changes a second and with a backlog.
+"""Measures how soon a change is readable after the publisher gets it, at 200 changes per second and with a backlog.
 
-From ``relayed_at``, which the publisher writes into each change, to the moment a read_committed reader has it. The
-yardstick is a bare producer at the same rate, without transactions, read by the same reader: it shows what a broker
-and a reader take by themselves.
+From ``relayed_at``, which the publisher writes into each change, until a read_committed reader has the change. The
+yardstick is a bare producer at the same rate, without transactions, read by the same reader: it shows the time that
+the broker and the reader take by themselves.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.benchmarks.harness import Benchmark, median
 
 RATE = 200.0
 SECONDS = 30
-WARM_UP = 10  # seconds until a broker that was just started has compiled what it needs, and is not counted
+WARM_UP = 10  # seconds, not counted, in which the JVM of a new broker compiles its code
 SHARDS = 8
 PARTITIONS = 6
 
@@ -97,7 +97,7 @@ def _create(servers: str, topic: str) -> None:
 
 
 class Arrivals(threading.Thread):
-    """Notes when each record can be had."""
+    """Records when each record can be read."""
 
     def __init__(self, servers: str, topic: str, isolation: str = "read_committed") -> None:
         super().__init__(daemon=True)
@@ -124,7 +124,7 @@ class Arrivals(threading.Thread):
         return len(self._arrivals)
 
     def stop(self, expected: int) -> list[tuple[float, bytes]]:
-        """Return times and values, once there are as many as ``expected``, or none came for a while."""
+        """Return times and values, when there are ``expected`` of them or none has come for a while."""
         _wait(lambda: len(self._arrivals) >= expected, 10.0)
         self._done.set()
         self.join()

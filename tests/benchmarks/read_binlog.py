@@ -1,4 +1,4 @@
-"""Our reader of binlogs, counting: the counterpart of ``yardstick_binlog.py``, with the same arguments and output."""
+"""Counts rows with our binlog reader. Arguments and output are those of ``yardstick_binlog.py``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A stream's backlog to Kafka by one worker and by two, against a bare producer that sends as many bytes.
+"""Relays a stream's backlog to Kafka with one worker and with two, against a bare producer that sends as many bytes.
 
-All share the machine's two cores with the endpoint and the broker, so two workers show what sharing costs more than
-what it brings; on one core each, they do not wait for one another.
+All share the machine's two cores with the endpoint and the broker, so two workers show the cost of sharing rather than
+its gain. With one core each, they would not wait for each other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A DynamoDB in a process of its own that answers at once, so that what is measured is the client."""
+"""A DynamoDB endpoint in its own process that answers at once, so benchmarks measure only the client."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Answer = Callable[[bytes], bytes]
 
 @contextmanager
 def serving(answer: Answer, core: int | None = 1) -> Iterator[str]:
-    """Serve ``answer``, on the second core unless told otherwise, and give its URL."""
+    """Serve ``answer``, by default on the second core, and yield the URL."""
     process_context = multiprocessing.get_context("spawn")
     ours, theirs = process_context.Pipe()
     process = process_context.Process(target=_serve, args=(answer, core, theirs), daemon=True)
@@ -36,7 +36,7 @@ def serving(answer: Answer, core: int | None = 1) -> Iterator[str]:
 
 
 def stock_client(service: Any, url: str) -> Any:
-    """Return a client of boto3 as it comes, without retries: a benchmark counts every request."""
+    """Return a stock boto3 client without retries: a benchmark counts every request."""
     settings = BotoConfig(retries={"mode": "standard", "total_max_attempts": 1})
     return boto3.client(service, endpoint_url=url, region_name="us-east-1", config=settings, **CREDENTIALS)
 
@@ -55,7 +55,7 @@ class _Server(ThreadingMixIn, HTTPServer):
 def _serve(answer: Answer, core: int | None, to: Connection) -> None:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        # Headers and body are two writes: without this the second waits for an acknowledgement.
+        # Headers and body are two writes; without this the second one waits for an acknowledgement.
         disable_nagle_algorithm = True
 
         def do_POST(self) -> None:
@@ -67,7 +67,7 @@ def _serve(answer: Answer, core: int | None, to: Connection) -> None:
             self.wfile.write(body)
 
         def log_message(self, *arguments: object) -> None:
-            """Keep quiet."""
+            """Log nothing."""
 
     if core is not None:
         pin(os.getpid(), core)

@@ -1,6 +1,6 @@
-"""A stream of many shards, each a backlog of full pages, made beforehand and served by a process of its own.
+"""A stream of many shards, each with full pages made in advance, served by a separate process.
 
-Table ``s64p3``: 64 shards of 3 pages each. All shards are closed, so that all there is can be read to an end.
+The table ``s64p3`` has 64 shards of 3 pages each. All shards are closed, so they can be read to the end.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import orjson
 
 PAGE = 1000
 LABEL = "2026-01-01T00:00:00.000"
-_SEQUENCE = b"1000SSSSPPPP"  # in the template: what is made unique for each page of each shard
+_SEQUENCE = b"1000SSSSPPPP"  # in the template; replaced by a unique number for each page of each shard
 _KEY_SCHEMA = [
     {"AttributeName": "customer", "KeyType": "HASH"},
     {"AttributeName": "order_id", "KeyType": "RANGE"},
@@ -32,9 +32,9 @@ def stream_arn(table: str) -> str:
 
 
 def answer(request: bytes) -> bytes:
-    """Answer the four calls; which one it is shows in what it asks for.
+    """Answer the API's four calls, which the request's fields tell apart, and two of the benchmarks.
 
-    And two of the benchmark's own: ``Prepare`` makes the pages of a table, ``Begun`` tells when its first was read.
+    ``Prepare`` makes the pages of a table, ``Begun`` returns when the first page was read.
     """
     global _begun
     asked = orjson.loads(request)

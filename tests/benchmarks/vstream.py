@@ -1,6 +1,6 @@
-"""The backlog of one Vitess shard to Kafka by a whole relay process, against a bare gRPC client that only counts.
+"""Relays the backlog of a Vitess shard to Kafka with a complete relay, against a bare gRPC client that only counts.
 
-Rows of 200 bytes, inserted in transactions of 1 row and of 100. vtgate, the database below it and the broker share the
+Rows of 200 bytes, in transactions of 1 row and of 100. vtgate, the database below it and the broker share the
 machine's cores with the contenders.
 """
 
@@ -16,7 +16,7 @@ from tests.benchmarks.backlog import SCHEMA, TABLE, Run, benchmark, counted, fil
 from tests.benchmarks.harness import Benchmark
 
 KEYSPACE, SHARD = "bench", "0"
-# Transactions by their rows.
+# Transactions by the number of their rows.
 BACKLOGS = {1: 160_000, 100: 6_000}
 ROUNDS = 2
 

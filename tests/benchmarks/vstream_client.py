@@ -1,4 +1,4 @@
-"""The relay's own HTTP/2 client of VStream against grpcio: both parse with protobuf's classes, and only count rows.
+"""Reads a VStream with the relay's own HTTP/2 client, against grpcio. Both parse with protobuf and only count rows.
 
 Rows of 200 bytes in transactions of 1 row and of 100, one shard, read from the beginning of the backlog.
 """
@@ -12,7 +12,7 @@ from tests.benchmarks.backlog import SCHEMA, TABLE, Run, benchmark, counted, fil
 from tests.benchmarks.harness import Benchmark
 
 KEYSPACE, SHARD = "bench", "0"
-# Transactions by their rows.
+# Transactions by the number of their rows.
 BACKLOGS = {1: 160_000, 100: 6_000}
 ROUNDS = 3
 CLIENTS = {"own": "count_vstream.py", "grpcio": "yardstick_vstream.py"}

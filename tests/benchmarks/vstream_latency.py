@@ -1,9 +1,9 @@
-"""How soon a row that was committed on a Vitess of four shards can be read from its topic, at 200 rows a second.
+"""Measures how soon a row committed on a Vitess of four shards can be read from its topic, at 200 rows per second.
 
-From the commit, acknowledged to the writer, to a read_committed reader. After that, with two more who look on, where
-the time goes: until a bare gRPC client beside the relay has the row; until the relay hands it to its producer
-(``relayed_at``); until a reader of what is not committed yet has it; until it is committed and read. The yardstick is
-the bare client: what Vitess takes.
+From the commit, acknowledged to the writer, to a read_committed reader. A second phase, with two more readers, shows
+where the time goes: until a bare gRPC client beside the relay has the row; until the relay passes it to its producer
+(``relayed_at``); until a read_uncommitted reader has it; until it is committed and read. The yardstick is the bare
+client: the time that Vitess takes.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ VSCHEMA = {
 }
 RATE = 200.0
 SECONDS = 60
-WARM_UP = 30  # seconds that are not counted, until the broker has compiled what it needs
-EXPLAINED = 15  # seconds of rows whose way is followed
+WARM_UP = 30  # seconds, not counted, in which the JVM of a new broker compiles its code
+EXPLAINED = 15  # seconds of the second phase
 _ROW = 12
 
 Times = dict[int, float]
@@ -85,7 +85,7 @@ def _measure(vitess: Vitess, servers: str, topic: str, path: Path) -> Benchmark:
                 acknowledged[first + number] = time.time()
             return list(range(first, first + count))
 
-        # Until the relay has begun: it starts where the shards stand.
+        # Until the relay has started, from the shards' current positions.
         for number in range(1, 601):
             cursor.execute(insert, (-number, "1.25", "begun?"))
             time.sleep(0.05)
@@ -96,7 +96,7 @@ def _measure(vitess: Vitess, servers: str, topic: str, path: Path) -> Benchmark:
         counted = write(0, int(RATE * SECONDS))[int(RATE * WARM_UP) :]
         uncommitted = Arrivals(servers, topic, "read_uncommitted")
         bare = BareClient(vitess.vtgate)
-        time.sleep(1.0)  # until both have begun
+        time.sleep(1.0)  # until both have started
         explained = write(len(acknowledged), int(RATE * EXPLAINED))
     deadline = time.monotonic() + 30
     while len(bare.arrived.keys() & set(explained)) < len(explained) and time.monotonic() < deadline:
@@ -152,7 +152,7 @@ def _p99(values: list[float]) -> float:
 
 
 class BareClient(threading.Thread):
-    """Notes when each row comes to a plain gRPC client. Streams all shards from where they stand."""
+    """Records when each row arrives at a bare gRPC client, which streams all shards from their current positions."""
 
     def __init__(self, vtgate: str) -> None:
         super().__init__(daemon=True)

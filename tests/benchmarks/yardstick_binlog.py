@@ -1,7 +1,7 @@
-"""The yardstick of binlogs: python-mysql-replication in the plainest loop, that only counts rows.
+"""The yardstick of binlogs: python-mysql-replication in a plain loop that only counts rows.
 
 ``python yardstick_binlog.py PORT USER PASSWORD DATABASE GTID EXPECTED`` prints ``{"rows", "seconds", "cpu"}``: from the
-first rows to the last of the expected ones. Imports nothing of ours: it runs in an environment that has none of it.
+first rows to the last of the expected ones. Its environment does not have the relay, so it must not import it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The yardstick of Bloop 3.1.1: its coordinator, below the object mapper, which would only add to it."""
+"""The yardstick of Bloop 3.1.1: its coordinator, without the object mapper, which would only add time."""
 
 from __future__ import annotations
 

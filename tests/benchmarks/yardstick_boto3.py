@@ -1,4 +1,4 @@
-"""The yardstick as one writes it by hand: boto3, a thread for each shard."""
+"""The yardstick of a hand-written reader: boto3, with a thread for each shard."""
 
 from __future__ import annotations
 

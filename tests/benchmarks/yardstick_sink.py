@@ -1,6 +1,6 @@
-"""What both yardsticks of ``dynamodb_read`` do with a record: Avro by fastavro, and confluent-kafka with acks=all.
+"""The sink of both yardsticks of ``dynamodb_read``: fastavro, and confluent-kafka with acks=all.
 
-Imports nothing of ours: it runs in an environment that has none of it.
+Its environment does not have the relay, so it must not import it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SCHEMA = {
 
 
 class Sink:
-    """Publishes records; a producer may be used by many threads."""
+    """Publishes records. Thread-safe, because a producer is."""
 
     def __init__(self, bootstrap_servers: str, topic: str) -> None:
         self.topic = topic
@@ -93,7 +93,7 @@ def client(service: Any, url: str) -> Any:
 
 
 def arguments() -> tuple[str, str, str, str, int]:
-    """URL, stream ARN, bootstrap servers, topic, and how many records there are."""
+    """Return the URL, stream ARN, bootstrap servers, topic and number of records."""
     url, arn, servers, topic, expected = sys.argv[1:]
     return url, arn, servers, topic, int(expected)
 

@@ -1,7 +1,7 @@
-"""The yardstick of VStream: gRPC's stub and protobuf's classes, in the plainest loop, that only counts rows.
+"""The yardstick of VStream: gRPC's stub and protobuf's classes, in a plain loop that only counts rows.
 
 ``python yardstick_vstream.py VTGATE KEYSPACE SHARD GTID TABLE EXPECTED`` prints ``{"rows", "seconds", "cpu"}``: from
-the first answer to the one that has the last of the expected rows, CPU in seconds of the process.
+the first answer to the one with the last of the expected rows; ``cpu`` is in seconds of the process.
 """
 
 from __future__ import annotations
