@@ -1,6 +1,6 @@
 """Runs a worker on changes made in its own process, to measure only the worker.
 
-``python -m tests.benchmarks.fed FEED``: FEED is the JSON of `Feed`. At the end it prints ``{"peak_mb": ..., "cpu_s": ...}``.
+``python -m tests.benchmarks.fed FEED``, the JSON of a `Feed`. At the end it prints ``{"peak_mb": ..., "cpu_s": ...}``.
 """
 
 from __future__ import annotations
