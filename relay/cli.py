@@ -19,11 +19,11 @@ from typer.core import TyperGroup
 
 from relay.commands import dead_letters, gaps, reset, services, status
 from relay.commands.options import (
-    AsJson,
-    ConfigFile,
-    LogAs,
+    ConfigArgument,
+    JsonOption,
     LogFormat,
-    UntilCaughtUp,
+    LogFormatOption,
+    UntilCaughtUpOption,
     load_config,
     logging_to_stderr,
 )
@@ -94,12 +94,12 @@ def _root(
 
 @app.command()
 def run(
-    config: ConfigFile,
-    until_caught_up: UntilCaughtUp = False,
+    config: ConfigArgument,
+    until_caught_up: UntilCaughtUpOption = False,
     workers: Annotated[
         int, typer.Option(min=1, max=256, help="How many processes share the work. One that dies is started again.")
     ] = 1,
-    log_format: LogAs = LogFormat.TEXT,
+    log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
     """Relay changes from the sources to Kafka, until stopped.
 
@@ -130,7 +130,7 @@ def check(
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON schema of the file instead, for an editor.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Check a config, then connect to everything in it and say what is missing.
 
@@ -174,7 +174,7 @@ def _print_finding(ok: bool, name: str, detail: str) -> None:
 
 @app.command()
 def tail(
-    config: ConfigFile,
+    config: ConfigArgument,
     topics: Annotated[
         list[str] | None,
         typer.Argument(
@@ -220,8 +220,8 @@ def tail(
 @app.command()
 def consume(
     consumer: Annotated[ConsumerKind, typer.Argument(help="What to keep up to date.", show_default=False)],
-    config: ConfigFile,
-    until_caught_up: UntilCaughtUp = False,
+    config: ConfigArgument,
+    until_caught_up: UntilCaughtUpOption = False,
     start: Annotated[
         str | None,
         typer.Option(

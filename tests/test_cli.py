@@ -15,26 +15,14 @@ from typing import Any
 import boto3
 import pytest
 import yaml
-from typer.testing import CliRunner, Result
 
-from relay.cli import app
 from relay.config import Config
 from relay.process.managed import free_port
+from tests.command_line import errors, relay
 
 OLDER = '{"timestamp":1,"shard":"s/l/1","position":"DynamoDB/99","origin":null}'
 NEWER = '{"timestamp":1,"shard":"s/l/1","position":"DynamoDB/100","origin":null}'
 ELSEWHERE = '{"timestamp":1,"shard":"s/l/2","position":"DynamoDB/1","origin":null}'
-
-
-def relay(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def errors(result: Result) -> list[str]:
-    """Return what the command said on stderr, which has to be messages only."""
-    lines = result.stderr.splitlines()
-    assert all(line.startswith("relay: error: ") for line in lines), result.stderr
-    return [line.removeprefix("relay: error: ") for line in lines]
 
 
 def content(**others: Any) -> dict[str, Any]:
@@ -334,7 +322,7 @@ def test_what_looks_at_kafka_alone_does_not_ask_a_database_for_its_tables(
     source = '{name: legacy, type: mysql, database: d, shards: {"-": ["127.0.0.1:1"]}}'
     config.write_text(f'name: shop\nkafka: {{bootstrap_servers: "127.0.0.1:1"}}\nsources: [{source}]\n')
     more = ("legacy", "--to", "current") if command == ("reset",) else ()
-    done = CliRunner().invoke(app, [*command, str(config), *more])
+    done = relay(*command, config, *more)
     assert done.exit_code == 3
     assert "no Kafka broker answers at 127.0.0.1:1" in done.output
     assert "no server of shard" not in done.output

@@ -1,4 +1,4 @@
-"""``relay dead-letters``: look into what could not be published or read, and send it again."""
+"""``relay dead-letters``: options and output; ``relay.operations.dead_letters`` does the work."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Annotated, Any
 
 import typer
 
-from relay.commands.options import AsJson, ConfigFile, load_config
+from relay.commands.options import ConfigArgument, JsonOption, load_config
 from relay.errors import ConfigError
 
 app = typer.Typer(
-    help="Look into the changes that could not be published whole or be read, and send them again.",
+    help="Inspect and redrive changes that could not be published in full or not be decoded.",
     no_args_is_help=True,
 )
 
 
 @app.command("list")
-def list_(config: ConfigFile, as_json: AsJson = False) -> None:
-    """List the dead letters: why, what of, how large, and whether they were sent again."""
+def list_(config: ConfigArgument, as_json: JsonOption = False) -> None:
+    """List the dead letters: reason, item, size, and whether they were redriven."""
     loaded = load_config(config)
-    from relay.operations.dead_letters import Letters
+    from relay.operations.dead_letters import DeadLetters
 
-    letters = Letters(loaded)
+    letters = DeadLetters(loaded)
     rows = [letter.to_json(letters.tables) for letter in letters.all()]
     if as_json:
         typer.echo(json.dumps(rows))
@@ -33,42 +33,42 @@ def list_(config: ConfigFile, as_json: AsJson = False) -> None:
 
 @app.command()
 def show(
-    config: ConfigFile,
-    name: Annotated[str, typer.Argument(metavar="ID", help="As `list` shows it.", show_default=False)],
+    config: ConfigArgument,
+    name: Annotated[str, typer.Argument(metavar="ID", help="An id from `list`.", show_default=False)],
 ) -> None:
-    """Print one dead letter whole, decoded, as JSON."""
+    """Print one dead letter with its decoded change, as JSON."""
     loaded = load_config(config)
-    from relay.operations.dead_letters import Letters
+    from relay.operations.dead_letters import DeadLetters
 
-    letters = Letters(loaded)
-    typer.echo(json.dumps(letters.shown(letters.find(name)), indent=2))
+    letters = DeadLetters(loaded)
+    typer.echo(json.dumps(letters.show(letters.find(name)), indent=2))
 
 
 @app.command()
 def redrive(
-    config: ConfigFile,
+    config: ConfigArgument,
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="ID", help="As `list` shows them.", show_default=False)
+        list[str] | None, typer.Argument(metavar="ID", help="Ids from `list`.", show_default=False)
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All that were not sent again yet.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Redrive all that have not been redriven yet.")] = False,
 ) -> None:
     """Send dead letters again, to the topic and partition they belong to.
 
-    What a change was missing is completed by it; what has changed since stays as it is. Exit code 1: some could not
-    be sent, and the message says what to do.
+    Consumers complete the changes that were incomplete and ignore those that newer changes have replaced. Exit code 1:
+    some could not be sent; the errors say what to do.
     """
-    if bool(names) == everything:
-        raise ConfigError("name the dead letters to send again, or give --all")
+    if bool(names) == every:
+        raise ConfigError("give the ids of the dead letters to redrive, or --all")
     loaded = load_config(config)
-    from relay.operations.dead_letters import Letter, Letters
+    from relay.operations.dead_letters import DeadLetter, DeadLetters
 
-    letters = Letters(loaded)
+    letters = DeadLetters(loaded)
     chosen = [letters.find(name) for name in names or ()] or [each for each in letters.all() if not each.redriven]
 
-    def tell(letter: Letter) -> None:
+    def print_sent(letter: DeadLetter) -> None:
         typer.echo(f"{letter.id} sent to {letter.topic}[{letter.partition}]")
 
-    letters.redrive(chosen, tell)
+    letters.redrive(chosen, print_sent)
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""``relay gaps``: options and output; what is done is in ``relay.operations.gaps``."""
+"""``relay gaps``: options and output; ``relay.operations.gaps`` does the work."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from relay.commands.options import AsJson, ConfigFile, load_config
+from relay.commands.options import ConfigArgument, JsonOption, load_config
 
-app = typer.Typer(help="Look at lost changes, and decide how to go on after them.", no_args_is_help=True)
+app = typer.Typer(help="List lost changes, and decide how to continue after them.", no_args_is_help=True)
 
 
 class Policy(StrEnum):
@@ -20,13 +20,12 @@ class Policy(StrEnum):
 
 
 @app.command("list")
-def gaps_list(config: ConfigFile, as_json: AsJson = False) -> None:
-    """Show all losses: pending ones that the relay has stopped for, accepted and published ones."""
+def gaps_list(config: ConfigArgument, as_json: JsonOption = False) -> None:
+    """List all gaps: pending ones, at which the relay has stopped, accepted and published ones."""
     loaded = load_config(config, every_table=False)
-    from relay.kafka import topics
-    from relay.operations.gaps import found_gaps
+    from relay.operations.gaps import list_gaps
 
-    found = found_gaps(topics.connect(loaded), loaded)
+    found = list_gaps(loaded)
     if as_json:
         typer.echo(json.dumps([gap.to_json() for gap in found], ensure_ascii=False))
         return
@@ -41,14 +40,16 @@ def gaps_list(config: ConfigFile, as_json: AsJson = False) -> None:
 
 @app.command("accept")
 def gaps_accept(
-    config: ConfigFile,
-    gap_id: Annotated[str, typer.Argument(metavar="ID", help="As `relay gaps list` shows it.", show_default=False)],
+    config: ConfigArgument,
+    gap_id: Annotated[str, typer.Argument(metavar="ID", help="An id from `relay gaps list`.", show_default=False)],
     decision: Annotated[
         Policy,
-        typer.Argument(help="skip: record the loss, go on. resnapshot: read the table again, too.", show_default=False),
+        typer.Argument(
+            help="skip: publish the gap and continue. resnapshot: also read the table again.", show_default=False
+        ),
     ],
 ) -> None:
-    """Let the relay go on after a pending loss, which is then published for all consumers to see."""
+    """Let the relay continue after a pending gap. It then publishes the gap for all consumers."""
     loaded = load_config(config, every_table=False)
     from relay.engine.gap_decisions import Decision
     from relay.operations.gaps import accept

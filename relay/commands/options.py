@@ -1,4 +1,4 @@
-"""What several commands share: arguments and options, how a config is read, where the log goes."""
+"""Arguments, options and set-up that several commands share: the config, and logging to stderr."""
 
 from __future__ import annotations
 
@@ -21,27 +21,25 @@ class LogFormat(StrEnum):
     JSON = "json"
 
 
-ConfigFile = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help="The YAML file that says what to relay, and where to.")
-]
-UntilCaughtUp = Annotated[
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML config file.")]
+UntilCaughtUpOption = Annotated[
     bool,
-    typer.Option("--until-caught-up", help="Stop, with exit code 0, once all there was at the start is done."),
+    typer.Option("--until-caught-up", help="Exit with code 0 once everything present at the start is processed."),
 ]
-LogAs = Annotated[
+LogFormatOption = Annotated[
     LogFormat,
     typer.Option(
-        "--log-format", envvar="RELAY_LOG_FORMAT", help="How the log on stderr is written: JSON is one object a line."
+        "--log-format", envvar="RELAY_LOG_FORMAT", help="The format of the log on stderr; json: one object per line."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
 def load_config(path: Path, *, every_table: bool = True) -> Config:
     """Read the config, and find the tables of sources that do not name them.
 
-    ``every_table``: False where the topics of all tables are not needed: then a database is not asked for its tables.
-    Tags are looked up all the same, since each table that has them is a source of its own.
+    ``every_table``: False if the command does not need the topics of all tables, so that it works while a database is
+    down. Tags are looked up anyway, because each table that carries them is a source of its own.
     """
     from relay.config import load
 
@@ -55,7 +53,7 @@ def load_config(path: Path, *, every_table: bool = True) -> Config:
 
 @contextmanager
 def logging_to_stderr(log_format: LogFormat) -> Iterator[None]:
-    """Log to stderr. In JSON, an error that ends the command is a line of the log as well."""
+    """Log to stderr. In JSON, an error that ends the command is logged too."""
     import logging
 
     from relay.observe.logs import JsonFormatter, TextFormatter
@@ -73,5 +71,5 @@ def logging_to_stderr(log_format: LogFormat) -> Iterator[None]:
         if isinstance(error, RelayError):
             log.error("%s", error)
             raise typer.Exit(error.exit_code) from error
-        log.critical("the relay has failed: %s", error, exc_info=True)
+        log.critical("unexpected error: %s", error, exc_info=True)
         raise typer.Exit(RelayError.exit_code) from error

@@ -1,4 +1,4 @@
-"""``relay reset``: options and output; what is done is in ``relay.operations.reset``."""
+"""``relay reset``: options and output; ``relay.operations.reset`` does the work."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from typing import Annotated
 
 import typer
 
-from relay.commands.options import ConfigFile, load_config
+from relay.commands.options import ConfigArgument, load_config
 
 
 def reset(
-    config: ConfigFile,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Its name in the config.", show_default=False)],
+    config: ConfigArgument,
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="The name of the source in the config.", show_default=False)
+    ],
     to: Annotated[
         str,
         typer.Option(
@@ -21,19 +23,21 @@ def reset(
             show_default=False,
         ),
     ],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
 ) -> None:
     """Let the next run read a source from another place. Stop all workers first.
 
-    Forgets its checkpoints and reports a gap, so that caches drop what they hold. What lies between the old place
-    and the new one is published again, or never. The config stays as it is.
+    Removes the checkpoints of the source and publishes a gap, so that caches drop their entries. Changes between the
+    old place and the new one are published again, or never. The config file is not changed.
     """
     loaded = load_config(config, every_table=False)
     from relay.operations import reset as resets
 
-    found = resets.look(loaded, source, to) if dry_run else resets.reset(loaded, source, to)
+    found = resets.preview(loaded, source, to) if dry_run else resets.reset(loaded, source, to)
     would = "would be" if dry_run else "was"
-    typer.echo(f"source {source}, stream {found.stream.label}: {would} reset to {found.gap.end['start']}")  # type: ignore[index]
-    typer.echo(f"{len(found.forgotten)} records of checkpoints {would} removed, gap {found.gap.id} {would} published")
+    typer.echo(f"source {source}, stream {found.stream.label}: {would} reset to {found.start}")
+    typer.echo(
+        f"{len(found.removed_keys)} records of checkpoints {would} removed, gap {found.gap.id} {would} published"
+    )
     if found.workers:
         typer.echo(f"stop the workers first: {', '.join(found.workers)}")

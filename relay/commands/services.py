@@ -1,4 +1,4 @@
-"""``relay services``: what is run on this machine to try things out."""
+"""``relay services``: options and output; ``relay.services.background`` does the work."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from relay.commands.options import AsJson
+from relay.commands.options import JsonOption
 
 if TYPE_CHECKING:
     from relay.services.background import Service
@@ -22,11 +22,11 @@ def services_up(
         list[str] | None,
         typer.Argument(metavar="NAME", help="kafka, dynamodb, redis (the default), registry, mariadb, vitess."),
     ] = None,
-    as_json: AsJson = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Start the services that do not run yet, and print where they listen. They go on running.
+    """Start services that are not running yet, and print their addresses. They keep running in the background.
 
-    The first time, this downloads them, and builds Vitess, which takes minutes. Their data is gone when they end.
+    The first time, this downloads them, and builds Vitess, which takes minutes. Their data is removed when they end.
     """
     from relay.services import background
 
@@ -34,16 +34,16 @@ def services_up(
 
 
 @app.command("down")
-def services_down(as_json: AsJson = False) -> None:
-    """End all services, with their data, and print those that ran."""
+def services_down(as_json: JsonOption = False) -> None:
+    """Stop all services, remove their data, and print those that were running."""
     from relay.services import background
 
     _print_services(background.down(), as_json)
 
 
 @app.command("status")
-def services_status(as_json: AsJson = False) -> None:
-    """Print which services were started, and whether they still run."""
+def services_status(as_json: JsonOption = False) -> None:
+    """Print the services that were started, and whether they are still running."""
     from relay.services import background
 
     _print_services(background.status(), as_json)

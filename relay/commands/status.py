@@ -1,4 +1,4 @@
-"""``relay status``: options and output; what is found out is in ``relay.operations.status``."""
+"""``relay status``: options and output; ``relay.operations.status`` does the work."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import Annotated
 
 import typer
 
-from relay.commands.options import AsJson, ConfigFile, load_config
+from relay.commands.options import ConfigArgument, JsonOption, load_config
 
 
 def status(
-    config: ConfigFile,
-    as_json: AsJson = False,
-    every: Annotated[bool, typer.Option("--all", help="Show finished shards, too.")] = False,
+    config: ConfigArgument,
+    as_json: JsonOption = False,
+    every: Annotated[bool, typer.Option("--all", help="Also show finished shards.")] = False,
     token: Annotated[
         str | None,
         typer.Option(
             "--token",
             metavar="SOURCE",
-            help="Print instead where this source stands, as a token for relay.dynamodb.Stream and `start`.",
+            help="Print only the position of this source, as a token for relay.dynamodb.Stream and `start`.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Show how far the relay is: shards, who reads them, positions, lag, snapshots, gaps, dead letters.
+    """Show the committed progress of the relay: shards, owners, positions, lag, snapshots, gaps, dead letters.
 
-    Works while nothing runs, too. What is shown is what is committed.
+    It also works while no worker is running.
     """
     loaded = load_config(config, every_table=False)
     from relay.operations import status as statuses
 
     if token is not None:
-        typer.echo(json.dumps(statuses.token(loaded, token), indent=2))
+        typer.echo(json.dumps(statuses.stream_token(loaded, token), indent=2))
         return
     found = statuses.status(loaded)
     if as_json:

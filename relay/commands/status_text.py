@@ -1,4 +1,4 @@
-"""How ``relay status`` shows a relay to a person. For programs there is ``--json``; this may change freely."""
+"""The output of ``relay status`` for people. It may change freely; programs use ``--json``."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ORDER = {"reading": 0, "planned": 1, "gone": 2, "finished": 3}
 
 
 def show(status: RelayStatus, *, every: bool) -> None:
-    """Print it to stdout: the unfinished shards first, the finished ones only if ``every``."""
+    """Print it to stdout: unfinished shards first, finished ones only if ``every``."""
     console = Console(highlight=False, markup=False, emoji=False)
     workers = len(status.members)
     console.print(
         Text(status.name, "bold")
-        + Text(f": {_count(workers, 'worker')}" if workers else ": no worker runs")
+        + Text(f": {_count(workers, 'worker')}" if workers else ": no worker is running")
         + Text(f", {_count(status.dead_letters, 'dead letter')}")
     )
     for member in status.members:
@@ -35,10 +35,10 @@ def show(status: RelayStatus, *, every: bool) -> None:
 def _show_source(console: Console, source: SourceStatus, every: bool) -> None:
     title = Text(f"source {source.source}", "bold") + Text(f" ({source.type} {source.table})")
     if source.stream is None:
-        console.print(title + Text(": nothing was read yet"))
+        console.print(title + Text(": not read yet"))
     else:
         console.print(title + Text(f": stream {source.stream}"))
-        console.print(f"  begun {_time(source.planned_at)} at {source.start}")
+        console.print(f"  started {_time(source.planned_at)} at {source.start}")
         lag = "" if source.lag_seconds is None else f", {_duration(source.lag_seconds)} ago"
         console.print(f"  relayed up to {_time(source.watermark)}{lag}")
         _show_snapshot(console, source)
@@ -85,7 +85,7 @@ def _table(shards: list[ShardStatus]) -> Table:
 
 def _position(position: Mapping[str, Any]) -> str:
     if "gtid" in position:
-        # A transaction or a copy that is under way comes after what was executed.
+        # A transaction or a copy in progress follows the executed GTID set.
         rows = f" and {position['rows_done']} rows of {position['transaction']}" if position.get("rows_done") else ""
         return f"{position['gtid']}{rows}{', copying' if 'copied' in position else ''}"
     if position.get("type") == "copy":

@@ -1,4 +1,4 @@
-"""How ``relay tail`` shows a record to a person. For programs there is ``--json``; this may change freely."""
+"""The output of ``relay tail`` for people. It may change freely; programs use ``--json``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KINDS = {"S", "N", "B", "SS", "NS", "BS", "BOOL", "NULL", "L", "M"}
 
 
 def printer() -> Callable[[Mapping[str, Any]], None]:
-    """Return what prints a record, as made by ``relay.operations.tail.line``, to stdout."""
+    """Return a function that prints a record from ``relay.operations.tail.record_json`` to stdout."""
     console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
 
     def show(record: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ def _short(value: Any) -> str:
 
 
 def _unpacked(value: Any) -> Any:
-    """Take the types off a DynamoDB value: a person reads ``12`` more easily than ``{"N": "12"}``."""
+    """Remove the types from a DynamoDB value: ``12`` reads more easily than ``{"N": "12"}``."""
     if isinstance(value, dict) and len(value) == 1 and value.keys() <= _KINDS:
         kind, inner = next(iter(value.items()))
         if kind == "M":

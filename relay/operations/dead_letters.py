@@ -1,7 +1,8 @@
-"""``relay dead-letters``: what could not be published whole, or not be read, looked into and sent again.
+"""``relay dead-letters``: inspects and redrives changes that could not be published in full, or that a consumer could
+not decode.
 
-A redrive sends the whole change after its stub, with the same event id and token. What it completes, and that it
-undoes nothing newer, is for the consumers' rules to see to (``spark_consumers.fold``).
+A redrive sends the full change after its stub, with the same event id and token. The consumers' rules make it complete
+the stub and never overwrite anything newer (``spark_consumers.fold``).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import orjson
 from confluent_kafka import Message
 from confluent_kafka.admin import AdminClient
 
-from relay.avro.decode import Undecodable, UnknownFraming, UnknownSchema, WriterSchemas, decode
+from relay.avro.decode import Undecodable, UnknownFraming, UnknownSchema, WriterSchemas
 from relay.avro.registry import open_schemas
 from relay.config import Config
 from relay.errors import ConfigError, RelayError, Unavailable
@@ -29,7 +30,7 @@ from relay.kafka.dead_letters import REDRIVEN_SUFFIX
 from relay.kafka.limits import Headers, Limits, record_size
 from relay.kafka.publisher import Aborted, Fenced, Publisher
 from relay.kafka.settings import KafkaSettings
-from relay.operations.tail import plain
+from relay.operations.tail import decode_to_json, json_values
 
 _RELAY = "relay"
 
@@ -37,10 +38,11 @@ Records = Generator[Message, None, None]
 
 
 @dataclass
-class Letter:
-    """A dead letter, of which only the headers are kept. ``chunks``: offset and size of each part of it, from 1.
+class DeadLetter:
+    """The headers of a dead letter, without its value. ``chunks``: offset and size of each chunk, by number from 1.
 
-    ``offset``: where on its topic a consumer found it; None for a change that the relay could not publish whole.
+    ``topic``, ``partition``: where the change belongs. ``offset``: where a consumer found a record that it could not
+    decode; None for a change that the relay could not publish in full.
     """
 
     id: str
@@ -48,7 +50,7 @@ class Letter:
     topic: str
     partition: int
     offset: int | None
-    of: int
+    chunk_count: int
     written_at: datetime
     chunks: dict[int, tuple[int, int]] = field(default_factory=dict)
     redriven: bool = False
@@ -61,15 +63,15 @@ class Letter:
         return sum(size for _, size in self.chunks.values())
 
     @property
-    def is_whole(self) -> bool:
-        return set(self.chunks) == set(range(1, self.of + 1))
+    def is_complete(self) -> bool:
+        return set(self.chunks) == set(range(1, self.chunk_count + 1))
 
     @property
     def encoding(self) -> str:
         return self.text("encoding") or "avro"
 
     def to_json(self, tables: Mapping[str, str]) -> dict[str, Any]:
-        """Return what ``list --json`` shows. ``tables``: by topic."""
+        """Return the JSON values of ``list --json``. ``tables``: by topic."""
         key = self.text("key")
         return {
             "id": self.id,
@@ -85,49 +87,52 @@ class Letter:
             "partition": self.partition,
             "offset": self.offset,
             "size": self.size,
-            "chunks": self.of,
-            "whole": self.is_whole,
+            "chunks": self.chunk_count,
+            "whole": self.is_complete,
             "encoding": self.encoding,
-            "written_at": plain(self.written_at),
+            "written_at": json_values(self.written_at),
             "redriven": self.redriven,
         }
 
 
-class Letters:
-    """The topic ``<name>.dead_letters`` of a config, as it is now. Raises ``Unavailable`` if it is not there."""
+class DeadLetters:
+    """The content of the topic ``<name>.dead_letters``. Raises ``Unavailable`` if the topic does not exist."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.tables = {config.topic(table): table for table in config.tables}
         self._admin: AdminClient = topics.connect(config)
         self._topic = config.internal("dead_letters")
-        self._require(self._topic)
-        self._letters: dict[str, Letter] = {}
-        for message in self._records((self._topic, 0)):
-            self._take(message)
+        self._require_topic()
+        self._letters: dict[str, DeadLetter] = {}
+        for message in self._read((self._topic, 0)):
+            self._add(message)
 
-    def all(self) -> list[Letter]:
+    def all(self) -> list[DeadLetter]:
         return list(self._letters.values())
 
-    def find(self, name: str) -> Letter:
-        """Return the letter called ``name``. Raises ``ConfigError``."""
+    def find(self, name: str) -> DeadLetter:
+        """Return the dead letter with the id ``name``. Raises ``ConfigError``."""
         if name not in self._letters:
-            raise ConfigError(f"there is no dead letter {name!r} on {self._topic}: `relay dead-letters list` shows all")
+            raise ConfigError(f"topic {self._topic} has no dead letter {name!r}; `relay dead-letters list` lists all")
         return self._letters[name]
 
-    def value(self, letter: Letter) -> bytes:
-        """Read a letter's value, its chunks joined. Raises ``RelayError`` if some are not there (any more)."""
+    def value(self, letter: DeadLetter) -> bytes:
+        """Read the value of a dead letter and join its chunks. Raises ``RelayError`` if one is missing."""
         parts: list[bytes] = []
-        for number in range(1, letter.of + 1):
-            at = letter.chunks.get(number)
-            message = None if at is None else self._record(self._topic, 0, at[0])
+        for number in range(1, letter.chunk_count + 1):
+            chunk = letter.chunks.get(number)
+            message = None if chunk is None else self._read_one(self._topic, 0, chunk[0])
             if message is None:
-                raise RelayError(f"dead letter {letter.id}: chunk {number} of {letter.of} is not on {self._topic}")
+                raise RelayError(
+                    f"dead letter {letter.id} is incomplete: topic {self._topic} lacks its chunk {number} of "
+                    f"{letter.chunk_count}"
+                )
             parts.append(message.value() or b"")
         return b"".join(parts)
 
-    def shown(self, letter: Letter) -> dict[str, Any]:
-        """Return all there is to a letter, decoded. What cannot be decoded is in base64, with an ``error``."""
+    def show(self, letter: DeadLetter) -> dict[str, Any]:
+        """Return a dead letter with its decoded change, or with its value in base64 and an ``error``."""
         value = self.value(letter)
         fields = letter.to_json(self.tables)
         if letter.encoding == "json":
@@ -135,24 +140,24 @@ class Letters:
         with contextlib.closing(open_schemas(self.config)) as schemas:
             return {**fields, **_decoded(value, schemas)}
 
-    def redrive(self, letters: Sequence[Letter], tell: Callable[[Letter], None]) -> None:
-        """Send ``letters`` again, each in a transaction of its own; ``tell`` of each that was.
+    def redrive(self, letters: Sequence[DeadLetter], on_sent: Callable[[DeadLetter], None]) -> None:
+        """Send ``letters`` again, each in a transaction of its own, and call ``on_sent`` after each.
 
-        Raises ``RelayError`` in the end, with a line for each that could not be sent.
+        Raises ``RelayError`` at the end, with one line per dead letter that could not be sent.
         """
         found = topics.survey(self._admin, self.config, list(self.tables.values()))
-        places = {each.topic.name: each for each in found if each.exists and each.topic.name in self.tables}
+        targets = {each.topic.name: each for each in found if each.exists and each.topic.name in self.tables}
         settings = KafkaSettings.from_config(self.config)
         limits = Limits.from_topics([each for each in found if each.exists], settings.producer)
         problems: list[str] = []
         publisher = None
         for letter in letters:
             try:
-                place = places.get(letter.topic)
-                if place is None or letter.partition >= place.topic.partitions:
-                    raise RelayError(f"{letter.topic}[{letter.partition}] is no partition of a topic of this config")
-                value, key, headers = self._record_of(letter, compacted=place.compacted)
-                _refuse_too_large(letter, record_size(value, key, headers), limits.records[letter.topic])
+                target = targets.get(letter.topic)
+                if target is None or letter.partition >= target.topic.partitions:
+                    raise RelayError(f"{letter.topic}[{letter.partition}] is not a partition of this config's topics")
+                value, key, headers = self._build_record(letter, compacted=target.compacted)
+                _check_size(letter, record_size(value, key, headers), limits.records[letter.topic])
                 if publisher is None:
                     name = f"{self.config.name}-redrive-{secrets.token_hex(8)}"
                     publisher = Publisher(limits.producer(settings.producer), name)
@@ -160,48 +165,48 @@ class Letters:
             except RelayError as error:
                 if isinstance(error, Unavailable):
                     raise
-                problems.append(f"dead letter {letter.id} was not sent again: {error}")
+                problems.append(f"dead letter {letter.id} was not redriven: {error}")
             else:
                 letter.redriven = True
-                tell(letter)
+                on_sent(letter)
         if problems:
             raise RelayError("\n".join(problems))
 
-    def _send(self, publisher: Publisher, letter: Letter, value: bytes, key: bytes, headers: Headers) -> None:
+    def _send(self, publisher: Publisher, letter: DeadLetter, value: bytes, key: bytes, headers: Headers) -> None:
         try:
             publisher.begin()
             publisher.send(letter.topic, value, key, letter.partition, headers)
             publisher.send(self._topic, b"", letter.id.encode() + REDRIVEN_SUFFIX, 0, [("consumer", _RELAY.encode())])
             publisher.commit_without_offsets()
         except (Aborted, Fenced) as error:
-            raise Unavailable(f"dead letter {letter.id} was not sent again: {error}") from error
+            raise Unavailable(f"dead letter {letter.id} was not redriven: {error}") from error
         except RelayError:
             with contextlib.suppress(Aborted, Fenced):
                 publisher.abort()
             raise
 
-    def _record_of(self, letter: Letter, *, compacted: bool) -> tuple[bytes, bytes, Headers]:
-        """Return value, key and headers of the record that a letter becomes."""
+    def _build_record(self, letter: DeadLetter, *, compacted: bool) -> tuple[bytes, bytes, Headers]:
+        """Return value, key and headers of the record to send for a dead letter."""
         if letter.encoding != "avro":
             raise RelayError(
-                f"it cannot be encoded: {letter.text('detail')}. A later change of the item makes up for it; "
-                f"`relay dead-letters show {letter.id}` prints what it was"
+                f"it cannot be encoded: {letter.text('detail')}. The next change of the item supersedes it; "
+                f"`relay dead-letters show {letter.id}` prints it"
             )
         value = self.value(letter)
         headers: Headers = [(name, letter.headers[name]) for name in ("event_id", "token") if name in letter.headers]
         key = letter.headers.get("record_key")
         if letter.offset is not None:
-            found = self._record(letter.topic, letter.partition, letter.offset)
+            found = self._read_one(letter.topic, letter.partition, letter.offset)
             if found is not None:
                 key, headers = _key(found), _headers(found)
         if compacted or key is None:
-            # I1: as the last of its key it would have Kafka delete a newer change. No item has this key.
+            # I1: under the key of its item, Kafka would delete a newer change. No item has this key.
             key = letter.id.encode()
         return value, key, headers
 
     # ------------------------------------------------------------------ reading
 
-    def _take(self, message: Message) -> None:
+    def _add(self, message: Message) -> None:
         name = (_key(message) or b"").decode("utf-8", "replace")
         if name.endswith(REDRIVEN_SUFFIX.decode()):
             if letter := self._letters.get(name.removesuffix(REDRIVEN_SUFFIX.decode())):
@@ -210,44 +215,43 @@ class Letters:
         headers = {header: text for header, text in _headers(message) if isinstance(text, bytes)}
         at = message.offset() or 0
         try:
-            number, of = map(int, headers.get("chunk", b"1/1").split(b"/"))
+            number, chunk_count = map(int, headers.get("chunk", b"1/1").split(b"/"))
             place: tuple[str, int, int | None]
             if headers["consumer"] == _RELAY.encode():
                 name = name.rpartition("/")[0]
                 place = headers["topic"].decode(), int(headers["partition"]), None
             else:
-                on, number_of, offset_of, _ = name.rsplit("/", 3)
-                place = on, int(number_of), int(offset_of)
+                of_topic, of_partition, of_offset, _ = name.rsplit("/", 3)
+                place = of_topic, int(of_partition), int(of_offset)
         except (KeyError, ValueError):
-            # Somebody else's. It is shown, and no more.
-            name, number, of, place = f"{self._topic}/0/{at}", 1, 1, (self._topic, 0, at)
+            # A foreign record: it can be listed and shown, but not redriven.
+            name, number, chunk_count, place = f"{self._topic}/0/{at}", 1, 1, (self._topic, 0, at)
             headers["reason"] = b"not a dead letter"
         letter = self._letters.get(name)
         if letter is None or number == 1:
-            # Again from its first chunk: what was published anew is not redriven.
+            # A first chunk starts a dead letter over: its change was published again, and has not been redriven since.
             written = datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
             topic, partition, offset = place
-            letter = Letter(name, headers, topic, partition, offset, of, written)
+            letter = DeadLetter(name, headers, topic, partition, offset, chunk_count, written)
             self._letters.pop(name, None)
             self._letters[name] = letter
         letter.chunks[number] = (at, len(message.value() or b""))
 
-    def _require(self, topic: str) -> None:
-        if topic not in topics.list_topics(self._admin, self.config):
-            raise Unavailable(
-                f"there is no topic {topic!r} at {self.config.kafka.bootstrap_servers} yet: `relay run` creates it"
-            )
+    def _require_topic(self) -> None:
+        if self._topic not in topics.list_topics(self._admin, self.config):
+            servers = self.config.kafka.bootstrap_servers
+            raise Unavailable(f"topic {self._topic!r} does not exist at {servers} yet; `relay run` creates it")
 
-    def _record(self, topic: str, partition: int, offset: int) -> Message | None:
-        """Return one record, None if it is not there (any more)."""
-        begin, end = topics.offset_bounds(self._admin, [(topic, partition)])[topic, partition]
-        if not begin <= offset < end:
+    def _read_one(self, topic: str, partition: int, offset: int) -> Message | None:
+        """Return the record at ``offset``, None if it no longer exists."""
+        first, end = topics.offset_bounds(self._admin, [(topic, partition)])[topic, partition]
+        if not first <= offset < end:
             return None
-        with contextlib.closing(self._records((topic, partition), offset, offset + 1)) as records:
+        with contextlib.closing(self._read((topic, partition), offset, offset + 1)) as records:
             found = next(records, None)
         return found if found is not None and found.offset() == offset else None
 
-    def _records(
+    def _read(
         self, where: topics.Partition, begin: int | None = None, end: int | None = None
     ) -> Generator[Message, None, None]:
         first, last = topics.offset_bounds(self._admin, [where])[where]
@@ -265,18 +269,16 @@ def _headers(message: Message) -> Headers:
     return list(found.items() if isinstance(found, Mapping) else found)
 
 
-def _refuse_too_large(letter: Letter, size: int, limit: int) -> None:
+def _check_size(letter: DeadLetter, size: int, limit: int) -> None:
     if size > limit:
         raise RelayError(
-            f"it takes {size} bytes, and {limit} is the most for {letter.topic}: raise that topic's max.message.bytes "
-            "and the producer's message.max.bytes (`kafka.producer` in the config), whichever is lower, and try again"
+            f"it has {size} bytes, but topic {letter.topic} allows {limit}: raise the topic's max.message.bytes or the "
+            "producer's message.max.bytes (`kafka.producer` in the config), whichever is lower, and redrive it again"
         )
 
 
 def _decoded(value: bytes, schemas: WriterSchemas) -> dict[str, Any]:
     try:
-        change = decode(schemas, value)
+        return {"change": decode_to_json(schemas, value)}
     except (UnknownFraming, UnknownSchema, Undecodable) as error:
         return {"value": b64encode(value).decode(), "error": str(error)}
-    opened = {name: orjson.loads(change[name]) for name in ("old", "new") if isinstance(change[name], str)}
-    return {"change": plain({**change, **opened})}

@@ -1,4 +1,4 @@
-"""``relay gaps``: the losses of a relay, those that wait for a person and those that were published."""
+"""``relay gaps``: the gaps of a relay, pending, accepted and published, and the decisions about them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from relay.kafka.settings import KafkaSettings
 
 
 class GapState(StrEnum):
-    """Pending: the relay has stopped for it. Accepted: it goes on at its next start. Published: it is over."""
+    """Pending: the relay has stopped at it. Accepted: the relay continues at its next start. Published: it is over."""
 
     PENDING = "pending"
     ACCEPTED = "accepted"
@@ -32,7 +32,7 @@ class GapState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ListedGap:
-    """A loss. ``gap``: as on the gaps topic. ``decision``: None while there is none, or once that is over."""
+    """A gap and its state. ``gap``: as on the gaps topic. ``decision``: set only while it is accepted."""
 
     gap: Mapping[str, Any]
     state: GapState
@@ -51,47 +51,47 @@ class ListedGap:
         return {**self.gap, "state": self.state.value, "decision": self.decision and self.decision.value}
 
 
-def found_gaps(admin: AdminClient, config: Config) -> list[ListedGap]:
-    """Return every loss, those that wait first. Raises ``Unavailable``."""
+def list_gaps(config: Config, admin: AdminClient | None = None) -> list[ListedGap]:
+    """Return all gaps, unpublished ones first. Raises ``Unavailable``."""
+    admin = admin or topics.connect(config)
     published: dict[str, ListedGap] = {}
     for message in read_all_committed(admin, config, config.internal("gaps")):
         gap = orjson.loads(message.value() or b"")
         published[gap["id"]] = ListedGap(gap, GapState.PUBLISHED)
-    waiting = []
+    unpublished = []
     if config.internal("checkpoints") in topics.list_topics(admin, config):
         with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
-            for loss in _losses(view, config):
-                # Published and not yet removed by the worker that looks after it.
-                if loss.id not in published:
-                    state = GapState.ACCEPTED if loss.decision else GapState.PENDING
-                    waiting.append(ListedGap(loss.gap, state, loss.decision))
-    return [*waiting, *published.values()]
+            for gap in _unpublished_gaps(view, config):
+                # A worker may have published it and not yet removed its record.
+                if gap.id not in published:
+                    state = GapState.ACCEPTED if gap.decision else GapState.PENDING
+                    unpublished.append(ListedGap(gap.gap, state, gap.decision))
+    return [*unpublished, *published.values()]
 
 
 def accept(config: Config, gap_id: str, decision: Decision) -> ListedGap:
-    """Write down what was decided about a loss that waits. Raises ``ConfigError``, ``Unavailable``.
+    """Record the decision about a pending gap. Raises ``ConfigError`` and ``Unavailable``.
 
-    Whoever meets the loss next, a running worker or the next start, goes on under it.
+    The next worker that meets the gap, running or after a restart, continues under this decision.
     """
-    admin = topics.connect(config)
-    there = found_gaps(admin, config)
-    waiting = [gap for gap in there if gap.state is not GapState.PUBLISHED]
-    chosen = next((gap for gap in there if gap.id == gap_id), None)
+    found = list_gaps(config)
+    unpublished = [gap for gap in found if gap.state is not GapState.PUBLISHED]
+    chosen = next((gap for gap in found if gap.id == gap_id), None)
     if chosen is None:
-        ids = f"there are: {', '.join(gap.id for gap in waiting)}" if waiting else "none waits"
-        raise ConfigError(f"no gap {gap_id!r} waits for a decision; {ids}")
+        ids = f"pending gaps: {', '.join(gap.id for gap in unpublished)}" if unpublished else "no gap is pending"
+        raise ConfigError(f"there is no gap {gap_id!r}; {ids}")
     if chosen.state is GapState.PUBLISHED:
-        raise ConfigError(f"gap {gap_id} was published already: there is nothing left to decide")
+        raise ConfigError(f"gap {gap_id} has already been published, so there is nothing left to decide")
     entry = next(source for source in config.sources if source.name == chosen.source)
     if decision is Decision.RESNAPSHOT and not entry.has_snapshots:
-        raise ConfigError(f"source {entry.name} of type {entry.type} cannot read its table again: accept with `skip`")
+        raise ConfigError(f"sources of type {entry.type} have no snapshots: accept gap {gap_id} with `skip`")
     with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
-        loss = next((loss for loss in _losses(view, config) if loss.id == gap_id), None)
-    if loss is None:
-        raise ConfigError(f"gap {gap_id} was published just now: there is nothing left to decide")
-    gap_decisions.write(KafkaSettings.from_config(config), replace(loss, decision=decision, updated_at=time.time()))
-    return ListedGap(loss.gap, GapState.ACCEPTED, decision)
+        pending = next((gap for gap in _unpublished_gaps(view, config) if gap.id == gap_id), None)
+    if pending is None:
+        raise ConfigError(f"gap {gap_id} has just been published, so there is nothing left to decide")
+    gap_decisions.write(KafkaSettings.from_config(config), replace(pending, decision=decision, updated_at=time.time()))
+    return ListedGap(pending.gap, GapState.ACCEPTED, decision)
 
 
-def _losses(view: CheckpointView, config: Config) -> list[PendingGap]:
-    return [loss for entry in config.sources for loss in gap_decisions.all_pending_gaps(view, entry.name)]
+def _unpublished_gaps(view: CheckpointView, config: Config) -> list[PendingGap]:
+    return [gap for entry in config.sources for gap in gap_decisions.all_pending_gaps(view, entry.name)]

@@ -1,7 +1,7 @@
-"""``relay reset``: the reading of a source begins anew, somewhere else, and everybody downstream is told.
+"""``relay reset``: restarts a source at another place, and publishes a gap so that consumers know.
 
-It works as a worker does: it joins the group alone, passes the fence, and commits everything in one transaction with
-the offsets of the partitions it writes. A worker that joins meanwhile makes that transaction fail (I3).
+It works like a worker: it joins the group as its only member, passes the fence, and commits everything in one
+transaction with the offsets of the partitions it writes. A worker that joins meanwhile makes the transaction fail (I3).
 """
 
 from __future__ import annotations
@@ -26,26 +26,31 @@ from relay.kafka.publisher import Abandoned, Aborted, Fenced, Publisher
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.transaction import OpenTransaction
 from relay.lineage import Gap, Plan, StreamId
-from relay.operations.status import source_of
+from relay.operations.status import find_source
 
-_TO_JOIN = 60.0
-"""Seconds for the group to make this its only member."""
+_JOIN_TIMEOUT = 60.0
+"""Seconds until this process must be the only member of the group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """What a reset does. ``forgotten``: keys of the records it removes. ``workers``: who runs now."""
+    """The effects of a reset. ``removed_keys``: of the checkpoints it removes. ``workers``: those that are running."""
 
     stream: StreamId
     plan: Plan
     gap: Gap
-    forgotten: tuple[bytes, ...]
+    removed_keys: tuple[bytes, ...]
     workers: tuple[str, ...]
 
+    @property
+    def start(self) -> str:
+        """Where the source will start, as the gap names it."""
+        return str((self.gap.end or {})["start"])
 
-def look(config: Config, name: str, to: str) -> Reset:
-    """Return what a reset would do now, and do nothing. Raises as ``reset``, except for running workers."""
-    entry = _moved(config, name, to)
+
+def preview(config: Config, name: str, to: str) -> Reset:
+    """Return what ``reset`` would do now. Raises like ``reset``, except for running workers."""
+    entry = _with_start(config, name, to)
     settings = KafkaSettings.from_config(config)
     workers = _workers(config, settings)
     with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
@@ -53,17 +58,18 @@ def look(config: Config, name: str, to: str) -> Reset:
 
 
 def reset(config: Config, name: str, to: str) -> Reset:
-    """Let the reading of the source ``name`` begin at ``to`` with the next run.
+    """Let the next run of the relay read the source ``name`` from ``to``.
 
-    Raises ``ConfigError`` for a place that is none, or of another stream; ``RelayError`` while workers run, or if
-    nothing was read yet; ``Unavailable``. What raises has changed nothing, unless it says so.
+    Raises ``ConfigError`` for an invalid place, or one of another stream; ``RelayError`` while workers are running, or
+    if the source has not been read yet; ``Unavailable``. After an error nothing has changed, unless the message says
+    otherwise.
     """
-    entry = _moved(config, name, to)
+    entry = _with_start(config, name, to)
     settings = KafkaSettings.from_config(config)
     if workers := _workers(config, settings):
         raise RelayError(
-            f"{len(workers)} workers of {config.name} run: stop them first ({', '.join(workers)}). "
-            "One that was killed counts until its session has timed out."
+            f"workers of {config.name} are running: stop them first ({', '.join(workers)}). A killed worker counts "
+            "until its session times out"
         )
     with ExitStack() as stack:
         view = stack.enter_context(closing(CheckpointView(settings.client, settings.checkpoints)))
@@ -77,7 +83,7 @@ def reset(config: Config, name: str, to: str) -> Reset:
             publisher = Publisher(settings.producer, identity.transactional_id)
             transaction = OpenTransaction([publisher], group, settings.checkpoints)
             stack.callback(_abort, transaction)
-            for key in decided.forgotten:
+            for key in decided.removed_keys:
                 transaction.record(key, None)
             transaction.record(decided.stream.plan_key, decided.plan.to_json())
             publisher.send(settings.gaps, decided.gap.to_json(), decided.gap.id.encode(), 0)
@@ -86,18 +92,18 @@ def reset(config: Config, name: str, to: str) -> Reset:
         except Abandoned as error:
             raise Unavailable(f"the broker does not answer: nothing was reset ({error})") from error
         except (Aborted, NotAMember) as error:
-            raise RelayError(f"a worker of {config.name} has started meanwhile: nothing was reset ({error})") from error
+            raise RelayError(f"a worker of {config.name} started meanwhile: nothing was reset ({error})") from error
         except Fenced as error:
             raise RelayError(
-                f"another process has taken {identity.transactional_id} over ({error}): whether the reset took place, "
-                "`relay status` shows"
+                f"another process took over {identity.transactional_id} ({error}): run `relay status` to see whether "
+                "the reset took effect"
             ) from error
     return decided
 
 
-def _moved(config: Config, name: str, to: str) -> SourceConfig:
-    """Return the config of the source ``name`` with another start. ``ConfigError`` for a place that is none."""
-    entry = source_of(config, name)
+def _with_start(config: Config, name: str, to: str) -> SourceConfig:
+    """Return the config of the source ``name`` with the start ``to``. Raises ``ConfigError`` if that is invalid."""
+    entry = find_source(config, name)
     try:
         return entry.model_copy(update={"start": entry.parse_start(to)})
     except ValueError as error:
@@ -107,43 +113,41 @@ def _moved(config: Config, name: str, to: str) -> SourceConfig:
 def _workers(config: Config, settings: KafkaSettings) -> tuple[str, ...]:
     admin = topics.connect(config)
     if settings.checkpoints not in topics.list_topics(admin, config):
-        raise RelayError(f"{config.name} has not run yet, so there is nothing to reset: `start` says where it begins")
+        raise RelayError(f"relay {config.name} has not run yet: set `start` in the config instead of a reset")
     return tuple(f"{m.client} at {m.host}" for m in members(admin, settings.group, settings.checkpoints))
 
 
 def _join(group: Assignment, view: CheckpointView, clock: Callable[[], float] = time.monotonic) -> None:
-    """Become the only member, and see all that is committed."""
-    everything = set(range(topics.CHECKPOINT_PARTITIONS))
-    deadline = clock() + max(_TO_JOIN, 2 * group.barrier_timeout)
-    while group.owned != everything:
+    """Become the only member of the group, and read all committed checkpoints."""
+    partitions = set(range(topics.CHECKPOINT_PARTITIONS))
+    deadline = clock() + max(_JOIN_TIMEOUT, 2 * group.barrier_timeout)
+    while group.owned != partitions:
         if clock() > deadline:
-            raise RelayError(f"group {group.group}: another worker holds some of its partitions: stop it first")
+            raise RelayError(f"group {group.group}: another worker owns some of its partitions: stop it first")
         group.poll(0.1)
         group.fence()
-    if not view.read_to_end(everything, group.barrier_timeout):
-        raise Unavailable(f"{view.topic} cannot be read to its end")
+    if not view.read_to_end(partitions, group.barrier_timeout):
+        raise Unavailable(f"cannot read topic {view.topic} to its end within {group.barrier_timeout:.0f} s")
 
 
 def _decide(config: Config, entry: SourceConfig, view: CheckpointView, workers: tuple[str, ...]) -> Reset:
     stream = newest_planned(view, entry.name)
     if stream is None:
-        raise RelayError(
-            f"source {entry.name} was not read yet: there is nothing to reset, `start` says where it begins"
-        )
-    requested = str(source_of(config, entry.name).start)
+        raise RelayError(f"source {entry.name} has not been read yet: set `start` in the config instead of a reset")
+    requested = str(find_source(config, entry.name).start)
     with closing(open_source(entry)) as source:
         source.connect(stream.label)
         plan, gap = Planning(source, view).again(stream, requested)
-    forgotten = [
+    removed_keys = [
         records.checkpoint_key(name)
         for records in (stream, snapshots_of(stream), losses_of(stream))
         for name in view.checkpoints.get(records, {})
     ]
-    return Reset(stream, plan, gap, tuple(forgotten), workers)
+    return Reset(stream, plan, gap, tuple(removed_keys), workers)
 
 
 def _abort(transaction: OpenTransaction) -> None:
-    """Leave nothing open behind a failure; what cannot be aborted times out."""
+    """Abort after a failure. A transaction that cannot be aborted times out."""
     try:
         transaction.abort()
     except Fenced:

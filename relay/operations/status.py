@@ -1,6 +1,6 @@
-"""``relay status``: how far a relay is, from what it has written down. Asks Kafka only, but for a token.
+"""``relay status``: the progress of a relay, read from Kafka alone; a stream token also needs DynamoDB.
 
-``RelayStatus.to_json`` is a contract with programs, described in ``relay/README.md``: add to it, change nothing in it.
+``RelayStatus.to_json`` is a contract with programs, described in ``relay/README.md``: keys may be added, not changed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from relay.kafka import topics
 from relay.kafka.checkpoints import CheckpointView, partition_of, read_checkpoints
 from relay.kafka.group import Member, members
 from relay.lineage import Checkpoint, ShardState, StreamId
-from relay.operations.dead_letters import Letters
-from relay.operations.gaps import ListedGap, found_gaps
+from relay.operations.dead_letters import DeadLetters
+from relay.operations.gaps import ListedGap, list_gaps
 
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """One shard. Times are seconds since the epoch. ``owner``: None while no worker has it.
+    """One shard. Times are seconds since the epoch. ``owner``: None while no worker owns it.
 
-    ``lag_seconds``: since the time up to which it is read; None where that is not known, or nothing is left to read.
-    ``lag_records``: None where the source cannot tell, as DynamoDB cannot.
+    ``lag_seconds``: the time since its progress; None if that is unknown or the shard has ended. ``lag_records``: None,
+    because no source reports it.
     """
 
     shard: str
@@ -50,9 +50,9 @@ class ShardStatus:
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """One source. ``stream``: the label of the stream that is read, None before the first run.
+    """One source. ``stream``: the label of its current stream, None before the first run.
 
-    ``watermark``: see ``lineage.resume_timestamp``; None before the first run, 0 while it is not known.
+    ``watermark``: see ``relay.engine.progress.resume_timestamp``; None before the first run, 0 while it is unknown.
     """
 
     source: str
@@ -70,7 +70,7 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class RelayStatus:
-    """A whole relay. ``dead_letters``: those that were not sent again. ``at``: seconds since the epoch."""
+    """A relay. ``dead_letters``: the number that has not been redriven. ``at``: seconds since the epoch."""
 
     name: str
     at: float
@@ -92,54 +92,56 @@ class RelayStatus:
 
 
 def status(config: Config) -> RelayStatus:
-    """Return how far ``config``'s relay is. Raises ``Unavailable``."""
+    """Return the status of the relay of ``config``. Raises ``Unavailable``."""
     admin = topics.connect(config)
     group, checkpoints = f"{config.name}.relay", config.internal("checkpoints")
-    there = topics.list_topics(admin, config)
-    workers = members(admin, group, checkpoints) if checkpoints in there else []
+    has_run = checkpoints in topics.list_topics(admin, config)
+    workers = members(admin, group, checkpoints) if has_run else []
     now = time.time()
-    gaps = found_gaps(admin, config)
-    if checkpoints not in there:
-        sources = [_source(entry, None, workers, gaps, now) for entry in config.sources]
-    else:
-        with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
+    gaps = list_gaps(config, admin)
+    if has_run:
+        with closing(read_checkpoints(config.kafka.client(), checkpoints)) as view:
             sources = [_source(entry, view, workers, gaps, now) for entry in config.sources]
-    return RelayStatus(config.name, now, group, workers, sources, _dead_letters(admin, config))
+    else:
+        sources = [_source(entry, None, workers, gaps, now) for entry in config.sources]
+    return RelayStatus(config.name, now, group, workers, sources, _count_dead_letters(admin, config))
 
 
-def token(config: Config, name: str) -> dict[str, Any]:
-    """Return the position of the source ``name`` as a token of its stream, for ``relay.dynamodb.Stream``.
+def stream_token(config: Config, name: str) -> dict[str, Any]:
+    """Return the position of the source ``name`` as a stream token, for ``relay.dynamodb.Stream`` and ``start``.
 
-    Asks DynamoDB for the ARN of the stream. Raises ``ConfigError``, ``Unavailable``.
+    Looks up the ARN of the stream in DynamoDB. Raises ``ConfigError``, ``RelayError`` if the source has not been read
+    yet, and ``Unavailable``.
     """
     from relay.dynamodb.source import DynamoDBSource
     from relay.dynamodb.start import token_of
 
-    entry = source_of(config, name)
+    entry = find_source(config, name)
     if not isinstance(entry, DynamoDBConfig):
         raise ConfigError(
-            f"source {name} is of type {entry.type}, and such a token is of a stream of DynamoDB: "
-            "`relay status --json` shows the GTIDs of each shard"
+            f"source {name} is of type {entry.type}; only DynamoDB sources have stream tokens. `relay status --json` "
+            "shows the GTIDs of each shard"
         )
     admin = topics.connect(config)
     if config.internal("checkpoints") not in topics.list_topics(admin, config):
-        raise RelayError(f"source {name}: nothing of it was read yet, so it has no position")
+        raise RelayError(f"source {name} has not been read yet, so it has no position")
     with closing(read_checkpoints(config.kafka.client(), config.internal("checkpoints"))) as view:
         stream = newest_planned(view, name)
         if stream is None:
-            raise RelayError(f"source {name}: nothing of it was read yet, so it has no position")
+            raise RelayError(f"source {name} has not been read yet, so it has no position")
         with closing(DynamoDBSource(entry)) as source:
             source.connect(stream.label)
             plan = view.plans[stream]
             return token_of(source.session.stream_arn, view.checkpoints.get(stream, {}), plan).to_json()
 
 
-def source_of(config: Config, name: str) -> SourceConfig:
+def find_source(config: Config, name: str) -> SourceConfig:
     """Return the config of the source ``name``. Raises ``ConfigError``."""
     for entry in config.sources:
         if entry.name == name:
             return entry
-    raise ConfigError(f"there is no source {name!r}; there are: {', '.join(entry.name for entry in config.sources)}")
+    names = ", ".join(entry.name for entry in config.sources)
+    raise ConfigError(f"no source is called {name!r}; the sources are {names}")
 
 
 def _source(
@@ -212,15 +214,14 @@ def _snapshot(view: CheckpointView, stream: StreamId) -> dict[str, Any] | None:
         "as_of": control.snapshot["as_of"],
         "segments": control.snapshot["segments"],
         "segments_finished": control.snapshot["segments"] if over else sum(c.state.ended for c in segments),
-        # The records of its segments go soon after its end.
+        # The checkpoints of its segments are removed soon after its end.
         "rows_read": None if over else read,
         "rows_estimated": control.snapshot["rows"],
         "repairs": control.snapshot["gaps"],
     }
 
 
-def _dead_letters(admin: AdminClient, config: Config) -> int:
-    topic = config.internal("dead_letters")
-    if topic not in topics.list_topics(admin, config):
+def _count_dead_letters(admin: AdminClient, config: Config) -> int:
+    if config.internal("dead_letters") not in topics.list_topics(admin, config):
         return 0
-    return sum(not letter.redriven for letter in Letters(config).all())
+    return sum(not letter.redriven for letter in DeadLetters(config).all())

@@ -1,7 +1,7 @@
-"""``relay tail``: what stands on the topics, decoded, one record a line.
+"""``relay tail``: reads and decodes the records of the relay's topics.
 
-The line of ``--json`` is a contract: ``topic, partition, offset, key, value``, and ``error`` where the value
-cannot be decoded. The other form is for people and may change freely.
+The JSON form of a record is a contract: ``topic, partition, offset, key, value``, and ``error`` if the value cannot be
+decoded.
 """
 
 from __future__ import annotations
@@ -35,29 +35,28 @@ def tail(
     from_beginning: bool = False,
     exit_at_end: bool = False,
 ) -> None:
-    """Hand every record of the topics ``names`` (default: all changes) to ``write``, until interrupted.
+    """Pass every record of the topics ``names`` (default: all changes) to ``write``, until interrupted.
 
-    ``exit_at_end``: return at the ends the topics had at the start. ``flush`` is called whenever no record
-    waits. Raises ``ConfigError`` for an unknown topic, ``Unavailable`` for one that is not there.
+    ``exit_at_end``: return at the ends that the topics have at the start. ``flush``: called whenever no record is
+    waiting. Raises ``ConfigError`` for an unknown topic, ``Unavailable`` for one that does not exist yet.
     """
-    topics = resolve(config, names)
+    topics = resolve_topics(config, names)
     admin = kafka_topics.connect(config)
-    there = kafka_topics.list_topics(admin, config)
-    if missing := [topic for topic in topics if topic not in there]:
-        raise Unavailable(
-            f"there is no topic {missing[0]!r} at {config.kafka.bootstrap_servers} yet: `relay run` creates it"
-        )
+    existing = kafka_topics.list_topics(admin, config)
+    if missing := [topic for topic in topics if topic not in existing]:
+        servers = config.kafka.bootstrap_servers
+        raise Unavailable(f"topic {missing[0]!r} does not exist at {servers} yet; `relay run` creates it")
     changes = set(map(config.topic, config.tables))
     ends = kafka_topics.offset_bounds(
-        admin, [(topic, number) for topic in topics for number in there[topic].partitions]
+        admin, [(topic, number) for topic in topics for number in existing[topic].partitions]
     )
     with contextlib.closing(open_schemas(config)) as schemas:
         for message in read_committed(config, ends, flush, from_beginning=from_beginning, exit_at_end=exit_at_end):
-            write(line(message, schemas if message.topic() in changes else None))
+            write(record_json(message, schemas if message.topic() in changes else None))
 
 
-def resolve(config: Config, names: Sequence[str]) -> list[str]:
-    """Return the topics that ``names`` mean: topics, tables, or kinds of the relay's own topics."""
+def resolve_topics(config: Config, names: Sequence[str]) -> list[str]:
+    """Return the topics for ``names``, which may be topics, tables, or kinds of internal topics such as ``gaps``."""
     tables = {table: config.topic(table) for table in config.tables}
     if not names:
         return list(dict.fromkeys(tables.values()))
@@ -67,16 +66,16 @@ def resolve(config: Config, names: Sequence[str]) -> list[str]:
     for name in names:
         if name not in meanings:
             nearest = difflib.get_close_matches(name, meanings, n=1, cutoff=0.5)
-            hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are: {', '.join(known)}"
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"its topics are {', '.join(known)}"
             raise ConfigError(f"{name!r} is not a topic of this relay; {hint}")
     return list(dict.fromkeys(meanings[name] for name in names))
 
 
-def line(message: Message, schemas: WriterSchemas | None) -> dict[str, Any]:
-    """Return a record as plain JSON values. ``schemas`` decode a change; without them the value is JSON.
+def record_json(message: Message, schemas: WriterSchemas | None) -> dict[str, Any]:
+    """Return a record as JSON values. ``schemas``: of changes; None for a topic whose values are JSON.
 
-    The key is text where it is UTF-8 and base64 where it is not; the typed key is in the value. What cannot
-    be decoded is shown in base64 with an ``error``.
+    The key is text if it is UTF-8, else base64; the typed key is in the value. A value that cannot be decoded is in
+    base64, with an ``error``.
     """
     key, value = message.key(), message.value()
     shown: dict[str, Any] = {
@@ -89,11 +88,11 @@ def line(message: Message, schemas: WriterSchemas | None) -> dict[str, Any]:
     if not isinstance(value, bytes):
         return shown
     try:
-        shown["value"] = json.loads(value) if schemas is None else plain(_images(decode(schemas, value)))
+        shown["value"] = json.loads(value) if schemas is None else decode_to_json(schemas, value)
     except (UnknownFraming, UnknownSchema, Undecodable) as error:
         shown |= {"value": _base64(value), "error": str(error)}
     except ValueError as error:
-        shown |= {"value": _base64(value), "error": f"is not JSON: {error}"}
+        shown |= {"value": _base64(value), "error": f"not valid JSON: {error}"}
     return shown
 
 
@@ -102,27 +101,28 @@ def json_line(record: dict[str, Any]) -> str:
     return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
 
 
-def plain(value: Any) -> Any:
-    """Return ``value`` in what JSON has: bytes as base64, times as ISO in UTC, decimals as text."""
+def json_values(value: Any) -> Any:
+    """Return ``value`` in JSON types: bytes as base64, times as ISO in UTC, decimals as text."""
     if isinstance(value, dict):
-        return {str(key): plain(inner) for key, inner in value.items()}
+        return {str(key): json_values(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(inner) for inner in value]
+        return [json_values(inner) for inner in value]
     if isinstance(value, (bytes, bytearray, memoryview)):
         return _base64(bytes(value))
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     if isinstance(value, Decimal):
-        return f"{value:f}"  # I8: a JSON number would be rounded by whoever reads it
+        return f"{value:f}"  # I8: most JSON parsers would round a number
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     return value
 
 
-def _images(change: dict[str, Any]) -> dict[str, Any]:
-    """Open the images of DynamoDB items, which are JSON inside a string."""
-    opened = {name: json.loads(change[name]) for name in ("old", "new") if isinstance(change[name], str)}
-    return {**change, **opened}
+def decode_to_json(schemas: WriterSchemas, value: bytes) -> Any:
+    """Decode a change to JSON values, with the images of DynamoDB items parsed. Raises as ``relay.avro.decode``."""
+    change = decode(schemas, value)
+    images = {name: json.loads(change[name]) for name in ("old", "new") if isinstance(change[name], str)}
+    return json_values({**change, **images})
 
 
 def _base64(value: bytes) -> str:

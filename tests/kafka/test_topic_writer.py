@@ -41,13 +41,13 @@ class Sent:
         return [record[1:] for record in self.records if record[0] == topic]
 
 
-class Known:
+class ScriptedRegistry:
     def register(self, topic: str, schema: dict[str, object]) -> bytes:
         return b"\xc3\x01" + bytes(8)
 
 
 def topic_writer(table: TableSchema = TABLE, key: Literal["hash", "item"] = "hash", **options: Any) -> TopicWriter:
-    return TopicWriter(table, "shop.orders", 6, key, Known(), **options)
+    return TopicWriter(table, "shop.orders", 6, key, ScriptedRegistry(), **options)
 
 
 def letters(largest: int = 100_000) -> DeadLetterWriter:

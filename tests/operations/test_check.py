@@ -1,4 +1,4 @@
-"""``relay check``: everything in a config is looked at, and what is missing is said."""
+"""``relay check``: it inspects everything in a config and reports what is missing."""
 
 from __future__ import annotations
 
@@ -64,18 +64,18 @@ def run(tmp_path: Path) -> Callable[..., Result]:
 
 
 @pytest.mark.parametrize(("arn", "code"), [("arn:stream", 0), ("arn:other", 2)])
-def test_a_token_to_start_at_has_to_be_of_the_stream(arn: str, code: int) -> None:
+def test_the_token_in_start_must_belong_to_the_stream(arn: str, code: int) -> None:
     token = StartAtToken("token.json", {"stream_arn": arn, "active": [], "shards": []})
     source = DynamoDBConfig(name="orders", type="dynamodb", table="orders", start=token)
-    (found,) = check.start(source, described("KEYS_ONLY"))
+    (found,) = check.check_start(source, described("KEYS_ONLY"))
     assert found.exit_code == code
-    assert check.start(source.model_copy(update={"start": "latest"}), described("KEYS_ONLY")) == []
+    assert check.check_start(source.model_copy(update={"start": "latest"}), described("KEYS_ONLY")) == []
 
 
 @pytest.mark.parametrize("view_type", ["KEYS_ONLY", "NEW_IMAGE", "OLD_IMAGE", "NEW_AND_OLD_IMAGES"])
-def test_a_cache_key_of_key_columns_is_right_for_every_stream(view_type: str) -> None:
-    (found,) = check.templates(with_keys("order:{order_id}"), described(view_type))
-    assert (found.ok, found.detail) == (True, "every change of orders has it")
+def test_a_cache_key_of_key_columns_is_valid_for_every_stream(view_type: str) -> None:
+    (found,) = check.check_cache_keys(with_keys("order:{order_id}"), described(view_type))
+    assert (found.ok, found.detail) == (True, "every change of orders carries it")
 
 
 @pytest.mark.parametrize(
@@ -83,25 +83,25 @@ def test_a_cache_key_of_key_columns_is_right_for_every_stream(view_type: str) ->
     [("KEYS_ONLY", False), ("NEW_IMAGE", False), ("OLD_IMAGE", False), ("NEW_AND_OLD_IMAGES", True)],
 )
 def test_a_cache_key_of_other_columns_needs_both_images(view_type: str, ok: bool) -> None:
-    """I6: without the old image, the entry under the value that was replaced would stay."""
-    fine, found = check.templates(with_keys("{order_id}", "user:{user_id}"), described(view_type))
+    """I6: without the old image, the entry under the replaced value would remain."""
+    fine, found = check.check_cache_keys(with_keys("{order_id}", "user:{user_id}"), described(view_type))
     assert fine.ok
     assert found.ok is ok
     assert "`user_id`" in found.detail
     assert ok or "set the table's StreamViewType to NEW_AND_OLD_IMAGES" in found.detail
 
 
-def test_declared_columns_are_held_to_the_table() -> None:
+def test_declared_columns_are_compared_with_the_table() -> None:
     def declaring(**columns: str) -> DynamoDBConfig:
         return DynamoDBConfig(name="orders", type="dynamodb", table="orders", columns=columns or None)
 
     def findings(source: DynamoDBConfig, view_type: str = "NEW_IMAGE") -> list[tuple[bool, int, str]]:
-        found = check.columns(source, described(view_type))
+        found = check.check_columns(source, described(view_type))
         assert {finding.check for finding in found} <= {"columns of orders"}
         return [(each.ok, each.exit_code, each.detail) for each in found]
 
     assert findings(declaring()) == []
-    assert findings(declaring(order_id="string", n="int")) == [(True, 0, "2 declared, as orders has them")]
+    assert findings(declaring(order_id="string", n="int")) == [(True, 0, "2 declared, matching table orders")]
     (key, images) = findings(declaring(n="int"), "KEYS_ONLY")
     assert (key[:2], images[:2]) == ((False, 3), (False, 3))
     assert "`order_id` (S)" in key[2]
@@ -112,19 +112,19 @@ def test_declared_columns_are_held_to_the_table() -> None:
     ("view_type", "ok"),
     [("KEYS_ONLY", False), ("NEW_IMAGE", True), ("OLD_IMAGE", False), ("NEW_AND_OLD_IMAGES", True)],
 )
-def test_a_copy_needs_the_rows_that_changes_leave(view_type: str, ok: bool) -> None:
+def test_a_copy_needs_a_stream_with_new_images(view_type: str, ok: bool) -> None:
     wanted = Config.model_validate(config(copy={"url": "delta:///tmp/copy"}))
-    (found,) = check.images(wanted, described(view_type))
+    (found,) = check.check_images(wanted, described(view_type))
     assert found.ok is ok
     assert ok or "NEW_AND_OLD_IMAGES" in found.detail
-    assert check.images(Config.model_validate(config()), described(view_type)) == []
+    assert check.check_images(Config.model_validate(config()), described(view_type)) == []
 
 
 def test_a_table_without_cache_keys_needs_nothing() -> None:
-    assert check.templates(Config.model_validate(config()), described("KEYS_ONLY")) == []
+    assert check.check_cache_keys(Config.model_validate(config()), described("KEYS_ONLY")) == []
 
 
-def test_everything_missing_is_said_at_once_in_bounded_time(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once_in_bounded_time(run: Callable[..., Result], tmp_path: Path) -> None:
     registry, cache = (f"127.0.0.1:{free_port()}" for _ in range(2))
     content = config(
         schema_registry={"url": f"http://me:hunter2@{registry}"},
@@ -152,7 +152,7 @@ def test_everything_missing_is_said_at_once_in_bounded_time(run: Callable[..., R
     assert "hunter2" not in result.output
 
 
-def test_as_json_it_is_a_list_of_what_was_found(run: Callable[..., Result]) -> None:
+def test_the_json_output_is_a_list_of_findings(run: Callable[..., Result]) -> None:
     result = run(config(kafka={"bootstrap_servers": "127.0.0.1:1", "producer": {"linger.mss": 1}}), "--json")
     kafka, source = json.loads(result.stdout)
     assert kafka == {
@@ -161,11 +161,11 @@ def test_as_json_it_is_a_list_of_what_was_found(run: Callable[..., Result]) -> N
         "detail": 'kafka.producer: No such configuration property: "linger.mss"',
     }
     assert (source["check"], source["ok"]) == ("source orders", False)
-    # A setting that cannot be right is a matter of the config, not of the services.
+    # An invalid setting is a problem of the config, not of the services.
     assert result.exit_code == 2
 
 
-def test_a_consumer_needs_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_config_with_consumers_needs_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     quick = config(kafka={"bootstrap_servers": "127.0.0.1:1", "producer": {"linger.mss": 1}})
@@ -196,7 +196,7 @@ class TestOnServices:
         content["sources"][0] |= {"table": name, "endpoint_url": dynamodb.endpoint_url}
         return content
 
-    def test_a_config_whose_services_are_all_there_passes(
+    def test_a_config_whose_services_are_all_reachable_passes(
         self,
         run: Callable[..., Result],
         kafka: Any,
@@ -226,20 +226,20 @@ class TestOnServices:
             f"✓ topic {unique}.gaps: will be created with 1 partition",
             f"✓ topic {unique}.dead_letters: will be created with 1 partition",
             f"✓ source orders: table {unique}, key order_id (S), stream of NEW_AND_OLD_IMAGES",
-            "✓ cache key {order_id}: every change of " + unique + " has it",
+            "✓ cache key {order_id}: every change of " + unique + " carries it",
             "✓ cache key {user_id}: items of " + unique + " without `user_id` invalidate nothing",
         ]
         assert f"✓ schema registry {schema_registry.url}: reachable\n" in result.stdout
         assert f"✓ subject {unique}.{unique}-value: will be created with compatibility BACKWARD\n" in result.stdout
         assert f"✓ cache {redis_server.url}: reachable\n" in result.stdout
-        # Looking changes nothing.
+        # The check has created nothing.
         relayed = Config.model_validate(content)
         assert not any(found.exists for found in topics.survey(topics.connect(relayed), relayed, [unique]))
 
     def test_a_cache_key_of_a_column_that_an_sql_table_does_not_have_is_refused(
         self, run: Callable[..., Result], kafka: Any, vitess: Any, unique: str
     ) -> None:
-        """I6: it would be invalidated by nothing."""
+        """I6: it would never be invalidated."""
         vitess.execute(f"CREATE TABLE {unique} (id BIGINT PRIMARY KEY, owner VARCHAR(10))")
         vitess.execute(f"ALTER VSCHEMA ON {unique} ADD VINDEX hash(id) USING hash")
         source = {"name": "c", "type": "vitess", "vtgate": vitess.vtgate, "keyspace": "commerce", "tables": [unique]}
@@ -248,13 +248,13 @@ class TestOnServices:
         kafka_servers = {"bootstrap_servers": kafka.bootstrap_servers}
         found = run(config(name=unique, kafka=kafka_servers, sources=[source], cache=cache)).stdout.splitlines()
         assert [line for line in found if "cache key" in line] == [
-            "✓ cache key {id}: every change of " + unique + " has it",
+            "✓ cache key {id}: every change of " + unique + " carries it",
             "✓ cache key {owner}: items of " + unique + " without `owner` invalidate nothing",
             "✗ cache key {id}:{ownr}: " + unique + " has no column `ownr`; did you mean `owner`?",
-            "✗ cache key {Z}: " + unique + " has no column `Z`; there are: id, owner",
+            "✗ cache key {Z}: " + unique + " has no column `Z`; its columns are id, owner",
         ]
 
-    def test_a_schema_that_the_registry_would_refuse_is_said_beforehand(
+    def test_a_schema_that_the_registry_would_refuse_is_reported(
         self, run: Callable[..., Result], kafka: Any, dynamodb: Any, schema_registry: Any, unique: str
     ) -> None:
         self.create(dynamodb, unique)
@@ -278,7 +278,7 @@ class TestOnServices:
         content["sources"][0]["columns"]["total"] = "long"
         assert "schema of" not in run(content).stdout
 
-    def test_a_table_that_is_not_as_its_columns_say_fails_the_check_and_the_start(
+    def test_a_table_that_does_not_match_its_columns_fails_the_check_and_the_start(
         self, run: Callable[..., Result], kafka: Any, dynamodb: Any, unique: str, tmp_path: Path
     ) -> None:
         self.create(dynamodb, unique, "KEYS_ONLY")
@@ -297,7 +297,7 @@ class TestOnServices:
         for line in said:
             assert "source orders: " + line.removeprefix("✗ columns of orders: ") in started.output
 
-    def test_topics_that_are_there_are_looked_at(
+    def test_existing_topics_are_inspected(
         self, run: Callable[..., Result], kafka: Any, dynamodb: Any, unique: str
     ) -> None:
         self.create(dynamodb, unique)

@@ -18,15 +18,15 @@ from confluent_kafka.cimpl import NewTopic
 
 from relay.config import load
 from relay.kafka import topics
+from tests.command_line import errors, relay
 from tests.dynamodb.endpoint import TABLE, ScriptedStream, full
 from tests.faults.harness import wait_until
 from tests.faults.test_lineage_on_kafka import finish, run, write_config
-from tests.test_cli import errors, relay
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
 
 SMALL = 50_000
-HALF = "@@"  # becomes half a surrogate pair on its way
+HALF = "@@"  # the endpoint replaces it with half a surrogate pair
 
 
 class Stream(ScriptedStream):
@@ -80,10 +80,10 @@ def versions(path: Path, key: str) -> list[tuple[str, str | None]]:
     ]
 
 
-def test_a_huge_change_is_a_stub_in_its_place_and_whole_after_a_redrive(
+def test_a_change_that_is_too_large_is_a_stub_and_is_complete_after_a_redrive(
     tmp_path: Path, stream: Stream, kafka: Any, unique: str
 ) -> None:
-    """I1, I2, I3: killed or not, once in the topic and once among the dead letters."""
+    """I1, I2, I3: it is once on the topic and once a dead letter."""
     path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
     topic = load(path).topic(TABLE)
     create(kafka.bootstrap_servers, topic, 6, max_message_bytes=str(SMALL))
@@ -107,7 +107,7 @@ def test_a_huge_change_is_a_stub_in_its_place_and_whole_after_a_redrive(
 
     refused = relay("dead-letters", "redrive", path, letter["id"])
     assert refused.exit_code == 1
-    assert f"{SMALL} is the most for {topic}: raise that topic's max.message.bytes" in errors(refused)[0]
+    assert f"topic {topic} allows {SMALL}: raise the topic's max.message.bytes" in errors(refused)[0]
     limit(path, topic, 8 << 20)
     done = relay("dead-letters", "redrive", path, "--all")
     assert (done.exit_code, done.stdout) == (0, f"{letter['id']} sent to {topic}[{letter['partition']}]\n")
@@ -120,10 +120,10 @@ def test_a_huge_change_is_a_stub_in_its_place_and_whole_after_a_redrive(
     assert relay("dead-letters", "redrive", path, "--all").stdout == ""
 
 
-def test_a_change_that_cannot_be_encoded_stops_the_relay_or_is_set_aside_as_the_config_says(
+def test_a_change_that_cannot_be_encoded_stops_the_relay_or_becomes_a_dead_letter(
     tmp_path: Path, stream: Stream, kafka: Any, unique: str
 ) -> None:
-    """I8: half a surrogate pair is refused with its place, or carried exactly beside."""
+    """I8: half a surrogate pair is refused with key and position, or kept exactly in the dead letter."""
     path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
     stream.write("k", 1)
     stream.write("k", 2, text={"S": HALF})
@@ -144,10 +144,10 @@ def test_a_change_that_cannot_be_encoded_stops_the_relay_or_is_set_aside_as_the_
     assert listed(path)[0]["redriven"] is False
 
 
-def test_deletes_are_followed_by_tombstones_and_what_is_sent_again_supersedes_nothing_on_a_compacted_topic(
+def test_on_a_compacted_topic_a_redriven_change_does_not_replace_a_newer_one(
     tmp_path: Path, stream: Stream, kafka: Any, unique: str
 ) -> None:
-    """I1: under the item's key, a redriven change would have Kafka delete the newer one."""
+    """I1: under the key of its item, Kafka would delete the newer change. Each DELETE is followed by a tombstone."""
     path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique, key="item", tombstones=True)
     topic = load(path).topic(TABLE)
     create(kafka.bootstrap_servers, topic, 6, cleanup_policy="compact", max_message_bytes=str(SMALL))
@@ -164,7 +164,7 @@ def test_deletes_are_followed_by_tombstones_and_what_is_sent_again_supersedes_no
     assert len({record["partition"] for record in records}) == 1
 
 
-def test_a_consumers_dead_letter_is_sent_again_as_it_stood(
+def test_a_dead_letter_of_a_consumer_is_sent_again_unchanged(
     tmp_path: Path, stream: Stream, kafka: Any, unique: str
 ) -> None:
     path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
@@ -175,7 +175,7 @@ def test_a_consumers_dead_letter_is_sent_again_as_it_stood(
     producer.produce(topic, b"what is this", b"the key", 3, headers={"event_id": b"e1"})
     letters = config.internal("dead_letters")
     headers: dict[str, str | bytes | None] = {"reason": "unknown framing", "consumer": "copy"}
-    for offset in (0, 99):  # the second is of a record that is gone
+    for offset in (0, 99):  # the second record does not exist
         producer.produce(letters, b"what is this", f"{topic}/3/{offset}/copy", 0, headers=headers)
     producer.produce(letters, b"no letter", b"somebody else's", 0)
     assert producer.flush(30) == 0
@@ -186,17 +186,17 @@ def test_a_consumers_dead_letter_is_sent_again_as_it_stood(
     assert (shown["value"], "framed" in shown["error"]) == ("d2hhdCBpcyB0aGlz", True)
     done = relay("dead-letters", "redrive", path, "--all")
     assert done.exit_code == 1
-    assert f"{foreign['id']} was not sent again" in errors(done)[0]
+    assert f"{foreign['id']} was not redriven" in errors(done)[0]
     assert [each["redriven"] for each in listed(path)] == [True, True, False]
     again = tail(path, topic)
     assert [record["key"] for record in again] == ["the key", "the key", second["id"]]
     assert {(record["partition"], record["value"]) for record in again} == {(3, "d2hhdCBpcyB0aGlz")}
 
 
-def test_a_limit_that_is_lowered_under_a_relay_ends_it_with_the_reason(
+def test_a_relay_whose_topic_limit_is_lowered_ends_with_the_reason(
     tmp_path: Path, stream: Stream, kafka: Any, unique: str
 ) -> None:
-    """I10: it does not try the same batch for ever; the next start makes a stub of it."""
+    """I10: it does not retry the same batch for ever; the next start publishes a stub."""
     path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
     assert relay("dead-letters", "list", path).exit_code == 3  # there is no topic yet
     stream.write("j", 1)
@@ -211,7 +211,7 @@ def test_a_limit_that_is_lowered_under_a_relay_ends_it_with_the_reason(
     assert relay("dead-letters", "show", path, "x").exit_code == 2
 
 
-def test_a_redrive_wants_names_or_all(tmp_path: Path) -> None:
+def test_a_redrive_needs_ids_or_all(tmp_path: Path) -> None:
     path = tmp_path / "relay.yaml"
     assert relay("dead-letters", "redrive", path).exit_code == 2
     assert relay("dead-letters", "redrive", path, "x", "--all").exit_code == 2

@@ -1,4 +1,4 @@
-"""``relay gaps``: a loss under `fail` waits for a person, who may come at any time, and is then published once (I9)."""
+"""``relay gaps``: under ``on_gap: fail``, a gap waits for a decision and is then published once (I9)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def relay(tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str) -> Op
 
 
 def lose(relay: Operated, stream: ScriptedStream) -> str:
-    """Let the relay stop for a loss; return its id."""
+    """Make the relay stop at a gap; return the gap's id."""
     stream.shard("root")
     stream.put("root", "k", 1, created=int(time.time()) - 3600)
     relay.run()
@@ -44,7 +44,7 @@ def lose(relay: Operated, stream: ScriptedStream) -> str:
     return str(gap["id"])
 
 
-def test_a_loss_stops_the_relay_until_it_is_accepted_and_is_then_published_once(
+def test_a_gap_stops_the_relay_until_it_is_accepted_and_is_then_published_once(
     relay: Operated, stream: ScriptedStream
 ) -> None:
     gap = lose(relay, stream)
@@ -52,7 +52,7 @@ def test_a_loss_stops_the_relay_until_it_is_accepted_and_is_then_published_once(
     assert [(g["id"], g["state"]) for g in relay.gaps()] == [(gap, "pending")]
     assert relay.gap_records() == []
     assert relay.versions() == [1]
-    assert f"there are: {gap}" in relay.command("gaps", "accept", "CONFIG", "0123", "skip", code=2).stderr
+    assert f"pending gaps: {gap}" in relay.command("gaps", "accept", "CONFIG", "0123", "skip", code=2).stderr
     relay.command("gaps", "accept", "CONFIG", gap, "skip")
     assert [(g["id"], g["state"], g["decision"]) for g in relay.gaps()] == [(gap, "accepted", "skip")]
     relay.run()
@@ -60,11 +60,11 @@ def test_a_loss_stops_the_relay_until_it_is_accepted_and_is_then_published_once(
     assert relay.versions() == [1, 4]
     assert [record["id"] for record in relay.gap_records()] == [gap]
     assert [(g["id"], g["state"], g["decision"]) for g in relay.gaps()] == [(gap, "published", None)]
-    assert "was published already" in relay.command("gaps", "accept", "CONFIG", gap, "skip", code=2).stderr
+    assert "has already been published" in relay.command("gaps", "accept", "CONFIG", gap, "skip", code=2).stderr
     assert f"gap {gap} published: trimmed at {full('root')}" in relay.command("status", "CONFIG").stdout
 
 
-def test_an_accepted_loss_may_be_followed_by_a_snapshot(relay: Operated, stream: ScriptedStream) -> None:
+def test_a_gap_accepted_with_resnapshot_is_followed_by_a_snapshot(relay: Operated, stream: ScriptedStream) -> None:
     gap = lose(relay, stream)
     relay.command("gaps", "accept", "CONFIG", gap, "resnapshot")
     relay.run()
@@ -75,10 +75,10 @@ def test_an_accepted_loss_may_be_followed_by_a_snapshot(relay: Operated, stream:
     assert relay.source()["snapshot"]["repairs"] == [gap]
 
 
-def test_several_workers_stop_for_one_loss_and_go_on_after_one_decision(
+def test_several_workers_stop_at_one_gap_and_continue_after_one_decision(
     relay: Operated, stream: ScriptedStream
 ) -> None:
-    """Whoever meets it, and whoever owns the record of it."""
+    """Whichever worker meets the gap, and whichever owns its record."""
     gap = lose(relay, stream)
     workers = [run(relay.path, "--until-caught-up") for _ in range(2)]
     assert {worker.wait(60) for worker in workers} == {1}
@@ -93,15 +93,16 @@ def test_several_workers_stop_for_one_loss_and_go_on_after_one_decision(
     assert [g["state"] for g in relay.gaps()] == ["published"]
 
 
-def test_without_a_loss_nothing_waits(relay: Operated, stream: ScriptedStream) -> None:
+def test_without_gaps_there_is_nothing_to_accept(relay: Operated, stream: ScriptedStream) -> None:
     assert relay.gaps() == []
-    assert "none waits" in relay.command("gaps", "accept", "CONFIG", "0123", "skip", code=2).stderr
+    assert "no gap is pending" in relay.command("gaps", "accept", "CONFIG", "0123", "skip", code=2).stderr
     assert relay.command("gaps", "list", "CONFIG").stdout == "no changes were lost\n"
 
 
-def test_a_source_without_snapshots_refuses_one(
+def test_a_source_without_snapshots_refuses_a_resnapshot(
     relay: Operated, stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DynamoDBConfig, "has_snapshots", False)
     gap = lose(relay, stream)
-    assert "cannot read its table again" in relay.command("gaps", "accept", "CONFIG", gap, "resnapshot", code=2).stderr
+    refused = relay.command("gaps", "accept", "CONFIG", gap, "resnapshot", code=2)
+    assert "have no snapshots" in refused.stderr

@@ -1,4 +1,4 @@
-"""``relay reset``: the next run reads from another place, everybody downstream hears of it, no token goes back."""
+"""``relay reset``: the next run reads from another place, consumers see a gap, and no token goes back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def relay(tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str) -> Op
 def test_a_reset_to_the_horizon_publishes_everything_again_and_no_token_goes_back(
     relay: Operated, stream: ScriptedStream
 ) -> None:
-    """I9: in the transaction that moves the source, consumers are told."""
+    """I9: the gap is published in the transaction that resets the source."""
     now = int(time.time())
     stream.shard("root")
     stream.put("root", "k", 1, created=now - 3000)
@@ -52,12 +52,12 @@ def test_a_reset_to_the_horizon_publishes_everything_again_and_no_token_goes_bac
     (gap,) = relay.gap_records()
     assert (gap["source"], gap["reason"], gap["to"]["start"]) == ("s", "reset", "trim_horizon")
     assert gap["from"]["shards"].keys() == {full("left"), full("right")}
-    # The newest that was published before is the least that is published after.
+    # No token published after the reset is older than the newest before it.
     tokens = [change["token"]["timestamp"] for change in relay.changes()]
     assert sorted(tokens) == [now - 3000, now - 2000, now - 1000, now - 1000, now - 1000, now - 1000]
 
 
-def test_a_reset_to_latest_skips_what_was_not_read(relay: Operated, stream: ScriptedStream) -> None:
+def test_a_reset_to_latest_skips_changes_that_were_not_read(relay: Operated, stream: ScriptedStream) -> None:
     stream.shard("root")
     stream.put("root", "k", 1, created=int(time.time()) - 3600)
     relay.run()
@@ -66,7 +66,7 @@ def test_a_reset_to_latest_skips_what_was_not_read(relay: Operated, stream: Scri
     stream.put("root", "k", 3, old=2, created=int(time.time()) + 2)
     relay.run()
     assert relay.versions() == [1, 3]
-    # The config was not touched, and the next reset is another loss.
+    # The config is unchanged, and the next reset publishes another gap.
     relay.run()
     relay.command("reset", "CONFIG", "s", "--to", "-2h")
     relay.run()
@@ -74,7 +74,7 @@ def test_a_reset_to_latest_skips_what_was_not_read(relay: Operated, stream: Scri
     assert len({gap["id"] for gap in relay.gap_records()}) == 2
 
 
-def test_a_reset_to_a_token_goes_on_after_it(relay: Operated, stream: ScriptedStream, tmp_path: Path) -> None:
+def test_a_reset_to_a_token_resumes_after_it(relay: Operated, stream: ScriptedStream, tmp_path: Path) -> None:
     stream.shard("root")
     sequences = [stream.put("root", "k", version, old=version - 1 or None) for version in (1, 2, 3)]
     relay.run()
@@ -89,7 +89,7 @@ def test_a_reset_to_a_token_goes_on_after_it(relay: Operated, stream: ScriptedSt
     assert f"is of the stream {ARN}9" in refused.stderr
 
 
-def test_a_running_worker_and_wrong_arguments_make_it_refuse(relay: Operated, stream: ScriptedStream) -> None:
+def test_a_reset_is_refused_while_workers_run_or_for_bad_arguments(relay: Operated, stream: ScriptedStream) -> None:
     refused = relay.command("reset", "CONFIG", "s", "--to", "latest", code=1)
     assert "has not run yet" in refused.stderr
     stream.shard("root")
@@ -102,12 +102,12 @@ def test_a_running_worker_and_wrong_arguments_make_it_refuse(relay: Operated, st
     finally:
         assert worker.terminate() == 0, worker.log()
     assert relay.gap_records() == []
-    assert "there are: s" in relay.command("reset", "CONFIG", "t", "--to", "latest", code=2).stderr
+    assert "the sources are s" in relay.command("reset", "CONFIG", "t", "--to", "latest", code=2).stderr
     assert "is not a start" in relay.command("reset", "CONFIG", "s", "--to", "yesterday", code=2).stderr
     assert "no such file" in relay.command("reset", "CONFIG", "s", "--to", "token:none", code=2).stderr
 
 
-def test_a_changed_start_names_the_reset_and_is_accepted_by_it(relay: Operated, stream: ScriptedStream) -> None:
+def test_a_changed_start_is_refused_until_a_reset(relay: Operated, stream: ScriptedStream) -> None:
     stream.shard("root")
     stream.put("root", "k", 1)
     relay.run()

@@ -1,4 +1,4 @@
-"""``relay status``: what it shows before the first run, while nothing runs and while something does; and its tokens."""
+"""``relay status`` before the first run, while no worker is running and while one is; and stream tokens."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def shard(number: int, state: str) -> ShardStatus:
     return ShardStatus(full(f"s{number}"), state, None, position, None, (), None, 1.0, lag, None, None, 1.0)
 
 
-def test_a_thousand_shards_stay_readable(capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_unfinished_of_a_thousand_shards_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     shards = [shard(number, "finished" if number % 10 else "reading") for number in range(1000)]
     source = SourceStatus("s", "dynamodb", "t", "label", "latest", 1.0, 1, 990.0, None, shards, [])
     member = Member("m-1", "host-1", "127.0.0.1", frozenset(range(64)))
@@ -46,7 +46,7 @@ def test_a_thousand_shards_stay_readable(capsys: pytest.CaptureFixture[str]) -> 
     assert "  900 finished shards not shown: --all" in lines
     assert "1 worker, 3 dead letters" in lines[0]
     longest = next(line for line in lines if "shardId" in line)
-    assert full("s990") in longest  # the one that lags most comes first
+    assert full("s990") in longest  # the shard with the largest lag comes first
     show(status, every=True)
     assert sum("shardId" in line for line in capsys.readouterr().out.splitlines()) == 1000
 
@@ -83,13 +83,13 @@ class TestOnKafka:
     def relay(self, tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str) -> Operated:
         return Operated(tmp_path, stream, kafka.bootstrap_servers, unique)
 
-    def test_before_the_first_run_it_says_so(self, relay: Operated) -> None:
-        assert "nothing was read yet" in relay.command("status", "CONFIG").stdout
+    def test_before_the_first_run_a_source_is_shown_as_not_read_yet(self, relay: Operated) -> None:
+        assert "not read yet" in relay.command("status", "CONFIG").stdout
         found = relay.source()
         assert (found["stream"], found["watermark"], found["shards"], found["gaps"]) == (None, None, [], [])
-        assert "nothing of it was read yet" in relay.command("status", "CONFIG", "--token", "s", code=1).stderr
+        assert "has not been read yet" in relay.command("status", "CONFIG", "--token", "s", code=1).stderr
 
-    def test_shards_positions_lag_and_owners_are_those_of_the_checkpoints(
+    def test_shards_positions_lag_and_owners_come_from_the_checkpoints(
         self, relay: Operated, stream: ScriptedStream
     ) -> None:
         stream.shard("root")
@@ -113,7 +113,7 @@ class TestOnKafka:
         assert stopped["members"] == []
         assert all(shard["owner"] is None for shard in stopped["sources"][0]["shards"])
         shown = relay.command("status", "CONFIG").stdout
-        assert "no worker runs" in shown
+        assert "no worker is running" in shown
         assert "1 finished shard not shown" in shown
         assert full("left") in shown
 
@@ -122,10 +122,10 @@ class TestOnKafka:
         reading = [s for s in found["shards"] if s["state"] == "reading" and s["owner"] and s["position"]]
         return found if reading and len(found["shards"]) == 2 else None
 
-    def test_its_token_lets_a_stream_read_on_without_loss_or_duplicates(
+    def test_a_stream_resumes_at_its_token_without_loss_or_duplicates(
         self, relay: Operated, stream: ScriptedStream
     ) -> None:
-        """Through splits: finished shards are not read again, children of what is open come after it."""
+        """Across splits: finished shards are not read again, and children come after their parents."""
         stream.shard("root")
         stream.put("root", "k", 1)
         stream.split("root", "left", "right")
@@ -144,4 +144,4 @@ class TestOnKafka:
         client.close()
         assert sorted(rest) == [4, 5, 6]
         assert rest.index(4) < rest.index(5)
-        assert "there are: s" in relay.command("status", "CONFIG", "--token", "t", code=2).stderr
+        assert "the sources are s" in relay.command("status", "CONFIG", "--token", "t", code=2).stderr

@@ -1,4 +1,4 @@
-"""``relay tail``: every record of the topics, decoded where it can be and shown where it cannot."""
+"""``relay tail``: every record of the topics, decoded, or in base64 with an error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from relay.cli import app
 from relay.config import Config, load
 from relay.errors import ConfigError, Unavailable
 from relay.kafka import topics
-from relay.operations.tail import json_line, line, plain, resolve, tail
+from relay.operations.tail import json_line, json_values, record_json, resolve_topics, tail
 from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
 
@@ -37,8 +37,8 @@ BINARY = TableSchema("shop", "orders", (KeyColumn("id", "B"), KeyColumn("line", 
 TOKEN = EventToken(1_800_000_000, "shop/label/shard-1", "DynamoDB/100")
 
 
-class Known:
-    """The schemas of a few tables, known without a broker."""
+class KnownSchemas:
+    """The schemas of a few tables, without a broker."""
 
     def __init__(self, *tables: TableSchema) -> None:
         schemas = [change_schema(table) for table in tables]
@@ -87,8 +87,8 @@ def config(name: str = "shop", bootstrap_servers: str = "127.0.0.1:1", *tables: 
     )
 
 
-def test_a_change_is_shown_with_its_items_opened_and_its_times_in_utc() -> None:
-    shown = line(message(encoder().encode(change())), Known(TABLE))
+def test_a_change_is_shown_with_its_images_parsed_and_its_times_in_utc() -> None:
+    shown = record_json(message(encoder().encode(change())), KnownSchemas(TABLE))
     assert list(shown) == ["topic", "partition", "offset", "key", "value"]
     assert (shown["topic"], shown["partition"], shown["offset"], shown["key"]) == ("shop.orders", 3, 17, "o-1")
     value = shown["value"]
@@ -107,15 +107,15 @@ def test_a_change_is_shown_with_its_items_opened_and_its_times_in_utc() -> None:
 
 def test_bytes_are_shown_in_base64_in_keys_too() -> None:
     value = encoder(BINARY).encode(change(key={"id": b"\xff\x00", "line": "7"}, old=None, new=None))
-    shown = line(message(value, key=b"\xff\x00"), Known(BINARY))
+    shown = record_json(message(value, key=b"\xff\x00"), KnownSchemas(BINARY))
     assert shown["key"] == "/wA="
     assert shown["value"]["key"] == {"id": "/wA=", "line": "7"}
     assert (shown["value"]["old"], shown["value"]["new"]) == (None, None)
 
 
 def test_a_deleted_key_is_shown_as_null() -> None:
-    assert line(message(None, key=b"x"), Known(TABLE))["value"] is None
-    assert line(message(None, key=None), None)["key"] is None
+    assert record_json(message(None, key=b"x"), KnownSchemas(TABLE))["value"] is None
+    assert record_json(message(None, key=None), None)["key"] is None
 
 
 @pytest.mark.parametrize(
@@ -130,37 +130,37 @@ def test_a_deleted_key_is_shown_as_null() -> None:
 )
 def test_a_value_that_cannot_be_decoded_is_shown_with_the_error(value: bytes, error: str) -> None:
     """I8."""
-    shown = line(message(value), Known(TABLE))
-    assert plain(value) == shown["value"]
+    shown = record_json(message(value), KnownSchemas(TABLE))
+    assert json_values(value) == shown["value"]
     assert error in shown["error"]
 
 
-def test_the_relays_own_records_are_shown_as_the_json_they_are() -> None:
-    shown = line(message(b'{"state":"reading","updated_at":1.5}', key=b'["v1","shop"]'), None)
+def test_records_of_internal_topics_are_shown_as_json() -> None:
+    shown = record_json(message(b'{"state":"reading","updated_at":1.5}', key=b'["v1","shop"]'), None)
     assert shown["value"] == {"state": "reading", "updated_at": 1.5}
     assert shown["key"] == '["v1","shop"]'
-    broken = line(message(b"\xff"), None)
-    assert (broken["value"], broken["error"][:11]) == ("/w==", "is not JSON")
+    broken = record_json(message(b"\xff"), None)
+    assert (broken["value"], broken["error"][:14]) == ("/w==", "not valid JSON")
 
 
-def test_no_number_is_rounded_by_being_shown() -> None:
+def test_no_number_is_rounded() -> None:
     """I8."""
     exact = Decimal("12345678901234567890123456789012345678")
-    assert plain({"d": exact, "i": 2**70, "f": 0.1}) == {"d": str(exact), "i": 2**70, "f": 0.1}
-    assert plain([float("nan"), float("-inf")]) == ["nan", "-inf"]
+    assert json_values({"d": exact, "i": 2**70, "f": 0.1}) == {"d": str(exact), "i": 2**70, "f": 0.1}
+    assert json_values([float("nan"), float("-inf")]) == ["nan", "-inf"]
     assert json.loads(json_line({"i": 2**70})) == {"i": 2**70}
 
 
 def test_times_of_any_zone_are_shown_in_utc() -> None:
     time_there = datetime(2026, 11, 21, 8, tzinfo=timezone(timedelta(hours=2)))
-    assert plain((time_there,)) == ["2026-11-21T06:00:00Z"]
-    assert plain(datetime(2026, 11, 21, tzinfo=UTC)) == "2026-11-21T00:00:00Z"
+    assert json_values((time_there,)) == ["2026-11-21T06:00:00Z"]
+    assert json_values(datetime(2026, 11, 21, tzinfo=UTC)) == "2026-11-21T00:00:00Z"
 
 
 def test_topics_may_be_named_in_full_by_table_or_by_kind() -> None:
     relayed = config("shop", "b:1", "orders", "lines")
-    assert resolve(relayed, []) == ["shop.orders", "shop.lines"]
-    assert resolve(relayed, ["lines", "shop.lines", "gaps", "shop.checkpoints"]) == [
+    assert resolve_topics(relayed, []) == ["shop.orders", "shop.lines"]
+    assert resolve_topics(relayed, ["lines", "shop.lines", "gaps", "shop.checkpoints"]) == [
         "shop.lines",
         "shop.gaps",
         "shop.checkpoints",
@@ -168,11 +168,11 @@ def test_topics_may_be_named_in_full_by_table_or_by_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("order", "did you mean 'orders'"), ("xyz", "there are: shop.orders, shop.checkpoints")]
+    ("name", "said"), [("order", "did you mean 'orders'"), ("xyz", "its topics are shop.orders, shop.checkpoints")]
 )
-def test_a_topic_that_is_not_the_relays_is_refused(name: str, said: str) -> None:
+def test_a_topic_of_another_application_is_refused(name: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"'{name}' is not a topic of this relay; {said}"):
-        resolve(config(), [name])
+        resolve_topics(config(), [name])
 
 
 @pytest.mark.services
@@ -220,20 +220,20 @@ class TestOnABroker:
     def ids(self, shown: list[dict[str, Any]]) -> list[str]:
         return sorted(record["value"]["event_id"] for record in shown)
 
-    def test_an_empty_topic_ends_at_once(self, relayed: Config) -> None:
+    def test_it_exits_at_once_on_an_empty_topic(self, relayed: Config) -> None:
         assert self.shown(relayed) == []
 
-    def test_it_ends_at_the_end_although_a_marker_stands_last(
+    def test_it_exits_at_the_end_although_a_transaction_marker_is_last(
         self, relayed: Config, values: Callable[[int], bytes], producer: Producer
     ) -> None:
         self.publish(producer, relayed.topic("orders"), values(1), values(2), values(3))
         self.publish(producer, relayed.topic("orders"), values(4), values(5))
         assert self.ids(self.shown(relayed)) == [f"event-{n}" for n in range(1, 6)]
 
-    def test_only_what_is_committed_is_shown(
+    def test_only_committed_records_are_shown(
         self, relayed: Config, values: Callable[[int], bytes], producer: Producer
     ) -> None:
-        """I3: neither an aborted transaction nor one that is still open, which must not be waited for either."""
+        """I3: neither those of an aborted transaction nor of an open one, for which it does not wait."""
         topic = relayed.topic("orders")
         self.publish(producer, topic, values(1), commit=False)
         producer.abort_transaction(30)
@@ -246,13 +246,13 @@ class TestOnABroker:
         producer.commit_transaction(30)
         assert self.ids(self.shown(relayed)) == ["event-2", "event-3", "event-4"]
 
-    def test_without_a_beginning_it_starts_at_the_end(
+    def test_by_default_it_starts_at_the_end(
         self, relayed: Config, values: Callable[[int], bytes], producer: Producer
     ) -> None:
         self.publish(producer, relayed.topic("orders"), values(1))
         assert self.shown(relayed, from_beginning=False) == []
 
-    def test_values_of_others_are_shown_among_the_changes(
+    def test_foreign_records_are_shown_among_the_changes(
         self, relayed: Config, values: Callable[[int], bytes], producer: Producer
     ) -> None:
         self.publish(producer, relayed.topic("orders"), values(1), b"hello")
@@ -260,16 +260,16 @@ class TestOnABroker:
         assert good["value"]["event_id"] == "event-1"
         assert (bad["value"], "neither in Avro" in bad["error"]) == ("aGVsbG8=", True)
 
-    def test_the_relays_own_topics_are_shown_when_named(self, relayed: Config, values: Callable[[int], bytes]) -> None:
+    def test_internal_topics_are_shown_when_named(self, relayed: Config, values: Callable[[int], bytes]) -> None:
         (schema,) = self.shown(relayed, "schemas")
         assert schema["topic"] == relayed.internal("schemas")
         assert schema["value"]["name"] == "Change"
 
-    def test_a_topic_that_is_not_there_yet_is_named(self, kafka: Any, unique: str) -> None:
-        with pytest.raises(Unavailable, match=f"there is no topic '{unique}.orders' at .*`relay run` creates it"):
+    def test_a_topic_that_does_not_exist_yet_is_reported(self, kafka: Any, unique: str) -> None:
+        with pytest.raises(Unavailable, match=f"topic '{unique}.orders' does not exist at .*`relay run` creates it"):
             self.shown(config(unique, kafka.bootstrap_servers))
 
-    def test_the_command_prints_one_json_object_a_line(
+    def test_the_command_prints_one_json_object_per_line(
         self, relayed: Config, file: Path, values: Callable[[int], bytes], producer: Producer
     ) -> None:
         self.publish(producer, relayed.topic("orders"), values(1), b"\xff")
@@ -278,7 +278,7 @@ class TestOnABroker:
         records = [json.loads(text) for text in result.stdout.splitlines()]
         assert {(r["partition"], r["offset"], r["key"]) for r in records} == {(0, 0, "o-1"), (1, 0, "o-1")}
 
-    def test_a_person_sees_what_changed(
+    def test_the_output_for_people_shows_the_changed_attributes(
         self, relayed: Config, file: Path, values: Callable[[int], bytes], producer: Producer
     ) -> None:
         self.publish(producer, relayed.topic("orders"), values(1), b"\xff")
@@ -288,12 +288,12 @@ class TestOnABroker:
         assert '  ~ total: 10.50 → 12\n  + lines: [{"n": "1"}, null]\n  - note: soon\n' in result.stdout
         assert f"{relayed.name}.orders[1]@0  cannot be decoded" in result.stdout
 
-    def test_it_follows_what_arrives_until_it_is_interrupted(
+    def test_it_follows_new_changes_until_it_is_interrupted(
         self, relayed: Config, file: Path, values: Callable[[int], bytes], producer: Producer
     ) -> None:
         with self.command(file) as process:
             assert process.stdout is not None
-            # The first may be published before the tail has found the ends.
+            # The first changes may be published before the tail has looked up the end offsets.
             for number in range(100):
                 self.publish(producer, relayed.topic("orders"), values(number))
                 os.set_blocking(process.stdout.fileno(), False)
@@ -308,7 +308,7 @@ class TestOnABroker:
             assert process.stderr is not None
             assert process.stderr.read() == b""
 
-    def test_it_ends_quietly_when_its_reader_does(
+    def test_it_ends_quietly_when_its_output_is_closed(
         self, relayed: Config, file: Path, values: Callable[[int], bytes], producer: Producer
     ) -> None:
         self.publish(producer, relayed.topic("orders"), *[values(number) for number in range(200)])

@@ -32,7 +32,7 @@ SCRIPT = """
 import json, pathlib, sys, time
 import spark_consumers
 from relay.config import load
-from relay.operations.dead_letters import Letters
+from relay.operations.dead_letters import DeadLetters
 from relay.demo.tables import spark
 
 path = pathlib.Path(sys.argv[1])
@@ -54,7 +54,7 @@ seen = []
 with spark() as session:
     consume("log"), consume("copy")
     seen.append(look(session))
-    letters = Letters(config)
+    letters = DeadLetters(config)
     letters.redrive(letters.all(), lambda letter: None)
     letters.redrive(letters.all()[:1], lambda letter: None)  # twice does no harm
     consume("log"), consume("copy")
