@@ -271,7 +271,7 @@ class TestOnServices:
         refused = run(content)
         assert refused.exit_code == 1
         assert f"✓ subject {topic}-value: 1 version, compatibility BACKWARD\n" in refused.stdout
-        assert f"✗ schema of {topic}: the schema of the topic {topic} has changed" in refused.stdout
+        assert f"✗ schema of {topic}: the registry at {schema_registry.url} refuses the new schema" in refused.stdout
         assert "row total: long -> decimal(10,2)." in refused.stdout
         content["schema_registry"]["on_incompatible"] = "register"
         assert run(content).exit_code == 0
@@ -310,7 +310,7 @@ class TestOnServices:
         content["kafka"]["partitions"] = 3
         result = run(content)
         assert result.exit_code == 3
-        assert f"✗ topic {unique}.{unique}: the topic '{unique}.{unique}' has 2 partitions and needs 3" in result.stdout
+        assert f"✗ topic {unique}.{unique}: topic '{unique}.{unique}' has 2 partitions but needs 3" in result.stdout
         assert f"✓ topic {unique}.checkpoints: 64 partitions" in result.stdout
 
     @pytest.mark.parametrize(
