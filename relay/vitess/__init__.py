@@ -1,1 +1,1 @@
-"""Vitess: key ranges, shard names and keyspace ids, computed as Vitess does."""
+"""The shards of a Vitess keyspace as a source, and keyspace ids computed as Vitess does."""

@@ -1,8 +1,8 @@
-"""One gRPC call to vtgate, whose answers are read from the socket by the thread that wants them.
+"""One gRPC call to vtgate, whose answers are read from the socket by the thread that uses them.
 
-A call's answers are small and many, one for each transaction of the database. General clients hand each over from
-thread to thread, which takes longer than all that the relay does with the row in it. Here many are taken at once from
-what the socket has.
+Answers are small and many: one for each transaction of the database. A general gRPC client passes each from thread to
+thread, which takes longer than everything that the relay does with its row. Here the thread takes all that the socket
+has at once.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from relay.errors import ConfigError
 from relay.vitess.http2 import Exchange
 
 CONNECT_TIMEOUT = 5.0
-"""Seconds, also for the handshake of TLS."""
+"""Seconds; the same again for the TLS handshake."""
 
 _RECEIVED_AT_ONCE = 256 << 10
 _SEND_TIMEOUT = 10.0
-# Seconds of silence before it is asked for, and between questions, and how many of these. Not all systems have them.
+# Seconds of silence before the first probe, seconds between probes, and their number. Not all systems have these.
 _KEEPALIVE = [
     (getattr(socket, option), value)
     for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
@@ -33,12 +33,12 @@ _KEEPALIVE = [
 class Call:
     """One call. ``take`` is called by one thread at a time, ``close`` by any.
 
-    ``address``: host:port. ``headers``: beyond gRPC's own. ``name``: the one that the certificate has to carry, where
-    it is not the host's. It connects in a thread of its own, so that nobody waits for what cannot be reached; that it
-    cannot be is told by ``take``, as every other end is. ConfigError for what is no address.
+    ``address``: host:port; ``ConfigError`` if it is not. ``headers``: beyond gRPC's own. ``name``: the name in the
+    server's certificate, if it is not the host's. A thread of its own connects, so that nobody waits for a server that
+    cannot be reached; ``take`` raises what went wrong.
 
-    While nobody takes, the server's pings are not answered: after 20 s vtgate hangs up, and the call has to be made
-    again. That happens where Kafka is away for longer.
+    The server's pings are answered only inside ``take``. If nobody calls it for 20 s, because Kafka is away, say,
+    vtgate hangs up, and the call has to be made again.
     """
 
     def __init__(
@@ -52,115 +52,143 @@ class Call:
         name: str | None = None,
     ) -> None:
         self.address = address
-        self._closed = False
-        self._lock = threading.Lock()  # of the socket: it is not closed while somebody reads
+        # Shared by the threads that connect, take and close, under the lock. It is not held while the socket is used:
+        # if that is when the call is closed, the thread that uses the socket closes it.
         self._socket: socket.socket | None = None
-        self._connected = threading.Event()  # or it never will be
+        self._is_used = False
+        self._closed = False
+        self._lock = threading.Lock()
+        # Set once the connection is made, has failed or is no longer wanted.
+        self._connected = threading.Event()
+        # Used by the thread that connects, and after `_connected` by the one that takes.
         self._exchange = Exchange(address, path, request, headers, "https" if tls else "http")
         host, _, port = address.rpartition(":")
         if not port.isdigit():
-            raise ConfigError(f"{address} is no address: host:port is wanted")
+            raise ConfigError(f"{address} is not an address of vtgate: expected host:port")
         arguments = (host.strip("[]"), int(port)), tls, name
-        threading.Thread(target=self._begin, args=arguments, name="vtgate-call", daemon=True).start()
+        threading.Thread(target=self._connect, args=arguments, name="vtgate-call", daemon=True).start()
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "ended" if self._exchange.ended else "open"
         return f"<Call[{self.address}: {state}]>"
 
     def take(self, timeout: float, most: int = 1 << 20) -> list[bytes]:
-        """Return messages that have come, up to about ``most`` bytes; [] after ``timeout`` seconds.
+        """Return the messages that have come, up to about ``most`` bytes; [] after ``timeout`` seconds.
 
-        Raises `CallEnded` once everything that came before the end was taken.
+        Raises `CallEnded` once everything that came before the end has been taken.
         """
         deadline = time.monotonic() + timeout
         if not self._connected.wait(timeout):
             return []
-        exchange = self._exchange
         taken: list[bytes] = []
-        size = 0
-        with self._lock:
-            if self._socket is None:
-                self._hung_up("")
-            while exchange.ended is None and (size < most or not taken):
-                data = self._receive(0.0 if taken else max(0.0, deadline - time.monotonic()))
-                if not data:
-                    break
-                size += len(data)
-                exchange.receive(data, taken)
-                self._send()
-            if exchange.ended is not None and not taken:
-                raise exchange.ended
+        connection = self._acquire()
+        if connection is None:
+            self._end_by("")
+        else:
+            try:
+                self._take(connection, deadline, most, taken)
+            finally:
+                self._release()
+        if self._exchange.ended is not None and not taken:
+            raise self._exchange.ended
         return taken
 
-    def close(self) -> None:
-        """End the call. Whoever waits in ``take`` is told."""
-        self._closed = True
-        self._connected.set()
-        if (connection := self._socket) is not None:
-            with suppress(OSError):  # the server was first
-                socket.socket.shutdown(connection, socket.SHUT_RDWR)
-            with self._lock:
-                connection.close()
+    def _take(self, connection: socket.socket, deadline: float, most: int, taken: list[bytes]) -> None:
+        exchange = self._exchange
+        size = 0
+        while exchange.ended is None and (size < most or not taken):
+            data = self._receive(connection, 0.0 if taken else max(0.0, deadline - time.monotonic()))
+            if not data:
+                break
+            size += len(data)
+            exchange.receive(data, taken)
+            self._send(connection)
 
-    def _begin(self, place: tuple[str, int], tls: ssl.SSLContext | None, name: str | None) -> None:
+    def close(self) -> None:
+        """End the call. A thread that waits in ``take`` gets `CallEnded`."""
+        with self._lock:
+            self._closed = True
+            connection, is_used = self._socket, self._is_used
+        self._connected.set()
+        if connection is None:
+            return
+        with suppress(OSError):  # the server hung up first
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)  # ends what waits for the socket
+        if not is_used:
+            connection.close()
+
+    def _acquire(self) -> socket.socket | None:
+        """Return the socket, which stays open until `_release`; None if there is no connection."""
+        with self._lock:
+            if self._closed or self._socket is None:
+                return None
+            self._is_used = True
+            return self._socket
+
+    def _release(self) -> None:
+        with self._lock:
+            self._is_used = False
+            connection = self._socket if self._closed else None
+        if connection is not None:
+            connection.close()
+
+    def _connect(self, host: tuple[str, int], tls: ssl.SSLContext | None, name: str | None) -> None:
         try:
-            connection = _connect(place, tls, name)
+            connection = _open_socket(host, tls, name)
             with self._lock:
-                self._socket = connection
-                if self._closed:
-                    connection.close()
-                else:
-                    self._send()
-        except (OSError, UnicodeError) as error:  # UnicodeError: no name that there can be
+                self._socket, self._is_used = connection, True
+            if not self._closed:
+                self._send(connection)
+            self._release()
+        except (OSError, UnicodeError) as error:  # UnicodeError: not a possible host name
             self._exchange.end("UNAVAILABLE", f"failed to connect to {self.address}: {error}")
         finally:
             self._connected.set()
 
-    def _send(self) -> None:
-        assert self._socket is not None
+    def _send(self, connection: socket.socket) -> None:
         unsent = self._exchange.unsent
         try:
             if unsent:
-                self._socket.settimeout(_SEND_TIMEOUT)
-                self._socket.sendall(unsent)
+                connection.settimeout(_SEND_TIMEOUT)
+                connection.sendall(unsent)
                 unsent.clear()
         except OSError as error:
-            self._hung_up(f": {error}")
+            self._end_by(f": {error}")
 
-    def _receive(self, timeout: float) -> bytes:
-        """Return what the socket has, waiting for ``timeout`` seconds at most; nothing if there is none."""
-        assert self._socket is not None
+    def _receive(self, connection: socket.socket, timeout: float) -> bytes:
+        """Return what the socket has, after at most ``timeout`` seconds; nothing if nothing has come."""
         try:
-            self._socket.settimeout(timeout)
-            data = self._socket.recv(_RECEIVED_AT_ONCE)
+            connection.settimeout(timeout)
+            data = connection.recv(_RECEIVED_AT_ONCE)
         except (BlockingIOError, TimeoutError, ssl.SSLWantReadError):
             return b""
-        except (OSError, ValueError) as error:  # ValueError: closed meanwhile
-            self._hung_up(f": {error}")
+        except (OSError, ValueError) as error:  # ValueError: an SSL socket that was shut down
+            self._end_by(f": {error}")
             return b""
         if not data:
-            self._hung_up("")
+            self._end_by("")
         return data
 
-    def _hung_up(self, why: str) -> None:
+    def _end_by(self, reason: str) -> None:
+        """The connection was closed, here or by the server. ``reason``: what the system said, after a colon."""
         if self._closed:
-            self._exchange.end("CANCELLED", "closed here")
+            self._exchange.end("CANCELLED", "closed by the relay")
         else:
-            said = self._exchange.goodbye or f"{self.address} closed the connection{why}"
-            self._exchange.end("UNAVAILABLE", said)
+            goodbye = self._exchange.goodbye or f"{self.address} closed the connection{reason}"
+            self._exchange.end("UNAVAILABLE", goodbye)
 
 
-def _connect(place: tuple[str, int], tls: ssl.SSLContext | None, name: str | None) -> socket.socket:
-    connection = socket.create_connection(place, CONNECT_TIMEOUT)
+def _open_socket(host: tuple[str, int], tls: ssl.SSLContext | None, name: str | None) -> socket.socket:
+    connection = socket.create_connection(host, CONNECT_TIMEOUT)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # One whose other end has vanished is found out.
+        # Notices a server that vanished.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in _KEEPALIVE:
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
         if tls is None:
             return connection
-        return tls.wrap_socket(connection, server_hostname=name or place[0])
+        return tls.wrap_socket(connection, server_hostname=name or host[0])
     except BaseException:
         connection.close()
         raise

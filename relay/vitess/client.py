@@ -1,7 +1,4 @@
-"""Calls to vtgate: change streams whose events are taken in batches, and statements such as SHOW VITESS_SHARDS.
-
-Nothing here knows what the events mean. May be changed here: what is asked for, and how the answers are secured.
-"""
+"""Calls to vtgate: change streams, and statements such as SHOW VITESS_SHARDS."""
 
 from __future__ import annotations
 
@@ -19,10 +16,10 @@ from relay.vitess.http2 import CallEnded
 from relay.vitess.proto import vtgate_pb2 as pb
 
 CURRENT = "current"
-"""The position of a stream that begins where its shard stands. It says nothing of where: it is never kept (I4)."""
+"""The position of a stream that starts at the head of its shard. It cannot be resumed at, so it is never kept (I4)."""
 
 EVERY = "/.*"
-"""The rule that takes every table."""
+"""The rule that matches every table."""
 
 TABLET_TYPES = {"PRIMARY": 1, "REPLICA": 2, "RDONLY": 3}
 
@@ -32,37 +29,39 @@ _EXECUTE = "/vtgateservice.Vitess/Execute"
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Files in PEM: the authority that signed vtgate's certificate (None: the system's), our own certificate, its key.
-
-    ``name``: the one that the certificate has to carry, where it is not that of the address.
-    """
+    """How a connection is secured. Files are in PEM."""
 
     ca: Path | None = None
+    """The authority that signed vtgate's certificate; None for those of the system."""
     certificate: Path | None = None
+    """The relay's certificate, if vtgate asks for one."""
     key: Path | None = None
+    """The key of ``certificate``."""
     name: str | None = None
+    """The name in vtgate's certificate, if it is not the host of the address."""
 
 
 class Vtgate:
-    """Calls to one vtgate, each on a connection of its own. ``address``: host:port of its gRPC server."""
+    """Calls to one vtgate, each on a connection of its own. Thread-safe. ``address``: host:port of its gRPC server."""
 
     def __init__(
         self, address: str, *, user: str | None = None, password: str | None = None, tls: Tls | None = None
     ) -> None:
         self.address = address
-        # What Vitess' static authentication reads.
+        # As Vitess' static authentication expects them.
         self._headers = (("username", user), ("password", password or "")) if user else ()
         self._tls = _context(tls) if tls is not None else None
         self._name = tls.name if tls is not None else None
+        # Shared by the readers' threads, under the lock, which is not held while a call is closed.
         self._calls: WeakSet[Call] = WeakSet()
-        self._lock = threading.Lock()
         self._closed = False
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<Vtgate[{self.address}]>"
 
     def close(self) -> None:
-        """End every call, also those that are made from now on."""
+        """End every call, including those that are made after this."""
         with self._lock:
             self._closed = True
             calls = list(self._calls)
@@ -80,12 +79,11 @@ class Vtgate:
         best_effort: bool = False,
         heartbeat: int = 1,
     ) -> Call:
-        """Open one stream over ``shards``, each at its position; an empty one copies the tables first.
+        """Open one stream over ``shards``, each at its position; at an empty one, vtgate copies the tables first.
 
-        ``rules``: by table, the select that filters it. ``copy``: the tables that are copied. ``best_effort``: rows of
-        tables that are not there any more come, without their columns' names. ``heartbeat``: seconds of silence after
-        which vtgate sends one. Its answers are `VStreamResponse` bytes. What is wrong with the
-        request is told by ``take``.
+        ``rules``: by table, the select that filters it. ``copy``: the tables to copy. ``best_effort``: send rows of
+        tables that no longer exist too, without the names of their columns. ``heartbeat``: seconds of silence after
+        which vtgate sends one. The answers are `VStreamResponse` bytes; ``take`` raises what vtgate rejects.
         """
         request = pb.VStreamRequest(
             tablet_type=TABLET_TYPES[tablet_type],
@@ -107,14 +105,15 @@ class Vtgate:
     def execute(self, sql: str, target: str = "", timeout: float = 10.0) -> list[dict[str, str | None]]:
         """Run one statement and return its rows by column name. ``target``: such as ``commerce:-80@replica``.
 
-        Raises ``Unavailable`` where vtgate does not answer or refuses us, ``RelayError`` for its other errors.
+        ``timeout``: seconds. Raises ``Unavailable`` if vtgate does not answer or denies access, and ``RelayError`` for
+        an error of the statement.
         """
         request = pb.ExecuteRequest(
             session=pb.Session(autocommit=True, target_string=target), query=pb.BoundQuery(sql=sql)
         )
         answer = pb.ExecuteResponse.FromString(self._answer(_EXECUTE, request.SerializeToString(), timeout, sql))
         if answer.error.message or answer.error.code:
-            raise RelayError(f"vtgate {self.address} refuses {sql!r}: {answer.error.message}")
+            raise RelayError(f"vtgate {self.address} rejected {sql!r}: {answer.error.message}")
         names = [field.name for field in answer.result.fields]
         return [dict(zip(names, values(row), strict=True)) for row in answer.result.rows]
 
@@ -145,7 +144,7 @@ class Vtgate:
 
 
 def values(row: pb.Row) -> list[str | None]:
-    """Return the values of a row as text. What is not UTF-8 is shown with escapes: rows of tables go elsewhere."""
+    """Return the values of a statement's row as text. Bytes that are not UTF-8 become escapes."""
     found: list[str | None] = []
     at = 0
     for length in row.lengths:

@@ -1,6 +1,6 @@
-"""The protocol of one gRPC call on an HTTP/2 connection of its own: frames in, messages and what is to be sent out.
+"""The protocol of one gRPC call on an HTTP/2 connection of its own: turns received bytes into messages and replies.
 
-No socket here. Sources: RFC 9113, and the "gRPC over HTTP2" description of the protocol.
+Has no socket. Sources: RFC 9113, and "gRPC over HTTP2" in the documentation of gRPC.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from hpack import Decoder, Encoder
 from hpack.exceptions import HPACKError
 
 WINDOW = 4 << 20
-"""Bytes that the server may send before we have read them (I11): they wait in the kernel, and at the server."""
+"""Bytes that the server may send before we read them (I11). They wait in the kernel, and at the server."""
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RESET, _SETTINGS, _PING, _GOAWAY, _WINDOW_UPDATE, _CONTINUATION = 0, 1, 3, 4, 6, 7, 8, 9
 _END_STREAM, _ACK, _END_HEADERS, _PADDED, _PRIORITY = 1, 1, 4, 8, 32
 _SETTING_PUSH, _SETTING_WINDOW, _SETTING_FRAME = 2, 4, 5
-_STREAM = 1  # ours: there is no other on the connection
-_LARGEST_FRAME = 16 << 10  # unless both sides say otherwise
+_STREAM = 1  # the only one on the connection
+_LARGEST_FRAME = 16 << 10  # the default, which is kept
 _LARGEST_HEADERS = 1 << 20
 _FIRST_WINDOW = (1 << 16) - 1
 _HEADER = struct.Struct(">IBI")  # length and type, flags, stream
-_MESSAGE = struct.Struct(">IBIBI")  # the same, and that of a message: compressed or not, length
+_MESSAGE = struct.Struct(">IBIBI")  # the same, and the header of a message: compressed or not, length
 _NUMBER = struct.Struct(">I")
 
 STATUSES = (
@@ -34,14 +34,14 @@ STATUSES = (
 )
 """The names of gRPC's status codes, in their order."""
 
-# What stands for a status where the server gives none: as gRPC's documents have it.
+# The gRPC status where the server sends none: "HTTP to gRPC Status Code Mapping" in the documentation of gRPC.
 _BY_HTTP_STATUS = {"400": "INTERNAL", "401": "UNAUTHENTICATED", "403": "PERMISSION_DENIED", "404": "UNIMPLEMENTED"}
 _BY_HTTP_STATUS |= dict.fromkeys(("429", "502", "503", "504"), "UNAVAILABLE")
 _BY_RESET = {7: "UNAVAILABLE", 8: "CANCELLED", 11: "RESOURCE_EXHAUSTED", 12: "PERMISSION_DENIED"}
 
 
 class CallEnded(Exception):
-    """A call is over. ``code``: the name of the gRPC status; ``text``: the server's own words."""
+    """A call has ended. ``code``: the name of the gRPC status. ``text``: the server's message."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(f"{code}: {text}")
@@ -50,27 +50,27 @@ class CallEnded(Exception):
 
 
 class Exchange:
-    """What was said and heard in one call. ``authority``: whom it is said to, host:port.
-
-    ``unsent``: bytes that are to be sent, and removed then. ``ended``: how the call ended, None before.
-    """
+    """The state of one call. Used by one thread at a time. ``authority``: host:port of the server."""
 
     def __init__(
         self, authority: str, path: str, request: bytes, headers: Sequence[tuple[str, str]], scheme: str
     ) -> None:
         self.authority = authority
         self.ended: CallEnded | None = None
-        self.goodbye = ""  # what the server said before it hangs up
-        # What came of a frame that is not whole, and of a message that is not; the bytes that this one will have.
+        # What the server announced before it hangs up.
+        self.goodbye = ""
+        # The beginning of a frame, of a message, and how many bytes this message will have.
         self._rest = b""
         self._partial = bytearray()
         self._wanted = 0
-        self._unread = 0  # bytes that the server's window has lost
-        self._block = b""  # headers that go on in the next frame
-        self._ends = False  # whether the call ends with these headers
+        # Bytes received since the last WINDOW_UPDATE.
+        self._unacknowledged = 0
+        # Headers that continue in the next frame, and whether the call ends with them.
+        self._block = b""
+        self._is_last_block = False
         self._headers = Decoder(max_header_list_size=_LARGEST_HEADERS)
         self._http_status = ""
-        # What of the request the server has no room for yet; how much it has on the connection, and for the call.
+        # The part of the request that the server has no room for yet; its room on the connection, and for the call.
         self._request = b"\0" + _NUMBER.pack(len(request)) + request
         self._rooms = [_FIRST_WINDOW, _FIRST_WINDOW]
         self._first_room = _FIRST_WINDOW
@@ -87,30 +87,31 @@ class Exchange:
                 *headers,
             ]
         )
+        # The caller sends these bytes, and removes them.
         self.unsent = bytearray(_PREFACE)
         self.unsent += _frame(_SETTINGS, 0, 0, b"".join(struct.pack(">HI", *setting) for setting in settings))
         self.unsent += _frame(_WINDOW_UPDATE, 0, 0, _NUMBER.pack(WINDOW - _FIRST_WINDOW))
         self.unsent += b"".join(_header_frames(block))
-        self._go_on_sending()
+        self._send_request()
 
     def __repr__(self) -> str:
         return f"<Exchange[{self.authority}: {self.ended or 'open'}]>"
 
     def receive(self, data: bytes, taken: list[bytes]) -> None:
-        """Take in what has come, and add the messages that are whole to ``taken``."""
+        """Process received bytes, and append the messages that are complete to ``taken``."""
         self._rest = self._rest + data if self._rest else data
         try:
             self._parse(taken)
         except (HPACKError, struct.error, IndexError, ValueError) as error:
-            self.end("INTERNAL", f"{self.authority} does not speak HTTP/2 as it should: {error}")
+            self.end("INTERNAL", f"{self.authority} does not speak HTTP/2 correctly: {error}")
 
     def end(self, code: str, text: str) -> None:
-        """The call is over. What ended it first is what counts."""
+        """End the call. If it has already ended, that reason stays."""
         if self.ended is None:
             self.ended = CallEnded(code, text)
 
-    def _go_on_sending(self) -> None:
-        """Send as much of the request as the server has room for."""
+    def _send_request(self) -> None:
+        """Add as much of the request as the server has room for to what is sent."""
         while self._request and (room := min(self._rooms)) > 0:
             part = self._request[: min(room, _LARGEST_FRAME)]
             self._request = self._request[len(part) :]
@@ -118,28 +119,29 @@ class Exchange:
             self.unsent += _frame(_DATA, 0 if self._request else _END_STREAM, _STREAM, part)
 
     def _parse(self, taken: list[bytes]) -> None:
-        """Go through the frames that are whole, and add the messages that are to ``taken``."""
+        """Process the frames that are complete."""
         data, at, end = self._rest, 0, 0
         size = len(data)
-        prefixed, whole = _MESSAGE.unpack_from, not self._wanted and not self._partial
+        unpack, is_between_messages = _MESSAGE.unpack_from, not self._wanted and not self._partial
         while size - at >= 14:
-            length, flags, stream, is_compressed, message = prefixed(data, at)
-            # Mostly: a frame of data that is one message.
-            if whole and length == (message + 5) << 8 and not flags and not is_compressed and stream == _STREAM:
+            length, flags, stream, is_compressed, message = unpack(data, at)
+            # Usually a data frame is one message.
+            is_one = length == (message + 5) << 8 and not flags and not is_compressed and stream == _STREAM
+            if is_one and is_between_messages:
                 end = at + 14 + message
                 if end > size:
                     break
                 taken.append(data[at + 14 : end])
-                self._unread += message + 5
+                self._unacknowledged += message + 5
                 at = end
                 continue
             end = at + 9 + (length >> 8)
             if end > size:
                 break
             self._frame(length & 0xFF, flags, stream, data[at + 9 : end], taken)
-            whole = not self._wanted and not self._partial
+            is_between_messages = not self._wanted and not self._partial
             at = end
-        while size - at >= 9:  # what is left may be a frame that is shorter than a message can be
+        while size - at >= 9:  # the rest may be a frame that is too short for a message
             length, flags, stream = _HEADER.unpack_from(data, at)
             end = at + 9 + (length >> 8)
             if length >> 8 > _LARGEST_FRAME:
@@ -149,21 +151,21 @@ class Exchange:
             self._frame(length & 0xFF, flags, stream, data[at + 9 : end], taken)
             at = end
         self._rest = data[at:]
-        if self._unread >= WINDOW // 2:
-            room = _NUMBER.pack(self._unread)
+        if self._unacknowledged >= WINDOW // 2:
+            room = _NUMBER.pack(self._unacknowledged)
             self.unsent += _frame(_WINDOW_UPDATE, 0, 0, room) + _frame(_WINDOW_UPDATE, 0, _STREAM, room)
-            self._unread = 0
+            self._unacknowledged = 0
 
     def _frame(self, kind: int, flags: int, stream: int, payload: bytes, taken: list[bytes]) -> None:
         if kind == _DATA:
-            self._unread += len(payload)
+            self._unacknowledged += len(payload)
             self._take_data(_unpadded(payload, flags), taken)
             if flags & _END_STREAM:
-                self.end("INTERNAL", "the answer has no status")
+                self.end("INTERNAL", "the answer ends without a status")
         elif kind == _HEADERS:
             block = _unpadded(payload, flags)
             self._block = block[5:] if flags & _PRIORITY else block
-            self._ends = bool(flags & _END_STREAM)
+            self._is_last_block = bool(flags & _END_STREAM)
             if flags & _END_HEADERS:
                 self._take_headers()
         elif kind == _CONTINUATION:
@@ -176,17 +178,17 @@ class Exchange:
             if not flags & _ACK:
                 self._set(payload)
                 self.unsent += _frame(_SETTINGS, _ACK, 0, b"")
-                self._go_on_sending()
+                self._send_request()
         elif kind == _PING:
             if not flags & _ACK:
                 self.unsent += _frame(_PING, _ACK, 0, payload)
         elif kind == _WINDOW_UPDATE:
             if stream in (0, _STREAM):
                 self._rooms[stream] += _NUMBER.unpack(payload)[0] & 0x7FFFFFFF
-                self._go_on_sending()
+                self._send_request()
         elif kind == _RESET:
             (code,) = _NUMBER.unpack(payload)
-            self.end(_BY_RESET.get(code, "INTERNAL"), f"{self.authority} broke the call off (HTTP/2 error {code})")
+            self.end(_BY_RESET.get(code, "INTERNAL"), f"{self.authority} aborted the call (HTTP/2 error {code})")
         elif kind == _GOAWAY:
             last, code = struct.unpack_from(">II", payload)
             text = payload[8:].decode(errors="replace")
@@ -202,7 +204,7 @@ class Exchange:
                 if len(partial) < 5:
                     return
                 if partial[0]:
-                    self.end("INTERNAL", "a compressed message, which was not asked for")
+                    self.end("INTERNAL", "the server sent a compressed message, although none was offered")
                     return
                 self._wanted = 5 + int.from_bytes(partial[1:5], "big")
             if len(partial) < self._wanted:
@@ -216,19 +218,19 @@ class Exchange:
         found = {bytes(each[0]).decode(errors="replace"): bytes(each[1]).decode(errors="replace") for each in raw}
         self._block = b""
         self._http_status = found.get(":status", self._http_status)
-        # What follows another HTTP status is a page for people.
+        # The body after another HTTP status is a web page.
         is_grpc = "grpc-status" in found or self._http_status in ("", "200") or self._http_status.startswith("1")
-        if is_grpc and not self._ends:
+        if is_grpc and not self._is_last_block:
             return
         if "grpc-status" in found:
             number = int(found["grpc-status"])
             code = STATUSES[number] if 0 <= number < len(STATUSES) else "UNKNOWN"
             if code == "OK" and self._partial:
-                code, found["grpc-message"] = "INTERNAL", "the answer ends inside of a message"
+                code, found["grpc-message"] = "INTERNAL", "the answer ends inside a message"
             self.end(code, unquote(found.get("grpc-message", "")))
         else:
             code = _BY_HTTP_STATUS.get(self._http_status, "UNKNOWN")
-            self.end(code, f"{self.authority} answered with HTTP status {self._http_status}, and is no gRPC server")
+            self.end(code, f"{self.authority} answered with HTTP status {self._http_status}: is it a gRPC server?")
 
     def _set(self, payload: bytes) -> None:
         for at in range(0, len(payload) - 5, 6):

@@ -1,7 +1,7 @@
-"""What the ``unicode_loose_*`` vindexes hash: the primary collation weights of a text.
+"""The primary collation weights of a text, which the ``unicode_loose_*`` vindexes hash.
 
-The weights are those of Vitess, whose tables are frozen because rows lie where they put them. ``loose_weights.xz`` is
-written by ``tests/vitess/loose_weights_test.go`` from these tables; a change of it moves rows to other shards.
+The weights are those of Vitess, whose tables are frozen because they determine the shards of existing rows.
+``tests/vitess/loose_weights_test.go`` writes ``loose_weights.xz`` from them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 
-_MOST_MARKS = 30  # elements of one run of combining marks that are put in order
-_MOST_SKIPPED = 15  # marks between the parts of a contraction: Vitess cuts at 30, and counts some of them twice
+_MOST_MARKS = 30  # elements in one run of combining marks that Vitess sorts
+_MOST_SKIPPED = 15  # marks between the parts of a contraction: Vitess stops at 30, and counts some twice
 _LAST_SHORT = 0x7FFF  # the largest weight written in two bytes
 _HANGUL = range(0xAC00, 0xD7A4)
 
@@ -23,14 +23,14 @@ Elements = tuple[tuple[int, int], ...]
 
 @dataclass(slots=True)
 class _Node:
-    """What may follow the beginning of a contraction; ``elements`` where one ends here."""
+    """The characters that may continue a contraction. ``elements``: its elements, if it may end here."""
 
     next: dict[str, _Node] = field(default_factory=dict)
     elements: Elements | None = None
 
 
 class _Weights:
-    """The tables: elements of code points and of contractions, and combining classes."""
+    """Elements of code points and of contractions, and combining classes. Shared by threads, never modified."""
 
     def __init__(self, text: str) -> None:
         self._elements: dict[str, Elements] = {}
@@ -60,20 +60,21 @@ class _Weights:
                     first, last = rest.split()
                     ranges = self._ideographs if kind == "ideographic" else self._unsure
                     ranges.append((int(first, 16), int(last, 16)))
-        # Without these in it a text is the sum of its characters.
+        # A text without these characters has the weights of its characters, one after the other.
         self.dependent = frozenset(suffixes | {c for c, elements in self._elements.items() if elements[0][1]})
         self.keys = _Keys(self)
         self.ascii = [self.keys[chr(code)] for code in range(128)]
 
     def lead(self, character: str) -> int:
-        """The combining class that the canonical decomposition of a character begins with."""
+        """Return the combining class of the first character in the canonical decomposition."""
         return self._classes.get(character, (0, 0))[0]
 
     def trail(self, character: str) -> int:
+        """Return the combining class of the last character in the canonical decomposition."""
         return self._classes.get(character, (0, 0))[1]
 
     def elements(self, character: str) -> Elements:
-        """The elements of a character by itself. ValueError if they are not certain."""
+        """Return the elements of a character by itself. Raises ValueError if they are uncertain."""
         known = self._elements.get(character)
         if known is not None:
             return known
@@ -83,11 +84,11 @@ class _Weights:
             jamo = [0x1100 + syllable // 21, 0x1161 + syllable % 21] + ([0x11A7 + trail] if trail else [])
             return tuple(element for part in jamo for element in self._elements[chr(part)])
         if 0xD800 <= code < 0xE000:
-            raise ValueError(f"a lone surrogate (U+{code:04X}) is not text in UTF-8, and has no weight")
+            raise ValueError(f"a lone surrogate (U+{code:04X}) cannot be encoded in UTF-8, and has no weight")
         if _within(self._unsure, code):
             raise ValueError(
-                f"U+{code:04X} is not assigned in Unicode 15: its weight depends on the version of Go that Vitess is "
-                "built with, so its keyspace id is not certain"
+                f"U+{code:04X} is not assigned in Unicode 15: its weight depends on the version of Go that Vitess was "
+                "built with, so its keyspace id is uncertain"
             )
         if not _within(self._ideographs, code):
             return ((code + 0x50000, 0),)
@@ -96,7 +97,7 @@ class _Weights:
 
 
 class _Keys(dict[str, bytes]):
-    """The weights of characters by themselves, as they are hashed."""
+    """The weights of single characters, as they are hashed. Shared by threads: an entry that two add is the same."""
 
     def __init__(self, weights: _Weights) -> None:
         super().__init__()
@@ -111,7 +112,7 @@ class _Keys(dict[str, bytes]):
 def primary_key(text: str) -> bytes:
     """Return the primary weights of ``text``, without its trailing spaces, as Vitess hashes them.
 
-    ValueError if a character has no weight that is certain. Source: go/mysql/collations/vindex of Vitess v0.23.0.
+    Raises ValueError if the weight of a character is uncertain. Source: go/mysql/collations/vindex of Vitess v0.23.0.
     """
     text = text.rstrip(" ")
     weights = _weights()
@@ -123,9 +124,9 @@ def primary_key(text: str) -> bytes:
 
 
 class _WeightReader:
-    """The elements of one text in the order in which Vitess takes them.
+    """Reads the elements of one text in the order in which Vitess hashes them.
 
-    Vitess orders marks while it reads, and not always by the book, so this follows its steps and not the standard.
+    Vitess sorts combining marks while it reads, not always by the Unicode standard, so this follows its steps.
     """
 
     def __init__(self, weights: _Weights, text: str) -> None:
@@ -142,7 +143,7 @@ class _WeightReader:
         return b"".join(parts)
 
     def _segment(self) -> int:
-        """Return how many of the elements are in their final order, reading on if need be; 0 at the end."""
+        """Return how many elements are in their final order, after reading more if needed; 0 at the end."""
         if not self._elements and not self._read():
             return 0
         elements = self._elements
@@ -173,7 +174,7 @@ class _WeightReader:
         return True
 
     def _append(self, text: str, at: int) -> int:
-        """Append the elements of the character at ``at``, or of a contraction there; return how many it takes."""
+        """Append the elements of the character or contraction at ``at``, and return its length in characters."""
         character = text[at]
         root = self._weights.contractions.get(character)
         if root is None:
@@ -182,7 +183,7 @@ class _WeightReader:
         return 1 + self._append_contraction(character, root, text[at + 1 : at + 1 + 4 * _MOST_MARKS])
 
     def _append_contraction(self, starter: str, root: _Node, suffix: str) -> int:
-        """Append the longest contraction, which marks may interrupt, and then these marks. Return its length."""
+        """Append the longest contraction, and then the marks that interrupt it. Return its length in characters."""
         found = _Match(root, suffix)
         at = found.scan(0)
         skipped = ""
@@ -196,8 +197,8 @@ class _WeightReader:
                 found.end = next((n for n in range(at, len(suffix)) if not self._weights.lead(suffix[n])), len(suffix))
                 if found.end - kept > _MOST_SKIPPED:
                     raise ValueError(
-                        f"{found.end - kept} combining marks in a row after {starter!r}: Vitess cuts such a row, and "
-                        "where is not certain"
+                        f"{found.end - kept} combining marks in a row after {starter!r}: Vitess splits such a row, and "
+                        "where it does is uncertain"
                     )
                 while at < len(suffix) and not found.done and not suffix[at].isascii():
                     lead = self._weights.lead(suffix[at])
@@ -220,7 +221,7 @@ class _WeightReader:
 
 
 class _Match:
-    """How far a contraction has been followed: the longest complete one, and its length."""
+    """The longest contraction found so far, and its length."""
 
     def __init__(self, root: _Node, suffix: str) -> None:
         self._node, self._suffix = root, suffix

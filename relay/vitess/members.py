@@ -1,7 +1,7 @@
-"""The members of ENUM and SET columns, read from their definition, and what the values of such columns mean.
+"""Values of ENUM and SET columns, decoded by the members in the column's definition.
 
-Each function takes the members as a column type holds them, ``'a','b'``, and returns a mapping from the bytes that
-come to the value that is carried; what is in none is a KeyError.
+Each decoder takes the members as in a column type, ``'a','b'``, and returns a mapping from received bytes to the
+carried value. It raises KeyError or ValueError for bytes that are no value of the column.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _ESCAPES = {"0": "\0", "n": "\n", "r": "\r", "t": "\t", "b": "\b", "Z": "\x1a"}
 
 
 def members(inside: str) -> list[str]:
-    """Return the members of ``'a','it''s'``, in the order of the definition. ValueError if it is none."""
+    """Return the members in ``'a','it''s'``, in the order of the definition. Raises ValueError if it cannot."""
     found: list[str] = []
     at = 0
     while at < len(inside):
         matched = _MEMBER.match(inside, at)
         if matched is None:
-            raise ValueError(f"its members cannot be read: {inside!r}")
+            raise ValueError(f"its members cannot be parsed: {inside!r}")
         found.append(_ESCAPED.sub(lambda m: _ESCAPES.get(m[1], m[1]) if m[1] else "'", matched[1]))
         at = matched.end()
     if not found:
@@ -33,7 +33,7 @@ def members(inside: str) -> list[str]:
 
 
 def by_text(inside: str, decode: Callable[[bytes], str]) -> dict[bytes, str]:
-    """ENUM as text. The empty text is what MySQL keeps of a value that is no member."""
+    """Decode ENUM as text. The empty text is what MySQL stores for a value that is no member."""
     found = {"", *members(inside)}
 
     def known(value: bytes) -> str:
@@ -42,22 +42,22 @@ def by_text(inside: str, decode: Callable[[bytes], str]) -> dict[bytes, str]:
             raise KeyError(text)
         return text
 
-    return _Made(known)
+    return _Cache(known)
 
 
 def by_index(inside: str) -> dict[bytes, str]:
-    """ENUM as the number of a member, from 1: what servers older than v20 send."""
+    """Decode ENUM as the number of a member, from 1, as Vitess sends it before v20."""
     return {b"0": "", **{b"%d" % (at + 1): member for at, member in enumerate(members(inside))}}
 
 
 def sets_by_text(inside: str, decode: Callable[[bytes], str], *, copied: bool) -> dict[bytes, list[str]]:
-    """SET as the texts of its members with commas between them."""
+    """Decode SET as the texts of its members, separated by commas."""
     found = members(inside)
     if "" in found:
-        raise ValueError("a set of the empty member cannot be told from the empty set")
+        raise ValueError("the set of the empty member and the empty set cannot be told apart")
     if len(found) == _LARGEST_SET and not copied:
-        # vstreamer.go, buildSetStringValue: its loop over the bits ends before the last one.
-        raise ValueError("Vitess leaves the 64th member of a SET out")
+        # vstreamer.go, buildSetStringValue: the loop over the bits ends before the last one.
+        raise ValueError("Vitess omits the 64th member of a SET")
     known = set(found)
 
     def split(value: bytes) -> list[str]:
@@ -66,24 +66,24 @@ def sets_by_text(inside: str, decode: Callable[[bytes], str], *, copied: bool) -
             raise KeyError(decode(value))
         return texts
 
-    return _Made(split)
+    return _Cache(split)
 
 
 def sets_by_index(inside: str) -> dict[bytes, list[str]]:
-    """SET as a number whose bits are its members."""
+    """Decode SET as a number whose bits are its members."""
     found = members(inside)
 
     def split(value: bytes) -> list[str]:
         bits = int(value)
         if bits >> len(found):
-            raise ValueError(f"{bits} has more bits than the {len(found)} members")
+            raise ValueError(f"{bits} has bits beyond its {len(found)} members")
         return [member for at, member in enumerate(found) if bits >> at & 1]
 
-    return _Made(split)
+    return _Cache(split)
 
 
-class _Made(dict[bytes, Any]):
-    """Values that were made before; lists among them are shared, and nobody changes them."""
+class _Cache(dict[bytes, Any]):
+    """Decoded values by their bytes. Lists are shared between rows, and never modified."""
 
     def __init__(self, make: Callable[[bytes], Any]) -> None:
         super().__init__()

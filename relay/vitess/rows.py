@@ -255,7 +255,10 @@ def _printed(base: str) -> Callable[[bytes], bytes]:
 
 
 class _Microseconds(dict[bytes, int]):
-    """Microseconds of TIMESTAMPs by their text, which is UTC. Neighbouring rows often have the same."""
+    """Microseconds of TIMESTAMPs by their text, which is UTC. Neighbouring rows often have the same.
+
+    Shared by the readers' threads without a lock: an entry that two of them add is the same.
+    """
 
     def __missing__(self, text: bytes) -> int:
         if len(self) > 10_000:

@@ -1,7 +1,7 @@
-"""A keyspace as a source: finds its shards and tables, plans where they begin, opens them.
+"""A keyspace as a source: finds its shards and tables, plans where they start, and opens them.
 
-Shards follow from journals (``relay.engine.journals``): the topology is asked for the shards to begin with, and never
-again. May be changed here: how vtgate is asked about the keyspace.
+The topology gives the shards to start with. Those that follow them in reshards come from journals
+(``relay.engine.journals``).
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _UNKNOWN_TABLE = "VT05005"
-"""What vtgate says of a table that its vschema does not have."""
+"""The code of vtgate's error for a table that its vschema does not have."""
 
 
 def tables_of(entry: VitessConfig) -> list[str]:
-    """Return the tables of the keyspace that can be keyed. Raises ``Unavailable``."""
+    """Return the tables of the keyspace that have a key. Raises ``Unavailable``."""
     with closing(_connect(entry)) as vtgate:
         return [name for name, found in _definitions(vtgate, entry).items() if found.primary or entry.key_columns(name)]
 
 
 class VitessSource:
-    """Reads the shards of one keyspace. ``connect`` comes first."""
+    """Reads the shards of one keyspace. Call ``connect`` first."""
 
     has_journals = True
     snapshots = None  # rows are copied by `start: copy`
@@ -59,15 +59,19 @@ class VitessSource:
         self.start = str(config.start)
         self.on_gap: Literal["fail", "skip", "resnapshot"] = config.on_gap
         self._vtgate = _connect(config)
+        # The layouts of the wanted tables when `connect` was called. Replaced by `connect`, and not shared: each reader
+        # copies it.
         self._layouts: dict[str, Table] = {}
-        # Shared by the readers' threads, each written in one step: a race costs one more question to vtgate.
-        # By table, the columns of its primary vindex and what it is called.
+        # Readers' threads share the next four. The dicts have no lock: an entry is added, or the dict replaced, in one
+        # step, and a race costs one more question to vtgate.
+        # By table, the columns and the type of its primary vindex.
         self._vindexes: dict[str, tuple[list[str], str]] = {}
         # By table, its primary key in the key's own order.
-        self._primary: dict[str, list[str]] = {}
+        self._primary_keys: dict[str, list[str]] = {}
+        # These two have locks of their own, which are not held while vtgate is asked.
         self._skipped = SkippedTables(config.name, config.keyspace)
         self.layout = LayoutCache(self._lay_out)
-        # The shards that the key range covers, as the topology has them.
+        # The shards that the key range covers, as the topology names them.
         self._shards: list[str] = []
         self._settings = VStreamSettings(
             config.keyspace,
@@ -90,28 +94,28 @@ class VitessSource:
     def connect(self, label: str | None = None) -> StreamId:
         if label not in (None, self.config.keyspace):
             raise ConfigError(
-                f"source {self.name}: its checkpoints are of the keyspace {label}, not of {self.config.keyspace}: give "
-                "the other keyspace a source of another name"
+                f"source {self.name}: its checkpoints are for keyspace {label}, not {self.config.keyspace}: give the "
+                "source of the new keyspace a new name"
             )
         found = self._vtgate.execute("show vitess_shards")
-        places = [str(next(iter(row.values()))).partition("/") for row in found]
-        shards = [shard for keyspace, _, shard in places if keyspace == self.config.keyspace]
+        names = [str(next(iter(row.values()))).partition("/") for row in found]
+        shards = [shard for keyspace, _, shard in names if keyspace == self.config.keyspace]
         if not shards:
-            there = ", ".join(sorted({keyspace for keyspace, _, _ in places})) or "none"
+            existing = ", ".join(sorted({keyspace for keyspace, _, _ in names})) or "none"
             raise Unavailable(
-                f"source {self.name}: vtgate {self.config.vtgate} knows no keyspace {self.config.keyspace!r}; there "
-                f"are: {there}"
+                f"source {self.name}: vtgate {self.config.vtgate} has no keyspace {self.config.keyspace!r}: its "
+                f"keyspaces are {existing}"
             )
         try:
             self._shards = shards_covering(KeyRange.parse(self.config.keyrange), shards)
         except ValueError as error:
             raise ConfigError(f"source {self.name}: keyspace {self.config.keyspace}: {error}") from error
-        self._check()
+        self._check_row_images()
         self._read_tables()
         return StreamId(self.name, self.config.keyspace)
 
-    def _check(self) -> None:
-        """Raises ``Unavailable`` where rows are not logged whole: what is missing comes as NULL, unmarked."""
+    def _check_row_images(self) -> None:
+        """Raise ``Unavailable`` if a database does not log every column: what is missing would come as NULL (I1)."""
         settings = self._settings
 
         def ask(shard: str) -> set[str]:
@@ -126,8 +130,8 @@ class VitessSource:
         ]
         if problems:
             raise Unavailable(
-                f"source {self.name}: {'; '.join(problems)}: `SET GLOBAL binlog_row_image = 'FULL'` on its databases, "
-                "and restart its tablets, whose connections keep the old value"
+                f"source {self.name}: {'; '.join(problems)}: run `SET GLOBAL binlog_row_image = 'FULL'` on its "
+                "databases, and restart its tablets, whose connections keep the old value"
             )
 
     def newest(self) -> str:
@@ -151,11 +155,11 @@ class VitessSource:
         if isinstance(start, StartAtGtids):
             if set(start.positions) != set(names):
                 raise ConfigError(
-                    f"source {self.name}: `start` names the shards {', '.join(sorted(start.positions))}, and key range "
-                    f"{self.config.keyrange} has {', '.join(names)}"
+                    f"source {self.name}: `start` names the shards {', '.join(sorted(start.positions))}, but key range "
+                    f"{self.config.keyrange} has {', '.join(names)}: name each of these"
                 )
             return StartingPoints({name: {"gtid": start.positions[name]} for name in names}, now)
-        # I4: `current` is where a shard stands now, written down before anything of it is read.
+        # I4: `current` becomes a position before anything is read.
         return StartingPoints({name: {"gtid": self._head(name)} for name in names}, now)
 
     def open(self, opening: Opening) -> ShardReader:
@@ -163,15 +167,15 @@ class VitessSource:
             self._vtgate,
             StreamId(self.name, self.config.keyspace),
             opening,
-            Tables(self.layout, self._layouts, self._found),
+            Tables(self.layout, self._layouts, self._find_tables),
             self._settings,
         )
 
     def _lay_out(self, table: str, columns: tuple[Column, ...], primary: Sequence[str]) -> Table | None:
-        """Return how rows of ``table`` are laid out and keyed; None if it is not wanted.
+        """Return the layout and key of ``table``; None if it is not wanted.
 
-        Called by the readers' threads. Raises ``RelayError``; ``Unavailable`` where vtgate has to be asked about a new
-        table and does not answer.
+        Called by readers' threads. Raises ``RelayError`` if the table cannot be keyed, and ``Unavailable`` if vtgate
+        does not answer a question about a new table.
         """
         key = self.config.key_columns(table)
         primary = self._in_order(table, primary)
@@ -181,7 +185,7 @@ class VitessSource:
             if not key and not primary:
                 self._skipped.warn(table, columns)
                 return None
-            self._look_up(table)
+            self._look_up_vindex(table)
         elif table not in self.config.tables:
             return None
         hash_key, vindex = ([], "") if key else self._vindexes.get(table, ([], ""))
@@ -192,18 +196,18 @@ class VitessSource:
         return lay_out(self.name, table, columns, primary, key=key, hash_key=hash_key, keyspace_id=compute)
 
     def _in_order(self, table: str, primary: Sequence[str]) -> Sequence[str]:
-        """Return a primary key in its own order: the stream tells which columns it has. Raises ``Unavailable``."""
+        """Return a primary key in its own order, which the stream does not have. Raises ``Unavailable``."""
         if len(primary) < 2:
             return primary
-        known = self._primary.get(table, [])
+        known = self._primary_keys.get(table, [])
         if set(known) != set(primary):
             found = {name: each.primary for name, each in _definitions(self._vtgate, self.config).items()}
-            # Another thread may put an older answer in its place: this table's key is taken from this one.
-            self._primary, known = found, found.get(table, [])
+            # Another thread may replace it with an older answer, so this table's key is taken from this one.
+            self._primary_keys, known = found, found.get(table, [])
         return known if set(known) == set(primary) else primary
 
     def _head(self, shard: str) -> str:
-        """Return where ``shard`` stands now. Raises ``Unavailable``."""
+        """Return the executed set of ``shard`` now. Raises ``Unavailable``."""
         settings = self._settings
         asked = Head(
             self._vtgate,
@@ -218,11 +222,11 @@ class VitessSource:
             found = asked.poll(settings.silence)
         if found is None:
             reason = asked.failed or explain_silence(self._vtgate, settings.keyspace, shard, settings.tablet_type)
-            raise Unavailable(f"source {self.name}: shard {shard} does not say where it stands: {reason}")
+            raise Unavailable(f"source {self.name}: the current position of shard {shard} is not available: {reason}")
         return found[1].position
 
-    def _look_up(self, table: str) -> None:
-        """Learn which columns choose the shard of a row: those of the first vindex of ``table``. ``Unavailable``."""
+    def _look_up_vindex(self, table: str) -> None:
+        """Look up the primary vindex of ``table``, which determines the shard of a row. Raises ``Unavailable``."""
         if table in self._vindexes:
             return
         quoted = table.replace("`", "``")
@@ -233,8 +237,8 @@ class VitessSource:
             raise
         except RelayError as error:
             if _UNKNOWN_TABLE not in str(error):
-                # I2: the rows would go to other partitions, should it have one after all.
-                raise Unavailable(f"source {self.name}: the vindex of {table} is not known: {error}") from error
+                # I2: without a vindex that the table has, its rows would go to other partitions.
+                raise Unavailable(f"source {self.name}: cannot look up the vindex of {table}: {error}") from error
         columns = str(found[0]["Columns"]).replace("`", "").split(",") if found else []
         self._vindexes[table] = [column.strip() for column in columns], str(found[0]["Type"]) if found else ""
 
@@ -243,21 +247,21 @@ class VitessSource:
         missing = [name for name in self.config.tables or () if name not in found]
         if missing:
             raise Unavailable(
-                f"source {self.name}: keyspace {self.config.keyspace} has no table {', '.join(missing)}; "
-                f"there are: {', '.join(found) or 'none'}"
+                f"source {self.name}: keyspace {self.config.keyspace} has no table {', '.join(missing)}: its tables are "
+                f"{', '.join(found) or 'none'}"
             )
-        self._primary = {name: each.primary for name, each in found.items()}
+        self._primary_keys = {name: each.primary for name, each in found.items()}
         for name in self.config.tables or ():
-            self._look_up(name)
-        self._layouts = self._laid_out(found)
+            self._look_up_vindex(name)
+        self._layouts = self._lay_out_all(found)
 
-    def _laid_out(self, found: Mapping[str, Definition]) -> dict[str, Table]:
+    def _lay_out_all(self, found: Mapping[str, Definition]) -> dict[str, Table]:
         layouts = {name: self.layout(name, each.columns, each.primary) for name, each in found.items()}
         return {name: table for name, table in layouts.items() if table is not None}
 
-    def _found(self) -> Mapping[str, Table]:
-        """Return the tables that there are now. Raises ``Unavailable``."""
-        return self._laid_out(_definitions(self._vtgate, self.config))
+    def _find_tables(self) -> Mapping[str, Table]:
+        """Return the layouts of the wanted tables that exist now. Raises ``Unavailable``."""
+        return self._lay_out_all(_definitions(self._vtgate, self.config))
 
 
 def _keyspace_id(at: int, vindex: str) -> Callable[[Row], bytes | None] | None:
@@ -265,7 +269,7 @@ def _keyspace_id(at: int, vindex: str) -> Callable[[Row], bytes | None] | None:
         try:
             return keyspace_id(vindex, row[at])
         except (VindexError, TypeError):
-            return None  # a value that the vindex maps to nothing, or does not take
+            return None  # the vindex has no keyspace id for the value
 
     return compute
 

@@ -1,6 +1,6 @@
 """Keyspace ids as Vitess' vindexes compute them (go/vt/vtgate/vindexes of Vitess v0.23.0).
 
-An id says on which shard a row lies. It may only change with Vitess, which never changes it either.
+A keyspace id determines the shard of a row, so Vitess never changes how it is computed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, modes
 from relay.vitess.loose import primary_key
 
 Value = int | str | bytes | Decimal | None
-"""A column's value: text as ``str`` or as the bytes that are stored, DECIMAL with the digits that are stored."""
+"""A column's value: text as ``str`` or as its stored bytes, DECIMAL with its stored digits."""
 
 _REVERSED = bytes(int(f"{byte:08b}"[::-1], 2) for byte in range(256))
 _BY_TABLE = {
@@ -34,33 +34,34 @@ _BY_PARAMETERS = {"cfc", "multicol", "numeric_static_map", "region_experimental"
 
 
 class _PerThread(threading.local):
-    """What costs several times a keyspace id to make, and is not for two threads at once."""
+    """The DES encryptor: expensive to make, and not thread-safe."""
 
     def __init__(self) -> None:
-        # One key three times over is plain DES. In this mode each block stands for itself.
+        # Triple DES with three equal keys is plain DES. In ECB mode, blocks are independent.
         self.encryptor = Cipher(TripleDES(bytes(24)), modes.ECB()).encryptor()
 
 
-_here = _PerThread()
+_per_thread = _PerThread()
 
 
 class VindexError(ValueError):
-    """No keyspace id can be told."""
+    """There is no keyspace id, or it cannot be computed."""
 
 
 class UncomputableVindex(VindexError):
-    """A vindex whose keyspace ids cannot be computed from a column's value alone."""
+    """The keyspace ids of this vindex cannot be computed from a column's value alone."""
 
 
 class NoKeyspaceId(VindexError):
-    """A value to which the vindex gives no keyspace id, or none that is certain."""
+    """The vindex has no keyspace id for the value, or it is uncertain."""
 
 
 def keyspace_id(vindex_name: str, value: Value) -> bytes:
     """Return the keyspace id of a column's value under a vindex, named by its type: ``hash``, ``xxhash`` and so on.
 
-    UncomputableVindex for lookup vindexes, those with parameters and unknown ones; NoKeyspaceId for a value that Vitess
-    takes no keyspace id from, and NULL is one for hash, numeric and reverse_bits. TypeError for other Python types.
+    Raises `UncomputableVindex` for lookup vindexes, vindexes with parameters and unknown ones, `NoKeyspaceId` for a
+    value that Vitess has no keyspace id for, such as NULL under hash, numeric and reverse_bits, and TypeError for other
+    Python types.
     """
     compute = _COMPUTED.get(vindex_name)
     if compute is None:
@@ -71,11 +72,11 @@ def keyspace_id(vindex_name: str, value: Value) -> bytes:
 
 
 def _hash(value: Value) -> bytes:
-    # Numbers of signed columns are taken as they lie in memory, which the other vindexes of numbers do not do.
+    # Unlike the other numeric vindexes, hash accepts negative numbers: as their two's complement.
     if isinstance(value, int) and -(2**63) <= value < 0:
         value %= 2**64
     number = _number("hash", value)
-    return _here.encryptor.update(number.to_bytes(8, "big"))
+    return _per_thread.encryptor.update(number.to_bytes(8, "big"))
 
 
 def _numeric(value: Value) -> bytes:
@@ -123,11 +124,11 @@ _COMPUTED: dict[str, Callable[[Value], bytes]] = {
 }
 
 COMPUTABLE = frozenset(_COMPUTED)
-"""The types of vindexes that ``keyspace_id`` knows."""
+"""The types of vindexes that ``keyspace_id`` can compute."""
 
 
 def _number(vindex: str, value: Value) -> int:
-    """Read an unsigned 64-bit number as Vitess does, which allows spaces around it and no sign. NoKeyspaceId."""
+    """Parse an unsigned 64-bit number as Vitess does: without a sign, with spaces around it. Raises `NoKeyspaceId`."""
     if isinstance(value, int):
         number = value
     else:
@@ -142,7 +143,7 @@ def _number(vindex: str, value: Value) -> int:
 
 
 def _bytes(vindex: str, value: Value) -> bytes:
-    """Return the text form of a value, in which MySQL stores and sends it; NULL is the empty text."""
+    """Return the value as MySQL prints it; NULL is the empty text."""
     match value:
         case None:
             return b""
@@ -152,10 +153,12 @@ def _bytes(vindex: str, value: Value) -> bytes:
             try:
                 return value.encode()
             except UnicodeEncodeError as error:
-                raise NoKeyspaceId(f"vindex {vindex}: {value[:40]!r} is no text in UTF-8: {error.reason}") from None
+                raise NoKeyspaceId(
+                    f"vindex {vindex}: {value[:40]!r} cannot be encoded in UTF-8: {error.reason}"
+                ) from None
         case Decimal():
             if not value.is_finite():
-                raise NoKeyspaceId(f"vindex {vindex}: {value} is no DECIMAL of MySQL")
+                raise NoKeyspaceId(f"vindex {vindex}: {value} is not a DECIMAL that MySQL can store")
             text = format(value, "f")
             return (text.removeprefix("-") if value.is_zero() else text).encode()
         case _:
@@ -168,7 +171,7 @@ def _weights(vindex: str, value: Value) -> bytes:
         return primary_key(stored.decode())
     except UnicodeDecodeError as error:
         raise NoKeyspaceId(
-            f"vindex {vindex}: {stored[:40]!r} is no text in UTF-8 (byte {error.start}), and only such has weights"
+            f"vindex {vindex}: {stored[:40]!r} is not UTF-8 (byte {error.start}), so it has no collation weights"
         ) from None
     except ValueError as error:
         raise NoKeyspaceId(f"vindex {vindex}: {error}") from None
@@ -176,13 +179,13 @@ def _weights(vindex: str, value: Value) -> bytes:
 
 def _why_not(vindex: str) -> str:
     if vindex in _BY_TABLE:
-        return f"vindex {vindex} looks keyspace ids up in a table: they cannot be computed without a query"
+        return f"vindex {vindex} looks up keyspace ids in a table: they cannot be computed without a query"
     if vindex in _BY_PARAMETERS:
         return (
-            f"vindex {vindex} takes several columns or parameters of the VSchema: its keyspace ids cannot be computed "
+            f"vindex {vindex} depends on several columns or on VSchema parameters: its keyspace ids cannot be computed "
             "from a value alone, without a query"
         )
     return (
-        f"vindex {vindex!r} is not known, so its keyspace ids cannot be computed without a query; known are "
+        f"vindex {vindex!r} is unknown, so its keyspace ids cannot be computed without a query; known vindexes: "
         f"{', '.join(sorted(_COMPUTED))}"
     )

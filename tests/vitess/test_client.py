@@ -34,7 +34,7 @@ def taken(stream: Call, count: int) -> list[bytes]:
     return found
 
 
-def test_answers_are_taken_in_order_and_then_the_end_with_its_text() -> None:
+def test_answers_are_taken_in_order_and_the_end_comes_last_with_its_message() -> None:
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
         for number in range(100):
             yield [pb.VEvent(timestamp=number)]
@@ -49,7 +49,7 @@ def test_answers_are_taken_in_order_and_then_the_end_with_its_text() -> None:
                 stream.take(5.0)
 
 
-def test_no_more_waits_than_the_bound_however_much_the_server_has() -> None:
+def test_the_window_bounds_what_the_server_sends_ahead() -> None:
     sent = []
 
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
@@ -68,7 +68,7 @@ def test_no_more_waits_than_the_bound_however_much_the_server_has() -> None:
         assert len(taken(stream, 3000)) == 3000
 
 
-def test_a_stream_can_be_closed_by_another_thread_while_it_is_waited_for() -> None:
+def test_closing_a_stream_ends_the_wait_of_another_thread() -> None:
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
         yield HOLDS
 
@@ -79,7 +79,7 @@ def test_a_stream_can_be_closed_by_another_thread_while_it_is_waited_for() -> No
             stream.take(60.0)
 
 
-def test_answers_larger_than_the_window_and_requests_larger_than_the_servers_come_whole() -> None:
+def test_answers_and_requests_larger_than_their_window_arrive_complete() -> None:
     asked = [pb.ShardGtid(keyspace="commerce", shard="0", gtid="MariaDB/0-1-1" * 100_000)]
 
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
@@ -96,7 +96,7 @@ def test_answers_larger_than_the_window_and_requests_larger_than_the_servers_com
             stream.take(5.0)
 
 
-def test_a_stream_that_is_closed_while_it_is_full_lets_go() -> None:
+def test_a_stream_can_be_closed_while_the_server_keeps_sending() -> None:
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
         while True:
             yield [pb.VEvent(statement="x" * 10_000)]
@@ -109,7 +109,7 @@ def test_a_stream_that_is_closed_while_it_is_full_lets_go() -> None:
             taken(stream, 1_000_000)
 
 
-def test_credentials_go_with_every_call() -> None:
+def test_every_call_carries_the_credentials() -> None:
     answers: dict[str, list[dict[str, str | None]] | str] = {"show vitess_shards": [{"Shards": "commerce/0"}]}
     with (
         ScriptedVtgate(Log().script, answers) as vtgate,
@@ -144,7 +144,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     return files
 
 
-def test_tls_takes_the_authority_it_is_given_and_no_other(tmp_path: Path) -> None:
+def test_tls_trusts_only_the_configured_authority_and_name(tmp_path: Path) -> None:
     own, key = certificate(tmp_path)
     credentials = grpc.ssl_server_credentials([(key.read_bytes(), own.read_bytes())], own.read_bytes(), True)
     answers: dict[str, list[dict[str, str | None]] | str] = {"select 1": [{"a": "1"}]}
@@ -158,16 +158,16 @@ def test_tls_takes_the_authority_it_is_given_and_no_other(tmp_path: Path) -> Non
         Vtgate("127.0.0.1:1", tls=Tls(tmp_path / "nothing.pem"))
 
 
-def test_rows_of_a_statement_come_by_name_and_its_errors_as_what_they_are() -> None:
+def test_a_statement_returns_rows_by_column_name_or_raises_its_error() -> None:
     answers: dict[str, list[dict[str, str | None]] | str] = {"select 1": [{"a": "1", "b": None}], "select 2": "syntax"}
     with ScriptedVtgate(Log().script, answers) as vtgate, closing(Vtgate(vtgate.address)) as gate:
         assert gate.execute("select 1") == [{"a": "1", "b": None}]
-        with pytest.raises(RelayError, match="refuses 'select 2': syntax"):
+        with pytest.raises(RelayError, match="rejected 'select 2': syntax"):
             gate.execute("select 2")
     with closing(Vtgate("127.0.0.1:1")) as nobody, pytest.raises(Unavailable, match=r"vtgate 127.0.0.1:1 does not"):
         nobody.execute("select 1", timeout=2.0)
 
 
-def test_commands_that_need_no_vitess_do_not_load_what_vitess_needs() -> None:
+def test_importing_the_command_line_does_not_import_hpack_or_protobuf() -> None:
     code = "import relay.cli, sys; sys.exit('hpack' in sys.modules or 'google.protobuf' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

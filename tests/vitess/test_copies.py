@@ -22,7 +22,7 @@ from tests.vitess.scripted import Fails, Log, ScriptedVtgate, Step, copy_script,
 
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_copy_that_breaks_off_anywhere_gives_every_row_and_every_change_of_the_rows_copied(
+def test_a_copy_that_is_interrupted_anywhere_gives_every_row_and_every_change_of_copied_rows(
     batch: int, seed: int
 ) -> None:
     log = Log(names=seed % 2 == 0)
@@ -108,7 +108,7 @@ def test_the_position_of_every_page_of_a_copy_covers_its_rows_and_no_others(in_p
 
 
 @pytest.mark.parametrize("names", [("aaa", "customer", "other"), ("other", "customer"), ("other",)])
-def test_a_table_that_was_begun_is_copied_on_first_whatever_tables_come_before_it_by_now(
+def test_a_partly_copied_table_is_finished_first_even_if_new_tables_precede_it(
     names: tuple[str, ...],
 ) -> None:
     log = Log()
@@ -134,7 +134,7 @@ def test_a_table_that_was_begun_is_copied_on_first_whatever_tables_come_before_i
         assert read == others
 
 
-def test_a_copy_that_stops_between_its_last_row_and_the_word_that_it_is_done_is_not_begun_again() -> None:
+def test_a_copy_interrupted_between_its_last_row_and_copy_completed_does_not_start_again() -> None:
     """I1, I3: or what was deleted meanwhile would never be told."""
     log = Log()
     log.add(*new(1))
@@ -172,7 +172,7 @@ def test_a_copy_that_stops_between_its_last_row_and_the_word_that_it_is_done_is_
 @pytest.mark.parametrize("is_restarted", [True, False])
 @pytest.mark.parametrize("is_begun", [True, False])
 @pytest.mark.parametrize("dropped", ["customer", "other"])
-def test_a_table_that_is_dropped_while_others_are_copied_does_not_stop_the_copy_and_its_drop_is_told(
+def test_a_table_dropped_during_the_copy_of_others_does_not_stop_it_and_its_drop_is_published(
     dropped: str, is_begun: bool, is_restarted: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """I1: to a relay that began after it only loudly, since it has no layout of the table."""
@@ -222,7 +222,7 @@ def test_a_table_that_is_dropped_while_others_are_copied_does_not_stop_the_copy_
     assert pages[-1].position == {"gtid": log.head}
 
 
-def test_a_copy_waits_until_its_rows_can_replace_what_was_published_before_it() -> None:
+def test_a_copy_waits_until_its_rows_are_newer_than_what_is_published() -> None:
     """I7: after a reset; a READ replaces only what is older than its ``as_of``."""
     log = Log()
     log.add(*new(1))

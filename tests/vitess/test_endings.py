@@ -18,7 +18,7 @@ from tests.vitess.scripted import HOLDS, KEYSPACE, Fails, Log, ScriptedVtgate, S
 PRIMARY = TABLET_TYPES["PRIMARY"]
 
 
-def test_a_shard_ends_at_its_journal_and_says_what_follows() -> None:
+def test_a_shard_ends_at_its_journal_which_names_its_successors() -> None:
     log = Log()
     log.add(*new(1))
     log.add(journal=journal(["0"], ["-80", "80-"]))
@@ -35,7 +35,7 @@ def test_a_shard_ends_at_its_journal_and_says_what_follows() -> None:
 
 
 @pytest.mark.parametrize("migration", [0, 1])
-def test_journals_of_tables_and_of_other_shards_are_passed_over(migration: int) -> None:
+def test_journals_of_table_moves_and_of_other_shards_are_ignored(migration: int) -> None:
     log = Log()
     passed = journal(["0"] if migration == 0 else ["-40", "40-80"], ["-80"])
     passed.migration_type = migration
@@ -53,7 +53,7 @@ PARTICIPANTS = (
 
 
 @pytest.mark.parametrize("lost", [True, False])
-def test_a_journal_of_several_shards_is_found_by_a_stream_over_all_of_them(lost: bool) -> None:
+def test_a_journal_with_several_participants_is_read_from_a_stream_over_all_of_them(lost: bool) -> None:
     log = Log()
     log.add(*new(1))
     log.add(journal=journal(["0", "1", "2"], ["-"]))
@@ -81,7 +81,7 @@ def test_a_journal_of_several_shards_is_found_by_a_stream_over_all_of_them(lost:
     assert pages[-1].position == {"gtid": "MariaDB/0-1-12"}
 
 
-def test_a_participant_that_is_gone_leaves_the_journal_to_luck_which_is_tried_again() -> None:
+def test_the_stream_is_reopened_until_a_journal_comes_if_a_participant_no_longer_exists() -> None:
     log = Log()
     log.add(journal=journal(["0", "1", "2"], ["-"]))
     tries = []
@@ -100,7 +100,7 @@ def test_a_participant_that_is_gone_leaves_the_journal_to_luck_which_is_tried_ag
     assert pages[-1].journal is not None
 
 
-def test_a_reshard_before_all_is_copied_is_refused() -> None:
+def test_a_reshard_before_the_copy_is_complete_is_refused() -> None:
     log = Log()
 
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
@@ -115,7 +115,7 @@ def test_a_reshard_before_all_is_copied_is_refused() -> None:
     assert log.transactions == []
 
 
-def test_a_shard_that_the_topology_lost_is_gone() -> None:
+def test_a_shard_that_is_not_in_the_topology_is_reported_as_unknown() -> None:
     text = "failed: shard provided in VGTID, 0, not found in the commerce keyspace"
 
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
@@ -134,7 +134,7 @@ def test_a_shard_that_the_topology_lost_is_gone() -> None:
         "(errno 1789) (sqlstate HY000)",
     ],
 )
-def test_purged_binlogs_are_a_gap_after_which_reading_goes_on_at_the_head(text: str) -> None:
+def test_purged_binlogs_are_a_gap_and_reading_continues_at_the_head(text: str) -> None:
     log = Log(before="MariaDB/0-1-10")
     for _ in range(3):
         log.add(*new(1))
@@ -157,7 +157,7 @@ def test_purged_binlogs_are_a_gap_after_which_reading_goes_on_at_the_head(text: 
     assert [change.key for change in after[-1].changes] == [{"id": 9}]
 
 
-def test_silence_after_a_position_whose_binlogs_are_purged_is_a_gap_too() -> None:
+def test_a_silent_stream_at_a_purged_position_is_a_gap() -> None:
     log = Log()
     log.add(*new(1))
 
@@ -175,7 +175,7 @@ def test_silence_after_a_position_whose_binlogs_are_purged_is_a_gap_too() -> Non
     assert page.position == {"gtid": "MariaDB/0-1-11"}
 
 
-def test_silence_of_a_shard_that_has_more_is_a_failure_that_says_why() -> None:
+def test_a_silent_stream_behind_the_head_fails_with_the_reason() -> None:
     log = Log()
     log.add(*new(1))
 
@@ -194,7 +194,7 @@ def test_silence_of_a_shard_that_has_more_is_a_failure_that_says_why() -> None:
         assert reader.position.to_json() == START
 
 
-def test_a_vtgate_that_sends_nothing_at_all_is_left() -> None:
+def test_the_stream_is_reopened_if_vtgate_stops_sending_heartbeats() -> None:
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
         yield HOLDS
 
@@ -208,7 +208,7 @@ def test_a_vtgate_that_sends_nothing_at_all_is_left() -> None:
 @pytest.mark.parametrize(
     "start", ["MariaDB/0-1-99", "MySQL56/16b1039f-22b6-11ed-b765-0a43f95f28a3:1-5", "MariaDB/0-1-10,5-1-7"]
 )
-def test_a_position_that_the_shard_never_had_is_refused_with_where_it_stands(start: str) -> None:
+def test_a_position_that_the_shard_never_executed_is_refused_with_its_head(start: str) -> None:
     log = Log()
 
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
@@ -229,7 +229,7 @@ MISMATCH = "GTIDSet Mismatch: requested source position:0-1-12, current target v
 
 @pytest.mark.parametrize("refuses", [False, True])
 @pytest.mark.parametrize("has_primary", [False, True])
-def test_a_replica_that_is_behind_is_waited_for_however_long_it_takes(refuses: bool, has_primary: bool) -> None:
+def test_reading_waits_for_a_replica_that_is_behind_the_position(refuses: bool, has_primary: bool) -> None:
     log = Log()
     log.add(*new(1))
     log.add(*new(2))
@@ -267,7 +267,7 @@ def test_a_replica_that_is_behind_is_waited_for_however_long_it_takes(refuses: b
     assert [change.key for change in after[-1].changes] == [{"id": 3}]
 
 
-def test_a_position_that_the_primary_lacks_as_well_is_none_of_the_shard() -> None:
+def test_a_position_that_the_primary_never_executed_is_refused() -> None:
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
         if request.vgtid.shard_gtids[0].gtid == "current":
             yield [Log().vgtid("MariaDB/0-1-12" if request.tablet_type == PRIMARY else "MariaDB/0-1-8")]
@@ -281,7 +281,7 @@ def test_a_position_that_the_primary_lacks_as_well_is_none_of_the_shard() -> Non
         until(reader, lambda page: False)
 
 
-def test_an_idle_shard_is_known_to_be_read_to_its_head() -> None:
+def test_an_idle_shard_reports_that_it_is_read_to_its_head() -> None:
     log = Log()
     log.add(*new(1))
     with ScriptedVtgate(log.script) as vtgate, opened(vtgate.address, START) as reader:

@@ -31,11 +31,11 @@ from relay.vitess.http2 import CallEnded
         ("OK", "vtgate ended the stream", Ending.TRANSIENT),
     ],
 )
-def test_each_end_means_one_thing(code: str, text: str, meaning: Ending) -> None:
+def test_each_status_and_text_has_one_meaning(code: str, text: str, meaning: Ending) -> None:
     assert ending(CallEnded(code, text)) is meaning
 
 
-def test_the_shards_of_a_journal_are_read_out_of_the_error_and_those_of_the_stream_are_not() -> None:
+def test_the_participants_of_a_journal_are_parsed_from_the_error_without_the_shards_of_the_stream() -> None:
     text = (
         'error: not all journaling participants are in the stream: journal: [keyspace:"ks"  shard:"-80" '
         'keyspace:"ks" shard:"80-" keyspace:"other" shard:"0"], stream: [keyspace:"ks" shard:"x" gtid:"MariaDB/0-1-1"]'
@@ -43,12 +43,12 @@ def test_the_shards_of_a_journal_are_read_out_of_the_error_and_those_of_the_stre
     assert participants(CallEnded("INTERNAL", text), "ks") == {"-80", "80-"}
 
 
-def test_the_shard_that_is_missing_is_read_out_of_the_error() -> None:
+def test_the_missing_shard_is_parsed_from_the_error() -> None:
     ended = CallEnded("FAILED_PRECONDITION", "shard provided in VGTID, -40, not found in the ks keyspace")
     assert unknown_shard(ended) == "-40"
 
 
-def test_a_table_altered_since_is_told_with_what_to_do() -> None:
+def test_final_ends_come_with_a_hint_what_to_do() -> None:
     assert "--track-schema-versions" in hint(CallEnded("UNKNOWN", "cannot determine table columns for t"))
     assert "binlog_row_image" in hint(CallEnded("UNKNOWN", "partial row image encountered"))
     assert hint(CallEnded("UNKNOWN", "else")) == ""

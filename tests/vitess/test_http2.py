@@ -93,7 +93,7 @@ def frames_of(data: bytes) -> list[tuple[int, int, int, bytes]]:
     st.lists(st.integers(1, 100), max_size=30),
     st.booleans(),
 )
-def test_messages_come_whole_however_frames_and_packets_cut_them(
+def test_messages_are_complete_however_frames_and_packets_split_them(
     bodies: list[bytes], frame_sizes: list[int], packet_sizes: list[int], padded: bool
 ) -> None:
     data = b"".join(map(message, bodies))
@@ -114,7 +114,7 @@ def _cut(data: bytes, sizes: Sequence[int]) -> list[bytes]:
     return [part for part in (*parts, *(data[at : at + 16_000] for at in range(0, len(data), 16_000))) if part]
 
 
-def test_the_request_goes_with_its_headers_and_what_the_server_asks_is_answered() -> None:
+def test_the_request_has_its_headers_and_pings_and_settings_are_answered() -> None:
     with peer(BEGUN + frame(PING, 0, 0, b"12345678") + ENDED) as (call, received):
         assert everything(call)[1].code == "OK"
     preface, _, rest = b"".join(received).partition(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
@@ -125,7 +125,7 @@ def test_the_request_goes_with_its_headers_and_what_the_server_asks_is_answered(
     assert (SETTINGS, 1, 0, b"") in sent
 
 
-def test_what_was_read_makes_room_for_more() -> None:
+def test_reading_enlarges_the_window_again() -> None:
     large = b"x" * 16_000
     count = WINDOW // len(message(large))
     with peer(BEGUN, *(frame(DATA, 0, 1, message(large)) for _ in range(count)), ENDED) as (call, received):
@@ -155,20 +155,20 @@ def test_what_was_read_makes_room_for_more() -> None:
         (frame(GOAWAY, 0, 0, struct.pack(">II", 1, 0) + b"bye"), "UNAVAILABLE", "bye"),
         (b"", "UNAVAILABLE", "closed the connection"),
         (frame(DATA, 0, 1, b"\1" + struct.pack(">I", 1) + b"x"), "INTERNAL", "compressed"),
-        (frame(DATA, 1, 1, message(b"x")), "INTERNAL", "no status"),
-        (frame(DATA, 0, 1, message(b"xyz")[:-1]) + ENDED, "INTERNAL", "inside of a message"),
+        (frame(DATA, 1, 1, message(b"x")), "INTERNAL", "without a status"),
+        (frame(DATA, 0, 1, message(b"xyz")[:-1]) + ENDED, "INTERNAL", "inside a message"),
         (frame(HEADERS, 4, 1, b"\xff\xff\xff\xff\xff\xff"), "INTERNAL", "does not speak HTTP/2"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "INTERNAL", "does not speak HTTP/2"),
     ],
 )
-def test_every_end_has_a_status_and_its_reason(wire: bytes, code: str, text: str) -> None:
+def test_every_end_has_a_status_and_a_reason(wire: bytes, code: str, text: str) -> None:
     with peer(frame(SETTINGS, 0, 0, b"") + wire) as (call, _):
         _, ended = everything(call)
     assert ended.code == code
     assert text in ended.text
 
 
-def test_headers_that_take_several_frames_are_one() -> None:
+def test_headers_may_span_several_frames() -> None:
     block = Encoder().encode([("grpc-status", "5"), ("grpc-message", "long" * 1000)])
     wire = frame(HEADERS, 1, 1, block[:100]) + frame(CONTINUATION, 0, 1, block[100:200])
     with peer(BEGUN + wire + frame(CONTINUATION, 4, 1, block[200:])) as (call, _):
@@ -176,7 +176,7 @@ def test_headers_that_take_several_frames_are_one() -> None:
     assert (ended.code, ended.text) == ("NOT_FOUND", "long" * 1000)
 
 
-def test_where_nobody_listens_the_call_ends_at_once() -> None:
+def test_a_call_to_a_closed_port_ends_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
     call = Call(address, "/a/B", b"")
@@ -185,7 +185,7 @@ def test_where_nobody_listens_the_call_ends_at_once() -> None:
     call.close()
 
 
-def test_nobody_waits_for_a_connection_longer_than_for_an_answer() -> None:
+def test_taking_an_answer_does_not_wait_longer_for_the_connection() -> None:
     """A server whose queue of connections is full answers none."""
     with socket.socket() as listener, ExitStack() as stack:
         listener.bind(("127.0.0.1", 0))
@@ -203,15 +203,15 @@ def test_nobody_waits_for_a_connection_longer_than_for_an_answer() -> None:
             call.take(0.05)
 
 
-def test_a_name_that_cannot_be_one_and_an_address_without_a_port_are_said() -> None:
+def test_an_invalid_host_name_or_an_address_without_port_is_reported() -> None:
     call = Call("vtgate..svc:1", "/a/B", b"")
     with pytest.raises(CallEnded, match=r"UNAVAILABLE: failed to connect to vtgate..svc:1: "):
         call.take(5.0)
-    with pytest.raises(ConfigError, match="host:port is wanted"):
+    with pytest.raises(ConfigError, match="expected host:port"):
         Call("vtgate", "/a/B", b"")
 
 
-def test_a_large_message_is_waited_for_until_it_is_whole() -> None:
+def test_taking_a_large_message_waits_until_it_is_complete() -> None:
     large = b"x" * (2 << 20)
     with peer(BEGUN, *(frame(DATA, 0, 1, part) for part in _cut(message(large), [])), ENDED) as (call, _):
         assert call.take(5.0) == [large]

@@ -126,7 +126,7 @@ def changes(pages: list[Page]) -> list[Change]:
     return [change for page in pages for change in page.changes]
 
 
-def test_every_type_is_the_same_from_the_binlog_and_from_a_copy_and_is_what_was_written(
+def test_every_type_has_the_written_value_in_the_binlog_and_in_a_copy(
     cluster: Vitess, below: Callable[..., None]
 ) -> None:
     start = head(cluster)
@@ -156,7 +156,9 @@ def test_floats_are_exact_in_the_stream_and_refused_in_a_copy(cluster: Vitess, b
         until(reader, is_at_head)
 
 
-def test_changes_carry_their_transaction_and_a_changed_key_is_two(cluster: Vitess, below: Callable[..., None]) -> None:
+def test_changes_carry_their_transaction_and_a_changed_key_makes_two_changes(
+    cluster: Vitess, below: Callable[..., None]
+) -> None:
     start = head(cluster)
     below("insert into customer values (1, 1), (2, 2)", "update customer set id = 3 where id = 2", "begin")
     below("update customer set v = 5 where id = 1", "update customer set v = 6 where id = 1", "commit")
@@ -209,7 +211,7 @@ def test_altered_truncated_and_dropped_tables_are_followed(cluster: Vitess, belo
     assert [schema.table for schema in pages[-1].tables][-1] == "other"
 
 
-def test_rows_that_go_with_their_partition_are_refused(cluster: Vitess, below: Callable[..., None]) -> None:
+def test_dropping_a_partition_is_refused(cluster: Vitess, below: Callable[..., None]) -> None:
     start = head(cluster)
     below("insert into parts values (1, 1), (20, 1)", "alter table parts drop partition p0")
     with opened(cluster.vtgate, start, keyspace="one", tables=("parts",)) as reader:
@@ -220,7 +222,7 @@ def test_rows_that_go_with_their_partition_are_refused(cluster: Vitess, below: C
             until(reader, is_at_head)
 
 
-def test_a_table_that_is_made_with_its_rows_or_dropped_by_another_name_is_followed(
+def test_create_table_select_and_a_drop_by_rename_are_published(
     cluster: Vitess, below: Callable[..., None], unique: str
 ) -> None:
     start = head(cluster)
@@ -241,7 +243,7 @@ def test_a_table_that_is_made_with_its_rows_or_dropped_by_another_name_is_follow
     ]
 
 
-def test_old_rows_of_which_not_all_was_logged_are_refused(cluster: Vitess, below: Callable[..., None]) -> None:
+def test_partly_logged_old_rows_are_refused(cluster: Vitess, below: Callable[..., None]) -> None:
     below("insert into long_rows values (99, 'x')", "alter table long_rows modify v longtext not null")
     try:
         start = head(cluster)
@@ -255,7 +257,7 @@ def test_old_rows_of_which_not_all_was_logged_are_refused(cluster: Vitess, below
         below("set session binlog_row_image = 'FULL'", "alter table long_rows modify v longtext")
 
 
-def test_other_databases_move_the_position_and_give_nothing(cluster: Vitess, below: Callable[..., None]) -> None:
+def test_changes_of_other_databases_only_advance_the_position(cluster: Vitess, below: Callable[..., None]) -> None:
     start = head(cluster)
     for number in range(30):
         cluster.execute(f"insert into customer (id, v) values ({100 + number}, 1)", "split")
@@ -280,7 +282,7 @@ def test_a_statement_over_several_shards_is_a_transaction_in_each(cluster: Vites
     cluster.execute("delete from customer", "split")
 
 
-def test_a_row_that_was_copied_and_is_deleted_before_the_copy_goes_on_is_told_to_be_gone(
+def test_the_deletion_of_a_copied_row_before_the_copy_resumes_is_published(
     cluster: Vitess, below: Callable[..., None]
 ) -> None:
     below(*(f"insert into long_rows values ({number}, repeat('x', 12000))" for number in range(1, 16)))
@@ -295,7 +297,7 @@ def test_a_row_that_was_copied_and_is_deleted_before_the_copy_goes_on_is_told_to
     assert read == list(range(1, 16))
 
 
-def test_a_copy_whose_reader_dies_at_any_page_loses_nothing(cluster: Vitess, below: Callable[..., None]) -> None:
+def test_a_copy_whose_reader_restarts_at_any_page_loses_nothing(cluster: Vitess, below: Callable[..., None]) -> None:
     # Each table is less than what vtgate sends at once: vtcombo uses the memory of a batch again while it is sent.
     chance = random.Random(1)
     tables = ("first", "empty", "last")
@@ -379,7 +381,7 @@ def test_shards_end_at_the_journal_of_their_reshard(
         assert journal.targets == {target: {"gtid": at} for target in targets}
 
 
-def test_a_position_of_the_future_is_refused_and_an_unknown_shard_is_gone(cluster: Vitess) -> None:
+def test_a_future_position_is_refused_and_an_unknown_shard_is_reported(cluster: Vitess) -> None:
     future = head(cluster)["gtid"].rpartition("-")[0] + "-999999"
     with (
         opened(cluster.vtgate, {"gtid": future}, keyspace="one", silence=1.0) as reader,

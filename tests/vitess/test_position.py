@@ -25,7 +25,7 @@ mysql = servers.map(lambda found: "MySQL56/" + ",".join(f"{u}:{':'.join(map(str,
 
 
 @given(text=mariadb | mysql)
-def test_positions_come_back_from_json_as_they_were(text: str) -> None:
+def test_positions_survive_a_round_trip_through_json(text: str) -> None:
     pk = pb.TableLastPK(
         table_name="t", lastpk=pb.QueryResult(fields=[pb.Field(name="id")], rows=[made([b"\0\xff", None])])
     )
@@ -40,13 +40,13 @@ def test_positions_come_back_from_json_as_they_were(text: str) -> None:
 
 
 @given(text=mariadb, domain=st.integers(0, 4), server=st.integers(1, 3), number=st.integers(1, 60))
-def test_one_more_mariadb_transaction_is_the_union_with_it(text: str, domain: int, server: int, number: int) -> None:
+def test_including_a_mariadb_transaction_is_the_union_with_it(text: str, domain: int, server: int, number: int) -> None:
     one = f"{domain}-{server}-{number}"
     assert including(canonical(text), one) == (gtid.parse(text) | gtid.parse(one)).position
 
 
 @given(text=mysql, uuid=st.sampled_from([UUID, OTHER]), number=st.integers(1, 60))
-def test_one_more_mysql_transaction_is_the_union_with_it_and_the_difference_names_it(
+def test_including_a_mysql_transaction_is_the_union_with_it_and_the_difference_names_it(
     text: str, uuid: str, number: int
 ) -> None:
     before, one = canonical(text), f"{uuid}:{number}"
@@ -57,11 +57,11 @@ def test_one_more_mysql_transaction_is_the_union_with_it_and_the_difference_name
 
 
 @given(text=mariadb | mysql)
-def test_a_position_has_one_text(text: str) -> None:
+def test_a_position_has_one_canonical_form(text: str) -> None:
     assert canonical(text) == gtid.parse(text).position == canonical(canonical(text))
 
 
-def test_a_copy_begins_without_a_position() -> None:
+def test_a_copy_starts_without_a_position() -> None:
     place = VStreamPosition.from_json({"type": "copy"}, "shard")
     assert place.to_json() is None
     assert place.copied == ()

@@ -42,7 +42,7 @@ def random_log(seed: int) -> Log:
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32), page_bytes=st.sampled_from([1, 50, 300]))
-def test_a_log_cut_into_pages_and_resumed_after_any_of_them_gives_the_same_changes(seed: int, page_bytes: int) -> None:
+def test_pages_of_any_size_resumed_after_any_page_give_the_same_changes(seed: int, page_bytes: int) -> None:
     log = random_log(seed)
     clean = summary(read_all(log))
     pages = read_all(log, page_bytes=page_bytes)
@@ -53,7 +53,7 @@ def test_a_log_cut_into_pages_and_resumed_after_any_of_them_gives_the_same_chang
     assert summary(pages[: at + 1]) + summary(resumed) == clean
 
 
-def test_tokens_are_the_same_whether_a_transaction_is_named_at_its_begin_or_at_its_end() -> None:
+def test_tokens_are_the_same_whether_the_gtid_comes_first_or_last() -> None:
     found = []
     for log in (Log(names=False), Log(names=True), Log(names=True, chunk=1)):
         log.add(*new(1, 2, 3))
@@ -82,7 +82,7 @@ def test_tokens_are_the_same_whether_a_transaction_is_named_at_its_begin_or_at_i
 )
 @pytest.mark.parametrize("names", [True, False])
 @pytest.mark.parametrize("in_chunks", [True, False])
-def test_a_transaction_adds_its_own_gtid_to_what_was_executed(
+def test_a_transaction_adds_its_gtid_to_the_executed_set(
     before: str, named: str, after: str, names: bool, in_chunks: bool
 ) -> None:
     log = Log()
@@ -115,7 +115,7 @@ def test_a_transaction_adds_its_own_gtid_to_what_was_executed(
     assert pages[-1].position == {"gtid": after}
 
 
-def test_a_transaction_without_a_name_that_is_too_large_to_wait_for_is_refused() -> None:
+def test_a_transaction_too_large_to_wait_for_its_gtid_is_refused() -> None:
     log = Log(names=False, chunk=1)
     log.add(*new(*range(100), text=b"x" * 1000))
     with (
@@ -126,7 +126,7 @@ def test_a_transaction_without_a_name_that_is_too_large_to_wait_for_is_refused()
         until(reader, is_at_head)
 
 
-def test_transactions_without_rows_move_the_position_in_few_pages() -> None:
+def test_transactions_without_rows_advance_the_position_in_few_pages() -> None:
     log = Log()
     for _ in range(500):
         log.add()
@@ -146,7 +146,7 @@ def test_transactions_without_rows_move_the_position_in_few_pages() -> None:
         "alter table customer discard tablespace",
     ],
 )
-def test_rows_that_go_with_their_partition_are_refused_with_table_statement_and_position(statement: str) -> None:
+def test_dropping_a_partition_is_refused_with_table_statement_and_position(statement: str) -> None:
     log = Log()
     log.add(*new(1))
     log.add(statement=statement)
@@ -176,7 +176,7 @@ def test_rows_that_go_with_their_partition_are_refused_with_table_statement_and_
     "statement",
     ["alter table customer add partition (partition p1 values less than (9))", "alter table parts drop partition p0"],
 )
-def test_partitions_that_are_added_or_are_of_other_tables_are_no_loss(statement: str) -> None:
+def test_adding_a_partition_or_dropping_one_of_another_table_is_allowed(statement: str) -> None:
     log = Log()
     log.add(statement=statement)
     log.add(*new(2))
@@ -185,7 +185,7 @@ def test_partitions_that_are_added_or_are_of_other_tables_are_no_loss(statement:
 
 @pytest.mark.parametrize("statement", ["drop table if exists other, customer", "truncate table other"])
 @pytest.mark.parametrize("names", [None, TABLES, ("customer",)])
-def test_a_table_that_is_emptied_and_was_gone_before_the_relay_began_is_told_of_loudly(
+def test_emptying_a_table_that_was_dropped_before_the_relay_started_is_warned_of(
     statement: str, names: tuple[str, ...] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = Log()
@@ -206,7 +206,7 @@ def test_a_table_that_is_emptied_and_was_gone_before_the_relay_began_is_told_of_
     assert emptied == (["customer"] if "customer" in statement else [])
 
 
-def test_a_page_ends_where_the_columns_of_a_table_of_it_change() -> None:
+def test_a_page_ends_where_the_columns_of_its_table_change() -> None:
     log = Log()
     log.add(*new(1))
     log.add(statement="alter table customer add column age int")
@@ -235,7 +235,7 @@ def test_a_page_ends_where_the_columns_of_a_table_of_it_change() -> None:
 
 
 @pytest.mark.parametrize("position", ["current", "", "MariaDB/", "nonsense"])
-def test_positions_that_cannot_be_resumed_at_are_never_taken(position: str) -> None:
+def test_positions_that_cannot_be_resumed_at_are_refused(position: str) -> None:
     log = Log()
     log.add(*new(1))
 
@@ -254,7 +254,7 @@ def test_positions_that_cannot_be_resumed_at_are_never_taken(position: str) -> N
         pass
 
 
-def test_partial_rows_are_refused_with_what_to_set() -> None:
+def test_partial_rows_are_refused_with_the_setting_to_change() -> None:
     log = Log()
     log.add(*new(1))
 
@@ -274,7 +274,7 @@ def test_partial_rows_are_refused_with_what_to_set() -> None:
 
 
 @pytest.mark.parametrize("after", [None, (b"2", b"new")])
-def test_old_rows_of_which_not_all_was_logged_are_refused_as_well(after: tuple[bytes, bytes] | None) -> None:
+def test_partly_logged_old_rows_are_refused_with_the_setting_to_change(after: tuple[bytes, bytes] | None) -> None:
     """I1: nothing marks what is left out of them, it comes as NULL."""
     log = Log()
     log.layouts["customer"].fields[1].flags = 1
@@ -287,7 +287,7 @@ def test_old_rows_of_which_not_all_was_logged_are_refused_as_well(after: tuple[b
     assert pages[-1].position == {"gtid": "MariaDB/0-1-11"}
 
 
-def test_a_value_that_cannot_be_carried_is_named_with_its_place() -> None:
+def test_a_value_that_cannot_be_carried_is_reported_with_table_column_and_transaction() -> None:
     log = Log()
     log.add(*new(1), (None, (b"2", b"\xff\xfe")))
     with (
@@ -298,7 +298,7 @@ def test_a_value_that_cannot_be_carried_is_named_with_its_place() -> None:
         until(reader, is_at_head)
 
 
-def test_what_came_before_a_row_that_cannot_be_carried_is_given_first() -> None:
+def test_changes_before_a_row_that_cannot_be_carried_are_published_first() -> None:
     """I1: so that one can begin after it, though all came in one answer."""
     log = Log()
     log.add(*new(1))
@@ -317,7 +317,7 @@ def test_what_came_before_a_row_that_cannot_be_carried_is_given_first() -> None:
                 reader.read()
 
 
-def test_changes_written_as_statements_are_refused() -> None:
+def test_changes_logged_as_statements_are_refused() -> None:
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
         yield [pb.VEvent(type=EventKind.BEGIN, timestamp=5), pb.VEvent(type=EventKind.UPDATE, timestamp=5)]
 
@@ -329,7 +329,7 @@ def test_changes_written_as_statements_are_refused() -> None:
         reader.read()
 
 
-def test_credentials_that_are_refused_are_told_from_what_passes() -> None:
+def test_rejected_credentials_are_final_and_an_unavailable_vtgate_is_not() -> None:
     codes = iter(["UNAVAILABLE", "UNAUTHENTICATED"])
 
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
@@ -343,6 +343,6 @@ def test_credentials_that_are_refused_are_told_from_what_passes() -> None:
             until(reader, lambda page: False)
 
 
-def test_a_vtgate_that_is_not_there_is_a_failure_that_passes() -> None:
+def test_an_unreachable_vtgate_makes_the_shard_unreadable_for_now() -> None:
     with opened("127.0.0.1:1", START) as reader:
         assert failure(reader).startswith("UNAVAILABLE")

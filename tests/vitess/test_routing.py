@@ -55,7 +55,7 @@ def cluster() -> Iterator[Vitess]:
 
 
 @pytest.mark.parametrize("vindex", list(_KINDS))
-def test_every_row_lies_in_the_shard_of_its_keyspace_id(cluster: Vitess, vindex: str) -> None:
+def test_every_row_is_in_the_shard_of_its_keyspace_id(cluster: Vitess, vindex: str) -> None:
     values = _KINDS[vindex][1]
     for value in values:
         cluster.execute(f"insert into by_{vindex} (k) values (%s)", "commerce", (value,))

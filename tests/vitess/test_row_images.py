@@ -25,11 +25,11 @@ def connect(vtgate: ScriptedVtgate, **settings: Any) -> None:
 
 
 @pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB", "full_nodup"])
-def test_a_database_that_does_not_log_whole_rows_is_refused_with_its_shard_and_what_mends_it(image: str) -> None:
+def test_a_database_that_logs_partial_rows_is_refused_with_its_shard_and_the_fix(image: str) -> None:
     """I1: columns of an old row that were not logged come as NULL."""
     told = (
         rf"source s: binlog_row_image of shard -80 is {image.upper()}; .* of shard 80- is {image.upper()}: "
-        "`SET GLOBAL binlog_row_image = 'FULL'`"
+        "run `SET GLOBAL binlog_row_image = 'FULL'`"
     )
     with ScriptedVtgate(Log().script, {**SHARDS, ASKED: [{"@@global.binlog_row_image": image}]}) as vtgate:
         with pytest.raises(Unavailable, match=told):
@@ -39,7 +39,7 @@ def test_a_database_that_does_not_log_whole_rows_is_refused_with_its_shard_and_w
 
 
 @pytest.mark.parametrize("answer", ["unknown system variable", [], [{"x": None}], [{"x": "1"}], [{"x": "FULL"}]])
-def test_a_vtgate_that_does_not_say_what_is_logged_is_no_reason_not_to_begin(
+def test_the_source_connects_if_vtgate_does_not_return_binlog_row_image(
     answer: list[dict[str, str | None]] | str,
 ) -> None:
     with ScriptedVtgate(Log().script, {**SHARDS, ASKED: answer}) as vtgate:

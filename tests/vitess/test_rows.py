@@ -69,7 +69,7 @@ def value(column_type: str, raw: bytes, *, charset: int = 45, copied: bool = Fal
         ("set('x','y')", b"", []),
     ],
 )
-def test_each_type_is_carried_as_it_should_be(column_type: str, raw: bytes, carried: Any) -> None:
+def test_each_type_is_carried_exactly(column_type: str, raw: bytes, carried: Any) -> None:
     found = value(column_type, raw)
     assert found == carried
     assert type(found) is type(carried)
@@ -84,7 +84,7 @@ def test_each_type_is_carried_as_it_should_be(column_type: str, raw: bytes, carr
         ("set('x','y','z')", b"0", []),
     ],
 )
-def test_servers_that_send_the_numbers_of_members_mean_the_members(column_type: str, raw: bytes, carried: Any) -> None:
+def test_numbers_of_enum_and_set_members_are_decoded_to_the_members(column_type: str, raw: bytes, carried: Any) -> None:
     assert value(column_type, raw, text=False) == carried
 
 
@@ -96,7 +96,7 @@ def test_text_is_decoded_by_the_character_set_of_its_column() -> None:
     assert value("enum('café')", "café".encode(), charset=8) == "café"
 
 
-def test_what_select_prints_of_a_uuid_or_an_address_is_what_the_binlog_has_of_it() -> None:
+def test_a_uuid_or_address_decodes_to_the_same_bytes_from_select_and_binlog() -> None:
     assert value("uuid", b"123e4567-e89b-12d3-a456-426655440000", copied=True) == value(
         "uuid", bytes.fromhex("123e4567e89b12d3a45642665544")
     )
@@ -115,7 +115,7 @@ def test_what_select_prints_of_a_uuid_or_an_address_is_what_the_binlog_has_of_it
         ("timestamp", b"2024-13-01 00:00:00"),
     ],
 )
-def test_a_value_that_is_none_is_refused_with_its_column(column_type: str, raw: bytes) -> None:
+def test_an_invalid_value_is_refused_with_its_column(column_type: str, raw: bytes) -> None:
     column = pb.Field(name="v", charset=45, column_type=column_type)
     event = pb.FieldEvent(table_name="t", fields=[_ID, column], enum_set_string_values=True)
     found = decoder(event, layout)
@@ -143,7 +143,7 @@ def test_a_column_that_cannot_be_carried_is_refused_with_its_table(column: pb.Fi
         decoder(event, layout)
 
 
-def test_a_float_cannot_be_copied_since_select_rounds_it() -> None:
+def test_a_float_cannot_be_copied_because_select_rounds_it() -> None:
     with pytest.raises(RelayError, match="column v float: SELECT rounds"):
         value("float", b"3.99", copied=True)
 
@@ -153,7 +153,7 @@ def test_a_float_cannot_be_copied_since_select_rounds_it() -> None:
         st.tuples(st.none() | st.integers(), st.none() | st.text(), st.none() | st.binary()), min_size=1, max_size=5
     )
 )
-def test_rows_of_any_lengths_and_nulls_come_apart_as_they_were_put_together(values: list[tuple[Any, ...]]) -> None:
+def test_rows_with_values_of_any_length_and_nulls_survive_a_round_trip(values: list[tuple[Any, ...]]) -> None:
     columns = [(f"{kind}{at}", kind) for at in range(len(values)) for kind in ("bigint", "text", "blob")]
     event = pb.FieldEvent(
         table_name="t",
@@ -168,7 +168,7 @@ def test_rows_of_any_lengths_and_nulls_come_apart_as_they_were_put_together(valu
     assert found.decode(made([b"7", *raw])) == (7, *flat)
 
 
-def test_the_flag_of_a_field_says_what_the_key_is() -> None:
+def test_the_flags_of_fields_give_the_primary_key() -> None:
     columns = [
         pb.Field(name="a", column_type="int(11)"),
         pb.Field(name="b", column_type="int(11)", flags=53251),
@@ -197,13 +197,13 @@ def _old(*values: bytes | None, kind: str = "varchar(20)") -> Any:
 
 
 @pytest.mark.parametrize("values", [(b"1", None, None, None), (b"1", b"a", None, b"b"), (b"1", b"a", None, None)])
-def test_an_old_row_of_which_not_all_was_logged_is_told_from_one_with_null(values: tuple[bytes | None, ...]) -> None:
+def test_a_partly_logged_old_row_is_told_from_a_row_with_null(values: tuple[bytes | None, ...]) -> None:
     """I1: MINIMAL and NOBLOB leave columns out, and what is left out comes as NULL."""
     with pytest.raises(PartialRow):
         _old(*values)
 
 
-def test_nulls_of_an_old_row_are_carried_also_in_a_column_that_was_made_not_null_since() -> None:
+def test_nulls_of_an_old_row_are_carried_in_a_column_that_became_not_null_later() -> None:
     assert _old(b"1", b"a", b"b", None) == (1, "a", "b", None)
     assert _old(b"1", b"a", b"b", b"c") == (1, "a", "b", "c")
     assert _old(b"1", None, b"b", None) == (1, None, "b", None)

@@ -88,7 +88,7 @@ def test_a_table_is_keyed_by_the_columns_of_its_primary_vindex_first(make: Calla
     assert table.hash_columns == 1
 
 
-def test_a_primary_key_keeps_its_own_order_also_where_the_stream_does_not_tell(
+def test_a_primary_key_keeps_its_own_order_which_the_stream_does_not_have(
     cluster: Vitess, make: Callable[..., VitessSource], unique: str
 ) -> None:
     """I2: or the same table would be keyed one way in the plan, and another way in the changes."""
@@ -107,7 +107,7 @@ def test_a_primary_key_keeps_its_own_order_also_where_the_stream_does_not_tell(
     assert [column.name for column in found.schema.key] == ["c", "b", "a"]
 
 
-def test_tables_without_a_key_are_left_out_loudly_unless_they_are_named(
+def test_tables_without_a_key_are_skipped_with_a_warning_or_refused_if_named(
     cluster: Vitess, make: Callable[..., VitessSource], caplog: pytest.LogCaptureFixture
 ) -> None:
     """I1"""
@@ -126,13 +126,13 @@ def test_tables_without_a_key_are_left_out_loudly_unless_they_are_named(
 @pytest.mark.parametrize(
     ("settings", "error", "said"),
     [
-        ({"keyspace": "shops"}, Unavailable, "knows no keyspace 'shops'; there are: plain, shop"),
+        ({"keyspace": "shops"}, Unavailable, "has no keyspace 'shops': its keyspaces are plain, shop"),
         ({"keyrange": "-40"}, ConfigError, "key range -40 covers only a part of -80"),
-        ({"tables": ["nothing"]}, Unavailable, "keyspace shop has no table nothing; there are: none"),
+        ({"tables": ["nothing"]}, Unavailable, "keyspace shop has no table nothing: its tables are none"),
         ({"vtgate": "127.0.0.1:1"}, Unavailable, "vtgate 127.0.0.1:1 does not answer"),
     ],
 )
-def test_what_is_not_there_is_named(
+def test_a_wrong_keyspace_key_range_table_or_vtgate_is_named(
     make: Callable[..., VitessSource], settings: dict[str, Any], error: type[RelayError], said: str
 ) -> None:
     with pytest.raises(error, match=said):
@@ -140,11 +140,11 @@ def test_what_is_not_there_is_named(
 
 
 def test_checkpoints_of_another_keyspace_are_refused(make: Callable[..., VitessSource]) -> None:
-    with pytest.raises(ConfigError, match="its checkpoints are of the keyspace other, not of shop"):
+    with pytest.raises(ConfigError, match="its checkpoints are for keyspace other, not shop"):
         make().connect("other")
 
 
-def test_shards_whose_database_does_not_log_whole_rows_are_refused(
+def test_shards_whose_database_logs_partial_rows_are_refused(
     cluster: Vitess, make: Callable[..., VitessSource]
 ) -> None:
     """I1"""
@@ -160,14 +160,14 @@ def test_shards_whose_database_does_not_log_whole_rows_are_refused(
     make().connect()
 
 
-def test_a_start_has_to_name_every_shard(make: Callable[..., VitessSource]) -> None:
+def test_a_start_must_name_every_shard(make: Callable[..., VitessSource]) -> None:
     source = make(start={"vgtid": [{"shard": "-80", "gtid": "MariaDB/0-1-5"}]})
     source.connect()
-    with pytest.raises(ConfigError, match="`start` names the shards -80, and key range - has -80, 80-"):
+    with pytest.raises(ConfigError, match="`start` names the shards -80, but key range - has -80, 80-"):
         source.starting_points(source.shards(), time.time)
 
 
-def test_current_is_written_down_as_a_position(make: Callable[..., VitessSource]) -> None:
+def test_the_start_current_becomes_a_position(make: Callable[..., VitessSource]) -> None:
     """I4"""
     source = make(keyrange="80-")
     source.connect()
@@ -176,7 +176,7 @@ def test_current_is_written_down_as_a_position(make: Callable[..., VitessSource]
     assert starts["80-"]["gtid"].startswith("MariaDB/0-")
 
 
-def test_a_table_that_appears_while_all_are_read_is_read_and_keyed_as_those_before(
+def test_a_table_created_while_all_are_read_is_read_and_keyed_like_the_others(
     cluster: Vitess, make: Callable[..., VitessSource], unique: str
 ) -> None:
     """I1, I2: 1 is 166b40b44aba4bd6 under hash, so it is in the first shard."""
@@ -205,7 +205,7 @@ def test_a_table_that_appears_while_all_are_read_is_read_and_keyed_as_those_befo
     cluster.execute(f"drop table {unique}", "shop")
 
 
-def test_a_table_that_appears_while_all_are_copied_is_copied_as_well(
+def test_a_table_created_during_a_copy_of_all_is_copied(
     cluster: Vitess, make: Callable[..., VitessSource], unique: str
 ) -> None:
     """I1"""
@@ -224,7 +224,7 @@ def test_a_table_that_appears_while_all_are_copied_is_copied_as_well(
     cluster.execute(f"drop table {unique}", "shop")
 
 
-def test_a_table_that_is_dropped_while_all_are_copied_does_not_stop_the_copy(
+def test_a_table_dropped_during_a_copy_of_all_does_not_stop_it(
     cluster: Vitess, make: Callable[..., VitessSource], unique: str
 ) -> None:
     """I1"""

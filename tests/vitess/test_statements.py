@@ -31,7 +31,7 @@ def told(pages: list[Page]) -> list[tuple[str, str]]:
         "create or replace table customer (id bigint primary key, name varchar(20))",
     ],
 )
-def test_a_table_that_vitess_drops_by_another_name_or_that_is_replaced_is_emptied(statement: str) -> None:
+def test_a_table_that_is_dropped_by_rename_or_replaced_is_truncated(statement: str) -> None:
     """I1: under ddl_strategy=vitess DROP TABLE is a RENAME to a table of the garbage collector."""
     log = Log()
     log.add(*new(1))
@@ -53,7 +53,7 @@ def test_a_table_that_vitess_drops_by_another_name_or_that_is_replaced_is_emptie
         ("alter table customer rename buyer", "table customer is renamed to buyer"),
     ],
 )
-def test_a_table_that_was_altered_online_or_goes_on_under_another_name_is_not_emptied(
+def test_a_table_that_is_altered_online_or_renamed_is_not_truncated(
     statement: str, warning: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     log = Log()
@@ -91,7 +91,7 @@ def _filled(log: Log, statement: str, names: bool, *, rows: int = 15) -> list[li
 @pytest.mark.parametrize("statement", ["create table customer (id bigint primary key, name varchar(20))", ""])
 @pytest.mark.parametrize("names", [True, False])
 @pytest.mark.parametrize("breaks_after", [1, 2, 3, 9])
-def test_a_table_that_is_made_with_its_rows_loses_none_where_the_stream_breaks_off(
+def test_create_table_select_loses_no_row_when_the_stream_is_interrupted(
     breaks_after: int, names: bool, statement: str
 ) -> None:
     """I1, I3: CREATE TABLE ... SELECT is one transaction, whose statement comes in the midst of it."""
@@ -125,7 +125,7 @@ def test_a_table_that_is_made_with_its_rows_loses_none_where_the_stream_breaks_o
 
 
 @pytest.mark.parametrize("rows", [0, 4])
-def test_a_table_that_is_replaced_and_filled_at_once_is_refused_and_emptied_if_nothing_fills_it(rows: int) -> None:
+def test_replacing_a_table_truncates_it_and_is_refused_if_it_also_fills_it(rows: int) -> None:
     """I3: where such a transaction is cut its rows could not be counted from."""
     log = Log()
 

@@ -53,7 +53,7 @@ def refused(reader: VitessShardReader) -> list[Page]:
     return pages
 
 
-def test_a_table_that_is_left_out_for_a_row_that_was_refused_takes_no_row_of_another_with_it() -> None:
+def test_leaving_out_the_table_of_a_refused_row_skips_no_row_of_another() -> None:
     """I1, I3."""
     log = Log()
     log.add(
@@ -75,7 +75,7 @@ def test_a_table_that_is_left_out_for_a_row_that_was_refused_takes_no_row_of_ano
     assert pages[-1].position == {"gtid": "MariaDB/0-1-11"}
 
 
-def test_a_table_that_is_added_meanwhile_is_told_from_the_begin_of_the_transaction_and_no_other_twice() -> None:
+def test_a_table_added_in_mid_transaction_is_read_from_its_start_and_no_row_twice() -> None:
     """I1, I3."""
     log = Log()
     log.add(
@@ -95,7 +95,7 @@ def test_a_table_that_is_added_meanwhile_is_told_from_the_begin_of_the_transacti
     assert sorted(told(pages)) == [("customer", 1), ("customer", 2), ("other", 1)]
 
 
-def test_while_the_begin_of_a_transaction_is_read_again_its_position_does_not_go_back() -> None:
+def test_the_position_does_not_go_back_while_the_start_of_a_transaction_is_read_again() -> None:
     """I3: whoever went on after that would publish the rows between again."""
     log = Log()
     log.add(*((None, (b"%d" % number, b"c")) for number in range(5)))

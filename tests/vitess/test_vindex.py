@@ -119,7 +119,7 @@ def test_keyspace_ids_are_those_of_vitess(vindex: str, value: Value, expected: s
         "9" * 5000,
     ],
 )
-def test_what_is_no_unsigned_number_has_no_keyspace_id(vindex: str, value: Value) -> None:
+def test_a_value_that_is_not_an_unsigned_number_has_no_keyspace_id(vindex: str, value: Value) -> None:
     """Vitess finds no destination for these (I8)."""
     with pytest.raises(NoKeyspaceId, match=vindex):
         keyspace_id(vindex, value)
@@ -136,12 +136,12 @@ def test_only_hash_takes_negative_numbers() -> None:
 @pytest.mark.parametrize(
     ("vindex", "reason"),
     [
-        ("lookup_unique", "looks keyspace ids up in a table"),
-        ("consistent_lookup", "looks keyspace ids up in a table"),
+        ("lookup_unique", "looks up keyspace ids in a table"),
+        ("consistent_lookup", "looks up keyspace ids in a table"),
         ("multicol", "several columns"),
-        ("region_json", "several columns or parameters"),
-        ("hsah", "not known.*hash"),
-        ("", "not known"),
+        ("region_json", "several columns or on VSchema parameters"),
+        ("hsah", "is unknown.*hash"),
+        ("", "is unknown"),
     ],
 )
 def test_vindexes_that_need_a_query_are_refused(vindex: str, reason: str) -> None:
@@ -168,7 +168,7 @@ def test_other_types_of_value_are_refused(vindex: str, value: object) -> None:
         ("\u0438" + "\u0327" * 17 + "\u0306", "combining marks"),
     ],
 )
-def test_text_whose_weights_are_not_certain_is_refused(vindex: str, value: str | bytes, reason: str) -> None:
+def test_text_with_uncertain_weights_is_refused(vindex: str, value: str | bytes, reason: str) -> None:
     """I8: no keyspace id is better than a wrong one."""
     with pytest.raises(NoKeyspaceId, match=reason):
         keyspace_id(vindex, value)
@@ -201,7 +201,7 @@ def test_random_texts_of_twenty_scripts_have_the_weights_of_vitess() -> None:
 
 
 @given(st.text(max_size=20), st.text(st.characters(max_codepoint=127), max_size=20))
-def test_a_text_is_weighed_alike_as_text_and_as_bytes(any_text: str, ascii_text: str) -> None:
+def test_a_text_has_the_same_weights_as_text_and_as_bytes(any_text: str, ascii_text: str) -> None:
     for text in (any_text, ascii_text, ascii_text + any_text):
         try:
             expected = loose.primary_key(text)
@@ -217,14 +217,14 @@ def test_case_does_not_matter_to_loose_vindexes(text: str) -> None:
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1))
-def test_numbers_have_keyspace_ids_of_their_own(a: int, b: int) -> None:
+def test_different_numbers_have_different_keyspace_ids(a: int, b: int) -> None:
     for vindex in ("hash", "numeric", "reverse_bits"):
         assert (keyspace_id(vindex, a) == keyspace_id(vindex, b)) is (a == b)
         assert keyspace_id(vindex, a) == keyspace_id(vindex, str(a)) == keyspace_id(vindex, Decimal(a))
     assert int(f"{int.from_bytes(keyspace_id('reverse_bits', a), 'big'):064b}"[::-1], 2) == a
 
 
-def test_keyspace_ids_of_many_threads_at_once_are_right() -> None:
+def test_keyspace_ids_computed_by_many_threads_at_once_are_right() -> None:
     expected = {number: keyspace_id("hash", number) for number in range(500)}
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda number: (number % 500, keyspace_id("hash", number % 500)), range(20_000)))
