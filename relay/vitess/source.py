@@ -247,8 +247,8 @@ class VitessSource:
         missing = [name for name in self.config.tables or () if name not in found]
         if missing:
             raise Unavailable(
-                f"source {self.name}: keyspace {self.config.keyspace} has no table {', '.join(missing)}: its tables are "
-                f"{', '.join(found) or 'none'}"
+                f"source {self.name}: keyspace {self.config.keyspace} has no table {', '.join(missing)}: its tables "
+                f"are {', '.join(found) or 'none'}"
             )
         self._primary_keys = {name: each.primary for name, each in found.items()}
         for name in self.config.tables or ():
