@@ -1,4 +1,4 @@
-"""The demo's application: reads items through the cache while writers write, and keeps a record of every read."""
+"""The demo's application: reads items through the cache while the writers write, and records every read."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from relay.demo.workload import Item, cache_key, version_in
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """One read: ``version`` None is "no such item". ``begun``: epoch seconds."""
+    """One read. ``version`` None: there is no such item. ``started``: epoch seconds."""
 
     item: Item
     version: int | None
-    begun: float
+    started: float
     hit: bool
 
 
@@ -31,6 +31,7 @@ class Reader(threading.Thread):
         self, cache: TokenCache, load: Load, items: Sequence[Item], *, pause: float = 0.002, seed: int = 1
     ) -> None:
         super().__init__(name=f"reader-{seed}", daemon=True)
+        # Set by this thread; read by others after `stop`.
         self.reads: list[Read] = []
         self.failure: BaseException | None = None
         self._cache = cache
@@ -41,7 +42,7 @@ class Reader(threading.Thread):
         self._stop_event = threading.Event()
 
     def stop(self) -> None:
-        """Stop and wait. Raises what ended it early."""
+        """Stop, and wait for the end. Raises the error that ended it early."""
         self._stop_event.set()
         self.join()
         if self.failure is not None:
@@ -50,52 +51,51 @@ class Reader(threading.Thread):
     def run(self) -> None:
         try:
             while not self._stop_event.wait(self._pause):
-                # A few items are popular, as in life.
+                # A few items are popular, as in practice.
                 item = self._items[min(int(self._random.expovariate(8) * len(self._items)), len(self._items) - 1)]
                 self.read(item)
         except BaseException as error:  # raised by stop()
             self.failure = error
 
     def read(self, item: Item) -> Read:
-        begun = time.time()
-        answer = self._cache.get_or_load(cache_key(item), self._load)
-        read = Read(item, version_of(answer.value), begun, answer.outcome is Outcome.HIT)
+        started = time.time()
+        cached = self._cache.get_or_load(cache_key(item), self._load)
+        read = Read(item, version_of(cached.value), started, cached.outcome is Outcome.HIT)
         self.reads.append(read)
         return read
 
 
 def version_of(value: bytes | None) -> int | None:
-    """Return the version of a cached item, None for "no such item"."""
+    """Return the version of a cached item, None if there is no such item."""
     return version_in(value) if value is not None else None
 
 
 def stale_reads(
     reads: Sequence[Read],
-    events: Mapping[Item, Sequence[PublishedChange]],
+    changes: Mapping[Item, Sequence[PublishedChange]],
     applied_at: Callable[[PublishedChange], float | None],
 ) -> list[str]:
-    """Every read is at least as new as the last invalidation applied before it began (I6).
+    """Check that each read is at least as new as the last invalidation applied before it started (I6).
 
-    ``events``: the changes of each item, in order. ``applied_at``: when a change's invalidation was in the cache.
+    ``changes``: those of each item, in order. ``applied_at``: when the invalidation of a change was in the cache.
     """
     problems = []
     applied: dict[Item, list[float]] = {}
-    for item, changes in events.items():
+    for item, of_item in changes.items():
         times: list[float] = []
-        for change in changes:
+        for change in of_item:
             when = applied_at(change)
             if when is None:
                 break
             times.append(max(when, times[-1]) if times else when)
         applied[item] = times
     for read in reads:
-        changes = events.get(read.item, ())
-        # The state after change n is number n + 1; before all changes there is no item.
-        states = [None, *(change.version for change in changes)]
-        least = bisect_left(applied.get(read.item, ()), read.begun)
-        if read.version not in states[least:]:
+        # State 0 is no item, state n is the item after its n-th change.
+        states = [None, *(change.version for change in changes.get(read.item, ()))]
+        oldest_allowed = bisect_left(applied.get(read.item, ()), read.started)
+        if read.version not in states[oldest_allowed:]:
             problems.append(
-                f"{read.item}: a read begun at {read.begun:.3f} gave version {read.version}, though the "
-                f"invalidation for version {states[least]} had been applied"
+                f"{read.item}: a read at {read.started:.3f} returned version {read.version}, though the invalidation "
+                f"for version {states[oldest_allowed]} had been applied before"
             )
     return problems

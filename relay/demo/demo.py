@@ -1,8 +1,7 @@
-"""The demo: the whole system on embedded services, under a real workload, checked against the writers' record.
+"""The demo: the complete system on embedded services, under a real workload, checked against the writers' record.
 
-Every process is one a user would start: ``relay run`` and the three ``relay consume``. What is of the database is in
-``dynamodb_orders`` and ``vitess_orders``, what is measured and compared in ``report``; how long things may take is
-here.
+Its processes are those that a user would start: ``relay run`` and the three ``relay consume``. ``dynamodb_orders`` and
+``vitess_orders`` hold what concerns the database, ``report`` what is measured and compared.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ from relay.services.redis import RedisServer
 CONSUMERS = ("cache", "log", "copy")
 DATABASES: dict[str, type[Orders]] = {"dynamodb": DynamoDBOrders, "vitess": VitessOrders}
 _READERS = 2
-_START_TIMEOUT = 180.0
+_START_TIMEOUT = 180.0  # seconds, as all of them
 _DRAIN_TIMEOUT = 120.0
-_END_TIMEOUT = 10.0
+_EXIT_TIMEOUT = 10.0
 
 
 def run(source: str, seconds: int) -> None:
     """Run the demo for ``seconds`` of load. ``source``: one of ``DATABASES``.
 
-    Raises ``CheckFailed`` when a check did not hold, ``Unavailable`` where something it needs is missing.
+    Raises ``CheckFailed`` if a check fails, ``Unavailable`` if something it needs is missing.
     """
     console = Console()
     orders = DATABASES[source]()
@@ -59,8 +58,8 @@ def run(source: str, seconds: int) -> None:
     orders.prepare()
     with _interruptible(), ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="relay-demo-")))
-        stack.callback(_await_end_of, folder)
-        # Whatever a part leaves lying about goes with the folder.
+        stack.callback(_await_exits, folder)
+        # Temporary files of all parts are removed with the folder.
         os.environ.update({**orders.environment, "TMPDIR": str(folder), "SPARK_LOCAL_DIRS": str(folder)})
         tempfile.tempdir = str(folder)
         stack.callback(setattr, tempfile, "tempdir", None)
@@ -77,8 +76,8 @@ class _Demo:
         self.processes: dict[str, ManagedProcess] = {}
 
     def run(self) -> None:
-        began = time.monotonic()
-        config = self._services()
+        started = time.monotonic()
+        config = self._start_services()
         topic = config.topic(TABLE)
         self._start("relay", "run")
         self._await_topics(config)
@@ -95,40 +94,43 @@ class _Demo:
                 _START_TIMEOUT, lambda: all(b.batches for b in batches.values()), batches, "the consumers to start"
             )
             status.update("writing")
-        self.console.print(f"everything runs after {time.monotonic() - began:.0f} s; writing for {self.seconds} s")
+        self.console.print(f"everything is up after {time.monotonic() - started:.0f} s; writing for {self.seconds} s")
 
         readers = self._readers(config, workload)
         workload.start()
         for reader in readers:
             reader.start()
         with Live(view.table(), console=self.console, refresh_per_second=4, transient=True) as live:
-            self._load(view, live, batches)
+            self._watch_load(view, live, batches)
         for reader in readers:
             reader.stop()
         history = workload.stop()
 
-        with self.console.status("finishing what is under way"):
+        with self.console.status("waiting until everything is applied"):
             total = sum(map(len, history.values()))
-            self._wait(_DRAIN_TIMEOUT, lambda: len(watch.events) >= total, batches, "all changes on the topic")
-            ends = report.ends(watch.events)
+            self._wait(_DRAIN_TIMEOUT, lambda: len(watch.changes) >= total, batches, "all changes to be on the topic")
+            ends = report.ends(watch.changes)
             self._wait(
-                _DRAIN_TIMEOUT, lambda: all(b.has_reached(ends) for b in batches.values()), batches, "the consumers"
+                _DRAIN_TIMEOUT,
+                lambda: all(b.has_reached(ends) for b in batches.values()),
+                batches,
+                "the consumers to apply all changes",
             )
             for name, process in self.processes.items():
                 process.stop(30.0)
                 if process.returncode not in (0, -signal.SIGKILL):
-                    raise RelayError(f"{name} ended with {process.returncode}:\n{process.log_tail()}")
+                    raise _unexpected_exit(name, process)
             watch.stop()
         reads = [read for reader in readers for read in reader.reads]
         with self.console.status("comparing everything with the writers' record"):
             result = report.compare(config, self.orders, history, watch, batches, reads)
-        self.console.print(result.tables(time.monotonic() - began))
+        self.console.print(result.tables(time.monotonic() - started))
         if result.problems:
             raise CheckFailed("\n".join(result.problems))
 
     # ------------------------------------------------------------------ parts
 
-    def _services(self) -> Config:
+    def _start_services(self) -> Config:
         with self.console.status(f"starting Kafka, {self.orders.title} and Redis"):
             fetch_all(("kafka", *self.orders.jars, "redis", "spark"))
             kafka = self.stack.enter_context(KafkaBroker())
@@ -164,36 +166,45 @@ class _Demo:
         wanted = {topic.name for topic in topics.required(config, [TABLE])}
         with self.console.status("starting the relay"):
             self._wait(
-                _START_TIMEOUT, lambda: wanted <= admin.list_topics(timeout=10).topics.keys(), {}, "the relay to start"
+                _START_TIMEOUT,
+                lambda: wanted <= admin.list_topics(timeout=10).topics.keys(),
+                {},
+                "the relay to create its topics",
             )
 
-    def _load(self, view: report.View, live: Live, batches: dict[str, BatchLog]) -> None:
-        begin = time.monotonic()
-        waiting = self.orders.incidents()
-        while (left := begin + self.seconds - time.monotonic()) > 0:
-            self._look(batches)
-            while waiting and left <= self.seconds * (1 - waiting[0].at):
-                self.console.print(f"after {self.seconds - left:.0f} s: {waiting.pop(0).do()}")
+    def _watch_load(self, view: report.View, live: Live, batches: dict[str, BatchLog]) -> None:
+        """Show progress while the writers write, and run the incidents when they are due."""
+        start = time.monotonic()
+        incidents = self.orders.incidents()
+        while (left := start + self.seconds - time.monotonic()) > 0:
+            self._poll(batches)
+            while incidents and left <= self.seconds * (1 - incidents[0].at):
+                self.console.print(f"after {self.seconds - left:.0f} s: {incidents.pop(0).do()}")
             live.update(view.table(left))
             time.sleep(min(0.25, left))
 
     def _wait(self, timeout: float, done: Callable[[], bool], batches: dict[str, BatchLog], what: str) -> None:
         deadline = time.monotonic() + timeout
         while True:
-            self._look(batches)
+            self._poll(batches)
             if done():
                 return
             if time.monotonic() > deadline:
-                tails = "\n".join(f"--- {n}\n{p.log_tail(15)}" for n, p in self.processes.items())
-                raise CheckFailed(f"waited {timeout:.0f} s for {what}\n{tails}")
+                tails = "\n".join(f"--- log of {n}\n{p.log_tail(15)}" for n, p in self.processes.items())
+                raise CheckFailed(f"waited {timeout:.0f} s in vain for {what}\n{tails}")
             time.sleep(0.1)
 
-    def _look(self, batches: dict[str, BatchLog]) -> None:
+    def _poll(self, batches: dict[str, BatchLog]) -> None:
+        """Check that all processes run, and read their new batch lines."""
         for name, process in self.processes.items():
             if not process.alive:
-                raise RelayError(f"{name} ended with {process.returncode}:\n{process.log_tail()}")
+                raise _unexpected_exit(name, process)
         for log in batches.values():
             log.refresh()
+
+
+def _unexpected_exit(name: str, process: ManagedProcess) -> RelayError:
+    return RelayError(f"{name} exited with {process.returncode}; the end of its log:\n{process.log_tail()}")
 
 
 def _config(folder: Path, kafka: KafkaBroker, orders: Orders, redis: RedisServer) -> dict[str, Any]:
@@ -207,10 +218,10 @@ def _config(folder: Path, kafka: KafkaBroker, orders: Orders, redis: RedisServer
     }
 
 
-def _await_end_of(folder: Path) -> None:
-    """Wait until nothing runs that was started for ``folder``: a Spark's JVM outlives its driver by a moment."""
+def _await_exits(folder: Path) -> None:
+    """Wait until all processes started for ``folder`` have ended: Spark's JVMs outlive their drivers by a moment."""
     mark = f"RELAY_STATE={folder}/".encode()
-    deadline = time.monotonic() + _END_TIMEOUT
+    deadline = time.monotonic() + _EXIT_TIMEOUT
     while running := [pid for pid in _processes() if mark in _environment(pid)]:
         if time.monotonic() > deadline:
             for pid in running:
@@ -228,12 +239,12 @@ def _environment(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
-        return b""  # it has ended, or is somebody else's
+        return b""  # it has ended, or belongs to another user
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let SIGTERM unwind as Ctrl-C does, so that nothing is left running."""
+    """Let SIGTERM unwind the stack as Ctrl-C does, so that nothing is left running."""
 
     def stop(signum: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + signum)

@@ -1,4 +1,4 @@
-"""The demo's table in DynamoDB: how it is made, written, loaded into the cache, and read back."""
+"""The demo's table in DynamoDB: created, written, loaded into the cache, and read back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class DynamoDBOrders(Orders):
-    """On a DynamoDB Local."""
+    """The table in a DynamoDB Local."""
 
     title = "DynamoDB"
     jars = ("dynamodb",)
@@ -74,7 +74,7 @@ def workload(client: DynamoDBClient, table: str, **options: Any) -> Workload:
 
 
 def create_table(client: DynamoDBClient, table: str) -> None:
-    """Create ``table`` with hash and range key and a stream of both images, and wait for it."""
+    """Create ``table`` with a hash and a range key and a stream of both images, and wait until it exists."""
     client.create_table(
         TableName=table,
         KeySchema=[
@@ -100,22 +100,22 @@ class DynamoDBWriter(Writer):
         self.table = table
 
     def write_first(self, item: Item) -> None:
-        self._single("put", item)
+        self._write_item("put", item)
 
     def write_once(self) -> None:
         kind = self.random.choices(("put", "update", "delete", "batch", "transact"), (40, 30, 12, 10, 8))[0]
         if kind == "batch":
-            self._batch(self.plan(self.some(10)))
+            self._batch_write(self.plan(self.choose_items(10)))
         elif kind == "transact":
-            self._transact(self.plan(self.some(5)))
+            self._transact_write(self.plan(self.choose_items(5)))
         else:
-            self._single(kind, self.random.choice(self.items))
+            self._write_item(kind, self.random.choice(self.items))
 
-    def _single(self, kind: str, item: Item) -> None:
-        begun = time.time()
-        if kind == "delete" and self.is_there(item):
+    def _write_item(self, kind: str, item: Item) -> None:
+        started = time.time()
+        if kind == "delete" and self.exists(item):
             self.client.delete_item(TableName=self.table, Key=_key(item))
-            self.wrote(begun, (item, None))
+            self.record(started, (item, None))
             return
         version = self.version(item)
         if kind == "put":
@@ -133,31 +133,31 @@ class DynamoDBWriter(Writer):
                     ":g": image["tags"],
                 },
             )
-        self.wrote(begun, (item, version))
+        self.record(started, (item, version))
 
-    def _batch(self, planned: Planned) -> None:
+    def _batch_write(self, planned: Planned) -> None:
         requests: list[Any] = [
             {"DeleteRequest": {"Key": _key(item)}}
             if version is None
             else {"PutRequest": {"Item": self._image(item, version)}}
             for item, version in planned
         ]
-        begun = time.time()
-        waiting: dict[str, Any] = {self.table: requests}
-        while waiting:
-            waiting = dict(self.client.batch_write_item(RequestItems=waiting).get("UnprocessedItems") or {})
-        self.wrote(begun, *planned)
+        started = time.time()
+        unprocessed: dict[str, Any] = {self.table: requests}
+        while unprocessed:
+            unprocessed = dict(self.client.batch_write_item(RequestItems=unprocessed).get("UnprocessedItems") or {})
+        self.record(started, *planned)
 
-    def _transact(self, planned: Planned) -> None:
+    def _transact_write(self, planned: Planned) -> None:
         actions: list[Any] = [
             {"Delete": {"TableName": self.table, "Key": _key(item)}}
             if version is None
             else {"Put": {"TableName": self.table, "Item": self._image(item, version)}}
             for item, version in planned
         ]
-        begun = time.time()
+        started = time.time()
         self.client.transact_write_items(TransactItems=actions)
-        self.wrote(begun, *planned)
+        self.record(started, *planned)
 
     def _image(self, item: Item, version: int) -> dict[str, Any]:
         columns = self.columns()
@@ -171,7 +171,7 @@ class DynamoDBWriter(Writer):
 
 
 def primary_key(key: str) -> Mapping[str, Any]:
-    """Return the primary key behind a cache key."""
+    """Return the primary key of a cache key's item."""
     return _key(item_of(key))
 
 

@@ -1,4 +1,4 @@
-"""What the demo asks of a database: a table of orders in it, and all that only that database can do with it."""
+"""The interface between the demo and a database: a table of orders, its writers, its loader and its incidents."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ TABLE = "orders"
 
 
 class Incident(NamedTuple):
-    """Something that is done to the database while it is written to. ``do`` says what it did.
+    """A change to the database itself, such as a new column, during the load.
 
-    ``at``: when, as a share of the time that is written.
+    ``at``: when, as a fraction of the load's duration. ``do``: makes the change and returns a description of it.
     """
 
     at: float
@@ -25,30 +25,30 @@ class Incident(NamedTuple):
 
 
 class Orders(ABC):
-    """The table in one kind of database. ``start`` comes first; what it starts ends with the stack."""
+    """The table in one kind of database. Call ``start`` first; what it starts ends with the stack."""
 
     title: ClassVar[str]
     jars: ClassVar[tuple[str, ...]]
-    """The sets of jars that it needs."""
+    """The sets of jars it needs."""
     environment: ClassVar[Mapping[str, str]]
-    """What the processes of the demo need to reach it."""
+    """The environment variables that the demo's processes need to reach it."""
 
     def prepare(self) -> None:
-        """See that it can be had here. Raises ``Unavailable``."""
+        """Check that the database is available here. Raises ``Unavailable``."""
         return
 
     @abstractmethod
     def start(self, stack: ExitStack) -> None:
-        """Start it, and make the table. Raises ``Unavailable``."""
+        """Start the database and create the table. Raises ``Unavailable``."""
 
     @property
     @abstractmethod
     def address(self) -> str:
-        """Where it answers."""
+        """The address of the database."""
 
     @abstractmethod
     def source(self) -> dict[str, Any]:
-        """Return its entry in the config: it begins before the first write."""
+        """Return its source in the config, which starts before the first write."""
 
     @abstractmethod
     def workload(self, pause: float) -> Workload:
@@ -56,16 +56,16 @@ class Orders(ABC):
 
     @abstractmethod
     def load(self) -> Load:
-        """Return what loads values of the cache; any thread may use it."""
+        """Return the loader of the cache. Any thread may use it."""
 
     @abstractmethod
     def incidents(self) -> list[Incident]:
-        """Return what happens while it is written to, in order."""
+        """Return the incidents of the load, in order."""
 
-    def problems(self, events: Iterable[PublishedChange]) -> list[str]:
-        """Say in what the changes on the topic do not show what the incidents did."""
+    def problems(self, changes: Iterable[PublishedChange]) -> list[str]:
+        """Return the effects of the incidents that are missing from the changes on the topic."""
         return []
 
     @abstractmethod
     def versions(self) -> dict[Item, int]:
-        """Return the version of every item, from the table itself."""
+        """Return the version of every item in the table."""

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs, and what it compares and prints at the end."""
+"""The demo's live table, and the comparison that it prints at the end."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class View:
         self.batches = batches
 
     def table(self, left: float | None = None) -> Table:
-        written, published = self.workload.count(), len(self.watch.events)
+        written, published = self.workload.count(), len(self.watch.changes)
         table = Table(title=f"writing, {left:.0f} s to go" if left is not None else None, min_width=60)
         table.add_column("")
         table.add_column("changes", justify="right")
@@ -47,7 +47,7 @@ class View:
 
 @dataclass
 class Result:
-    """What was compared. ``problems``: empty if every check held."""
+    """The result of the comparison. ``problems`` is empty if every check held."""
 
     counts: dict[str, int] = field(default_factory=dict)
     checks: dict[str, list[str]] = field(default_factory=dict)
@@ -86,14 +86,14 @@ def compare(
     batches: Mapping[str, BatchLog],
     reads: Sequence[Read],
 ) -> Result:
-    """Compare topic, cache, log and copy with what the writers did."""
+    """Compare the topic, the cache, the log and the copy with the writers' record."""
     from relay.demo.tables import read_copy, read_log, spark
 
     result = Result()
-    events = sorted(watch.events, key=lambda event: (event.partition, event.offset))
+    changes = sorted(watch.changes, key=lambda change: (change.partition, change.offset))
     by_item: dict[Item, list[PublishedChange]] = defaultdict(list)
-    for event in events:
-        by_item[event.item].append(event)
+    for change in changes:
+        by_item[change.item].append(change)
     final = truth.final_versions(history)
     cached = _cached(config, history.keys())
     with spark() as session:
@@ -101,56 +101,56 @@ def compare(
 
     result.checks = {
         "every change on the topic exactly once, in order per item, one partition per hash key": [
-            *truth.check_topic(history, events),
-            *orders.problems(events),
+            *truth.check_topic(history, changes),
+            *orders.problems(changes),
         ],
         "no read older than an invalidation applied before it": stale_reads(
             reads, by_item, batches["cache"].applied_at
         ),
         "every cached value is the table's": truth.check_versions(
-            "cache", {item: v for item, v in final.items() if item in cached}, _living(cached)
+            "cache", {item: v for item, v in final.items() if item in cached}, _existing(cached)
         ),
         "the table holds what the writers wrote": truth.check_versions("table", final, orders.versions()),
         "the copy equals the table": truth.check_versions("copy", final, copied),
-        "the log holds every change exactly once": _check_log(logged, events),
+        "the log holds every change exactly once": _check_log(logged, changes),
     }
     result.counts = {
         "writes acknowledged": sum(map(len, history.values())),
-        "changes on the topic": len(events),
-        **_by_shard(events),
+        "changes on the topic": len(changes),
+        **_by_shard(changes),
         "items": len(history),
         "items alive at the end": len(final),
         "changes applied to the cache": batches["cache"].rows,
         "rows in the log": len(logged),
         "rows in the copy": len(copied),
         "reads by the application": len(reads),
-        "of them from the cache": sum(read.hit for read in reads),
+        "  from the cache": sum(read.hit for read in reads),
         "values in the cache at the end": len(cached),
     }
     written = acknowledged(history, by_item)
     result.latencies = {
-        "commit → topic": _latencies(written, events, lambda event: watch.arrived.get(event.event_id)),
-        "commit → invalidated": _latencies(written, events, batches["cache"].applied_at),
+        "commit → topic": _latencies(written, changes, lambda change: watch.arrived.get(change.event_id)),
+        "commit → invalidated": _latencies(written, changes, batches["cache"].applied_at),
     }
     return result
 
 
-def _by_shard(events: Iterable[PublishedChange]) -> dict[str, int]:
-    """Return how many changes came from each shard; nothing if there is only one."""
-    counts = Counter(event.shard.partition("/")[2] for event in events)
+def _by_shard(changes: Iterable[PublishedChange]) -> dict[str, int]:
+    """Return the number of changes from each shard; nothing if there is only one shard."""
+    counts = Counter(change.shard.partition("/")[2] for change in changes)
     return {f"  from shard {shard}": n for shard, n in sorted(counts.items())} if len(counts) > 1 else {}
 
 
-def ends(events: Iterable[PublishedChange]) -> dict[int, int]:
-    """Return, per partition, the offset after its last change."""
+def ends(changes: Iterable[PublishedChange]) -> dict[int, int]:
+    """Return, by partition, the offset after its last change."""
     found: dict[int, int] = {}
-    for event in events:
-        found[event.partition] = max(found.get(event.partition, 0), event.offset + 1)
+    for change in changes:
+        found[change.partition] = max(found.get(change.partition, 0), change.offset + 1)
     return found
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return the percentile of ``values`` by nearest rank; not a number if there are none."""
+    """Return the percentile of ``values`` by nearest rank, NaN if there are none."""
     if not values:
         return float("nan")
     ordered = sorted(values)
@@ -158,26 +158,27 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def _latencies(
-    written: Mapping[str, float], events: Sequence[PublishedChange], reached: Callable[[PublishedChange], float | None]
+    written: Mapping[str, float], changes: Sequence[PublishedChange], reached: Callable[[PublishedChange], float | None]
 ) -> list[float]:
-    times = ((written.get(event.event_id), reached(event)) for event in events)
+    """Return, in milliseconds, how long after its write each change was ``reached``."""
+    times = ((written.get(change.event_id), reached(change)) for change in changes)
     return [(end - begin) * 1000 for begin, end in times if begin is not None and end is not None]
 
 
 def acknowledged(
     history: Mapping[Item, Sequence[RecordedWrite]], by_item: Mapping[Item, Sequence[PublishedChange]]
 ) -> dict[str, float]:
-    """Return when the write of each change was acknowledged. The warm-up is left out: nothing ran yet."""
+    """Return when the write of each change was acknowledged, without the warm-up, when nothing ran yet."""
     return {
-        event.event_id: write.acknowledged
+        change.event_id: write.acknowledged
         for item, writes in history.items()
-        for write, event in zip(writes, by_item.get(item, ()), strict=False)
+        for write, change in zip(writes, by_item.get(item, ()), strict=False)
         if not write.warm_up
     }
 
 
 def _cached(config: Config, items: Iterable[Item]) -> dict[Item, int | None]:
-    """Return what the cache would serve now; None is "no such item"."""
+    """Return the versions that the cache would serve now, None for a cached "no such item"."""
     assert config.cache is not None
     store = RedisStore(config.cache.url)
     wanted = list(items)
@@ -190,14 +191,14 @@ def _cached(config: Config, items: Iterable[Item]) -> dict[Item, int | None]:
     }
 
 
-def _living(cached: Mapping[Item, int | None]) -> dict[Item, int]:
+def _existing(cached: Mapping[Item, int | None]) -> dict[Item, int]:
     return {item: version for item, version in cached.items() if version is not None}
 
 
-def _check_log(logged: Sequence[str], events: Sequence[PublishedChange]) -> list[str]:
-    times, wanted = Counter(logged), {event.event_id for event in events}
+def _check_log(logged: Sequence[str], changes: Sequence[PublishedChange]) -> list[str]:
+    times, published = Counter(logged), {change.event_id for change in changes}
     return [
-        *(f"event {name} stands in it {n} times" for name, n in times.items() if n > 1),
-        *(f"event {name} is missing" for name in wanted - times.keys()),
-        *(f"event {name} was never on the topic" for name in times.keys() - wanted),
+        *(f"the log has event {event_id} {n} times" for event_id, n in times.items() if n > 1),
+        *(f"the log lacks event {event_id}" for event_id in published - times.keys()),
+        *(f"the log has event {event_id}, which was never on the topic" for event_id in times.keys() - published),
     ]

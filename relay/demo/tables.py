@@ -1,4 +1,4 @@
-"""Reads the log and the copy back, as any user of Delta would, with Spark."""
+"""Reads the log and the copy with Spark, as any user of Delta would."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def read_copy(session: SparkSession, config: Config, table: str) -> dict[Item, int]:
-    """Return the version of every living row of the copy."""
+    """Return the version of every row of the copy that is not deleted."""
     assert config.copy_ is not None
     path = f"{config.copy_.url.removeprefix('delta://')}/{config.sources[0].name}/{table}"
     rows = session.read.format("delta").load(path).where("not _relay_deleted")
@@ -32,16 +32,11 @@ def read_log(session: SparkSession, config: Config) -> list[str]:
 
 @contextmanager
 def spark() -> Iterator[SparkSession]:
-    """A session of this process's own, its JVM gone at the end."""
-    from spark_consumers.session import open_session
+    """Open a session for this process, and end its JVM at the end."""
+    from spark_consumers.session import close_session, open_session
 
     session = open_session("relay demo", delta=True)
-    gateway = session.sparkContext._gateway
     try:
         yield session
     finally:
-        session.stop()
-        if gateway is not None:
-            gateway.shutdown()
-            gateway.proc.stdin.close()
-            gateway.proc.wait(30)
+        close_session(session)

@@ -1,4 +1,4 @@
-"""Compares what came out with what the writers know they put in. Every function returns the problems found."""
+"""Compares the topic, the cache, the log and the copy with the writers' record. Each check returns the problems."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class PublishedChange:
-    """One change as a reader of the topic sees it. ``version`` None is a delete. ``columns``: of a new row."""
+    """A change as a reader of the topic sees it. ``version`` None: a delete. ``columns``: of the new row."""
 
     item: Item
     version: int | None
@@ -33,12 +33,12 @@ class PublishedChange:
 
 
 def read_topic(client: Mapping[str, Any], topic: str, schemas: Any) -> list[PublishedChange]:
-    """Read the changes of ``topic`` from its beginning to its present end."""
-    return [event(*found) for found in read_changes(client, topic, schemas)]
+    """Read the changes of ``topic`` from its beginning to its current end."""
+    return [published_change(*record) for record in read_changes(client, topic, schemas)]
 
 
 def read_changes(client: Mapping[str, Any], topic: str, schemas: Any) -> list[tuple[int, int, dict[str, Any]]]:
-    """Return partition, offset and decoded value of all of ``topic``, as a read_committed consumer sees it."""
+    """Return partition, offset and decoded value of each record of ``topic``, as a read_committed consumer sees it."""
     consumer = Consumer(
         {
             **client,
@@ -51,30 +51,32 @@ def read_changes(client: Mapping[str, Any], topic: str, schemas: Any) -> list[tu
     )
     try:
         partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
-        # The last stable offsets: what is committed by now.
-        waiting = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
-        waiting = {p: end for p, end in waiting.items() if end > 0}
-        consumer.assign([TopicPartition(topic, p, 0) for p in waiting])
-        found = []
-        while waiting:
+        # The last stable offsets, up to which everything is committed.
+        ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
+        ends = {p: end for p, end in ends.items() if end > 0}
+        consumer.assign([TopicPartition(topic, p, 0) for p in ends])
+        records = []
+        while ends:
             message = consumer.poll(10.0)
             if message is None:
-                raise RelayError(f"{topic}: nothing comes, though partitions {sorted(waiting)} hold more")
-            error, where, offset = message.error(), message.partition() or 0, message.offset() or 0
+                raise RelayError(
+                    f"topic {topic}: no record for 10 s, though partitions {sorted(ends)} are not read to their end"
+                )
+            error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
             if error is None:
-                found.append((where, offset, decode(schemas, message.value() or b"")))
+                records.append((partition, offset, decode(schemas, message.value() or b"")))
                 offset += 1
             elif error.code() != KafkaError._PARTITION_EOF:
-                raise RelayError(f"{topic}: {error.str()}")
-            if offset >= waiting.get(where, offset + 1):
-                del waiting[where]
-        return found
+                raise RelayError(f"topic {topic}: {error.str()}")
+            if offset >= ends.get(partition, offset + 1):
+                del ends[partition]
+        return records
     finally:
         consumer.close()
 
 
-def event(partition: int, offset: int, change: Mapping[str, Any]) -> PublishedChange:
-    """Return the event of a decoded change."""
+def published_change(partition: int, offset: int, change: Mapping[str, Any]) -> PublishedChange:
+    """Return a decoded change in the form of the checks."""
     new = change["new"]
     return PublishedChange(
         item=(change["key"][HASH_KEY], str(change["key"][RANGE_KEY])),
@@ -94,50 +96,53 @@ def _version(image: str | Mapping[str, Any] | None) -> int | None:
     return version_in(image) if image is not None else None
 
 
-def check_topic(history: Mapping[Item, Sequence[RecordedWrite]], events: Iterable[PublishedChange]) -> list[str]:
-    """Every write exactly once, in order per item, and one partition per hash key (I1, I2, I3)."""
-    seen: dict[Item, list[PublishedChange]] = defaultdict(list)
+def check_topic(history: Mapping[Item, Sequence[RecordedWrite]], changes: Iterable[PublishedChange]) -> list[str]:
+    """Check that each write is on the topic once, in order per item, and one partition per hash key (I1, I2, I3)."""
+    by_item: dict[Item, list[PublishedChange]] = defaultdict(list)
     partitions: dict[str, set[int]] = defaultdict(set)
     ids: Counter[str] = Counter()
-    for one in sorted(events, key=lambda e: (e.partition, e.offset)):
-        seen[one.item].append(one)
-        partitions[one.item[0]].add(one.partition)
-        ids[one.event_id] += 1
+    for change in sorted(changes, key=lambda each: (each.partition, each.offset)):
+        by_item[change.item].append(change)
+        partitions[change.item[0]].add(change.partition)
+        ids[change.event_id] += 1
     return [
-        *(f"{item}: {problem}" for item in history for problem in _check_item(history[item], seen.get(item, []))),
-        *(f"{item}: on the topic, but never written" for item in seen.keys() - history.keys()),
-        *(f"hash key {key}: in partitions {sorted(where)}" for key, where in partitions.items() if len(where) > 1),
-        *(f"event_id {name}: {times} times" for name, times in ids.items() if times > 1),
+        *(f"{item}: {problem}" for item in history for problem in _check_item(history[item], by_item.get(item, []))),
+        *(f"{item}: on the topic, but never written" for item in by_item.keys() - history.keys()),
+        *(f"hash key {key}: in partitions {sorted(found)}" for key, found in partitions.items() if len(found) > 1),
+        *(f"event_id {event_id}: {times} times" for event_id, times in ids.items() if times > 1),
     ]
 
 
-def _check_item(writes: Sequence[RecordedWrite], events: Sequence[PublishedChange]) -> Iterator[str]:
-    expected = [write.version for write in writes]
-    got = [one.version for one in events]
-    if expected != got:
+def _check_item(writes: Sequence[RecordedWrite], changes: Sequence[PublishedChange]) -> Iterator[str]:
+    written = [write.version for write in writes]
+    found = [change.version for change in changes]
+    if written != found:
         first = next(
-            (n for n, (a, b) in enumerate(zip(expected, got, strict=False)) if a != b), min(len(expected), len(got))
+            (n for n, (a, b) in enumerate(zip(written, found, strict=False)) if a != b), min(len(written), len(found))
         )
         yield (
-            f"{len(expected)} writes, {len(got)} changes on the topic; they part at number {first}: "
-            f"{expected[first : first + _SHOWN]} against {got[first : first + _SHOWN]}"
+            f"{len(written)} writes, {len(found)} changes on the topic; they differ from number {first} on: written "
+            f"{written[first : first + _SHOWN]}, found {found[first : first + _SHOWN]}"
         )
         return
     before: int | None = None
-    for one in events:
-        operation = "DELETE" if one.version is None else "INSERT" if before is None else "UPDATE"
-        if (one.operation, one.old_version) != (operation, before):
-            yield f"version {one.version} is {one.operation} over {one.old_version}, not {operation} over {before}"
-        before = one.version
+    for change in changes:
+        operation = "DELETE" if change.version is None else "INSERT" if before is None else "UPDATE"
+        if (change.operation, change.old_version) != (operation, before):
+            yield (
+                f"version {change.version} is {change.operation} over {change.old_version}, "
+                f"not {operation} over {before}"
+            )
+        before = change.version
 
 
 def final_versions(history: Mapping[Item, Sequence[RecordedWrite]]) -> dict[Item, int]:
-    """The version each living item ends at."""
+    """Return the last version of each item that is not deleted at the end."""
     return {item: writes[-1].version for item, writes in history.items() if writes and writes[-1].version is not None}
 
 
 def check_versions(what: str, expected: Mapping[Item, int], found: Mapping[Item, int]) -> list[str]:
-    """The same items at the same versions."""
+    """Check that ``found`` has the same items at the same versions. ``what``: names it in the problems."""
     return [
         f"{what}: {item} is at version {found.get(item)}, not {expected.get(item)}"
         for item in sorted(expected.keys() | found.keys())

@@ -1,8 +1,8 @@
-"""The demo's table in Vitess: how it is made, written, loaded into the cache, altered, resharded, and read back.
+"""The demo's table in Vitess: created, written, loaded into the cache, altered, resharded, and read back.
 
-The keyspace has four shards, and one of them is split while it is written to: to two shards of a second keyspace, as
-the embedded Vitess cannot change the shards of a keyspace that it has. What the relay sees is what a reshard of
-Vitess' own shows it: the source's stream ends with a journal that names the targets and where to begin in them.
+The keyspace has four shards. One of them is split during the load into two shards of a second keyspace, since the
+embedded Vitess cannot change the shards of a running keyspace. The relay sees what it would see of Vitess' own Reshard:
+the source's stream ends with a journal that names the targets and the positions at which to start in them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BEFORE, AFTER = "shop", "resharded"
 KEYSPACES = {BEFORE: ("-40", "40-80", "80-c0", "c0-"), AFTER: ("-c0", "c0-e0", "e0-")}
 SPLIT, TARGETS = "c0-", ("c0-e0", "e0-")
 ADDED = "note"
-"""The column that is added while rows are written."""
+"""The column that is added during the load."""
 
 _VINDEX = "xxhash"
 _VSCHEMA = {
@@ -56,19 +56,19 @@ _DEFINITION = f"""
 _Statement = tuple[str, Sequence[Any]]
 """SQL and its arguments."""
 _Statements = Callable[[str, Planned], Iterable[_Statement]]
-"""Gives what is run on a table for some items."""
+"""Returns the statements to run on a table for some items."""
 
-# Writers of several shards may wait for each other behind an ALTER, which vtgate runs in all shards at once.
+# During an ALTER, which vtgate runs in all shards at once, writers to several shards may wait for each other.
 _FLAGS = {"queryserver-config-transaction-timeout": "10s"}
 _ATTEMPTS = 10
-_VTGATE_LEARNS_WITHIN = 30.0
+_SCHEMA_TIMEOUT = 30.0  # seconds for vtgate to learn of a new column
 _TRANSACTION_TIMEOUT = 3024
-"""What a statement gets that vttablet interrupts, as its transaction has lasted too long (MySQL's ER_QUERY_TIMEOUT)."""
-_AGAIN = {ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, _TRANSACTION_TIMEOUT}
+"""The error with which vttablet interrupts a statement whose transaction lasted too long (MySQL's ER_QUERY_TIMEOUT)."""
+_RETRYABLE = {ER.LOCK_DEADLOCK, ER.LOCK_WAIT_TIMEOUT, _TRANSACTION_TIMEOUT}
 
 
 class VitessOrders(Orders):
-    """On an embedded Vitess."""
+    """The table in an embedded Vitess."""
 
     title = "Vitess"
     jars = ("mariadb",)
@@ -76,7 +76,7 @@ class VitessOrders(Orders):
 
     def __init__(self) -> None:
         self.placement = Placement()
-        # Whether rows are written with the column that was added.
+        # Whether rows have the added column. Set by the main thread, read by the writers.
         self.is_altered = False
 
     def prepare(self) -> None:
@@ -86,7 +86,7 @@ class VitessOrders(Orders):
         schemas = dict.fromkeys(KEYSPACES, (_DEFINITION, _VSCHEMA))
         self.vitess = stack.enter_context(Vitess(keyspaces=KEYSPACES, schemas=schemas, flags=_FLAGS))
         self._stack = stack
-        self._begin = self.vitess.position
+        self._start_position = self.vitess.position
 
     @property
     def address(self) -> str:
@@ -99,7 +99,7 @@ class VitessOrders(Orders):
             "vtgate": self.vitess.vtgate,
             "keyspace": BEFORE,
             "tables": [TABLE],
-            "start": {"vgtid": [{"shard": shard, "gtid": self._begin} for shard in KEYSPACES[BEFORE]]},
+            "start": {"vgtid": [{"shard": shard, "gtid": self._start_position} for shard in KEYSPACES[BEFORE]]},
         }
 
     def workload(self, pause: float) -> Workload:
@@ -122,16 +122,16 @@ class VitessOrders(Orders):
     def incidents(self) -> list[Incident]:
         return [Incident(0.3, self._alter), Incident(0.5, self._split)]
 
-    def problems(self, events: Iterable[PublishedChange]) -> list[str]:
-        shards, columns = set(), set()
-        for event in events:
-            shards.add(event.shard)
-            columns |= {ADDED in event.columns} if event.version is not None else set()
+    def problems(self, changes: Iterable[PublishedChange]) -> list[str]:
+        shards, has_column = set(), set()
+        for change in changes:
+            shards.add(change.shard)
+            has_column |= {ADDED in change.columns} if change.version is not None else set()
         wanted = [*KEYSPACES[BEFORE], *(f"{AFTER}/{shard}" for shard in TARGETS)]
         missing = [shard for shard in wanted if f"orders/{BEFORE}/{shard}" not in shards]
         found = [f"no change came from shard {shard}" for shard in missing]
-        if len(columns) < 2:
-            found.append(f"rows came only {'with' if True in columns else 'without'} the column {ADDED}")
+        if len(has_column) < 2:
+            found.append(f"all rows came {'with' if True in has_column else 'without'} the column {ADDED}")
         return found
 
     def _alter(self) -> str:
@@ -139,11 +139,11 @@ class VitessOrders(Orders):
             self.vitess.execute(f"ALTER TABLE {TABLE} ADD COLUMN {ADDED} VARCHAR(20) NULL", keyspace)
             self._await_column(keyspace)
         self.is_altered = True
-        return f"ALTER TABLE {TABLE} ADD COLUMN {ADDED}: new rows have a column more"
+        return f"ALTER TABLE {TABLE} ADD COLUMN {ADDED}: new rows have another column"
 
     def _await_column(self, keyspace: str) -> None:
-        """Wait until vtgate knows of the new column: tablets tell it a moment later."""
-        deadline = time.monotonic() + _VTGATE_LEARNS_WITHIN
+        """Wait until vtgate knows the new column, of which the tablets inform it a moment later."""
+        deadline = time.monotonic() + _SCHEMA_TIMEOUT
         while True:
             try:
                 self.vitess.execute(f"SELECT {ADDED} FROM {TABLE} WHERE {HASH_KEY} = ''", keyspace)
@@ -154,21 +154,21 @@ class VitessOrders(Orders):
                 time.sleep(0.02)
 
     def _split(self) -> str:
-        begun = time.monotonic()
+        started = time.monotonic()
         copied, journal = self.placement.move(self._reshard)
-        paused = time.monotonic() - begun
-        # As when a reshard is completed: the relay must not take it for the end of these orders.
+        paused = time.monotonic() - started
+        # As at the end of a reshard. The relay must not relay these deletes.
         self.vitess.execute(f"DELETE FROM {TABLE}", f"{BEFORE}:{SPLIT}")
         targets = " and ".join(f"{AFTER}/{shard}" for shard in TARGETS)
         return (
             f"shard {BEFORE}/{SPLIT} is split: {copied} rows are copied to {targets}, journal {journal} is written; "
-            f"those who write to it waited {paused * 1000:.0f} ms"
+            f"its writers waited {paused * 1000:.0f} ms"
         )
 
     def _reshard(self) -> tuple[int, int]:
-        """Copy what the shard has, and end it with a journal. Return how many rows there were, and the journal's id.
+        """Copy the shard's rows, and end it with a journal. Return the number of rows and the journal's id.
 
-        The relay does not see these rows: it begins in the targets after them, where the journal says.
+        The relay does not see the copied rows: the journal names positions in the targets that come after them.
         """
         with closing(self.vitess.connect(f"{BEFORE}:{SPLIT}")) as source, source.cursor() as cursor:
             cursor.execute(f"SELECT * FROM {TABLE}")
@@ -180,12 +180,12 @@ class VitessOrders(Orders):
         return len(rows), self.vitess.journal([(BEFORE, SPLIT)], [(AFTER, shard) for shard in TARGETS])
 
     def _read(self, cursor: Cursor, keys: Sequence[str]) -> dict[str, bytes]:
-        """Read orders for the cache."""
+        """Return the orders of some cache keys."""
         found: dict[str, bytes] = {}
         for key in keys:
             customer, order = item_of(key)
             keyspace = ""
-            # Not where they were while they were being moved away: vtgate would see to that.
+            # Repeated if the orders moved during the read. In a real reshard vtgate handles that.
             while keyspace != (keyspace := self.placement.keyspace(customer)):
                 found.pop(key, None)
                 where = f"{HASH_KEY} = %s AND {RANGE_KEY} = %s"
@@ -197,52 +197,55 @@ class VitessOrders(Orders):
 
 
 class Placement:
-    """Which keyspace the orders of a customer are in, and the move of one shard's from one to the other."""
+    """The keyspace of each customer's orders, and the move of one shard to the other keyspace. Shared by threads."""
 
     def __init__(self) -> None:
-        self._moves = KeyRange.parse(SPLIT)
-        self._changed = threading.Condition()
+        self._moved_range = KeyRange.parse(SPLIT)
+        self._condition = threading.Condition()  # guards the rest; never held during a call to the database
         self._is_moving = self._has_moved = False
-        # How many write to orders that move.
-        self._writing = 0
+        self._writers = 0  # those that are writing to orders of the moved range
 
     def keyspace(self, customer: str) -> str:
-        return AFTER if self._has_moved and self._is_of_shard(customer) else BEFORE
+        with self._condition:
+            has_moved = self._has_moved
+        return AFTER if has_moved and self._is_in_moved_range(customer) else BEFORE
 
-    def _is_of_shard(self, customer: str) -> bool:
-        return self._moves.contains(keyspace_id(_VINDEX, customer))
+    def _is_in_moved_range(self, customer: str) -> bool:
+        return self._moved_range.contains(keyspace_id(_VINDEX, customer))
 
     @contextmanager
     def writing(self, customers: Collection[str]) -> Iterator[None]:
-        """While the orders of these customers are written, they stay where they are."""
-        moves = any(map(self._is_of_shard, customers))
-        with self._changed:
-            self._changed.wait_for(lambda: not (moves and self._is_moving))
-            self._writing += moves
+        """Keep the orders of these customers from moving."""
+        is_affected = any(map(self._is_in_moved_range, customers))
+        with self._condition:
+            self._condition.wait_for(lambda: not (is_affected and self._is_moving))
+            self._writers += is_affected
         try:
             yield
         finally:
-            with self._changed:
-                self._writing -= moves
-                self._changed.notify_all()
+            with self._condition:
+                self._writers -= is_affected
+                self._condition.notify_all()
 
     def move(self, copy: Callable[[], tuple[int, int]]) -> tuple[int, int]:
-        """Keep the shard from being written while ``copy`` moves it. Return what that returns."""
-        with self._changed:
+        """Call ``copy``, which moves the shard, while nobody writes to it. Return its result."""
+        with self._condition:
             self._is_moving = True
-            self._changed.wait_for(lambda: not self._writing)
+            self._condition.wait_for(lambda: not self._writers)
+        has_moved = False
         try:
             copied = copy()
-            self._has_moved = True
+            has_moved = True
         finally:
-            with self._changed:
+            with self._condition:
+                self._has_moved = has_moved
                 self._is_moving = False
-                self._changed.notify_all()
+                self._condition.notify_all()
         return copied
 
 
 class VitessWriter(Writer):
-    """Writes by statements of one row and of many, in one shard and in several, and by transactions."""
+    """Writes one row or several, in one shard or several, by single statements and by transactions."""
 
     def __init__(self, table: VitessOrders, number: int, **options: Any) -> None:
         super().__init__(number, **options)
@@ -256,15 +259,15 @@ class VitessWriter(Writer):
         self._insert_or_update(item)
 
     def write_once(self) -> None:
-        kinds = ("one", "delete", "many", "transaction", "raise", "rekey")
+        kinds = ("one", "delete", "many", "transaction", "increment", "rekey")
         kind = self.random.choices(kinds, (52, 12, 10, 8, 8, 10))[0]
         item = self.random.choice(self.items)
-        if kind == "delete" and self.is_there(item):
+        if kind == "delete" and self.exists(item):
             self.store([(item, None)])
         elif kind in ("many", "transaction"):
-            self.store(self.plan(self.some(10)), in_transaction=kind == "transaction")
-        elif kind == "raise":
-            self._raise(self.some(10))
+            self.store(self.plan(self.choose_items(10)), in_transaction=kind == "transaction")
+        elif kind == "increment":
+            self._increment(self.choose_items(10))
         elif kind == "rekey":
             self._rekey(item)
         else:
@@ -273,9 +276,9 @@ class VitessWriter(Writer):
     # ------------------------------------------------------------------ statements
 
     def _insert_or_update(self, item: Item) -> None:
-        done = [(item, self.version(item))]
-        if not self.is_there(item):
-            self.store(done)
+        planned = [(item, self.version(item))]
+        if not self.exists(item):
+            self.store(planned)
             return
 
         def update(table: str, part: Planned) -> Iterable[_Statement]:
@@ -283,10 +286,10 @@ class VitessWriter(Writer):
             changes = ", ".join(f"{name} = %s" for name in values)
             yield f"UPDATE {table} SET {changes} WHERE {_IS_ITEM}", (*values.values(), *item)
 
-        self._write(done, update)
+        self._write(planned, update)
 
     def store(self, planned: Planned, *, in_transaction: bool = False) -> None:
-        """One INSERT ... ON DUPLICATE KEY UPDATE for all that have a version, one DELETE for the others."""
+        """Run one INSERT ... ON DUPLICATE KEY UPDATE for the items with a version, and one DELETE for the others."""
 
         def statements(table: str, part: Planned) -> Iterable[_Statement]:
             rows = [{**_key(item), **self._values(item, version)} for item, version in part if version is not None]
@@ -298,27 +301,27 @@ class VitessWriter(Writer):
                     f"INSERT INTO {table} ({names}) VALUES {values} ON DUPLICATE KEY UPDATE {changes}",
                     [value for row in rows for value in row.values()],
                 )
-            if gone := [item for item, version in part if version is None]:
-                yield f"DELETE FROM {table} WHERE {_ARE_ITEMS}", _among(gone)
+            if deleted := [item for item, version in part if version is None]:
+                yield f"DELETE FROM {table} WHERE {_ARE_ITEMS}", _arguments(deleted)
 
         self._write(planned, statements, in_transaction=in_transaction)
 
-    def _raise(self, items: Sequence[Item]) -> None:
-        """One UPDATE that counts the versions of several rows up."""
-        done: Planned = [(item, self.version(item)) for item in items if self.is_there(item)]
-        if not done:
+    def _increment(self, items: Sequence[Item]) -> None:
+        """Run one UPDATE that increments the versions of several rows."""
+        planned: Planned = [(item, self.version(item)) for item in items if self.exists(item)]
+        if not planned:
             return
 
-        def count_up(table: str, part: Planned) -> Iterable[_Statement]:
-            where = _among([item for item, _ in part])
-            yield f"UPDATE {table} SET version = version + 1 WHERE {_ARE_ITEMS}", where
+        def increment(table: str, part: Planned) -> Iterable[_Statement]:
+            arguments = _arguments([item for item, _ in part])
+            yield f"UPDATE {table} SET version = version + 1 WHERE {_ARE_ITEMS}", arguments
 
-        self._write(done, count_up)
+        self._write(planned, increment)
 
     def _rekey(self, item: Item) -> None:
-        """An UPDATE of the primary key: what was one item is another one from then on."""
-        free = [other for other in self.items if other[0] == item[0] and not self.is_there(other)]
-        if not free or not self.is_there(item):
+        """Run an UPDATE of the primary key, which turns one item into another."""
+        free = [other for other in self.items if other[0] == item[0] and not self.exists(other)]
+        if not free or not self.exists(item):
             self._insert_or_update(item)
             return
         other = self.random.choice(free)
@@ -329,8 +332,8 @@ class VitessWriter(Writer):
         self._write([(item, None), (other, self.version(other))], rekey)
 
     def _write(self, planned: Planned, statements: _Statements, *, in_transaction: bool = False) -> None:
-        """Run statements for each keyspace that has some of the items, again if a deadlock ended them."""
-        begun = time.time()
+        """Run the statements for each keyspace with some of the items, and retry after a deadlock or timeout."""
+        started = time.time()
         placement = self.table.placement
         with placement.writing({customer for (customer, _), _ in planned}):
             parts: defaultdict[str, list[tuple[Item, int | None]]] = defaultdict(list)
@@ -340,19 +343,19 @@ class VitessWriter(Writer):
             if in_transaction:
                 self._attempt([("BEGIN", ()), *run, ("COMMIT", ())])
             else:
-                for statement in run:  # each is committed by itself, and must not be run again for the next
+                for statement in run:  # each commits by itself, so a failure of the next must not repeat it
                     self._attempt([statement])
-            self.wrote(begun, *planned)
+            self.record(started, *planned)
 
     def _attempt(self, statements: Sequence[_Statement]) -> None:
-        for left in reversed(range(_ATTEMPTS)):
+        for attempts_left in reversed(range(_ATTEMPTS)):
             with self._connection.cursor() as cursor:
                 try:
                     for sql, arguments in statements:
                         cursor.execute(sql, arguments)
                     return
                 except pymysql.err.OperationalError as error:
-                    if error.args[0] not in _AGAIN or not left:
+                    if error.args[0] not in _RETRYABLE or not attempts_left:
                         raise
                     cursor.execute("ROLLBACK")
 
@@ -364,12 +367,12 @@ class VitessWriter(Writer):
 
 
 _IS_ITEM = f"{HASH_KEY} = %s AND {RANGE_KEY} = %s"
-# The customers choose the shards; vtgate would ask all of them for pairs.
+# The condition on the customers selects the shards; given only pairs, vtgate would query all shards.
 _ARE_ITEMS = f"{HASH_KEY} IN %s AND ({HASH_KEY}, {RANGE_KEY}) IN %s"
 
 
-def _among(items: Sequence[Item]) -> tuple[Any, ...]:
-    """Return what stands for items in ``_ARE_ITEMS``."""
+def _arguments(items: Sequence[Item]) -> tuple[Any, ...]:
+    """Return the arguments of ``_ARE_ITEMS``."""
     return sorted({customer for customer, _ in items}), [(customer, int(order)) for customer, order in items]
 
 

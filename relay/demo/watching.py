@@ -1,4 +1,4 @@
-"""What the demo sees from outside: the topic as a read_committed reader has it, and the consumers' batch lines."""
+"""Watches the demo from outside: the topic as a read_committed consumer, and the consumers by their batch lines."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ import orjson
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from relay.avro.decode import decode
-from relay.demo.truth import PublishedChange, event
+from relay.demo.truth import PublishedChange, published_change
 from relay.errors import RelayError
 from relay.kafka.failures import is_transient
 
 
 class TopicWatch(threading.Thread):
-    """Reads a topic from its beginning, and notes when each change arrived (epoch seconds)."""
+    """Reads a topic from its beginning, and records when each change arrived (epoch seconds)."""
 
     def __init__(self, client: Mapping[str, Any], topic: str, partitions: int, schemas: Any) -> None:
         super().__init__(name="topic-watch", daemon=True)
         self.topic = topic
-        self.events: list[PublishedChange] = []
-        self.arrived: dict[str, float] = {}
+        # Added to by this thread. Others may ask for the lengths meanwhile, and read the rest after `stop`.
+        self.changes: list[PublishedChange] = []
+        self.arrived: dict[str, float] = {}  # by event id
         self.failure: BaseException | None = None
         self._schemas = schemas
         self._stop_event = threading.Event()
@@ -43,7 +44,7 @@ class TopicWatch(threading.Thread):
         self._consumer.assign([TopicPartition(topic, p, 0) for p in range(partitions)])
 
     def stop(self) -> None:
-        """Stop and wait. Raises what ended it early."""
+        """Stop, and wait for the end. Raises the error that ended it early."""
         self._stop_event.set()
         self.join()
         if self.failure is not None:
@@ -66,30 +67,30 @@ class TopicWatch(threading.Thread):
         if error is not None:
             if is_transient(error):
                 return
-            raise RelayError(f"{self.topic}: {error.str()}")
-        seen = event(message.partition(), message.offset(), decode(self._schemas, message.value()))
-        self.arrived.setdefault(seen.event_id, now)
-        self.events.append(seen)
+            raise RelayError(f"topic {self.topic}: {error.str()}")
+        change = published_change(message.partition(), message.offset(), decode(self._schemas, message.value()))
+        self.arrived.setdefault(change.event_id, now)
+        self.changes.append(change)
 
 
 class BatchLog:
-    """The batch lines of one consumer's log: up to which offsets it had applied, and when."""
+    """The batch lines of one consumer: the offsets up to which it applied the topic, and when."""
 
     def __init__(self, path: Path, topic: str) -> None:
         self.path = path
         self.topic = topic
         self.rows = 0
         self.batches = 0
-        # When each batch was applied, and its rows.
+        # For each batch, when it was applied, and its rows.
         self.times: list[tuple[float, int]] = []
         self.ends: dict[int, int] = {}
         self._read = 0
-        # Per partition: end offsets and the times they were reached, both rising.
+        # By partition: end offsets and when they were reached, both increasing.
         self._offsets: dict[int, list[int]] = defaultdict(list)
         self._times: dict[int, list[float]] = defaultdict(list)
 
     def refresh(self) -> Self:
-        """Read the lines that have been added."""
+        """Read the new lines."""
         if not self.path.exists():
             return self
         with self.path.open("rb") as log:
@@ -103,7 +104,7 @@ class BatchLog:
         return self
 
     def applied_at(self, change: PublishedChange) -> float | None:
-        """Return when ``change`` had been applied, None if it has not been."""
+        """Return when ``change`` was applied, None if it has not been yet."""
         offsets = self._offsets[change.partition]
         at = bisect_right(offsets, change.offset)
         return self._times[change.partition][at] if at < len(offsets) else None

@@ -1,8 +1,7 @@
-"""A workload whose every write is known: the ground truth that the demo and the fault tests compare with.
+"""A workload that records every write: the ground truth for the demo and the fault tests.
 
-Each item belongs to one writer, so the order of its versions is known for certain; hash keys are shared by all
-writers. A version is written once, so every write is one change. What a write is in a database is said by its own
-kind of writer.
+Each item belongs to one writer, so the order of its versions is certain; all writers share the hash keys. A version is
+written once, so each write is one change. Each database has its own kind of writer.
 """
 
 from __future__ import annotations
@@ -24,33 +23,34 @@ Item = tuple[str, str]
 """Hash and range key."""
 
 Planned = Sequence[tuple[Item, int | None]]
-"""Items and the versions they are to have, None where they are to be deleted."""
+"""Items and their next versions, None for an item to delete."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedWrite:
-    """One acknowledged write: ``version`` None is a delete. ``begun``, ``acknowledged``: epoch seconds."""
+    """One acknowledged write. ``version`` None: a delete. ``started``, ``acknowledged``: epoch seconds."""
 
     item: Item
     version: int | None
-    begun: float
+    started: float
     acknowledged: float
     warm_up: bool = False
 
 
 class Writer(threading.Thread, ABC):
-    """Writes to items of its own. ``pause``: mean seconds between two writes."""
+    """Writes to its own items. ``pause``: mean seconds between two writes."""
 
     def __init__(self, number: int, *, customers: int, orders: int, pause: float, seed: int) -> None:
         super().__init__(name=f"writer-{number}", daemon=True)
         self.pause = pause
         self.random = random.Random(f"{seed}-{number}")
-        # Order ids of different writers never meet.
+        # The order ids of different writers never overlap.
         self.items: list[Item] = [
             (f"customer-{c:03}", str(number * 1_000_000 + o)) for c in range(customers) for o in range(orders)
         ]
+        # Appended to by this thread; others may ask for its length meanwhile, and read it after the thread has ended.
         self.writes: list[RecordedWrite] = []
-        self.failure: BaseException | None = None
+        self.failure: BaseException | None = None  # set by this thread, read by others after it has ended
         self._next: dict[Item, int] = defaultdict(int)
         self._alive: set[Item] = set()
         self._stopping = threading.Event()
@@ -61,10 +61,10 @@ class Writer(threading.Thread, ABC):
 
     @abstractmethod
     def write_once(self) -> None:
-        """Write something at random."""
+        """Make a random write."""
 
     def close(self) -> None:
-        """Let go of what it wrote with, once it has ended."""
+        """Close its connection, after the thread has ended."""
         return
 
     def stop(self) -> None:
@@ -85,19 +85,19 @@ class Writer(threading.Thread, ABC):
             self.write_first(item)
         self.writes = [replace(write, warm_up=True) for write in self.writes]
 
-    # ------------------------------------------------------------------ for those that write
+    # ------------------------------------------------------------------ for subclasses
 
-    def some(self, most: int) -> list[Item]:
+    def choose_items(self, most: int) -> list[Item]:
         """Choose 2 to ``most`` items."""
         return self.random.sample(self.items, min(len(self.items), self.random.randint(2, most)))
 
     def plan(self, items: Iterable[Item]) -> Planned:
-        """Choose what becomes of the items: one in five of those that are there is deleted."""
+        """Choose the next versions of the items. One in five of those that exist is deleted."""
         return [
             (item, None if item in self._alive and self.random.random() < 0.2 else self.version(item)) for item in items
         ]
 
-    def is_there(self, item: Item) -> bool:
+    def exists(self, item: Item) -> bool:
         return item in self._alive
 
     def version(self, item: Item) -> int:
@@ -105,17 +105,17 @@ class Writer(threading.Thread, ABC):
         self._next[item] += 1
         return self._next[item]
 
-    def wrote(self, begun: float, *done: tuple[Item, int | None]) -> None:
-        """Note down what was acknowledged just now."""
-        for item, version in done:
-            self.writes.append(RecordedWrite(item, version, begun, time.time()))
+    def record(self, started: float, *written: tuple[Item, int | None]) -> None:
+        """Record writes that were just acknowledged."""
+        for item, version in written:
+            self.writes.append(RecordedWrite(item, version, started, time.time()))
             if version is None:
                 self._alive.discard(item)
             else:
                 self._alive.add(item)
 
     def columns(self) -> dict[str, Any]:
-        """Return what an item holds beside its key and version, as numbers in text, text, and a list of text."""
+        """Return random values for an item's other columns: a number as text, a list of texts, and text."""
         return {
             "amount": f"{self.random.randint(1, 10**12)}.{self.random.randint(1, 9)}",
             "tags": [f"t{n}" for n in sorted(self.random.sample(range(100), 3))],
@@ -124,9 +124,9 @@ class Writer(threading.Thread, ABC):
 
 
 class Workload:
-    """Several writers at once. ``make``: a writer by its number and the settings of all.
+    """Several concurrent writers. ``make``: creates a writer from its number and the common settings.
 
-    ``customers``, ``orders``: how many hash keys there are, and items of each writer in each.
+    ``customers``, ``orders``: the number of hash keys, and of each writer's items per hash key.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Workload:
             writer.start()
 
     def warm_up(self) -> None:
-        """Write every item once, before ``start``, so that all parts have something to begin with."""
+        """Write every item once, before ``start``."""
         for writer in self.writers:
             writer.warm_up()
 
@@ -158,7 +158,7 @@ class Workload:
         return sum(len(writer.writes) for writer in self.writers)
 
     def stop(self) -> dict[Item, list[RecordedWrite]]:
-        """Stop, and return the acknowledged writes of every item, in order. Raises a writer's failure."""
+        """Stop; return each item's acknowledged writes, in order. Raises the failure of a writer."""
         for writer in self.writers:
             writer.stop()
         history: dict[Item, list[RecordedWrite]] = {}
@@ -173,7 +173,7 @@ class Workload:
 
 
 CACHE_KEY = f"order:{{{HASH_KEY}}}:{{{RANGE_KEY}}}"
-"""The cache key's template, over the table's columns."""
+"""The template of the cache keys."""
 
 
 def cache_key(item: Item) -> str:
@@ -181,12 +181,12 @@ def cache_key(item: Item) -> str:
 
 
 def item_of(key: str) -> Item:
-    """Return the item behind a cache key."""
+    """Return the item of a cache key."""
     _, customer, order = key.split(":")
     return customer, order
 
 
 def version_in(image: str | bytes | Mapping[str, Any]) -> int:
-    """Return the version that an item has: in DynamoDB's JSON, in that of a row, or in a row."""
+    """Return the version of an item, given as DynamoDB-typed JSON, as a row's JSON, or as a row."""
     version = (image if isinstance(image, Mapping) else orjson.loads(image))["version"]
     return int(version["N"] if isinstance(version, Mapping) else version)

@@ -133,18 +133,18 @@ class _Phase:
         time.sleep(SECONDS)
         history = writing.stop()
         written = sum(map(len, history.values()))
-        _wait(lambda: len(watch.events) >= written)
-        _wait(lambda: batches.refresh().has_reached(ends(watch.events)))
+        _wait(lambda: len(watch.changes) >= written)
+        _wait(lambda: batches.refresh().has_reached(ends(watch.changes)))
         watch.stop()
-        result = _Result(written, watch.events)
+        result = _Result(written, watch.changes)
         by_item: dict[Any, list[PublishedChange]] = {}
-        for event in sorted(watch.events, key=lambda e: (e.partition, e.offset)):
+        for event in sorted(watch.changes, key=lambda e: (e.partition, e.offset)):
             by_item.setdefault(event.item, []).append(event)
         for event_id, commit in acknowledged(history, by_item).items():
             if commit < begun + WARM_UP:
                 continue
             arrived = watch.arrived[event_id]
-            event = next(e for e in watch.events if e.event_id == event_id)
+            event = next(e for e in watch.changes if e.event_id == event_id)
             applied = batches.applied_at(event)
             assert applied is not None
             result.to_topic.append((arrived - commit) * 1000)

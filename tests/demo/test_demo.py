@@ -1,4 +1,4 @@
-"""The demo as a user runs it: it holds its own checks, and leaves nothing running."""
+"""The demo as a user runs it: its checks hold, and it leaves nothing running."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def start(folder: Path, mark: str, seconds: int, *options: str) -> subprocess.Po
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
 
 
-def marked(mark: str) -> list[str]:
-    """Return the command lines of all processes that descend from the demo."""
+def running(mark: str) -> list[str]:
+    """Return the command lines of all processes that the demo started."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -36,7 +36,7 @@ def marked(mark: str) -> list[str]:
     return found
 
 
-def test_the_demo_holds_every_check_and_leaves_nothing_behind(tmp_path: Path, unique: str) -> None:
+def test_every_check_of_the_demo_holds_and_nothing_is_left_behind(tmp_path: Path, unique: str) -> None:
     """I1, I2, I3, I6, I7"""
     demo = start(tmp_path, unique, seconds=8)
     code = demo.wait(300)
@@ -44,11 +44,11 @@ def test_the_demo_holds_every_check_and_leaves_nothing_behind(tmp_path: Path, un
     assert code == 0, text
     assert "commit → invalidated" in text
     assert "NO," not in text
-    assert marked(unique) == []
+    assert running(unique) == []
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("relay-")] == []
 
 
-def test_the_demo_holds_on_a_vitess_that_is_altered_and_resharded(tmp_path: Path, unique: str) -> None:
+def test_every_check_holds_on_a_vitess_that_is_altered_and_resharded(tmp_path: Path, unique: str) -> None:
     """I1, I2, I3, I6, I7"""
     needs.vitess()
     demo = start(tmp_path, unique, 6, "--source", "vitess")
@@ -59,11 +59,11 @@ def test_the_demo_holds_on_a_vitess_that_is_altered_and_resharded(tmp_path: Path
     assert "shard shop/c0- is split" in text
     assert "from shard shop/resharded/e0-" in text
     assert "NO," not in text
-    assert marked(unique) == []
+    assert running(unique) == []
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith("relay-")] == []
 
 
-def test_without_go_a_vitess_demo_says_what_it_needs(tmp_path: Path) -> None:
+def test_without_go_the_vitess_demo_says_what_to_install(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "relay.cli", "demo", "--source", "vitess"]
     java = find_java().resolve().parents[1]
     environment = {**os.environ, "RELAY_CACHE": str(tmp_path), "PATH": str(tmp_path), "JAVA_HOME": str(java)}
@@ -72,17 +72,17 @@ def test_without_go_a_vitess_demo_says_what_it_needs(tmp_path: Path) -> None:
     assert ran.stderr.startswith("relay: error: Go 1.21 or newer is needed to build Vitess")
 
 
-def test_a_demo_that_is_interrupted_half_way_leaves_nothing_running(tmp_path: Path, unique: str) -> None:
+def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path, unique: str) -> None:
     demo = start(tmp_path, unique, seconds=60)
-    wait_until(lambda: any("consume" in command for command in marked(unique)) or None, 120)
+    wait_until(lambda: any("consume" in command for command in running(unique)) or None, 120)
     demo.send_signal(signal.SIGINT)
     assert demo.wait(60) == 130, (tmp_path / "demo.log").read_text()
-    wait_until(lambda: not marked(unique) or None, 10)
+    wait_until(lambda: not running(unique) or None, 10)
 
 
-def test_a_killed_demo_takes_everything_with_it(tmp_path: Path, unique: str) -> None:
+def test_the_processes_of_a_killed_demo_end_with_it(tmp_path: Path, unique: str) -> None:
     demo = start(tmp_path, unique, seconds=60)
-    wait_until(lambda: any("consume" in command for command in marked(unique)) or None, 120)
+    wait_until(lambda: any("consume" in command for command in running(unique)) or None, 120)
     demo.kill()
     demo.wait()
-    wait_until(lambda: not marked(unique) or None, 30)
+    wait_until(lambda: not running(unique) or None, 30)
