@@ -105,7 +105,7 @@ class Waits(list[float]):
         self.append(seconds)
 
 
-def test_items_of_several_tables_come_with_their_own_key_shapes(tables: ScriptedTables, client: Any) -> None:
+def test_tables_may_have_different_key_shapes(tables: ScriptedTables, client: Any) -> None:
     tables.put("a", {"id": {"S": "1"}, "v": {"B": b"\xff"}}, "id")
     tables.put("b", {"x": {"B": b"\x00"}, "y": {"N": "7"}}, "x", "y")
     asked: dict[str, Any] = {
@@ -120,20 +120,20 @@ def test_items_of_several_tables_come_with_their_own_key_shapes(tables: Scripted
     assert len(tables.asked) == 1
 
 
-def test_nothing_is_asked_for_nothing(tables: ScriptedTables, client: Any) -> None:
+def test_an_empty_load_makes_no_request(tables: ScriptedTables, client: Any) -> None:
     assert batch_load(client, {}) == Loaded({}, {})
     assert batch_load(client, {"t": []}) == Loaded({"t": []}, {})
     assert tables.asked == []
 
 
 @pytest.mark.parametrize("consistent", [True, False])
-def test_consistency_is_asked_of_every_table(tables: ScriptedTables, client: Any, consistent: bool) -> None:
+def test_consistency_is_requested_for_every_table(tables: ScriptedTables, client: Any, consistent: bool) -> None:
     batch_load(client, {"t": numbered(1), "u": numbered(1)}, consistent=consistent)
     assert [asked["ConsistentRead"] for request in tables.asked for asked in request.values()] == [consistent] * 2
 
 
 @pytest.mark.parametrize(("count", "requests"), [(100, 1), (101, 2), (1000, 10)])
-def test_distinct_keys_decide_how_often_is_asked_not_the_given_ones(
+def test_the_number_of_requests_depends_on_distinct_keys(
     tables: ScriptedTables, client: Any, count: int, requests: int
 ) -> None:
     for key in numbered(count):
@@ -148,7 +148,9 @@ def test_keys_of_many_tables_share_requests(tables: ScriptedTables, client: Any)
     assert len(tables.asked) == 2
 
 
-def test_two_spellings_of_a_number_are_one_key_and_are_told_back_as_given(tables: ScriptedTables, client: Any) -> None:
+def test_two_spellings_of_a_number_are_one_key_and_both_are_returned_as_given(
+    tables: ScriptedTables, client: Any
+) -> None:
     """I8: N "1.0" is N "1"."""
     tables.put("t", {"id": {"N": "1"}}, "id")
     spellings = [{"id": {"N": text}} for text in ("1.0", "1", "10E-1", "2.50", "25e-1", "2.50")]
@@ -158,7 +160,7 @@ def test_two_spellings_of_a_number_are_one_key_and_are_told_back_as_given(tables
     assert len(tables.asked[0]["t"]["Keys"]) == 2
 
 
-def test_values_that_change_places_are_different_keys(tables: ScriptedTables, client: Any) -> None:
+def test_swapped_values_are_different_keys(tables: ScriptedTables, client: Any) -> None:
     """I8: (a, b) is not (b, a)."""
     tables.put("t", {"x": {"S": "a"}, "y": {"S": "b"}}, "x", "y")
     mirror = {"x": {"S": "b"}, "y": {"S": "a"}}
@@ -197,7 +199,7 @@ SCRIPTS = st.lists(
     st.dictionaries(st.sampled_from(["t", "u", "v"]), st.lists(KEYS, max_size=10)),
     SCRIPTS,
 )
-def test_whatever_is_cut_or_throttled_each_item_comes_once_and_the_rest_is_missing(
+def test_each_item_comes_once_whatever_is_throttled_and_the_rest_is_missing(
     served: tuple[ScriptedTables, Any], asked: dict[str, Any], stored: dict[str, Any], script: list[Any]
 ) -> None:
     tables, client = served
@@ -222,7 +224,9 @@ def test_whatever_is_cut_or_throttled_each_item_comes_once_and_the_rest_is_missi
         assert loaded.missing.get(table, []) == [key for spellings in missing.values() for key in spellings]
 
 
-def test_a_load_that_goes_on_waits_little_and_one_that_stalls_ever_longer(tables: ScriptedTables, client: Any) -> None:
+def test_a_load_that_progresses_waits_briefly_and_one_that_stalls_ever_longer(
+    tables: ScriptedTables, client: Any
+) -> None:
     for key in numbered(100):
         tables.put("t", key, "id")
     throttled = Refused("ProvisionedThroughputExceededException")
@@ -254,7 +258,7 @@ def test_keys_of_another_table_do_not_wait_behind_a_throttled_one(tables: Script
 
 
 @pytest.mark.parametrize("kind", ["ResourceNotFoundException", "ValidationException", "AccessDeniedException"])
-def test_what_dynamodb_refuses_for_good_is_not_asked_again(tables: ScriptedTables, client: Any, kind: str) -> None:
+def test_a_request_that_is_refused_for_good_is_not_retried(tables: ScriptedTables, client: Any, kind: str) -> None:
     tables.script = iter([Refused(kind)])
     with pytest.raises(ClientError, match=kind):
         batch_load(client, {"t": numbered(1)}, sleep=Waits())
@@ -280,7 +284,7 @@ def test_what_dynamodb_refuses_for_good_is_not_asked_again(tables: ScriptedTable
         [{"a": {"N": "1"}}, {"a": {"N": "NaN"}}],
     ],
 )
-def test_keys_of_no_one_shape_are_refused_before_anything_is_asked(
+def test_keys_of_different_shapes_are_refused_before_any_request(
     tables: ScriptedTables, client: Any, keys: Any
 ) -> None:
     """I8"""
@@ -300,7 +304,7 @@ def test_keys_of_no_one_shape_are_refused_before_anything_is_asked(
         {"Responses": {}, "UnprocessedKeys": {"t": {"Keys": [{"id": {"N": "2"}}]}}},
     ],
 )
-def test_an_answer_to_another_question_is_an_error(
+def test_an_answer_with_other_keys_is_an_error(
     tables: ScriptedTables, client: Any, monkeypatch: pytest.MonkeyPatch, answer: Any
 ) -> None:
     """I8: it would be given to the wrong key, or lost."""
@@ -310,7 +314,7 @@ def test_an_answer_to_another_question_is_an_error(
 
 
 @pytest.mark.services
-def test_a_real_dynamodb_gives_every_item_once_across_tables_and_past_16_megabytes(dynamodb: Any) -> None:
+def test_dynamodb_local_returns_every_item_once_across_tables_and_past_16_megabytes(dynamodb: Any) -> None:
     client: Any = boto3.client("dynamodb", endpoint_url=dynamodb.endpoint_url, region_name="us-east-1")
     small, large = f"small-{uuid.uuid4().hex[:8]}", f"large-{uuid.uuid4().hex[:8]}"
     for table, columns in ((small, {"h": "B", "r": "N"}), (large, {"id": "S"})):

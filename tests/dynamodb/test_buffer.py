@@ -38,30 +38,26 @@ def popped(buffer: RecordBuffer) -> list[int]:
     return [int(buffer.pop()[0]["meta"]["sequence_number"]) for _ in range(len(buffer))]
 
 
-def test_the_same_record_twice_has_two_places_in_the_order_of_arrival() -> None:
-    """G40"""
+def test_the_same_record_pushed_twice_leaves_in_the_order_of_arrival() -> None:
     buffer, s, r = RecordBuffer(), shard("s"), record(1)
     first, second = buffer.order(r, s), buffer.order(r, s)
     assert first < second
     assert first[:2] == second[:2]
 
 
-def test_only_the_clock_breaks_ties() -> None:
-    """G41"""
+def test_only_the_arrival_breaks_ties() -> None:
     buffer, s, r = RecordBuffer(clock=lambda: 4), shard("s"), record(1)
     assert buffer.order(r, s) == buffer.order(r, s)
 
 
-def test_an_empty_buffer_has_nothing_to_peek_at_or_to_pop() -> None:
-    """G42"""
+def test_an_empty_buffer_raises_on_peek_and_pop() -> None:
     with pytest.raises(IndexError):
         RecordBuffer().peek()
     with pytest.raises(IndexError):
         RecordBuffer().pop()
 
 
-def test_what_is_pushed_can_be_peeked_at_and_popped_with_its_shard() -> None:
-    """G43"""
+def test_a_pushed_record_can_be_peeked_at_and_popped_with_its_shard() -> None:
     buffer, s, r = RecordBuffer(), shard("s"), record(1)
     buffer.push(r, s)
     assert buffer.peek() == (r, s)
@@ -70,8 +66,7 @@ def test_what_is_pushed_can_be_peeked_at_and_popped_with_its_shard() -> None:
     assert not buffer
 
 
-def test_records_of_one_time_leave_by_sequence_number_whatever_the_order_they_came_in() -> None:
-    """G44"""
+def test_records_of_one_time_leave_by_sequence_number_whatever_their_arrival() -> None:
     buffer, s = RecordBuffer(), shard("s")
     for sequence in range(14, -1, -1):
         buffer.push(record(sequence), s)
@@ -80,21 +75,19 @@ def test_records_of_one_time_leave_by_sequence_number_whatever_the_order_they_ca
 
 
 def test_many_records_at_once_keep_the_same_order() -> None:
-    """G45"""
     buffer = RecordBuffer()
     buffer.push_all([record(sequence) for sequence in range(99, -1, -1)], shard("s"))
     assert popped(buffer) == list(range(100))
 
 
-def test_sequence_numbers_are_numbers_not_text() -> None:
-    """G46"""
+def test_sequence_numbers_are_compared_as_numbers() -> None:
     buffer = RecordBuffer()
     buffer.push(record(140), shard("a"))
     buffer.push(record(2), shard("b"))
     assert popped(buffer) == [2, 140]
 
 
-def test_a_creation_time_that_goes_back_within_a_shard_does_not_turn_its_records_around() -> None:
+def test_a_creation_time_that_goes_back_within_a_shard_does_not_reorder_its_records() -> None:
     """I2: the times are approximate, the order within a shard is not."""
     buffer = RecordBuffer()
     buffer.push_all([record(1, 0), record(2, -3), record(5, 1)], shard("a"))
@@ -102,7 +95,7 @@ def test_a_creation_time_that_goes_back_within_a_shard_does_not_turn_its_records
     assert popped(buffer) == [3, 1, 2, 5, 4]
 
 
-def test_a_shard_that_was_drained_is_not_held_to_its_old_times() -> None:
+def test_a_buffer_that_was_emptied_forgets_old_creation_times() -> None:
     buffer, a = RecordBuffer(), shard("a")
     buffer.push(record(1, 5), a)
     buffer.pop()

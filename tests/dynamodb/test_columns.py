@@ -1,4 +1,4 @@
-"""Declared columns: a typed row loses nothing of an item, whatever is declared (I8, X24, X25)."""
+"""Declared columns: a typed row loses nothing of an item, whatever is declared (I8)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def relayed(item: dict[str, Any], rows: TypedRows | None) -> Any:
 @example({"a-b": {"N": "9.9999999999999999999999999999999999999E+125"}, "ab": {"N": "1E-130"}}, {"ab": "double"})
 @example({"id": {"S": "1"}, "ab": {"N": "1"}, "a-b": {"NULL": True}}, {"id": "string", "ab": "int", "a-b": "int"})
 def test_every_item_comes_back_the_same_with_and_without_columns(item: dict[str, Any], columns: dict[str, str]) -> None:
-    """I8, X24, X25: as botocore gives it, and as DynamoDB's own JSON."""
+    """I8: as botocore gives it, and as DynamoDB's own JSON."""
     rows = TypedRows(columns)
     kinds = {column.name: column.type for column in rows.columns}
     wire = with_base64(item)
@@ -56,8 +56,8 @@ def test_every_item_comes_back_the_same_with_and_without_columns(item: dict[str,
         assert json.loads(relayed(given_as, None)) == wire
 
 
-def test_an_item_of_the_deepest_nesting_comes_back_from_a_column_and_from_beside_them() -> None:
-    """X25: DynamoDB allows 32 levels."""
+def test_the_most_deeply_nested_item_comes_back_from_a_column_and_from_rest() -> None:
+    """DynamoDB allows 32 levels."""
     value: dict[str, Any] = {"N": "1.00"}
     for _ in range(32):
         value = {"L": [{"M": {"": value}}]}
@@ -100,7 +100,7 @@ def row(value: Mapping[str, Any] | None, kind: str) -> tuple[Any, Any]:
         ("json", {"X": {"new": 1}}, '{"X":{"new":1}}'),
     ],
 )
-def test_a_value_of_its_columns_type_is_in_its_column(kind: str, value: dict[str, Any], column: Any) -> None:
+def test_a_value_of_the_columns_type_is_in_the_column(kind: str, value: dict[str, Any], column: Any) -> None:
     assert row(value, kind) == (column, None)
     assert type(row(value, kind)[0]) is type(column)
 
@@ -142,23 +142,23 @@ def test_a_value_of_its_columns_type_is_in_its_column(kind: str, value: dict[str
         ("string", {"X": "a"}),
     ],
 )
-def test_a_value_that_its_column_cannot_hold_exactly_is_beside_it(kind: str, value: dict[str, Any]) -> None:
+def test_a_value_that_its_column_cannot_hold_exactly_is_in_rest(kind: str, value: dict[str, Any]) -> None:
     """I8: never rounded, never another type, never lost."""
     assert row(value, kind) == (None, value)
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_an_absent_attribute_is_null_and_nowhere_else(kind: str) -> None:
+def test_an_absent_attribute_is_null_in_its_column_and_not_in_rest(kind: str) -> None:
     """I8: so it is not taken for NULL."""
     assert row(None, kind) == (None, None)
 
 
-def test_an_attribute_called_like_the_field_beside_the_columns_is_in_it() -> None:
+def test_an_attribute_named_rest_is_in_rest() -> None:
     item = {"id": {"S": "x"}, REST: {"S": "mine"}}
     assert TypedRows({"id": "string"}).row(item) == {"id": "x", REST: '{"rest":{"S":"mine"}}'}
 
 
-def test_what_dynamodb_does_not_have_is_refused() -> None:
+def test_values_that_dynamodb_does_not_have_are_refused() -> None:
     """I8"""
     with pytest.raises(ValueError, match="cannot be written as JSON"):
         TypedRows({"a": "string"}).row({"b": {"SS": {"a"}}})
@@ -170,13 +170,13 @@ def test_a_type_has_one_spelling(kind: str) -> None:
     assert attribute_type(kind) in ("S", "B", "BOOL", "N", "SS", None)
 
 
-def test_spaces_in_a_decimal_make_no_other_type() -> None:
+def test_spaces_in_a_decimal_type_do_not_change_it() -> None:
     assert canonical_type("decimal( 38, 10 )") == "decimal(38,10)"
 
 
 @pytest.mark.parametrize(
     "text", ["", "text", "float", REST, "decimal", "decimal(39,1)", "decimal(2,3)", "array<string>"]
 )
-def test_other_types_are_refused(text: str) -> None:
+def test_unknown_types_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"unknown type|more than 38 digits"):
         canonical_type(text)

@@ -1,4 +1,4 @@
-"""Everything an item can hold, through a real stream of every view type, with and without columns (X24, X25, X27)."""
+"""Everything an item can hold, through a real stream of every view type, with and without columns."""
 
 from __future__ import annotations
 
@@ -150,10 +150,10 @@ def worth(value: Any) -> Any:
 
 @pytest.mark.parametrize("columns", [None, COLUMNS], ids=["untyped", "typed"])
 @pytest.mark.parametrize("view_type", ["NEW_AND_OLD_IMAGES", "NEW_IMAGE", "OLD_IMAGE", "KEYS_ONLY"])
-def test_an_items_life_is_carried_whole(
+def test_every_version_of_an_item_is_carried_completely(
     dynamodb: Any, database: Any, unique: str, view_type: str, columns: dict[str, str] | None
 ) -> None:
-    """I8, X24, X25, X27"""
+    """I8"""
     create(database, unique, view_type)
     if columns and view_type == "KEYS_ONLY":
         with pytest.raises(Unavailable, match="KEYS_ONLY stream has no images, so `columns` would stay empty"):
@@ -184,10 +184,10 @@ def test_an_items_life_is_carried_whole(
 
 
 @pytest.mark.parametrize("columns", [None, COLUMNS], ids=["untyped", "typed"])
-def test_the_rows_of_a_snapshot_are_as_those_of_changes(
+def test_rows_of_a_snapshot_equal_rows_of_changes(
     dynamodb: Any, database: Any, unique: str, columns: dict[str, str] | None
 ) -> None:
-    """I8, X24, X25"""
+    """I8"""
     create(database, unique, "NEW_AND_OLD_IMAGES")
     second = OTHER | {"n": {"N": "2"}}
     for written in (FITTING, second):
@@ -211,7 +211,7 @@ def test_the_rows_of_a_snapshot_are_as_those_of_changes(
         (COLUMNS | {"email": "long"}, "`email` is declared as long, .* type N, but as the key of an index .* type S"),
     ],
 )
-def test_a_table_that_is_not_as_declared_is_not_read(
+def test_a_table_that_does_not_match_its_declared_columns_is_not_read(
     dynamodb: Any, database: Any, unique: str, columns: dict[str, str], said: str
 ) -> None:
     create(database, unique, "NEW_AND_OLD_IMAGES")

@@ -128,7 +128,7 @@ def failure(code: str, message: str = "no") -> tuple[int, dict[str, Any]]:
     return 400, {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": message}
 
 
-def test_the_key_is_given_hash_column_first_without_the_columns_of_indexes() -> None:
+def test_the_key_has_the_hash_column_first_and_no_columns_of_indexes() -> None:
     with scripted(DescribeTable=table(), DescribeStream=stream()) as url:
         found = look(url)
     assert found.key == (KeyColumn("order_id", "S"), KeyColumn("line", "N"))
@@ -136,7 +136,7 @@ def test_the_key_is_given_hash_column_first_without_the_columns_of_indexes() -> 
     assert (found.view_type, found.has_images) == ("NEW_IMAGE", True)
 
 
-def test_a_stream_given_by_its_arn_is_the_one_that_is_read_though_the_table_has_a_newer() -> None:
+def test_a_stream_given_by_its_arn_is_read_even_if_the_table_has_a_newer_one() -> None:
     newer = STREAM_ARN.replace("06:00", "07:00")
     answers = {"DescribeTable": table(LatestStreamArn=newer), "DescribeStream": stream(StreamViewType="KEYS_ONLY")}
     with scripted(**answers) as url:
@@ -162,19 +162,19 @@ def test_a_stream_given_by_its_arn_is_the_one_that_is_read_though_the_table_has_
          r"stream arn:.* does not exist, or no longer"),
     ],
 )  # fmt: skip
-def test_what_keeps_a_table_from_being_read_is_said(answers: Any, said: str) -> None:
+def test_an_error_says_why_a_table_cannot_be_read(answers: Any, said: str) -> None:
     with scripted(**answers) as url, pytest.raises(Unavailable, match=f"source shop: .*{said}"):
         look(url)
 
 
-def test_a_table_that_is_being_created_is_waited_for_and_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_table_that_is_being_created_is_waited_for_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     creating = table(TableStatus="CREATING")
     with scripted(DescribeTable=[creating, creating, table()], DescribeStream=stream()) as url:
         assert look(url, patience=30.0).stream_arn == STREAM_ARN
     assert caplog.messages == ["source shop: table 'orders' is CREATING: waiting up to 30 s for it"]
 
 
-def test_a_table_that_is_being_created_for_ever_is_not_waited_for_as_long() -> None:
+def test_the_wait_for_a_table_that_is_being_created_is_bounded() -> None:
     begun = time.monotonic()
     with scripted(DescribeTable=table(TableStatus="CREATING")) as url, pytest.raises(Unavailable, match="is CREATING"):
         look(url, patience=0.5)
@@ -225,37 +225,37 @@ def test_a_table_fits_columns_that_hold_its_key_whatever_indexes_it_has(view_typ
           "StreamViewType of table orders to NEW_AND_OLD_IMAGES"]),
     ],
 )  # fmt: skip
-def test_what_differs_is_named_with_both_types(table: Description, columns: dict[str, str], said: list[str]) -> None:
+def test_a_mismatch_is_reported_with_both_types(table: Description, columns: dict[str, str], said: list[str]) -> None:
     assert mismatches(table, columns) == said
     with pytest.raises(Unavailable) as raised:
         verify(table, source(None, columns=columns))
     assert str(raised.value) == "\n".join(f"source shop: {problem}" for problem in said)
 
 
-def test_a_key_column_of_the_name_that_cannot_be_declared_is_left_out() -> None:
+def test_a_key_column_whose_name_cannot_be_declared_is_no_mismatch() -> None:
     rest = Description("t", "arn", STREAM_ARN, LABEL, "NEW_IMAGE", (KeyColumn("rest", "B"),), {"rest": "B"})
     assert mismatches(rest, {"a": "string"}) == []
 
 
-def test_without_columns_any_table_will_do() -> None:
+def test_without_columns_every_table_matches() -> None:
     verify(found("KEYS_ONLY"), source(None))
 
 
-def test_an_endpoint_that_is_not_there_is_named() -> None:
+def test_an_endpoint_that_cannot_be_reached_is_named() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     with pytest.raises(Unavailable, match=f"DynamoDB in region us-east-1 at {url} cannot be reached"):
         look(url)
 
 
 @pytest.mark.services  # It needs none, but ten seconds.
-def test_an_endpoint_that_never_answers_is_given_up_in_bounded_time() -> None:
+def test_an_endpoint_that_never_answers_fails_in_bounded_time() -> None:
     begun = time.monotonic()
     with scripted(DescribeTable=None) as url, pytest.raises(Unavailable, match="cannot be reached"):
         look(url)
     assert time.monotonic() - begun < 15
 
 
-def test_missing_credentials_are_said_and_what_an_embedded_dynamodb_takes(
+def test_missing_credentials_are_reported_with_what_dynamodb_local_accepts(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
@@ -299,19 +299,19 @@ class TestOnDynamoDB:
         assert found.stream_arn.endswith(found.stream_label)
         assert look(dynamodb.endpoint_url, table=None, stream_arn=found.stream_arn) == found
 
-    def test_a_table_that_is_not_there_is_named_with_region_and_endpoint(self, dynamodb: Any, unique: str) -> None:
+    def test_a_missing_table_is_reported_with_region_and_endpoint(self, dynamodb: Any, unique: str) -> None:
         said = f"table '{unique}' does not exist in region us-east-1 at {dynamodb.endpoint_url}: check `table`"
         with pytest.raises(Unavailable, match=said):
             look(dynamodb.endpoint_url, table=unique)
 
-    def test_a_table_without_a_stream_is_told_how_to_get_one(self, client: Any, dynamodb: Any, unique: str) -> None:
+    def test_the_error_for_a_table_without_a_stream_says_how_to_enable_one(
+        self, client: Any, dynamodb: Any, unique: str
+    ) -> None:
         self.create(client, unique, None)
         with pytest.raises(Unavailable, match="has no stream: enable it with `aws dynamodb update-table"):
             look(dynamodb.endpoint_url, table=unique)
 
-    def test_a_stream_that_was_disabled_is_not_read_as_if_it_were_the_tables(
-        self, client: Any, dynamodb: Any, unique: str
-    ) -> None:
+    def test_a_disabled_stream_is_not_read(self, client: Any, dynamodb: Any, unique: str) -> None:
         self.create(client, unique, "KEYS_ONLY")
         client.update_table(TableName=unique, StreamSpecification={"StreamEnabled": False})
         with pytest.raises(Unavailable, match="has no stream: enable it with"):

@@ -55,7 +55,7 @@ def source(region: ScriptedStream) -> DynamoDBConfig:
     return DynamoDBConfig(name="all", type="dynamodb", region="us-east-1", endpoint_url=region.url, tags=tags)
 
 
-def test_tables_that_carry_all_of_the_tags_are_found_over_all_pages(source: DynamoDBConfig, region: Region) -> None:
+def test_tables_with_all_of_the_tags_are_found_across_pages(source: DynamoDBConfig, region: Region) -> None:
     region.tags = {
         "first": {"relay": "yes", "env": "prod", "other": "x"},
         "half": {"relay": "yes"},
@@ -73,13 +73,13 @@ def test_a_tagged_table_without_a_stream_is_named(source: DynamoDBConfig, region
         tagged(source)
 
 
-def test_tags_that_no_table_carries_are_an_error_that_names_them(source: DynamoDBConfig, region: Region) -> None:
+def test_an_error_names_tags_that_no_table_has(source: DynamoDBConfig, region: Region) -> None:
     region.tags = {"first": {"relay": "yes"}}
     with pytest.raises(Unavailable, match="env=prod, relay=yes"):
         tagged(source)
 
 
-def test_who_may_not_look_is_told_where(source: DynamoDBConfig, region: Region) -> None:
+def test_an_error_names_the_call_that_is_not_allowed(source: DynamoDBConfig, region: Region) -> None:
     def refuse(operation: str) -> None:
         raise Refused("AccessDeniedException")
 

@@ -71,7 +71,7 @@ def served() -> Iterator[Served]:
         served.close()
 
 
-def test_records_come_as_they_are_on_the_wire(served: Served) -> None:
+def test_raw_records_are_unchanged_from_the_wire(served: Served) -> None:
     """Fails when botocore no longer takes the relay's answer for its own parsing, or when it parses it again."""
     served.stream.put("s", "k", 1, created=1_700_000_000, unheard={"of": None})
     image = served.shard.records[0]["dynamodb"]["NewImage"]
@@ -84,7 +84,7 @@ def test_records_come_as_they_are_on_the_wire(served: Served) -> None:
     assert stock["NewImage"]["b"] == {"B": b"\x00\xff"}
 
 
-def test_the_rest_of_the_answer_is_botocores(served: Served) -> None:
+def test_botocore_parses_the_rest_of_the_answer(served: Served) -> None:
     iterator = served.ours.iterator(served.shard.id, TRIM_HORIZON)
     assert iterator is not None
     answer = served.ours.client.get_records(ShardIterator=iterator)
@@ -96,10 +96,10 @@ def test_the_rest_of_the_answer_is_botocores(served: Served) -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.dictionaries(st.text(), TYPED, max_size=4), st.dictionaries(st.text(), TYPED, max_size=4))
-def test_images_are_byte_for_byte_what_botocores_parsing_gives(
+def test_images_are_byte_for_byte_those_of_botocores_parser(
     shared: Served, old: dict[str, Any], new: dict[str, Any]
 ) -> None:
-    """I8, X24, X25"""
+    """I8"""
     shared.shard.records.clear()
     shared.stream.put("s", "k", 1, created=1_700_000_000, old=1)
     shared.shard.records[0]["dynamodb"] |= {"OldImage": with_base64(old), "NewImage": with_base64(new)}
@@ -110,8 +110,8 @@ def test_images_are_byte_for_byte_what_botocores_parsing_gives(
     assert change.committed_at == 1_700_000_000_000_000
 
 
-def test_an_image_of_the_deepest_nesting_and_the_longest_number_is_carried(served: Served) -> None:
-    """I8, X25: 32 levels, 38 digits at both ends of the exponents."""
+def test_the_deepest_nesting_and_the_longest_number_are_carried(served: Served) -> None:
+    """I8: 32 levels, 38 digits at both ends of the exponents."""
     value: dict[str, Any] = {"NS": ["9.9999999999999999999999999999999999999E+125", "-1E-130"]}
     for _ in range(32):
         value = {"L": [{"M": {"": value}}]}
@@ -121,7 +121,7 @@ def test_an_image_of_the_deepest_nesting_and_the_longest_number_is_carried(serve
 
 
 @pytest.mark.parametrize("style", [{}, {"indent": 1}, {"ensure_ascii": True, "separators": (",", ":")}])
-def test_images_are_the_same_however_the_answer_is_written(
+def test_images_do_not_depend_on_how_the_answer_is_written(
     served: Served, monkeypatch: pytest.MonkeyPatch, style: dict[str, Any]
 ) -> None:
     """I8: spaces and escapes that a serialiser need not write are not carried."""
@@ -136,7 +136,6 @@ def test_images_are_the_same_however_the_answer_is_written(
 
 @pytest.mark.parametrize("raw", [b"", b"\x00", b"\xff" * 2048])
 def test_a_binary_key_is_bytes(served: Served, raw: bytes) -> None:
-    """X25"""
     served.stream.put("s", "k", 1, created=1_700_000_000)
     served.shard.records[0]["dynamodb"]["Keys"] = {"id": {"B": b64encode(raw).decode()}}
     assert FORMAT.change(served.read(served.ours)[0], 0).key == {"id": raw}
@@ -151,7 +150,7 @@ def test_a_time_with_decimals_counts_as_its_second(served: Served) -> None:
     assert change.token.timestamp == 1_700_000_000
 
 
-def test_who_made_a_change_reads_the_same_in_whatever_order_it_comes(served: Served) -> None:
+def test_the_user_identity_does_not_depend_on_the_order_of_its_keys(served: Served) -> None:
     identity = {"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}
     served.stream.put("s", "k", 1, created=1_700_000_000, old=1, eventName="REMOVE", userIdentity=identity)
     attributes = FORMAT.change(served.read(served.ours)[0], 0).attributes
@@ -167,7 +166,7 @@ def test_a_record_that_botocore_has_parsed_is_refused(served: Served) -> None:
 
 
 @pytest.mark.parametrize("columns", [None, {"id": "string"}, {"id": "string", "version": "json"}])
-def test_text_that_is_not_unicode_travels_as_it_is_and_is_refused_by_whoever_has_to_write_it(
+def test_text_that_is_not_unicode_is_passed_on_and_refused_by_the_encoder(
     served: Served, monkeypatch: pytest.MonkeyPatch, columns: dict[str, str] | None
 ) -> None:
     """I8: half a surrogate pair is legal JSON, but no text."""
@@ -185,7 +184,7 @@ def test_text_that_is_not_unicode_travels_as_it_is_and_is_refused_by_whoever_has
     assert made.change(good, 0).key == {"id": "l"}
 
 
-def test_bytes_that_are_not_utf_8_travel_as_half_surrogates() -> None:
+def test_bytes_that_are_not_utf_8_become_lone_surrogates() -> None:
     image = Raw(b'{"id":{"S":"\xff"}}')
     data = RawData("7", 1_700_000_000.0, {"id": {"S": "k"}}, "NEW_IMAGE", new_image=image)
     change = FORMAT.change(RawRecord("INSERT", data), 0)
@@ -193,7 +192,9 @@ def test_bytes_that_are_not_utf_8_travel_as_half_surrogates() -> None:
     assert change.new.item == {"id": {"S": "\udcff"}}
 
 
-def test_a_key_that_is_not_unicode_is_refused_with_its_place(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_is_not_unicode_is_refused_with_its_sequence_number(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """I8: there is nothing to publish it under."""
     sequence = served.stream.put("s", "k", 1, created=1_700_000_000)
     body = orjson.dumps({"Records": served.shard.records}).replace(b'"k"', b'"\\ud800"')
@@ -203,7 +204,7 @@ def test_a_key_that_is_not_unicode_is_refused_with_its_place(served: Served, mon
 
 
 @pytest.mark.parametrize("body", ["", "<html>sign in</html>", '{"Records":[{"dynamodb":', "[]", "{}", '{"Records":{}}'])
-def test_an_answer_that_is_none_is_worth_another_try(
+def test_an_answer_that_is_not_get_records_is_transient(
     served: Served, monkeypatch: pytest.MonkeyPatch, body: str
 ) -> None:
     """I1: it is not taken for an empty page."""

@@ -64,13 +64,13 @@ def test_a_perfect_topic_has_no_problems() -> None:
         (lambda seen: [*seen, replace(seen[0], item=("nobody", 1), event_id="x")], "never written"),
     ],
 )
-def test_what_is_wrong_with_a_topic_is_found(spoil: Callable[[list[Seen]], list[Seen]], said: str) -> None:
+def test_every_kind_of_fault_in_a_topic_is_found(spoil: Callable[[list[Seen]], list[Seen]], said: str) -> None:
     """The fault test can fail: I1, I2, I3."""
     scenario = settled(7)
     assert said in "; ".join(problems(scenario, spoil(perfect(scenario)), []))
 
 
-def test_a_gap_accounts_for_what_came_after_it_in_its_shard_and_for_no_more() -> None:
+def test_a_gap_explains_only_the_missing_records_after_it_in_its_shard() -> None:
     """I9"""
     scenario = settled(7)
     seen = perfect(scenario)

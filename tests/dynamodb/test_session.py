@@ -35,24 +35,23 @@ def names(shards: tuple[Shard, ...]) -> list[str]:
     return [shard.id[-1] for shard in shards]
 
 
-def test_a_listing_is_continued_until_there_is_no_last_shard(session: StreamSession, six: ScriptedStream) -> None:
-    """G51"""
+def test_a_listing_continues_until_there_is_no_last_shard(session: StreamSession, six: ScriptedStream) -> None:
     listing = session.describe()
     assert names(listing.shards) == ["0", "1", "2", "3", "4", "5"]
     assert [request.get("ExclusiveStartShardId") for request in six.requests] == [None, full("1"), full("3")]
     assert not listing.disabled
 
 
-def test_a_listing_may_begin_after_a_shard(session: StreamSession, six: ScriptedStream) -> None:
+def test_a_listing_may_start_after_a_shard(session: StreamSession, six: ScriptedStream) -> None:
     assert names(session.describe(first_shard=full("2")).shards) == ["3", "4", "5"]
 
 
-def test_children_are_asked_for_with_a_filter(session: StreamSession, six: ScriptedStream) -> None:
+def test_children_are_requested_with_a_filter(session: StreamSession, six: ScriptedStream) -> None:
     assert names(session.describe_children(full("0")).shards) == ["1", "2"]
     assert six.requests[0]["ShardFilter"] == {"Type": "CHILD_SHARDS", "ShardId": full("0")}
 
 
-def test_where_the_filter_is_not_known_the_listing_begins_after_the_parent(
+def test_without_support_for_the_filter_the_listing_starts_after_the_parent(
     session: StreamSession, six: ScriptedStream
 ) -> None:
     six.filters = False
@@ -62,7 +61,6 @@ def test_where_the_filter_is_not_known_the_listing_begins_after_the_parent(
 
 
 def test_a_listing_that_repeats_a_page_is_an_error(session: StreamSession, six: ScriptedStream) -> None:
-    """X17"""
     six.listing_page = 1
     describe = six._DescribeStream
 
@@ -80,10 +78,9 @@ def test_a_listing_that_repeats_a_page_is_an_error(session: StreamSession, six: 
         del six._DescribeStream
 
 
-def test_shards_without_an_id_and_an_empty_last_shard_are_passed_over(
+def test_shards_without_an_id_and_an_empty_last_shard_id_are_ignored(
     session: StreamSession, six: ScriptedStream
 ) -> None:
-    """X17"""
     six.listing_page = 100
     describe = six._DescribeStream
 
@@ -100,10 +97,8 @@ def test_shards_without_an_id_and_an_empty_last_shard_are_passed_over(
         del six._DescribeStream
 
 
-def test_an_error_in_the_middle_of_a_listing_is_an_error_of_the_listing(
-    session: StreamSession, six: ScriptedStream
-) -> None:
-    """X17: half a listing would look like shards that are gone."""
+def test_an_error_in_the_middle_of_a_listing_fails_the_listing(session: StreamSession, six: ScriptedStream) -> None:
+    """Half a listing would look like shards that are gone."""
 
     def fail(operation: str) -> None:
         if len(six.calls) == 2:
@@ -127,10 +122,9 @@ def test_an_error_in_the_middle_of_a_listing_is_an_error_of_the_listing(
         ("ValidationException", 400, RelayError),
     ],
 )
-def test_each_refusal_has_its_own_error(
+def test_each_error_code_becomes_its_own_exception(
     session: StreamSession, six: ScriptedStream, kind: str, status: int, error: type[Exception]
 ) -> None:
-    """G51"""
 
     def refuse(operation: str) -> None:
         raise Refused(kind, status)
@@ -142,10 +136,9 @@ def test_each_refusal_has_its_own_error(
         session.iterator(full("0"), TRIM_HORIZON)
 
 
-def test_a_stream_nobody_knows_is_told_from_a_shard_nobody_knows(
+def test_an_unknown_stream_and_an_unknown_shard_raise_different_exceptions(
     session: StreamSession, scripted: ScriptedStream
 ) -> None:
-    """G51"""
     with pytest.raises(StreamNotFound):
         StreamSession(session.client, "arn:aws:dynamodb:us-east-1:000000000000:table/t/stream/other").describe()
     with pytest.raises(ShardNotFound) as caught:
@@ -153,7 +146,7 @@ def test_a_stream_nobody_knows_is_told_from_a_shard_nobody_knows(
     assert not isinstance(caught.value, StreamNotFound)
 
 
-def test_waiting_grows_and_is_jittered_and_ends() -> None:
+def test_retries_wait_longer_each_time_with_jitter_and_end() -> None:
     waits: list[float] = []
 
     def throttled() -> None:

@@ -37,10 +37,10 @@ CATCHING_UP = [
 
 
 @pytest.mark.parametrize(("pages", "expected"), CATCHING_UP)
-def test_empty_pages_are_crossed_until_the_head_must_be_reached(
+def test_empty_pages_are_skipped_until_the_head_must_be_reached(
     session: StreamSession, scripted: ScriptedStream, pages: str, expected: str
 ) -> None:
-    """G34; G32: once exhausted it does not ask again."""
+    """Once exhausted it does not ask again."""
     scripted.shard("s")
     scripted.pages("s", *map(int, pages.split(",")))
     scripted.close("s")
@@ -55,8 +55,7 @@ def test_empty_pages_are_crossed_until_the_head_must_be_reached(
     assert scripted.calls == []
 
 
-def test_a_shard_at_its_head_is_asked_once(session: StreamSession, scripted: ScriptedStream) -> None:
-    """G33"""
+def test_a_shard_at_its_head_gets_one_call(session: StreamSession, scripted: ScriptedStream) -> None:
     scripted.shard("s")
     scripted.pages("s", 0, 0, 0, 0, 0)
     reading = opened_shard(session)
@@ -69,14 +68,15 @@ def test_a_shard_at_its_head_is_asked_once(session: StreamSession, scripted: Scr
     assert reading.position == Position("at_sequence", sequences(scripted)[0])
 
 
-def test_how_many_empty_pages_make_the_head_can_be_set(session: StreamSession, scripted: ScriptedStream) -> None:
+def test_the_number_of_empty_pages_before_the_head_is_configurable(
+    session: StreamSession, scripted: ScriptedStream
+) -> None:
     scripted.shard("s")
     opened_shard(session, calls_to_reach_head=2).get_records()
     assert scripted.calls.count("GetRecords") == 2
 
 
-def test_it_is_exhausted_only_after_its_last_page(session: StreamSession, scripted: ScriptedStream) -> None:
-    """G23"""
+def test_a_shard_is_exhausted_only_after_its_last_page(session: StreamSession, scripted: ScriptedStream) -> None:
     scripted.shard("s")
     scripted.close("s")
     reading = stream_shard(session)
@@ -89,7 +89,7 @@ def test_it_is_exhausted_only_after_its_last_page(session: StreamSession, script
 def test_a_page_does_not_move_a_position_that_has_a_sequence_number(
     session: StreamSession, scripted: ScriptedStream, count: int
 ) -> None:
-    """G35: records that were fetched and not handed out come again after a crash."""
+    """Records that were fetched and not handed out come again after a crash."""
     scripted.shard("s")
     first = scripted.put("s", "k", 0)
     reading = stream_shard(session)
@@ -100,10 +100,9 @@ def test_a_page_does_not_move_a_position_that_has_a_sequence_number(
     assert reading.empty_responses == (0 if count else 1)
 
 
-def test_without_a_sequence_number_the_first_record_of_a_page_gives_one(
+def test_a_position_without_a_sequence_number_gets_that_of_the_first_record(
     session: StreamSession, scripted: ScriptedStream
 ) -> None:
-    """G35"""
     scripted.shard("s")
     scripted.pages("s", 2)
     reading = opened_shard(session)
@@ -111,8 +110,7 @@ def test_without_a_sequence_number_the_first_record_of_a_page_gives_one(
     assert reading.position == Position("at_sequence", sequences(scripted)[0])
 
 
-def test_a_jump_forgets_the_empty_pages(session: StreamSession, scripted: ScriptedStream) -> None:
-    """G26"""
+def test_a_jump_resets_the_count_of_empty_pages(session: StreamSession, scripted: ScriptedStream) -> None:
     scripted.shard("s")
     sequence = scripted.put("s", "k", 1)
     scripted.pages("s", 0, 0)
@@ -131,17 +129,15 @@ def test_a_jump_forgets_the_empty_pages(session: StreamSession, scripted: Script
     ("kind", "sequence"),
     [("sequence_at", "1"), ("latest", "1"), ("after_sequence", None), ("at_sequence", "")],
 )
-def test_positions_that_are_none_are_refused(session: StreamSession, kind: Any, sequence: str | None) -> None:
-    """G51"""
+def test_invalid_positions_are_refused(session: StreamSession, kind: Any, sequence: str | None) -> None:
     with pytest.raises(InvalidPosition):
         stream_shard(session).jump_to(kind, sequence)
 
 
 @pytest.mark.parametrize(("closed", "calls"), [(True, 1), (False, 5)])
-def test_seeking_what_is_not_there_ends_with_the_shard_or_at_its_head(
+def test_seeking_without_a_match_ends_with_the_shard_or_at_its_head(
     session: StreamSession, scripted: ScriptedStream, closed: bool, calls: int
 ) -> None:
-    """G27, G28"""
     scripted.shard("s")
     if closed:
         scripted.close("s")
@@ -156,7 +152,6 @@ def test_seeking_what_is_not_there_ends_with_the_shard_or_at_its_head(
 def test_seeking_finds_the_first_record_of_a_time_by_whole_seconds(
     session: StreamSession, scripted: ScriptedStream, index: int, before: float
 ) -> None:
-    """G29"""
     scripted.shard("s")
     for hour in range(10):
         scripted.put("s", "k", hour, created=NOON + 3600 * hour)
@@ -167,7 +162,9 @@ def test_seeking_finds_the_first_record_of_a_time_by_whole_seconds(
     assert scripted.calls.count("GetRecords") == 1
 
 
-def test_what_was_passed_over_is_not_in_the_token_again(session: StreamSession, scripted: ScriptedStream) -> None:
+def test_a_token_resumes_after_the_records_that_a_search_has_dropped(
+    session: StreamSession, scripted: ScriptedStream
+) -> None:
     scripted.shard("s")
     scripted.put("s", "k", 1, created=NOON)
     reading = stream_shard(session)
@@ -179,7 +176,7 @@ def test_what_was_passed_over_is_not_in_the_token_again(session: StreamSession, 
     assert versions(reading.get_records()) == [3, 4]
 
 
-def test_a_time_rounded_down_to_the_minute_is_not_taken_for_older(
+def test_a_time_rounded_down_to_the_minute_does_not_count_as_older(
     session: StreamSession, scripted: ScriptedStream
 ) -> None:
     """I1: DynamoDB Local does that."""
@@ -189,10 +186,9 @@ def test_a_time_rounded_down_to_the_minute_is_not_taken_for_older(
     assert versions(stream_shard(session).seek_to(datetime.fromtimestamp(NOON + 30, UTC))) == [2]
 
 
-def test_the_token_names_the_parent_and_omits_what_there_is_not(
+def test_the_token_has_the_parent_and_omits_missing_values(
     session: StreamSession, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """G24, G48"""
     parent = StreamShard(session, "p")
     child = StreamShard(session, "c", position=Position("after_sequence", "7"))
     assert parent.token().to_json() == {"shard_id": "p"}

@@ -29,7 +29,7 @@ def iterators(scripted: ScriptedStream) -> list[tuple[str, str | None]]:
 def test_an_expired_iterator_without_a_sequence_number_is_an_error(
     session: StreamSession, scripted: ScriptedStream, kind: IteratorType
 ) -> None:
-    """G21: a new one might leave out what came and went meanwhile."""
+    """A new one might leave out what came and went meanwhile."""
     scripted.shard("s")
     reading = opened_shard(session, kind)
     scripted.expire_iterators()
@@ -39,10 +39,10 @@ def test_an_expired_iterator_without_a_sequence_number_is_an_error(
     assert scripted.calls == ["GetRecords"]
 
 
-def test_with_a_gap_callback_it_goes_on_at_the_horizon_instead(
+def test_with_a_gap_callback_reading_continues_at_the_horizon_instead(
     session: StreamSession, scripted: ScriptedStream
 ) -> None:
-    """G21, I9"""
+    """I9"""
     gaps: list[Gap] = []
     scripted.shard("s")
     reading = opened_shard(session, on_gap=gaps.append)
@@ -54,7 +54,7 @@ def test_with_a_gap_callback_it_goes_on_at_the_horizon_instead(
     ]
 
 
-def test_a_search_for_a_time_that_outlives_its_iterator_begins_again(
+def test_a_search_for_a_time_restarts_when_its_iterator_expires(
     session: StreamSession, scripted: ScriptedStream
 ) -> None:
     """The caller cannot call heartbeat() while other shards are searched."""
@@ -67,10 +67,10 @@ def test_a_search_for_a_time_that_outlives_its_iterator_begins_again(
     assert versions(reading.get_records()) == [2]
 
 
-def test_an_expired_iterator_at_the_head_does_not_bring_back_what_was_before_it(
+def test_an_expired_iterator_at_the_head_does_not_bring_back_older_records(
     session: StreamSession, scripted: ScriptedStream
 ) -> None:
-    """X14: not at the new head, for what came meanwhile would be lost (I1)."""
+    """Not at the new head, for what came meanwhile would be lost (I1)."""
     scripted.shard("s")
     scripted.put("s", "k", 1, created=NOON - 3600)
     reading = opened_shard(session, "latest", on_gap=lambda gap: None, clock=lambda: NOON + 90.0)
@@ -83,7 +83,6 @@ def test_an_expired_iterator_at_the_head_does_not_bring_back_what_was_before_it(
 def test_an_expired_iterator_with_a_sequence_number_is_replaced_exactly(
     session: StreamSession, scripted: ScriptedStream, kind: IteratorType
 ) -> None:
-    """G22"""
     scripted.shard("s")
     first = scripted.put("s", "k", 0)
     scripted.pages("s", 4)
@@ -110,10 +109,10 @@ def test_an_iterator_that_expires_after_a_page_is_replaced_after_that_page(
     assert versions([*first, *reading.get_records()]) == [0, 1, 2, 3]
 
 
-def test_trimmed_in_the_middle_it_jumps_to_the_horizon_and_tells_from_where_to_where(
+def test_a_trimmed_shard_jumps_to_the_horizon_and_reports_both_ends_of_the_gap(
     session: StreamSession, scripted: ScriptedStream
 ) -> None:
-    """X6, I9"""
+    """I9"""
     gaps: list[Gap] = []
     scripted.shard("s")
     scripted.pages("s", 2, 2, 2)
@@ -137,7 +136,7 @@ def test_trimmed_in_the_middle_it_jumps_to_the_horizon_and_tells_from_where_to_w
     assert reading.position == Position("at_sequence", first)
 
 
-def test_trimmed_with_nothing_left_the_gap_has_no_end(session: StreamSession, scripted: ScriptedStream) -> None:
+def test_the_gap_of_a_shard_without_records_left_has_no_end(session: StreamSession, scripted: ScriptedStream) -> None:
     gaps: list[Gap] = []
     scripted.shard("s")
     scripted.pages("s", 1, 1)
@@ -200,7 +199,6 @@ def test_a_callback_that_raises_keeps_the_shard_before_the_gap(
 def test_a_position_that_was_trimmed_becomes_the_horizon_of_the_same_shard(
     session: StreamSession, scripted: ScriptedStream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """G15, X7"""
     caplog.set_level(logging.INFO)
     scripted.shard("s")
     scripted.pages("s", 4)
@@ -213,7 +211,7 @@ def test_a_position_that_was_trimmed_becomes_the_horizon_of_the_same_shard(
     assert versions(reading.get_records()) == [2, 3]
 
 
-def test_a_shard_that_is_not_there_is_told_from_one_that_is_busy(
+def test_an_unknown_shard_and_a_throttled_one_raise_different_exceptions(
     session: StreamSession, scripted: ScriptedStream
 ) -> None:
     with pytest.raises(ShardNotFound):
@@ -224,7 +222,7 @@ def test_a_shard_that_is_not_there_is_told_from_one_that_is_busy(
         opened_shard(session)
 
 
-def test_throttling_is_waited_out(session: StreamSession, scripted: ScriptedStream) -> None:
+def test_throttled_calls_are_retried(session: StreamSession, scripted: ScriptedStream) -> None:
     scripted.shard("s")
     scripted.put("s", "k", 1)
     waits: list[float] = []

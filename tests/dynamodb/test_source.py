@@ -48,7 +48,7 @@ def versions(*pages: Page) -> list[int]:
     return [int(orjson.loads(change.new or "")["version"]["N"]) for page in pages for change in page.changes]
 
 
-def test_a_listing_goes_on_over_pages_and_keeps_parents(source: DynamoDBSource, stream: ScriptedStream) -> None:
+def test_a_listing_spans_pages_and_keeps_parents(source: DynamoDBSource, stream: ScriptedStream) -> None:
     stream.shard("a")
     stream.split("a", "b", "c", "d")
     stream.shard("e", "gone")
@@ -74,7 +74,7 @@ def test_a_closed_shard_is_read_to_its_last_record(source: DynamoDBSource, strea
     assert (first.finished, second.finished) == (False, True)
 
 
-def test_a_reader_goes_on_exactly_after_a_position(source: DynamoDBSource, stream: ScriptedStream) -> None:
+def test_a_reader_resumes_exactly_after_a_position(source: DynamoDBSource, stream: ScriptedStream) -> None:
     """I4"""
     stream.shard("s")
     for version in (1, 2, 3):
@@ -85,7 +85,7 @@ def test_a_reader_goes_on_exactly_after_a_position(source: DynamoDBSource, strea
     assert versions(read_page(resumed)) == [3]
 
 
-def test_an_expired_iterator_is_replaced_where_it_stood(source: DynamoDBSource, stream: ScriptedStream) -> None:
+def test_an_expired_iterator_is_replaced_at_the_same_position(source: DynamoDBSource, stream: ScriptedStream) -> None:
     stream.shard("s")
     for version in (1, 2, 3):
         stream.put("s", "k", version)
@@ -99,7 +99,7 @@ def test_an_expired_iterator_is_replaced_where_it_stood(source: DynamoDBSource, 
     assert versions(read_page(fresh)) == [3]
 
 
-def test_a_page_says_that_its_iterator_was_taken_anew(source: DynamoDBSource, stream: ScriptedStream) -> None:
+def test_a_page_says_whether_its_iterator_is_new(source: DynamoDBSource, stream: ScriptedStream) -> None:
     """Empty pages count for the head only in one walk: a new iterator begins the walk again."""
     stream.shard("s")
     reading = reader(source)
@@ -108,7 +108,7 @@ def test_a_page_says_that_its_iterator_was_taken_anew(source: DynamoDBSource, st
     assert [read_page(reading).fresh for _ in range(2)] == [True, False]
 
 
-def test_an_iterator_that_expires_before_the_first_record_starts_at_the_horizon_again(
+def test_an_iterator_that_expires_before_the_first_record_restarts_at_the_horizon(
     source: DynamoDBSource, stream: ScriptedStream
 ) -> None:
     stream.shard("s")
@@ -119,7 +119,7 @@ def test_an_iterator_that_expires_before_the_first_record_starts_at_the_horizon_
     assert versions(read_page(reading)) == [1]
 
 
-def test_trimmed_records_become_a_gap_and_reading_goes_on_at_the_horizon(
+def test_trimmed_records_become_a_gap_and_reading_continues_at_the_horizon(
     source: DynamoDBSource, stream: ScriptedStream
 ) -> None:
     """I9"""
@@ -135,7 +135,7 @@ def test_trimmed_records_become_a_gap_and_reading_goes_on_at_the_horizon(
     assert (page.gap.reason, page.gap.shard, page.gap.begin) == ("trimmed", full("s"), last)
 
 
-def test_a_position_before_the_horizon_is_a_gap_of_the_same_shard_not_its_end(
+def test_a_position_before_the_horizon_is_a_gap_and_not_the_end_of_the_shard(
     source: DynamoDBSource, stream: ScriptedStream
 ) -> None:
     stream.shard("s")
@@ -148,7 +148,7 @@ def test_a_position_before_the_horizon_is_a_gap_of_the_same_shard_not_its_end(
     assert versions(page) == [4]
 
 
-def test_a_shard_the_stream_does_not_know_is_said_to_be_gone(source: DynamoDBSource) -> None:
+def test_a_shard_that_the_stream_does_not_know_is_reported_as_unknown(source: DynamoDBSource) -> None:
     assert isinstance(reader(source, "nowhere").read(), UnknownShard)
 
 
@@ -171,7 +171,7 @@ def test_throttling_and_server_errors_fail_one_read_and_change_nothing(
     assert versions(first, read_page(reading)) == [1, 2, 3]
 
 
-def test_a_gap_outlives_reads_that_fail_until_a_page_can_tell_of_it(
+def test_a_gap_is_kept_over_failed_reads_until_a_page_reports_it(
     source: DynamoDBSource, stream: ScriptedStream
 ) -> None:
     """I9"""
@@ -195,7 +195,7 @@ def test_a_gap_outlives_reads_that_fail_until_a_page_can_tell_of_it(
     assert read_page(reading).gap is None
 
 
-def test_a_shard_of_which_nothing_was_read_for_longer_than_the_retention_has_a_gap(
+def test_a_shard_that_was_not_read_for_longer_than_the_retention_has_a_gap(
     source: DynamoDBSource, stream: ScriptedStream
 ) -> None:
     """I9: what the horizon passed meanwhile leaves no other trace."""
@@ -209,7 +209,7 @@ def test_a_shard_of_which_nothing_was_read_for_longer_than_the_retention_has_a_g
     assert read_page(reader(source, read_until=time.time() - RETENTION + 60)).gap is None
 
 
-def test_a_shard_that_goes_on_after_a_record_needs_no_time_to_know_what_is_lost(
+def test_a_shard_with_an_exact_position_does_not_infer_gaps_from_the_time(
     source: DynamoDBSource, stream: ScriptedStream
 ) -> None:
     stream.shard("s")
@@ -221,9 +221,7 @@ def test_a_shard_that_goes_on_after_a_record_needs_no_time_to_know_what_is_lost(
     assert versions(page) == [3]
 
 
-def test_once_something_was_published_the_start_discards_nothing_more(
-    source: DynamoDBSource, stream: ScriptedStream
-) -> None:
+def test_once_a_change_was_published_the_start_drops_nothing(source: DynamoDBSource, stream: ScriptedStream) -> None:
     """I1: the plan's clock may be ahead of DynamoDB's."""
     stream.shard("s")
     for version in (1, 2, 3):
@@ -235,7 +233,7 @@ def test_once_something_was_published_the_start_discards_nothing_more(
     assert versions(read_page(reader(source, position=position, start=ahead))) == []
 
 
-def test_a_call_that_is_refused_for_good_is_an_error_with_the_stream_named(
+def test_a_call_that_is_refused_for_good_raises_an_error_with_the_stream(
     source: DynamoDBSource, stream: ScriptedStream
 ) -> None:
     stream.shard("s")
@@ -248,7 +246,7 @@ def test_a_call_that_is_refused_for_good_is_an_error_with_the_stream_named(
         read_page(reader(source))
 
 
-def test_records_from_before_the_start_are_passed_over_but_not_taken_for_idleness(
+def test_records_before_the_start_are_dropped_but_count_as_activity(
     source: DynamoDBSource, stream: ScriptedStream
 ) -> None:
     stream.shard("s")
@@ -259,7 +257,7 @@ def test_records_from_before_the_start_are_passed_over_but_not_taken_for_idlenes
     assert page.records == 2
 
 
-def test_a_creation_time_that_may_be_rounded_down_to_the_minute_is_not_taken_for_old(
+def test_a_creation_time_that_may_be_rounded_to_the_minute_does_not_count_as_old(
     source: DynamoDBSource, stream: ScriptedStream
 ) -> None:
     """I1: DynamoDB Local does that."""
@@ -269,7 +267,7 @@ def test_a_creation_time_that_may_be_rounded_down_to_the_minute_is_not_taken_for
     assert versions(read_page(reader(source, start={"since": 6030.0}))) == [2]
 
 
-def test_at_the_head_what_was_there_is_not_read_and_after_an_expiry_only_the_time_decides(
+def test_a_start_at_the_head_skips_older_records_and_after_an_expiry_goes_by_time(
     stream: ScriptedStream,
 ) -> None:
     config = DynamoDBConfig(
@@ -300,7 +298,7 @@ def test_timestamps_never_go_back_along_a_lineage(source: DynamoDBSource, stream
     assert [c.committed_at for c in page.changes] == [50_000_000, 120_000_000]
 
 
-def test_an_idle_shard_makes_progress_by_the_clock_minus_lateness(
+def test_an_idle_shard_progresses_with_the_clock_minus_the_lateness(
     source: DynamoDBSource, stream: ScriptedStream
 ) -> None:
     stream.shard("s")
@@ -310,7 +308,7 @@ def test_an_idle_shard_makes_progress_by_the_clock_minus_lateness(
     assert [page.progress for page in pages[4:]] == [page.begun - LATENESS for page in pages[4:]]
 
 
-def test_an_empty_page_within_a_backlog_or_at_the_end_of_a_shard_says_nothing_about_the_time(
+def test_an_empty_page_in_a_backlog_or_at_the_end_of_a_shard_is_no_progress(
     source: DynamoDBSource, stream: ScriptedStream
 ) -> None:
     """I1, I9: else a watermark would pass what is still to be read."""
@@ -326,7 +324,7 @@ def test_an_empty_page_within_a_backlog_or_at_the_end_of_a_shard_says_nothing_ab
         assert page.progress == (page.changes[-1].committed_at / 1_000_000 if page.changes else None)
 
 
-def test_a_delete_by_time_to_live_is_marked_and_keeps_who_did_it(
+def test_a_delete_by_time_to_live_is_marked_and_keeps_its_user_identity(
     source: DynamoDBSource, stream: ScriptedStream
 ) -> None:
     stream.shard("s")
@@ -339,8 +337,7 @@ def test_a_delete_by_time_to_live_is_marked_and_keeps_who_did_it(
     assert "ttl_delete" not in plain.attributes
 
 
-def test_a_typed_delete_by_time_to_live_has_the_row_that_was_and_who_did_it(stream: ScriptedStream) -> None:
-    """X26"""
+def test_a_typed_delete_by_time_to_live_has_the_old_row_and_its_user_identity(stream: ScriptedStream) -> None:
     config = DynamoDBConfig(
         name="orders",
         type="dynamodb",
@@ -361,7 +358,7 @@ def test_a_typed_delete_by_time_to_live_has_the_row_that_was_and_who_did_it(stre
     assert orjson.loads(change.attributes["user_identity"]) == service
 
 
-def test_a_record_that_cannot_be_carried_is_refused_with_its_place(
+def test_a_record_that_cannot_be_carried_is_refused_with_its_sequence_number(
     source: DynamoDBSource, stream: ScriptedStream
 ) -> None:
     """I8"""
@@ -371,7 +368,7 @@ def test_a_record_that_cannot_be_carried_is_refused_with_its_place(
         read_page(reader(source))
 
 
-def test_what_came_before_a_record_that_cannot_be_carried_is_given_first(
+def test_records_before_one_that_cannot_be_carried_are_returned_first(
     source: DynamoDBSource, stream: ScriptedStream
 ) -> None:
     """I1: a reset past the record passes by what is not on the topic by then."""
@@ -392,7 +389,7 @@ def test_what_came_before_a_record_that_cannot_be_carried_is_given_first(
 
 
 @pytest.mark.parametrize("columns", [None, {"id": "string", "version": "int", "text": "string"}])
-def test_a_snapshot_row_that_is_no_text_travels_as_it_is(
+def test_a_snapshot_row_that_is_not_valid_text_is_passed_on_unchanged(
     stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch, columns: dict[str, str] | None
 ) -> None:
     """I8: whoever has to write it decides."""

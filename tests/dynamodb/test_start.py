@@ -39,7 +39,7 @@ def begin(given: dict[str, Any], *listed: list[Shard]) -> Any:
     return begin_at_token(StreamToken.from_json(given), listings[0], lambda: listings[1], NOW)
 
 
-def test_shards_begin_where_the_token_stands_and_what_it_has_passed_is_not_read() -> None:
+def test_shards_start_at_the_token_and_finished_shards_are_not_read() -> None:
     given = token(["1", "2"], ("0", None, None, None), ("1", "0", "after_sequence", "11"), ("2", "0", "latest", None))
     found = begin(given, shards("0", "0>1", "0>2", "1>3", "4"))
     assert found.lost == {}
@@ -52,7 +52,7 @@ def test_shards_begin_where_the_token_stands_and_what_it_has_passed_is_not_read(
     }
 
 
-def test_what_was_read_before_its_parents_end_waits_and_keeps_its_place() -> None:
+def test_a_shard_that_was_read_before_its_parents_end_waits_and_keeps_its_position() -> None:
     """I2"""
     given = token(["0", "1"], ("0", None, "at_sequence", "5"), ("1", "0", "after_sequence", "11"))
     found = begin(given, shards("0", "0>1"))
@@ -72,7 +72,7 @@ def test_an_active_shard_that_expired_is_lost_only_if_two_listings_lack_it() -> 
     assert found.shards == {full("1"): HORIZON}
 
 
-def test_what_is_lost_of_a_token_is_the_same_whenever_it_is_looked_at() -> None:
+def test_the_lost_shards_of_a_token_do_not_depend_on_the_time() -> None:
     """I9: or its gap had another id at every start, and to accept one would change nothing."""
     given = StreamToken.from_json(token(["0", "1"], ("0", None, "latest", None), ("1", None, "after_sequence", "5")))
     listed = shards("1")
@@ -80,12 +80,12 @@ def test_what_is_lost_of_a_token_is_the_same_whenever_it_is_looked_at() -> None:
     assert one.lost == other.lost == {full("0"): {"type": "latest"}}
 
 
-def test_a_token_of_which_nothing_is_left_is_refused() -> None:
+def test_a_token_without_a_listed_shard_is_refused() -> None:
     with pytest.raises(InvalidStream, match="too old"):
         begin(token(["0"], ("0", None, "after_sequence", "5")), shards("9"))
 
 
-def test_the_checkpoints_of_a_relay_and_its_token_mean_the_same_places() -> None:
+def test_the_checkpoints_of_a_relay_and_its_token_are_the_same_positions() -> None:
     position = {"type": "after_sequence", "sequence": "7"}
     checkpoints = {
         full("0"): Checkpoint(ShardState.FINISHED, position),
@@ -118,7 +118,7 @@ class TestRelayed:
         return Operated(tmp_path, stream, kafka.bootstrap_servers, unique)
 
     @pytest.mark.parametrize("seed", range(3))
-    def test_a_relay_goes_on_where_a_stream_stopped_amid_splits(
+    def test_a_relay_resumes_where_a_stream_stopped_during_splits(
         self, relay: Operated, stream: ScriptedStream, tmp_path: Path, seed: int
     ) -> None:
         """I1, I3: each record comes to one of the two, in order."""
@@ -147,7 +147,7 @@ class TestRelayed:
         assert sorted(before + after) == sorted(every)
         assert relay.source()["start"].startswith("token:")
 
-    def test_an_expired_shard_of_the_token_is_a_gap_and_another_streams_token_is_refused(
+    def test_an_expired_shard_of_the_token_is_a_gap_and_the_token_of_another_stream_is_refused(
         self, relay: Operated, stream: ScriptedStream, tmp_path: Path
     ) -> None:
         """I9"""
@@ -171,7 +171,7 @@ class TestRelayed:
         assert relay.versions() == [2]
         assert [g["state"] for g in relay.gaps()] == ["published"]
 
-    def test_on_a_real_table_a_relay_goes_on_after_a_token_and_a_stream_after_its(
+    def test_on_dynamodb_local_a_relay_resumes_at_a_token_and_a_stream_at_the_relays(
         self, tmp_path: Path, kafka: Any, dynamodb: Any, unique: str
     ) -> None:
         reach = {"endpoint_url": dynamodb.endpoint_url, "region_name": "us-east-1"}

@@ -32,8 +32,7 @@ def tree(scripted: ScriptedStream) -> ScriptedStream:
 # ------------------------------------------------------------------ calls
 
 
-def test_records_left_over_are_given_before_any_call(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
-    """G2, G4"""
+def test_buffered_records_are_returned_before_any_call(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
     lineage(scripted, "s")
     scripted.pages("s", 3)
     stream = opened(client, "latest")
@@ -52,8 +51,7 @@ def test_records_left_over_are_given_before_any_call(client: DynamoDBStreamsClie
     assert active(stream) == ["s"]
 
 
-def test_every_active_shard_is_asked_in_a_round(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
-    """G5"""
+def test_every_active_shard_is_read_in_a_round(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
     lineage(scripted, "a", "b")
     scripted.pages("a", 1)
     stream = opened(client)
@@ -66,7 +64,6 @@ def test_every_active_shard_is_asked_in_a_round(client: DynamoDBStreamsClient, s
 def test_a_shard_that_is_empty_and_closed_does_not_hide_another(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """G3"""
     lineage(scripted, "a", "b")
     scripted.pages("a", 1)
     scripted.close("b")
@@ -74,10 +71,10 @@ def test_a_shard_that_is_empty_and_closed_does_not_hide_another(
     assert versions(read(stream)) == [0]
 
 
-def test_the_last_page_of_a_closed_shard_is_given_whole(
+def test_the_last_page_of_a_closed_shard_is_returned_completely(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """G6 (bloop #111)"""
+    """Bloop issue 111."""
     lineage(scripted, "s")
     scripted.pages("s", 3)
     scripted.close("s")
@@ -96,8 +93,7 @@ def test_the_last_page_of_a_closed_shard_is_given_whole(
 # ------------------------------------------------------------------ where to begin
 
 
-def test_the_horizon_is_the_horizon_of_every_root(client: DynamoDBStreamsClient, tree: ScriptedStream) -> None:
-    """G18"""
+def test_trim_horizon_is_the_horizon_of_every_root(client: DynamoDBStreamsClient, tree: ScriptedStream) -> None:
     stream = opened(client, "latest")
     stream.heartbeat()
     calls(tree)
@@ -108,7 +104,6 @@ def test_the_horizon_is_the_horizon_of_every_root(client: DynamoDBStreamsClient,
 
 
 def test_latest_is_the_head_of_every_leaf(client: DynamoDBStreamsClient, tree: ScriptedStream) -> None:
-    """G19"""
     stream = opened(client)
     calls(tree)
     stream.move_to("latest")
@@ -118,8 +113,7 @@ def test_latest_is_the_head_of_every_leaf(client: DynamoDBStreamsClient, tree: S
     assert [name for name, entry in entries(stream).items() if "parent" not in entry] == ["0", "4"]
 
 
-def test_a_time_to_come_is_the_same_as_latest(client: DynamoDBStreamsClient, tree: ScriptedStream) -> None:
-    """G16"""
+def test_a_future_time_is_the_same_as_latest(client: DynamoDBStreamsClient, tree: ScriptedStream) -> None:
     clock = Clock()
     stream = opened(client, clock=clock)
     calls(tree)
@@ -128,8 +122,8 @@ def test_a_time_to_come_is_the_same_as_latest(client: DynamoDBStreamsClient, tre
     assert calls(tree) == (1, 4, 0)
 
 
-def test_a_time_is_sought_in_every_lineage(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
-    """Seed 002, "Moving Around": its records, and all that come after them."""
+def test_a_time_is_searched_for_in_every_lineage(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
+    """Bloop, "Streams" (Moving Around): its records, and all later ones."""
     scripted.shard("0")
     scripted.put("0", "k", 1, created=NOON - 9000)
     scripted.split("0", "1", "2")
@@ -148,9 +142,7 @@ def test_a_time_is_sought_in_every_lineage(client: DynamoDBStreamsClient, script
     assert versions(read(stream)) == [7]
 
 
-def test_a_time_behind_many_empty_pages_is_still_held_to(
-    client: DynamoDBStreamsClient, scripted: ScriptedStream
-) -> None:
+def test_a_time_after_many_empty_pages_is_still_found(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
     """Also in children that begin later."""
     scripted.shard("0")
     scripted.pages("0", 0, 0, 0, 0, 0)
@@ -166,10 +158,9 @@ def test_a_time_behind_many_empty_pages_is_still_held_to(
     "position",
     [None, "start", "end", "head", "front", "back", "at_sequence", ("after_sequence", "1"), 7, datetime(2026, 1, 1)],
 )
-def test_what_is_no_position_is_refused_and_changes_nothing(
+def test_an_invalid_position_is_refused_and_changes_nothing(
     client: DynamoDBStreamsClient, scripted: ScriptedStream, position: Any
 ) -> None:
-    """G20"""
     lineage(scripted, "s")
     scripted.pages("s", 2)
     stream = opened(client)
@@ -179,14 +170,13 @@ def test_what_is_no_position_is_refused_and_changes_nothing(
     assert versions(read(stream)) == [1]
 
 
-def test_a_stream_that_does_not_exist_is_said_so(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
-    """G51"""
+def test_an_error_names_a_stream_that_does_not_exist(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
     other = ARN.replace("scripted", "other")
     with pytest.raises(InvalidStream, match=other):
         Stream(client, other)
 
 
-def test_moving_drops_what_was_read_and_not_given(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
+def test_moving_drops_buffered_records(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
     lineage(scripted, "s")
     scripted.pages("s", 3)
     stream = opened(client)
@@ -201,7 +191,6 @@ def test_moving_drops_what_was_read_and_not_given(client: DynamoDBStreamsClient,
 def test_a_heartbeat_advances_only_iterators_without_a_sequence_number(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """G8"""
     lineage(scripted, "a", "b", "c")
     scripted.put("a", "k", 9)
     stream = opened(client)
@@ -218,10 +207,9 @@ def test_a_heartbeat_advances_only_iterators_without_a_sequence_number(
     assert versions(read(stream)) == [10]
 
 
-def test_a_heartbeat_is_not_needed_once_a_record_was_found(
+def test_a_heartbeat_makes_no_call_once_a_record_was_found(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """G9"""
     lineage(scripted, "s")
     stream = opened(client, "latest")
     scripted.put("s", "k", 1)
@@ -245,7 +233,6 @@ def test_heartbeats_keep_an_idle_shard_alive(client: DynamoDBStreamsClient, scri
 def test_one_expired_iterator_does_not_keep_the_others_from_their_heartbeat(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """X4"""
     lineage(scripted, "a", "b")
     stream = opened(client)
     scripted.put("b", "k", 7)
@@ -263,10 +250,9 @@ def test_one_expired_iterator_does_not_keep_the_others_from_their_heartbeat(
     assert versions(read(stream)) == [7]
 
 
-def test_with_a_gap_callback_the_heartbeat_mends_the_expired_one_too(
+def test_with_a_gap_callback_the_heartbeat_replaces_the_expired_iterator_too(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """X4"""
     gaps: list[Gap] = []
     lineage(scripted, "a", "b")
     stream = opened(client, on_gap=gaps.append)
@@ -278,7 +264,7 @@ def test_with_a_gap_callback_the_heartbeat_mends_the_expired_one_too(
     assert [(gap.shard, gap.reason) for gap in gaps] == [(full("a"), "expired"), (full("b"), "expired")]
 
 
-def test_an_error_of_one_shard_does_not_keep_others_from_being_read(
+def test_an_error_in_one_shard_does_not_keep_others_from_being_read(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
     """I10: and it is raised each time, not swallowed."""
@@ -301,7 +287,7 @@ def test_an_error_of_one_shard_does_not_keep_others_from_being_read(
 # ------------------------------------------------------------------ the package
 
 
-def test_the_public_names_are_these() -> None:
+def test_the_public_names_are_complete() -> None:
     assert set(relay.dynamodb.__all__) == {
         "InvalidPosition",
         "InvalidStream",

@@ -19,10 +19,9 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------ children
 
 
-def test_a_known_child_begins_at_its_horizon_without_a_listing(
+def test_a_known_child_starts_at_its_horizon_without_a_listing(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """G7a, G30"""
     lineage(scripted, "s>c")
     stream = opened(client)
     calls(scripted)
@@ -33,10 +32,9 @@ def test_a_known_child_begins_at_its_horizon_without_a_listing(
     assert calls(scripted)[:2] == (0, 1)
 
 
-def test_an_unknown_child_is_looked_for_once_with_all_its_descendants(
+def test_an_unknown_child_is_looked_up_once_with_all_its_descendants(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """G7b, G31"""
     lineage(scripted, "0")
     stream = opened(client)
     lineage(scripted, "0>1", "1>2,3", "4")
@@ -50,10 +48,10 @@ def test_an_unknown_child_is_looked_for_once_with_all_its_descendants(
     assert entries(stream)["2"]["parent"] == full("1")
 
 
-def test_a_closed_leaf_is_asked_for_children_with_growing_pauses_until_there_are_some(
+def test_children_of_a_closed_leaf_are_looked_up_with_growing_pauses_until_one_exists(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """G7c, X9, X19: no record of the child is lost, and none comes twice."""
+    """No record of the child is lost, and none comes twice."""
     clock = Clock()
     lineage(scripted, "s")
     scripted.pages("s", 2)
@@ -77,10 +75,9 @@ def test_a_closed_leaf_is_asked_for_children_with_growing_pauses_until_there_are
     assert (active(stream), next(stream)) == (["c"], None)
 
 
-def test_a_closed_leaf_of_a_disabled_stream_is_not_asked_again(
+def test_children_of_a_closed_leaf_of_a_disabled_stream_are_not_looked_up_again(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """X11"""
     clock = Clock()
     lineage(scripted, "s")
     scripted.pages("s", 2)
@@ -94,7 +91,7 @@ def test_a_closed_leaf_of_a_disabled_stream_is_not_asked_again(
     assert calls(scripted) == (0, 0, 0)
 
 
-def test_children_wait_for_the_last_record_of_their_parent_to_be_handed_out(
+def test_children_wait_until_the_last_record_of_their_parent_is_handed_out(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
     """I2: also when their records claim to be older."""
@@ -110,10 +107,9 @@ def test_children_wait_for_the_last_record_of_their_parent_to_be_handed_out(
     assert versions(read(stream)) == [3, 4]
 
 
-def test_a_parent_that_seems_open_is_read_to_its_end_before_its_child(
+def test_a_parent_that_is_listed_as_open_is_read_to_its_end_before_its_child(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """X10"""
     scripted.shard("p")
     scripted.put("p", "k", 1)
     scripted.shard("c", "p")
@@ -125,10 +121,10 @@ def test_a_parent_that_seems_open_is_read_to_its_end_before_its_child(
     assert versions(read(stream)) == [2, 3]
 
 
-def test_latest_holds_for_the_shards_of_the_beginning_only(
+def test_latest_applies_only_to_the_shards_listed_at_the_start(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """X12: a child of later is read from its horizon."""
+    """A child of later is read from its horizon."""
     lineage(scripted, "0>4", "1", "2", "3")
     for shard in "0123":
         scripted.put(shard, "k", 1)
@@ -158,10 +154,10 @@ def test_a_shard_listed_late_is_found_by_the_next_complete_listing(
     assert sorted(active(stream)) == ["a", "b"]
 
 
-def test_a_child_whose_parent_is_not_listed_any_more_is_a_root(
+def test_a_child_whose_parent_is_no_longer_listed_is_a_root(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """G39 (bloop PR 141)"""
+    """Bloop pull request 141."""
     lineage(scripted, "0>1", "1>2", "3>4,5")
     scripted.shards[full("0")].listed = False
     assert active(opened(client)) == ["1", "3"]
@@ -186,7 +182,7 @@ def test_a_parent_that_one_listing_left_out_is_still_read_first(
 def test_ended_shards_are_remembered_for_two_days_and_never_read_again(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """X13, I11"""
+    """I11"""
     clock = Clock()
     lineage(scripted, "0>1")
     scripted.pages("0", 1)
@@ -207,7 +203,7 @@ def test_ended_shards_are_remembered_for_two_days_and_never_read_again(
     assert entries(stream) == {"1": {"shard_id": full("1"), "iterator_type": "trim_horizon"}}
 
 
-def test_a_listing_that_fails_is_raised_and_tried_again(
+def test_a_listing_that_fails_is_raised_and_retried_by_the_next_call(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
     """I1: the child is not forgotten."""
@@ -231,10 +227,10 @@ def test_a_listing_that_fails_is_raised_and_tried_again(
 # ------------------------------------------------------------------ shards that are gone
 
 
-def test_a_shard_that_is_gone_is_a_gap_and_its_children_go_on(
+def test_a_shard_that_is_gone_is_a_gap_and_its_children_are_read(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """X8: final, not an endless retry."""
+    """Final, not an endless retry."""
     gaps: list[Gap] = []
     lineage(scripted, "s", "other")
     scripted.pages("s", 2)
@@ -255,7 +251,7 @@ def test_a_shard_that_is_gone_is_a_gap_and_its_children_go_on(
     assert calls(scripted)[:2] == (0, 0)
 
 
-def test_a_shard_that_is_denied_once_but_listed_is_asked_again(
+def test_a_listed_shard_that_is_reported_unknown_once_is_read_again(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
     gaps: list[Gap] = []
@@ -278,7 +274,7 @@ def test_a_shard_that_is_denied_once_but_listed_is_asked_again(
     assert [gap.reason for gap in gaps] == ["gone"]
 
 
-def test_the_end_of_the_whole_stream_is_an_error(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
+def test_a_stream_that_no_longer_exists_is_an_error(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
     lineage(scripted, "s")
     stream = opened(client)
 
@@ -291,9 +287,7 @@ def test_the_end_of_the_whole_stream_is_an_error(client: DynamoDBStreamsClient, 
             next(stream)
 
 
-def test_a_callback_that_refuses_a_gap_holds_the_children_back(
-    client: DynamoDBStreamsClient, scripted: ScriptedStream
-) -> None:
+def test_while_the_gap_callback_raises_no_child_starts(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
     """I9"""
     told: list[Any] = []
 
@@ -315,10 +309,10 @@ def test_a_callback_that_refuses_a_gap_holds_the_children_back(
     assert [short(name) for name in told] == ["s"] * 3
 
 
-def test_records_trimmed_while_the_stream_is_read_are_a_gap_before_what_follows(
+def test_records_trimmed_while_the_stream_is_read_are_a_gap_before_the_next_record(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """X6, I9"""
+    """I9"""
     seen: list[Any] = []
     lineage(scripted, "s")
     scripted.pages("s", 1, 3)
@@ -329,7 +323,7 @@ def test_records_trimmed_while_the_stream_is_read_are_a_gap_before_what_follows(
     assert seen == [0, "trimmed", 3]
 
 
-def test_a_gap_nobody_listens_to_is_logged(
+def test_a_gap_without_a_callback_is_logged(
     client: DynamoDBStreamsClient, scripted: ScriptedStream, caplog: pytest.LogCaptureFixture
 ) -> None:
     """I9"""

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 NOON = 1_700_049_600
 
 
-def test_an_empty_stream_gives_none_and_never_ends(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
-    """G1, G50"""
+def test_an_empty_stream_returns_none_and_never_ends(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
     stream = opened(client)
     assert iter(stream) is stream
     calls(scripted)
@@ -26,10 +25,8 @@ def test_an_empty_stream_gives_none_and_never_ends(client: DynamoDBStreamsClient
     assert calls(scripted) == (0, 0, 0)
 
 
-def test_a_record_has_its_images_and_where_it_comes_from(
-    client: DynamoDBStreamsClient, scripted: ScriptedStream
-) -> None:
-    """G36, X26; seed 002, "Record Structure"."""
+def test_a_record_has_its_images_and_its_origin(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
+    """Bloop, "Streams" (Record Structure)."""
     scripted.shard("s")
     user = {"Type": "Service", "PrincipalId": "dynamodb.amazonaws.com"}
     sequence = scripted.put("s", "k", 2, old=1, created=NOON, userIdentity=user)
@@ -56,10 +53,10 @@ def test_a_record_has_its_images_and_where_it_comes_from(
         ("KEYS_ONLY", {"key"}, {"key"}),
     ],
 )
-def test_what_a_record_holds_follows_from_the_view_and_the_event(
+def test_the_images_of_a_record_follow_from_the_view_type_and_the_event(
     client: DynamoDBStreamsClient, scripted: ScriptedStream, view: str, insert: set[str], remove: set[str]
 ) -> None:
-    """G36, G49, X27: the key is given where no image tells it."""
+    """The key is given where no image tells it."""
     scripted.view_type = view
     scripted.shard("s")
     scripted.put("s", "k", 1)
@@ -86,8 +83,8 @@ ITEM = {
 }
 
 
-def test_images_are_as_dynamodb_types_them(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
-    """I8, X25"""
+def test_images_are_dynamodb_typed(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
+    """I8"""
     scripted.shard("s")
     scripted.put("s", "k", 1)
     scripted.shards[full("s")].records[0]["dynamodb"]["NewImage"] = ITEM
@@ -96,7 +93,7 @@ def test_images_are_as_dynamodb_types_them(client: DynamoDBStreamsClient, script
     assert record["new"] == {**ITEM, "b": {"B": b"\0\1\xff"}, "bs": {"BS": [b"\0\1"]}}
 
 
-def test_images_are_converted_to_plain_values_on_demand(
+def test_images_are_converted_to_plain_values_on_request(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
     scripted.shard("s")
@@ -111,7 +108,7 @@ def test_images_are_converted_to_plain_values_on_demand(
     assert (record["key"], record["old"]) == (None, None)
 
 
-def test_a_conversion_of_ones_own_that_fails_loses_no_record(
+def test_a_custom_conversion_that_fails_loses_no_record(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
     """I1"""
@@ -132,10 +129,10 @@ def test_a_conversion_of_ones_own_that_fails_loses_no_record(
     assert [record["new"] for record in read(stream)] == ["0", "1"]
 
 
-def test_the_example_of_the_seed_comes_in_the_order_of_the_seed(
+def test_the_example_of_bloops_guide_comes_in_the_order_of_the_guide(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """G47; seed 002, "Merging Shards"."""
+    """Bloop, "Stream Ordering Guarantees" (Merging Shards)."""
     scripted.shard("0")
     hours = {"0": -7, "11": -6, "12": -4, "13": -2, "24": -4, "25": -3, "26": -3}
     scripted.put("0", "k", 0, created=NOON + 3600 * hours["0"])

@@ -33,10 +33,9 @@ if TYPE_CHECKING:
 # ------------------------------------------------------------------ the shape
 
 
-def test_a_token_names_the_active_shards_and_the_whole_lineage(
+def test_a_token_has_the_active_shards_and_the_complete_lineage(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """G10, G38"""
     lineage(scripted, "0>2", "2>5,6", "1>3,4", "3>7")
     taken = opened(client, "latest").token
     assert sorted(map(short, taken["active"])) == ["4", "5", "6", "7"]
@@ -48,8 +47,7 @@ def test_a_token_names_the_active_shards_and_the_whole_lineage(
     assert json.loads(json.dumps(taken)) == taken
 
 
-def test_a_token_leaves_out_what_it_has_no_value_for(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
-    """G48"""
+def test_a_token_omits_keys_without_a_value(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
     lineage(scripted, "0>1,2")
     stream = opened(client, "latest")
     sequence = scripted.put("2", "k", 1)
@@ -73,7 +71,6 @@ def test_a_token_leaves_out_what_it_has_no_value_for(client: DynamoDBStreamsClie
 def test_a_closed_shard_with_unread_records_is_active_in_the_token(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """G11"""
     lineage(scripted, "s")
     sequences = [scripted.put("s", "k", version) for version in range(3)]
     scripted.close("s")
@@ -112,14 +109,14 @@ def test_a_closed_shard_with_unread_records_is_active_in_the_token(
         ),
     ],
 )
-def test_what_is_no_token_is_refused_with_its_place(change: dict[str, Any], message: str) -> None:
+def test_an_invalid_token_is_refused_and_the_error_names_the_invalid_part(change: dict[str, Any], message: str) -> None:
     good = token(["s"], ("s", None, "after_sequence", "7"))
     assert StreamToken.from_json(good).to_json() == good
     with pytest.raises(InvalidPosition, match=message):
         StreamToken.from_json({**good, **change})
 
 
-def test_a_token_is_an_object(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
+def test_a_token_must_be_an_object(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
     with pytest.raises(InvalidPosition, match="stream_arn"):
         opened(client, {})
     with pytest.raises(InvalidPosition, match="object"):
@@ -129,8 +126,8 @@ def test_a_token_is_an_object(client: DynamoDBStreamsClient, scripted: ScriptedS
 # ------------------------------------------------------------------ resuming
 
 
-def test_a_stream_goes_on_where_a_token_was_taken(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
-    """Seed 002, "Pausing and Resuming"."""
+def test_a_stream_resumes_where_its_token_was_taken(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
+    """Bloop, "Streams" (Pausing and Resuming)."""
     lineage(scripted, "s")
     scripted.pages("s", 4)
     stream = opened(client)
@@ -143,10 +140,10 @@ def test_a_stream_goes_on_where_a_token_was_taken(client: DynamoDBStreamsClient,
     assert versions(read(stream)) == [4]
 
 
-def test_a_parent_with_unread_records_goes_before_its_child_and_nothing_comes_twice(
+def test_a_parent_with_unread_records_is_read_before_its_child_and_no_record_twice(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """X1, X2: with the token Bloop would write, which has both active."""
+    """With the token Bloop would write, which has both active."""
     lineage(scripted, "p")
     first = scripted.put("p", "k", 1)
     scripted.pages("p", 1, 1)
@@ -162,7 +159,7 @@ def test_a_parent_with_unread_records_goes_before_its_child_and_nothing_comes_tw
 def test_a_child_that_was_ahead_of_its_parent_keeps_its_place(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """X1: what Bloop handed out of the child already does not come again."""
+    """What Bloop handed out of the child already does not come again."""
     lineage(scripted, "p>c")
     first = scripted.put("p", "k", 1)
     scripted.put("p", "k", 2)
@@ -175,7 +172,7 @@ def test_a_child_that_was_ahead_of_its_parent_keeps_its_place(
     assert versions(read(again)) == [2, 12]
 
 
-def test_an_unnamed_shard_between_two_active_ones_is_read_between_them(
+def test_a_shard_between_two_active_ones_that_the_token_omits_is_read_between_them(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
     """I1, I2"""
@@ -185,10 +182,10 @@ def test_an_unnamed_shard_between_two_active_ones_is_read_between_them(
     assert versions(read(opened(client, token(["1", "3"])))) == [0, 1, 2]
 
 
-def test_the_records_of_a_closed_shard_and_its_children_survive_every_token(
+def test_no_token_loses_records_of_a_closed_shard_or_its_children(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """X1: a token after each record."""
+    """A token after each record."""
     lineage(scripted, "p")
     scripted.pages("p", 2, 1)
     lineage(scripted, "p>c,d")
@@ -202,10 +199,9 @@ def test_the_records_of_a_closed_shard_and_its_children_survive_every_token(
     assert next(stream) is None
 
 
-def test_a_lineage_the_token_does_not_name_is_read_and_a_lost_one_is_a_gap(
+def test_a_lineage_that_the_token_omits_is_read_and_a_lost_one_is_a_gap(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """X3"""
     gaps: list[Gap] = []
     lineage(scripted, "b")
     seventh = scripted.put("b", "k", 7)
@@ -223,10 +219,9 @@ def test_a_lineage_the_token_does_not_name_is_read_and_a_lost_one_is_a_gap(
     assert "a" not in entries(stream)
 
 
-def test_a_token_of_shards_that_are_all_gone_is_of_no_use(
+def test_a_token_whose_shards_are_all_gone_is_refused(
     client: DynamoDBStreamsClient, scripted: ScriptedStream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """G13"""
     caplog.set_level(logging.INFO, "relay")
     lineage(scripted, "unrelated")
     taken = token(["s"], ("p", None, None, None), ("s", "p", "trim_horizon", None))
@@ -237,10 +232,10 @@ def test_a_token_of_shards_that_are_all_gone_is_of_no_use(
     ]
 
 
-def test_the_children_of_an_expired_shard_begin_at_their_horizons(
+def test_the_children_of_an_expired_shard_start_at_their_horizons(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """G14; seed 002, "Pausing and Resuming"."""
+    """Bloop, "Streams" (Pausing and Resuming)."""
     gaps: list[Gap] = []
     lineage(scripted, "p>c,d")
     scripted.put("c", "k", 1)
@@ -254,7 +249,7 @@ def test_the_children_of_an_expired_shard_begin_at_their_horizons(
     assert sorted(entries(stream)) == ["c", "d"]
 
 
-def test_a_finished_shard_that_expired_is_no_gap(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
+def test_a_finished_shard_that_expired_is_not_a_gap(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
     gaps: list[Gap] = []
     lineage(scripted, "p>c")
     stream = opened(client, "latest")
@@ -267,7 +262,7 @@ def test_a_finished_shard_that_expired_is_no_gap(client: DynamoDBStreamsClient, 
     assert read(resumed) == []
 
 
-def test_a_shard_that_had_yet_to_begin_and_expired_is_a_gap(
+def test_a_shard_that_expired_before_it_started_is_a_gap(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
     """I9: nobody has read it."""
@@ -298,10 +293,10 @@ def test_a_shard_that_one_listing_left_out_is_not_lost(client: DynamoDBStreamsCl
     assert gaps == []
 
 
-def test_a_position_past_the_horizon_becomes_the_horizon(
+def test_a_trimmed_position_in_a_token_becomes_the_horizon(
     client: DynamoDBStreamsClient, scripted: ScriptedStream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """G15, X7: of the same shard, and a gap."""
+    """Of the same shard, and a gap."""
     caplog.set_level(logging.INFO)
     gaps: list[Gap] = []
     lineage(scripted, "s")
@@ -319,7 +314,7 @@ def test_a_position_past_the_horizon_becomes_the_horizon(
     assert [(gap.reason, gap.begin) for gap in gaps] == [("trimmed", {"type": "at_sequence", "sequence": beyond})]
 
 
-def test_a_gap_that_is_refused_leaves_the_stream_where_it_was(
+def test_a_stream_does_not_move_when_the_gap_callback_raises(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
     """I9"""
@@ -337,7 +332,7 @@ def test_a_gap_that_is_refused_leaves_the_stream_where_it_was(
 
 
 def test_a_token_of_another_stream_is_refused(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
-    """X29: positions mean nothing after the stream was disabled and enabled again."""
+    """Positions mean nothing after the stream was disabled and enabled again."""
     lineage(scripted, "s")
     other = {**token(["s"]), "stream_arn": ARN.replace("2026", "2025")}
     with pytest.raises(InvalidStream, match=r"2025.*2026"):
@@ -347,7 +342,7 @@ def test_a_token_of_another_stream_is_refused(client: DynamoDBStreamsClient, scr
 def test_a_token_without_positions_reads_from_the_horizon(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """X14: never from the head."""
+    """Never from the head."""
     lineage(scripted, "a", "b", "c")
     for shard in "abc":
         scripted.put(shard, "k", 1)
@@ -356,7 +351,7 @@ def test_a_token_without_positions_reads_from_the_horizon(
     assert versions(read(stream)) == [1, 1, 1]
 
 
-def test_a_token_of_an_empty_stream_reads_all_that_comes(
+def test_a_token_of_an_empty_stream_reads_all_later_records(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
     taken = opened(client, "latest").token
@@ -366,10 +361,10 @@ def test_a_token_of_an_empty_stream_reads_all_that_comes(
     assert versions(read(opened(client, taken))) == [1]
 
 
-def test_a_leaf_bloop_dropped_for_want_of_children_is_finished(
+def test_a_leaf_that_bloop_dropped_because_it_has_no_children_is_finished(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """G7c, X19: its child, listed later, is read; it is not read again."""
+    """Its child, listed later, is read; it is not read again."""
     lineage(scripted, "s>c", "other")
     scripted.put("s", "k", 1)
     scripted.put("c", "k", 2)
@@ -380,7 +375,6 @@ def test_a_leaf_bloop_dropped_for_want_of_children_is_finished(
 def test_a_child_that_is_listed_only_after_a_restart_is_read_once(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """X19"""
     clock = Clock()
     lineage(scripted, "s")
     scripted.pages("s", 2)

@@ -1,4 +1,4 @@
-"""DynamoDB values: exact, and told apart (I8, X24, X25)."""
+"""DynamoDB values: exact, and told apart (I8)."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from tests.dynamodb.items import NUMBERS, TYPED, with_base64
         ("-1.2345678901234567890123456789012345678E-130", "-0." + "0" * 129 + "12345678901234567890123456789012345678"),
     ],
 )
-def test_a_number_has_one_text(text: str, canonical: str) -> None:
-    """I8, X25"""
+def test_a_number_has_one_canonical_text(text: str, canonical: str) -> None:
+    """I8"""
     assert canonical_number(text) == canonical
     assert canonical_number(canonical) == canonical
 
 
 @given(NUMBERS)
-def test_the_canonical_text_is_the_same_number_without_exponent_and_needless_zeros(text: str) -> None:
-    """I8, X25: 38 digits and all exponents."""
+def test_the_canonical_text_is_the_same_number_without_exponent_or_extra_zeros(text: str) -> None:
+    """I8: 38 digits and all exponents."""
     canonical = canonical_number(text)
     assert Decimal(canonical) == Decimal(text)
     assert set(canonical) <= set("-.0123456789")
@@ -63,7 +63,7 @@ def test_the_canonical_text_is_the_same_number_without_exponent_and_needless_zer
 
 
 @given(NUMBERS, NUMBERS)
-def test_equal_numbers_have_equal_texts_and_others_do_not(a: str, b: str) -> None:
+def test_only_equal_numbers_have_equal_texts(a: str, b: str) -> None:
     """I8"""
     assert (canonical_number(a) == canonical_number(b)) == (Decimal(a) == Decimal(b))
 
@@ -72,7 +72,7 @@ def test_equal_numbers_have_equal_texts_and_others_do_not(a: str, b: str) -> Non
     "text",
     ["", " ", "-", ".", "e5", "1e", "NaN", "Infinity", "-inf", "1_0", " 1", "1 ", "1\n", "0x1", "١", "1,5", "1e99999"],
 )
-def test_what_is_no_number_is_refused(text: str) -> None:
+def test_text_that_is_not_a_number_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a number"):
         canonical_number(text)
 
@@ -87,13 +87,12 @@ def test_what_is_no_number_is_refused(text: str) -> None:
         ({"B": "AP8="}, b"\x00\xff"),
     ],
 )
-def test_a_key_is_text_canonical_number_or_bytes(value: dict[str, Any], key: str | bytes) -> None:
-    """X25"""
+def test_a_key_is_text_a_canonical_number_or_bytes(value: dict[str, Any], key: str | bytes) -> None:
     assert key_value(value) == key
 
 
 @pytest.mark.parametrize("value", [{}, {"BOOL": True}, {"SS": ["a"]}, {"S": "a", "N": "1"}, {"N": "x"}, {"B": "*"}])
-def test_what_cannot_be_a_key_is_refused(value: dict[str, Any]) -> None:
+def test_a_value_that_cannot_be_a_key_is_refused(value: dict[str, Any]) -> None:
     """I8"""
     with pytest.raises(ValueError, match=r"cannot be a key|is not a number|[Bb]ase64|character"):
         key_value(value)
@@ -101,18 +100,18 @@ def test_what_cannot_be_a_key_is_refused(value: dict[str, Any]) -> None:
 
 @settings(deadline=None)
 @given(st.dictionaries(st.text(), TYPED, max_size=4))
-def test_an_image_is_the_item_as_it_is_with_binary_in_base64(item: dict[str, Any]) -> None:
-    """I8, X24, X25: numbers byte for byte, sets in order, every name."""
+def test_an_image_is_the_item_unchanged_with_binary_in_base64(item: dict[str, Any]) -> None:
+    """I8: numbers byte for byte, sets in order, every name."""
     assert json.loads(image_json(item)) == with_base64(item)
 
 
-def test_an_item_that_was_json_already_stays_as_it_is() -> None:
+def test_an_item_that_is_json_already_is_unchanged() -> None:
     text = '{"a-b":{"N":"1.2300E+5"},"ab":{"B":"AP8="},"":{"SS":["b","a"]},"ü":{"M":{}}}'
     assert image_json(json.loads(text)) == text
 
 
-def test_an_item_of_the_deepest_nesting_is_carried() -> None:
-    """X25: DynamoDB allows 32 levels."""
+def test_the_most_deeply_nested_item_is_carried() -> None:
+    """DynamoDB allows 32 levels."""
     value: dict[str, Any] = {"S": "deep"}
     for _ in range(32):
         value = {"L": [{"M": {"m": value}}]}
@@ -120,7 +119,7 @@ def test_an_item_of_the_deepest_nesting_is_carried() -> None:
 
 
 @pytest.mark.parametrize("value", [{"S": "\ud800"}, {"N": Decimal(1)}, {"SS": {"a"}}])
-def test_what_dynamodb_does_not_have_is_refused(value: dict[str, Any]) -> None:
+def test_values_that_dynamodb_does_not_have_are_refused(value: dict[str, Any]) -> None:
     """I8"""
     with pytest.raises(ValueError, match="cannot be written as JSON"):
         image_json({"a": value})

@@ -288,8 +288,8 @@ class TestOnServices:
         assert result.exit_code == 3
         said = [line for line in result.stdout.splitlines() if line.startswith("✗")]
         assert said[0] == (
-            "✗ columns of orders: `order_id` is declared as long, for attributes of type N, and as a key column of the "
-            f"table {unique} it is of type S"
+            "✗ columns of orders: `order_id` is declared as long, for attributes of type N, but as a key column of "
+            f"table {unique} it has type S: declare it as string, for example"
         )
         assert said[1].startswith("✗ columns of orders: a KEYS_ONLY stream has no images")
         started = CliRunner().invoke(app, ["run", str(tmp_path / "relay.yaml"), "--until-caught-up"])
