@@ -24,7 +24,7 @@ def endpoint() -> Iterator[ScriptedStream]:
 
 @pytest.fixture(scope="session")
 def client(endpoint: ScriptedStream) -> Iterator[DynamoDBStreamsClient]:
-    """A client that does not retry by itself: each trouble is met once."""
+    """A client that does not retry, so that each failure is seen once."""
     client = boto3.client(
         "dynamodbstreams",
         region_name="us-east-1",
@@ -37,7 +37,7 @@ def client(endpoint: ScriptedStream) -> Iterator[DynamoDBStreamsClient]:
 
 @pytest.fixture
 def scripted(endpoint: ScriptedStream) -> ScriptedStream:
-    """The endpoint, with nothing in it."""
+    """The endpoint, empty."""
     endpoint.clear()
     return endpoint
 

@@ -29,7 +29,7 @@ ARN = arn(TABLE)
 
 
 def full(name: str) -> str:
-    """Give a short shard name the form, and the length, of a real one."""
+    """Return a short shard name in the form, and the length, of a real one."""
     return name if name.startswith("shardId-") else f"shardId-{name:0>27}"
 
 
@@ -42,9 +42,9 @@ class ScriptedShard:
     listed: bool = True
     # How many of the first records are trimmed.
     trimmed: int = 0
-    # Page ends after so many records, beside those that the page size makes.
+    # Numbers of records after which a page ends, besides those of the page size.
     breaks: set[int] = field(default_factory=set)
-    # How many empty pages come after so many records.
+    # How many empty pages follow, by number of records.
     empties: dict[int, int] = field(default_factory=dict)
 
 
@@ -73,7 +73,7 @@ class ScriptedStream:
         self.view_type = "NEW_AND_OLD_IMAGES"
         # The sort key's name, if items have one. It is of type N.
         self.sort_key: str | None = None
-        # Whether it knows DescribeStream's ShardFilter.
+        # Whether it accepts DescribeStream's ShardFilter.
         self.filters = True
         # The items as they are now, by key.
         self.items: dict[str, dict[str, Any]] = {}
@@ -103,7 +103,7 @@ class ScriptedStream:
     # ------------------------------------------------------------------ the script
 
     def clear(self) -> None:
-        """Begin anew: no shards, no calls, no troubles, the page sizes of the beginning."""
+        """Reset: no shards, no calls, no failures, the initial page sizes."""
         with self._lock:
             self.shards, self.items, self.calls, self.requests = {}, {}, [], []
             self.page, self.listing_page = self._pages
@@ -164,7 +164,7 @@ class ScriptedStream:
             return sequence
 
     def pages(self, shard: str, *sizes: int) -> None:
-        """Add pages of so many records each, 0 for an empty page; the versions go on counting."""
+        """Add pages of these numbers of records, 0 for an empty page. Versions continue."""
         with self._lock:
             target = self.shards[full(shard)]
             for size in sizes:
@@ -180,7 +180,7 @@ class ScriptedStream:
             self.shards[full(shard)].closed = True
 
     def split(self, shard: str, *children: str) -> None:
-        """Close ``shard`` and open ``children`` in one go."""
+        """Close ``shard`` and open ``children`` at once."""
         with self._lock:
             self.close(shard)
             for child in children:
@@ -191,7 +191,7 @@ class ScriptedStream:
             self.shards[full(shard)].trimmed = records
 
     def forget(self, shard: str) -> None:
-        """Drop ``shard`` altogether, as when all its records have been trimmed."""
+        """Remove ``shard``, as when all its records were trimmed."""
         with self._lock:
             del self.shards[full(shard)]
 
@@ -310,7 +310,7 @@ class ScriptedStream:
             end = begin + min(self.page, request.get("Limit", 1000))
             ends = [n for n in (*shard.breaks, *shard.empties) if begin < n < end]
             records = shard.records[begin : min([end, *ends])]
-            # An empty page that was not scripted is the head: what comes there is met.
+            # An empty page that was not scripted is the head: later records are read from there.
             end, empties = begin + len(records), 0 if records else empties
         answer: dict[str, Any] = {"Records": records}
         if not (shard.closed and end == len(shard.records) and empties >= shard.empties.get(end, 0)):
@@ -337,7 +337,7 @@ class ScriptedStream:
                 operation = self.headers["X-Amz-Target"].split(".")[1]
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 if len(body) < int(self.headers["Content-Length"]):
-                    self.close_connection = True  # the client was killed before it had asked
+                    self.close_connection = True  # the client was killed before it sent a request
                     return
                 request = orjson.loads(body)
                 try:
@@ -356,7 +356,7 @@ class ScriptedStream:
                 self.wfile.write(body)
 
             def log_message(self, *arguments: object) -> None:
-                """Keep quiet."""
+                """Log nothing."""
 
         return Handler
 
@@ -366,6 +366,6 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Keep quiet about clients that were killed before they had their answer."""
+        """Ignore clients that were killed before they received their answer."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ TYPED = st.recursive(
 
 
 def with_base64(part: Any) -> Any:
-    """Give typed values as they are in DynamoDB's JSON."""
+    """Return typed values as DynamoDB JSON."""
     if isinstance(part, bytes):
         return b64encode(part).decode()
     if isinstance(part, dict):
@@ -57,14 +57,14 @@ def with_base64(part: Any) -> Any:
 
 
 def carried(change: Change, table: TableSchema) -> dict[str, Any]:
-    """Give a change as a reader of the topic finds it."""
+    """Return a change as a reader of the topic sees it."""
     schema = change_schema(table)
     header = single_object_header(fingerprint(schema))
     return decode(Known({header: schema}), ChangeEncoder(schema, header).encode(change))
 
 
 def item_of(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
-    """Read a typed row back into DynamoDB's JSON, as ``schemas/README.md`` has it and not as the relay does.
+    """Convert a typed row back to DynamoDB JSON, by ``schemas/README.md`` and not with the relay's code.
 
     ``columns``: ``relay.type`` by original name, ``rest`` among them.
     """
@@ -85,7 +85,7 @@ def _attribute(kind: str, value: Any) -> Any:
 
 
 def same_item(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two items in DynamoDB's JSON are one: top-level numbers by what they are worth, all else exactly."""
+    """Whether two items in DynamoDB JSON are equal: top-level numbers by value, all else exactly."""
 
     def worth(value: Any) -> Any:
         return Decimal(value["N"]) if isinstance(value, dict) and set(value) == {"N"} else json.dumps(value)

@@ -1,4 +1,4 @@
-"""What the tests of ``relay.dynamodb.Stream`` share: opening it, reading it to the head, looking at the calls."""
+"""Helpers for tests of ``relay.dynamodb.Stream``: open it, read it to the head, look at the calls."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOON = 1_700_049_600  # a full hour
 
 
 class Clock:
-    """Seconds since the epoch that pass when they are told to."""
+    """Seconds since the epoch that pass only on command."""
 
     def __init__(self, now: float = 1_700_049_600.0) -> None:
         self.now = now
@@ -44,7 +44,7 @@ def sequences(scripted: ScriptedStream, name: str = "s") -> list[str]:
 
 
 def read(stream: Stream, count: int | None = None) -> list[Record]:
-    """Read ``count`` records, or until there is nothing now."""
+    """Read ``count`` records, or until there is none now."""
     records: list[Record] = []
     while count is None or len(records) < count:
         record = next(stream)
@@ -59,7 +59,7 @@ def versions(records: Iterable[Record]) -> list[int]:
 
 
 def short(name: str) -> str:
-    """The short name that ``endpoint.full`` was given."""
+    """The short name that ``endpoint.full`` has extended."""
     return name.removeprefix("shardId-").lstrip("0") or "0"
 
 
@@ -73,7 +73,7 @@ def entries(stream: Stream) -> dict[str, dict[str, str]]:
 
 
 def iterators(scripted: ScriptedStream) -> list[tuple[str, str]]:
-    """The iterators that were asked for: short shard names and types."""
+    """The requested iterators: short shard names and types."""
     return [
         (short(request["ShardId"]), request["ShardIteratorType"])
         for request in scripted.requests
@@ -82,7 +82,7 @@ def iterators(scripted: ScriptedStream) -> list[tuple[str, str]]:
 
 
 def calls(scripted: ScriptedStream) -> tuple[int, int, int]:
-    """How many calls of DescribeStream, GetShardIterator and GetRecords there were since the last look."""
+    """The number of DescribeStream, GetShardIterator and GetRecords calls since the last look."""
     counts = [scripted.calls.count(name) for name in ("DescribeStream", "GetShardIterator", "GetRecords")]
     scripted.calls.clear()
     scripted.requests.clear()
@@ -90,7 +90,7 @@ def calls(scripted: ScriptedStream) -> tuple[int, int, int]:
 
 
 def lineage(scripted: ScriptedStream, *edges: str) -> None:
-    """Make shards: ``"0"`` alone, ``"0>1,2"`` split into two; what has children is closed."""
+    """Make shards: ``"0"`` alone, ``"0>1,2"`` split into two; a shard with children is closed."""
     for edge in edges:
         parent, _, children = edge.partition(">")
         if full(parent) not in scripted.shards:

@@ -1,4 +1,4 @@
-"""Streams whose whole life is drawn from a seed, and goes on call by call while a relay reads them.
+"""Streams with a random history that continues, call by call, while a relay reads them.
 
 The history (writes, splits, children listed late or early) depends on the seed alone; how much of it happens
 before a call, and what goes wrong with that call, is drawn by the number of the call.
@@ -39,7 +39,7 @@ class Write:
 
 
 class Scenario(ScriptedStream):
-    """One table. ``on_call`` is called before each call is answered, the kill of the relay is up to it."""
+    """One table. ``on_call`` is called before each call is answered; it may kill the relay."""
 
     def __init__(self, seed: int, on_call: Callable[[], None] = lambda: None) -> None:
         traits = random.Random(f"{seed}/traits")
@@ -47,7 +47,7 @@ class Scenario(ScriptedStream):
         self.seed = seed
         self.sort_key = "number"
         self.on_call = on_call
-        # Whether it may lose what was not read yet.
+        # Whether it may lose records that were not read.
         self.lossy = traits.random() < 0.4
         self.trouble = traits.choice([0.0, 0.02, 0.06])
         self.left = traits.randint(15, 70)
@@ -57,14 +57,14 @@ class Scenario(ScriptedStream):
         self._begun = int(time.time()) - 3600
         self._skew: dict[str, int] = {}
         self._home: dict[Item, str] = {}
-        # What is to happen after so many more calls.
+        # Actions, and after how many more calls they happen.
         self._later: list[tuple[int, Callable[[], None]]] = []
-        # Children that no listing shows yet, and with them all that came of them.
+        # Children that no listing shows yet, and their descendants.
         self._hidden: set[str] = set()
-        # Shards that this listing, over all its pages, leaves out; never twice in a row.
+        # Shards that all pages of this listing omit; never twice in a row.
         self._omitted: set[str] = set()
         self._omits = True
-        # Shards of which the relay is known to have committed a position, and how many of their records.
+        # How many records of a shard the relay is known to have committed.
         self._committed: dict[str, int] = {}
         self._lost: set[str] = set()
         roots = [self._grow(None) for _ in range(traits.randint(1, 3))]
@@ -94,19 +94,19 @@ class Scenario(ScriptedStream):
             return super().answer(operation, request)
 
     def settle(self) -> None:
-        """Let all that is left happen. Calls still fail and iterators expire, but listings are complete."""
+        """Finish the history. Calls still fail and iterators expire, but listings are complete."""
         with self._lock:
             while self.left:
                 self._move()
             while self._later:
                 self._tick()
             self._omitted, self._omits = set(), False
-            # Five empty pages in a row are taken for the head, and an iterator that expires meets them once more.
+            # Five empty pages in a row count as the head, and a new iterator reads them again.
             for shard in self.shards.values():
                 shard.empties = dict.fromkeys(shard.empties, 1)
 
     def while_no_relay_runs(self, checkpoints: Mapping[str, Checkpoint]) -> None:
-        """Go on for a while; ``checkpoints``: what the relays have committed of this stream."""
+        """Continue for a while. ``checkpoints``: those that the relays have committed for this stream."""
         with self._lock:
             for _ in range(self._calls.choice((0, 5, 20))):
                 self._move()
@@ -122,7 +122,7 @@ class Scenario(ScriptedStream):
                     self._lose(shard)
 
     def _lose(self, shard: ScriptedShard) -> None:
-        """Drop what was not read, once a shard: what a second loss takes leaves no position to tell it by."""
+        """Drop unread records, once per shard: no position would show a second gap."""
         if shard.id in self._lost or self._committed[shard.id] >= len(shard.records):
             return
         self._lost.add(shard.id)
@@ -153,7 +153,7 @@ class Scenario(ScriptedStream):
         if delete and before is None:
             return
         shard = self._home[item]
-        # Clocks of shards differ, and time goes on unevenly.
+        # The clocks of shards differ, and time passes unevenly.
         created = self._begun + self._sequence // 3 + self._skew[shard]
         name = {"eventName": "REMOVE"} if delete else {}
         sequence = self.put(shard, item[0], versions + 1, created=created, old=before, sort=item[1], **name)
@@ -177,12 +177,12 @@ class Scenario(ScriptedStream):
         self._later.append((self._history.randint(1, 60), lambda: self._hidden.difference_update(children)))
 
     def _split_closed_late(self, item: Item) -> None:
-        """The children are listed, and written to, while the parent still looks open."""
+        """The children are listed and written to while the parent is listed as open."""
         parent, _ = self._divide(item)
         self._later.append((self._history.randint(1, 60), lambda: self.close(parent)))
 
     def _trim(self, item: Item) -> None:
-        """Drop what was read, and is known to have been published."""
+        """Drop records that are known to be published."""
         for name, committed in self._committed.items():
             if name in self.shards and self._calls.random() < 0.5:
                 shard = self.shards[name]
@@ -196,7 +196,7 @@ class Scenario(ScriptedStream):
         return parent, set(children)
 
     def _grow(self, parent: str | None) -> str:
-        # Ids whose order says nothing of their age.
+        # Ids whose order is not that of their age.
         name = full(f"{len(self._skew) * 7919 % 10007:05d}")
         self.shard(name, parent)
         self._skew[name] = self._history.randint(-120, 120)
@@ -216,7 +216,7 @@ class Scenario(ScriptedStream):
         return False
 
 
-# ---------------------------------------------------------------------- what has to come of it
+# ---------------------------------------------------------------------- what must be on the topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """One gap record: what the shard had after ``after`` may be lost. -1: everything."""
+    """One gap record: the shard's records after ``after`` may be lost. -1: all of them."""
 
     shard: str
     reason: str
@@ -241,7 +241,7 @@ class Loss:
 
 
 def problems(scenario: Scenario, seen: list[Seen], losses: list[Loss]) -> Iterator[str]:
-    """Per item in order, nothing doubled, and nothing lost but what gap records tell of (I1, I2, I3, I9)."""
+    """Yield what is wrong: an item out of order, a change doubled, or missing without a gap (I1, I2, I3, I9)."""
     by_item: dict[Item, list[Seen]] = defaultdict(list)
     partitions: dict[str, set[int]] = defaultdict(set)
     for one in seen:
@@ -273,7 +273,7 @@ def problems(scenario: Scenario, seen: list[Seen], losses: list[Loss]) -> Iterat
             if not any(loss.shard == shard and loss.after < sequence for loss in losses):
                 yield f"shard {shard}: {sequence} is missing and no gap tells of it"
     for loss in losses:
-        # Of a shard that is gone nobody can tell whether it held more.
+        # A shard that is gone may have held more records.
         if loss.reason != "shard lost" and not any(sequence > loss.after for sequence in missing[loss.shard]):
             yield f"a gap without a loss: {loss}"
     told = [(loss.shard, loss.after) for loss in losses]

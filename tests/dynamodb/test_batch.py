@@ -1,4 +1,4 @@
-"""Loading by keys: all that is there, once, and nothing else, however DynamoDB cuts its answers."""
+"""Loading by keys: every item that exists, once, and nothing else, however DynamoDB splits its answers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ _EXACT = Context(prec=200)
 
 
 class ScriptedTables(ScriptedStream):
-    """Tables that answer BatchGetItem, and refuse what DynamoDB refuses. ``script``: how many keys of each request
-    are processed, or what refuses it; after its end all are."""
+    """Tables that answer BatchGetItem, and refuse what DynamoDB refuses.
+
+    ``script``: for each request, how many keys are processed, or the error code; after its end all are processed.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +49,7 @@ class ScriptedTables(ScriptedStream):
         if isinstance(processed, Refused):
             raise processed
         answer: dict[str, Any] = {"Responses": {table: [] for table in tables}, "UnprocessedKeys": {}}
-        # The last first: no caller may rely on an order.
+        # In reverse: no caller may rely on the order.
         for number, (table, key) in reversed(list(enumerate(places))):
             if number >= processed:
                 answer["UnprocessedKeys"].setdefault(table, {"Keys": []})["Keys"].append(key)
@@ -57,7 +59,7 @@ class ScriptedTables(ScriptedStream):
 
 
 def _as_stored(item: dict[str, Any]) -> dict[str, Any]:
-    """Numbers come back in a form of DynamoDB's own."""
+    """DynamoDB returns numbers in its own form."""
     return {name: {"N": f"{Decimal(v['N']).normalize(_EXACT):f}"} if "N" in v else v for name, v in item.items()}
 
 
@@ -99,7 +101,7 @@ def numbered(count: int, start: int = 0) -> list[dict[str, Any]]:
 
 
 class Waits(list[float]):
-    """What was slept, instead of sleeping it."""
+    """The waits, which are recorded and not slept."""
 
     def __call__(self, seconds: float) -> None:
         self.append(seconds)
@@ -307,7 +309,7 @@ def test_keys_of_different_shapes_are_refused_before_any_request(
 def test_an_answer_with_other_keys_is_an_error(
     tables: ScriptedTables, client: Any, monkeypatch: pytest.MonkeyPatch, answer: Any
 ) -> None:
-    """I8: it would be given to the wrong key, or lost."""
+    """I8: the item would be assigned to the wrong key, or lost."""
     monkeypatch.setattr(tables, "_BatchGetItem", lambda request: answer)
     with pytest.raises(RelayError, match=r"DynamoDB (answered|gave)"):
         batch_load(client, {"t": [{"id": {"N": "1"}}]})
@@ -326,7 +328,7 @@ def test_dynamodb_local_returns_every_item_once_across_tables_and_past_16_megaby
                 {"AttributeName": name, "KeyType": kind} for name, kind in zip(columns, ("HASH", "RANGE"), strict=False)
             ],
         )
-    # 60 items of 390 KB are more than one answer may hold.
+    # 60 items of 390 KB do not fit into one answer.
     body = "x" * 390_000
     for number in range(60):
         client.put_item(TableName=large, Item={"id": {"S": str(number)}, "body": {"S": body}})

@@ -1,4 +1,4 @@
-"""The order of records that were read: by creation time, then sequence number, and always as in their shard."""
+"""The order of buffered records: by creation time, then sequence number, and always that of their shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declared columns: a typed row loses nothing of an item, whatever is declared (I8)."""
+"""Declared columns: a typed row loses no part of an item, whatever is declared (I8)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.dynamodb.items import TYPED, carried, item_of, same_item, with_base64
 NAMES = ["a-b", "ab", "a_x002D_b", "1x", "", "_x", "über", "𝒳", REST, "Rest", "id"]
 TYPES = ["string", "bytes", "boolean", "int", "long", "double", "timestamp", "set", "json", "decimal(5,2)",
          "decimal(38,0)", "decimal(38,10)", "decimal(38,38)"]  # fmt: skip
-# Numbers that fit somewhere; those of TYPED seldom do.
+# Numbers that fit a column; those of TYPED seldom do.
 _FITTING = (
     st.integers(-(1 << 65), 1 << 65).map(str)
     | st.decimals(-10000, 10000, places=2).map(str)
@@ -35,7 +35,7 @@ COLUMNS = st.dictionaries(
 
 
 def relayed(item: dict[str, Any], rows: TypedRows | None) -> Any:
-    """Give the new image of ``item`` as a reader of the topic finds it."""
+    """Return the new image of ``item`` as a reader of the topic sees it."""
     table = TableSchema("s", "t", (KeyColumn("id", "S"),), 1, rows.columns if rows else None)
     image = rows.row(item) if rows else image_json(item)
     change = Change("e", Operation.INSERT, "s", "t", {"id": "x"}, None, image, Images.NEW_AND_OLD, None, 0)
@@ -47,7 +47,7 @@ def relayed(item: dict[str, Any], rows: TypedRows | None) -> Any:
 @example({"a-b": {"N": "9.9999999999999999999999999999999999999E+125"}, "ab": {"N": "1E-130"}}, {"ab": "double"})
 @example({"id": {"S": "1"}, "ab": {"N": "1"}, "a-b": {"NULL": True}}, {"id": "string", "ab": "int", "a-b": "int"})
 def test_every_item_comes_back_the_same_with_and_without_columns(item: dict[str, Any], columns: dict[str, str]) -> None:
-    """I8: as botocore gives it, and as DynamoDB's own JSON."""
+    """I8: as botocore returns it, and as DynamoDB JSON."""
     rows = TypedRows(columns)
     kinds = {column.name: column.type for column in rows.columns}
     wire = with_base64(item)
@@ -67,7 +67,7 @@ def test_the_most_deeply_nested_item_comes_back_from_a_column_and_from_rest() ->
 
 
 def row(value: Mapping[str, Any] | None, kind: str) -> tuple[Any, Any]:
-    """Give the column ``a`` declared as ``kind``, and what of it is beside the columns."""
+    """Return the column ``a`` declared as ``kind``, and what `rest` has of it."""
     typed = TypedRows({"a": kind}).row({"a": value} if value is not None else {})
     rest = typed[REST]
     assert set(typed) == {"a", REST}
@@ -149,7 +149,7 @@ def test_a_value_that_its_column_cannot_hold_exactly_is_in_rest(kind: str, value
 
 @pytest.mark.parametrize("kind", TYPES)
 def test_an_absent_attribute_is_null_in_its_column_and_not_in_rest(kind: str) -> None:
-    """I8: so it is not taken for NULL."""
+    """I8: an absent attribute is not NULL."""
     assert row(None, kind) == (None, None)
 
 

@@ -40,7 +40,7 @@ KEY: dict[str, Any] = {"id": {"B": b"\x00\xff"}, "n": {"N": "-0.0000000001"}}
 
 
 def deepest() -> dict[str, Any]:
-    """As many levels as DynamoDB takes."""
+    """As many levels as DynamoDB accepts."""
     value: dict[str, Any] = {"NS": [NINES, SMALLEST]}
     for _ in range(15):
         value = {"L": [{"M": {"a-b": value}}]}
@@ -83,7 +83,7 @@ def create(database: Any, table: str, view_type: str) -> None:
     database.create_table(
         TableName=table,
         KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}, {"AttributeName": "n", "KeyType": "RANGE"}],
-        # More than the columns know of: an index that nobody declared.
+        # An index that is not declared.
         AttributeDefinitions=[
             {"AttributeName": name, "AttributeType": kind} for name, kind in (("id", "B"), ("n", "N"), ("email", "S"))
         ],
@@ -131,7 +131,7 @@ def read(source: DynamoDBSource, count: int) -> list[Change]:
 
 
 def worth(value: Any) -> Any:
-    """Give a typed value with its numbers as numbers and its sets in one order."""
+    """Return a typed value with its numbers as numbers and its sets sorted."""
     if not isinstance(value, dict) or len(value) != 1:
         return {name: worth(part) for name, part in value.items()}
     ((tag, raw),) = value.items()

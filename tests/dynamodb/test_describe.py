@@ -1,4 +1,4 @@
-"""What is said about a table and its stream, and about what keeps them from being read."""
+"""Describing a table and its stream, and the errors if they cannot be read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Answer = tuple[int, dict[str, Any]] | None
 
 
 class Scripted(ThreadingHTTPServer):
-    """An endpoint that answers each operation as told: a status and a JSON body, or None for silence.
+    """An endpoint with an answer for each operation: a status and a JSON body, or None for no answer.
 
     A list is taken one by one, its last for ever.
     """
@@ -95,7 +95,7 @@ def table(**others: Any) -> tuple[int, dict[str, Any]]:
         "TableName": "orders",
         "TableArn": "arn:aws:dynamodb:us-east-1:123456789012:table/orders",
         "TableStatus": "ACTIVE",
-        # Not in the order that keys are wanted in.
+        # Not in the order of the key.
         "KeySchema": [
             {"AttributeName": "line", "KeyType": "RANGE"},
             {"AttributeName": "order_id", "KeyType": "HASH"},
@@ -188,7 +188,7 @@ def test_a_table_that_is_deleted_while_it_is_waited_for_is_an_error() -> None:
 
 
 def found(view_type: str = "NEW_AND_OLD_IMAGES", **attributes: str) -> Description:
-    """A table with the key (order_id S, line N), an index over email, and what else is given."""
+    """A table with the key (order_id S, line N), an index over email, and ``attributes``."""
     key = (KeyColumn("order_id", "S"), KeyColumn("line", "N"))
     types = {"order_id": "S", "line": "N", "email": "S", **attributes}
     return Description("orders", "arn:table", STREAM_ARN, LABEL, view_type, key, types)
@@ -247,7 +247,7 @@ def test_an_endpoint_that_cannot_be_reached_is_named() -> None:
         look(url)
 
 
-@pytest.mark.services  # It needs none, but ten seconds.
+@pytest.mark.services  # it needs no services, but ten seconds
 def test_an_endpoint_that_never_answers_fails_in_bounded_time() -> None:
     begun = time.monotonic()
     with scripted(DescribeTable=None) as url, pytest.raises(Unavailable, match="cannot be reached"):

@@ -1,4 +1,4 @@
-"""Raw records: the same changes as botocore's parsing would give, and its errors."""
+"""Raw records: the same changes as with botocore's parsing, and the same errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FORMAT = RecordFormat(TableSchema("orders", TABLE, (KeyColumn("id", "S"),), 1), 
 
 
 class Served:
-    """A shard, and the same stream as the relay reads it and as boto3 does."""
+    """A shard, read by the relay's client and by an unmodified boto3 client."""
 
     def __init__(self, stream: ScriptedStream) -> None:
         self.stream = stream
@@ -56,7 +56,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Served]:
-    """For tests that only read what they put."""
+    """For tests that only read their own records."""
     with ScriptedStream() as stream:
         served = Served(stream)
         yield served
@@ -72,14 +72,14 @@ def served() -> Iterator[Served]:
 
 
 def test_raw_records_are_unchanged_from_the_wire(served: Served) -> None:
-    """Fails when botocore no longer takes the relay's answer for its own parsing, or when it parses it again."""
+    """Fails if botocore no longer uses the relay's parsed answer, or parses it again."""
     served.stream.put("s", "k", 1, created=1_700_000_000, unheard={"of": None})
     image = served.shard.records[0]["dynamodb"]["NewImage"]
     image |= {"b": {"B": "AP8="}, "bs": {"BS": ["AP8="]}, "new": {"X": {}}}
     ours, stock = served.read(served.ours)[0].dynamodb, served.read(served.stock)[0]["dynamodb"]
     assert bytes(ours.new_image) == orjson.dumps(image)
     assert ours.approximate_creation_date_time == 1_700_000_000
-    # Another client of the same process parses as ever.
+    # Another client in the same process is not changed.
     assert stock["ApproximateCreationDateTime"] == datetime.fromtimestamp(1_700_000_000, UTC)
     assert stock["NewImage"]["b"] == {"B": b"\x00\xff"}
 
@@ -124,7 +124,7 @@ def test_the_deepest_nesting_and_the_longest_number_are_carried(served: Served) 
 def test_images_do_not_depend_on_how_the_answer_is_written(
     served: Served, monkeypatch: pytest.MonkeyPatch, style: dict[str, Any]
 ) -> None:
-    """I8: spaces and escapes that a serialiser need not write are not carried."""
+    """I8: needless spaces and escapes are removed."""
     served.stream.put("s", "k", 1, old=1)
     image = {"a": {"S": 'é \\ " / \n\u2028 \U0001f600'}, "b": {"L": []}, "c d": {"N": "1.0"}}
     served.shard.records[0]["dynamodb"] |= {"OldImage": image, "NewImage": {}}
@@ -159,7 +159,7 @@ def test_the_user_identity_does_not_depend_on_the_order_of_its_keys(served: Serv
 
 
 def test_a_record_that_botocore_has_parsed_is_refused(served: Served) -> None:
-    """I8: so a client without the hook fails at once, and not in what it carries."""
+    """I8: a client without the hook fails at once, instead of carrying something else."""
     sequence = served.stream.put("s", "k", 1, created=1_700_000_000)
     with pytest.raises(RelayError, match=sequence):
         FORMAT.change(served.read(served.stock)[0], 0)
@@ -169,7 +169,7 @@ def test_a_record_that_botocore_has_parsed_is_refused(served: Served) -> None:
 def test_text_that_is_not_unicode_is_passed_on_and_refused_by_the_encoder(
     served: Served, monkeypatch: pytest.MonkeyPatch, columns: dict[str, str] | None
 ) -> None:
-    """I8: half a surrogate pair is legal JSON, but no text."""
+    """I8: half a surrogate pair is valid JSON, but not valid text."""
     served.stream.put("s", "k", 1, old=7, created=1_700_000_000)
     served.stream.put("s", "l", 2)
     body = orjson.dumps({"Records": served.shard.records}).replace(b'"1"', b'"\\ud800"')
@@ -195,7 +195,7 @@ def test_bytes_that_are_not_utf_8_become_lone_surrogates() -> None:
 def test_a_key_that_is_not_unicode_is_refused_with_its_sequence_number(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I8: there is nothing to publish it under."""
+    """I8: it has no key to publish it under."""
     sequence = served.stream.put("s", "k", 1, created=1_700_000_000)
     body = orjson.dumps({"Records": served.shard.records}).replace(b'"k"', b'"\\ud800"')
     monkeypatch.setattr(served.stream, "_GetRecords", lambda request: orjson.Fragment(body))
@@ -207,7 +207,7 @@ def test_a_key_that_is_not_unicode_is_refused_with_its_sequence_number(
 def test_an_answer_that_is_not_get_records_is_transient(
     served: Served, monkeypatch: pytest.MonkeyPatch, body: str
 ) -> None:
-    """I1: it is not taken for an empty page."""
+    """I1: it does not count as an empty page."""
     monkeypatch.setattr(served.stream, "_GetRecords", lambda request: orjson.Fragment(body))
     with pytest.raises(Transient, match="cannot be read"):
         served.read(served.ours)

@@ -1,4 +1,4 @@
-"""The random streams of the fault tests: one seed is one history, and what breaks it is found."""
+"""The random streams of the fault tests: a seed gives one history, and every fault in a topic is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The four calls: continued listings, the child filter, and what each error of the service becomes."""
+"""The calls: listings across pages, the child filter, and the exception for each error of the service."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_shards_without_an_id_and_an_empty_last_shard_id_are_ignored(
 
 
 def test_an_error_in_the_middle_of_a_listing_fails_the_listing(session: StreamSession, six: ScriptedStream) -> None:
-    """Half a listing would look like shards that are gone."""
+    """In half a listing, shards would seem to be gone."""
 
     def fail(operation: str) -> None:
         if len(six.calls) == 2:

@@ -1,4 +1,4 @@
-"""One shard: where it stands, how it crosses empty pages, how it seeks. Its troubles: test_shard_recovery."""
+"""One shard: its position, empty pages, searching for a time. Expired and trimmed positions: test_shard_recovery."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from relay.stream_token import TRIM_HORIZON, Position
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.dynamodb.reading import NOON, opened_shard, sequences, stream_shard, versions
 
-# pages of a shard, and per get_records: records given / calls made
+# pages of a shard, and per get_records: records returned / calls made
 CATCHING_UP = [
     ("0", "0/1"),
     ("0,0", "0/2"),
@@ -40,7 +40,7 @@ CATCHING_UP = [
 def test_empty_pages_are_skipped_until_the_head_must_be_reached(
     session: StreamSession, scripted: ScriptedStream, pages: str, expected: str
 ) -> None:
-    """Once exhausted it does not ask again."""
+    """An exhausted shard makes no calls."""
     scripted.shard("s")
     scripted.pages("s", *map(int, pages.split(",")))
     scripted.close("s")
@@ -172,7 +172,7 @@ def test_a_token_resumes_after_the_records_that_a_search_has_dropped(
     assert reading.position == Position("after_sequence", sequences(scripted)[0])
     scripted.put("s", "k", 2, created=NOON + 60)
     scripted.put("s", "k", 3, created=NOON + 7200)
-    scripted.put("s", "k", 4, created=NOON + 7199)  # approximate: after one that counts, all count
+    scripted.put("s", "k", 4, created=NOON + 7199)  # times are approximate: after one wanted record, all are wanted
     assert versions(reading.get_records()) == [3, 4]
 
 

@@ -1,4 +1,4 @@
-"""A shard whose place is not there any more: expired iterators, trimmed records, a busy or unknown shard."""
+"""A shard whose position is no longer valid: expired iterators, trimmed records, a throttled or unknown shard."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def iterators(scripted: ScriptedStream) -> list[tuple[str, str | None]]:
 def test_an_expired_iterator_without_a_sequence_number_is_an_error(
     session: StreamSession, scripted: ScriptedStream, kind: IteratorType
 ) -> None:
-    """A new one might leave out what came and went meanwhile."""
+    """A new one might skip records that were trimmed in the meantime."""
     scripted.shard("s")
     reading = opened_shard(session, kind)
     scripted.expire_iterators()
@@ -70,7 +70,7 @@ def test_a_search_for_a_time_restarts_when_its_iterator_expires(
 def test_an_expired_iterator_at_the_head_does_not_bring_back_older_records(
     session: StreamSession, scripted: ScriptedStream
 ) -> None:
-    """Not at the new head, for what came meanwhile would be lost (I1)."""
+    """It does not restart at the new head, which would skip records (I1)."""
     scripted.shard("s")
     scripted.put("s", "k", 1, created=NOON - 3600)
     reading = opened_shard(session, "latest", on_gap=lambda gap: None, clock=lambda: NOON + 90.0)
@@ -100,7 +100,7 @@ def test_an_expired_iterator_with_a_sequence_number_is_replaced_exactly(
 def test_an_iterator_that_expires_after_a_page_is_replaced_after_that_page(
     session: StreamSession, scripted: ScriptedStream
 ) -> None:
-    """I2: although nothing of the page was handed out yet."""
+    """I2: although no record of the page was handed out."""
     scripted.shard("s")
     scripted.pages("s", 2, 2)
     reading = opened_shard(session)
@@ -175,7 +175,7 @@ def test_a_gap_is_reported_when_no_iterator_is_left_after_it(
 def test_a_callback_that_raises_keeps_the_shard_before_the_gap(
     session: StreamSession, scripted: ScriptedStream
 ) -> None:
-    """I9: nothing after a loss is read that nobody has heard of."""
+    """I9: no record after a gap is read before the gap is reported."""
     told: list[Gap] = []
 
     def refuse(gap: Gap) -> None:

@@ -1,4 +1,4 @@
-"""The DynamoDB source against a scripted endpoint: listing, reading, resuming, and what the stream refuses."""
+"""The DynamoDB source against a scripted endpoint: listing, reading, resuming, and errors."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_an_expired_iterator_is_replaced_at_the_same_position(source: DynamoDBSo
 
 
 def test_a_page_says_whether_its_iterator_is_new(source: DynamoDBSource, stream: ScriptedStream) -> None:
-    """Empty pages count for the head only in one walk: a new iterator begins the walk again."""
+    """Empty pages count towards the head only with one iterator: a new one reads them again."""
     stream.shard("s")
     reading = reader(source)
     assert [read_page(reading).fresh for _ in range(3)] == [True, False, False]
@@ -198,7 +198,7 @@ def test_a_gap_is_kept_over_failed_reads_until_a_page_reports_it(
 def test_a_shard_that_was_not_read_for_longer_than_the_retention_has_a_gap(
     source: DynamoDBSource, stream: ScriptedStream
 ) -> None:
-    """I9: what the horizon passed meanwhile leaves no other trace."""
+    """I9: nothing else shows that records were trimmed in the meantime."""
     stream.shard("s")
     stream.put("s", "k", 1)
     stream.put("s", "k", 2)
@@ -282,7 +282,7 @@ def test_a_start_at_the_head_skips_older_records_and_after_an_expiry_goes_by_tim
     assert read_page(reading).records == 0
     stream.expire_iterators()
     stream.put("s", "k", 2, created=6031)
-    assert versions(read_page(reading)) == [1, 2]  # the first may be newer: it is not lost
+    assert versions(read_page(reading)) == [1, 2]  # the first may be newer, so it is kept
     stream.put("s", "k", 3, created=6031)
     assert versions(read_page(reading)) == [3]
     source.close()
@@ -311,7 +311,7 @@ def test_an_idle_shard_progresses_with_the_clock_minus_the_lateness(
 def test_an_empty_page_in_a_backlog_or_at_the_end_of_a_shard_is_no_progress(
     source: DynamoDBSource, stream: ScriptedStream
 ) -> None:
-    """I1, I9: else a watermark would pass what is still to be read."""
+    """I1, I9: otherwise a watermark would pass unread records."""
     stream.shard("s")
     stream.pages("s", 1, 0, 1, 0)
     stream.close("s")
@@ -371,7 +371,7 @@ def test_a_record_that_cannot_be_carried_is_refused_with_its_sequence_number(
 def test_records_before_one_that_cannot_be_carried_are_returned_first(
     source: DynamoDBSource, stream: ScriptedStream
 ) -> None:
-    """I1: a reset past the record passes by what is not on the topic by then."""
+    """I1: a reset past the record would skip records that are not on the topic."""
     stream.page = 10
     stream.shard("s")
     for version in (1, 2, 3):
@@ -392,7 +392,7 @@ def test_records_before_one_that_cannot_be_carried_are_returned_first(
 def test_a_snapshot_row_that_is_not_valid_text_is_passed_on_unchanged(
     stream: ScriptedStream, monkeypatch: pytest.MonkeyPatch, columns: dict[str, str] | None
 ) -> None:
-    """I8: whoever has to write it decides."""
+    """I8: the encoder decides."""
     stream.shard("s")
     stream.put("s", "k", 1)
     stream.items["k"]["text"] = {"S": "@@"}

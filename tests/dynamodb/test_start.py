@@ -1,4 +1,4 @@
-"""Where the relay begins at a token, and the token of a relay: the same places as ``Stream`` goes on from."""
+"""Where the relay starts by a token, and the token of a relay: the same positions as those of ``Stream``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PASSED = {"type": "passed"}
 
 
 def shards(*edges: str) -> list[Shard]:
-    """``"0"`` alone, ``"0>1"`` the child 1 of 0, which is not in it."""
+    """``"0"`` is a shard, ``"0>1"`` the child 1 of 0, without 0."""
     pairs = [edge.rpartition(">") for edge in edges]
     return [Shard(full(child), (full(parent),) if parent else ()) for parent, _, child in pairs]
 
@@ -46,7 +46,7 @@ def test_shards_start_at_the_token_and_finished_shards_are_not_read() -> None:
     assert found.shards == {
         full("0"): PASSED,
         full("1"): {"type": "after_sequence", "sequence": "11"},
-        full("2"): {"since": NOW},  # I4: the head is no place
+        full("2"): {"since": NOW},  # I4: the head is not exact
         full("3"): HORIZON,
         full("4"): HORIZON,
     }
@@ -73,7 +73,7 @@ def test_an_active_shard_that_expired_is_lost_only_if_two_listings_lack_it() -> 
 
 
 def test_the_lost_shards_of_a_token_do_not_depend_on_the_time() -> None:
-    """I9: or its gap had another id at every start, and to accept one would change nothing."""
+    """I9: otherwise its gap would have another id at every start, and accepting it would change nothing."""
     given = StreamToken.from_json(token(["0", "1"], ("0", None, "latest", None), ("1", None, "after_sequence", "5")))
     listed = shards("1")
     one, other = (begin_at_token(given, listed, lambda: listed, NOW + later) for later in (0, 60))
@@ -121,7 +121,7 @@ class TestRelayed:
     def test_a_relay_resumes_where_a_stream_stopped_during_splits(
         self, relay: Operated, stream: ScriptedStream, tmp_path: Path, seed: int
     ) -> None:
-        """I1, I3: each record comes to one of the two, in order."""
+        """I1, I3: each record is read by exactly one of the two, in order."""
         chance = random.Random(seed)
         stream.shard("root")
         leaves, version = ["root"], 0

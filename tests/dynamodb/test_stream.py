@@ -1,4 +1,4 @@
-"""``relay.dynamodb.Stream``: records, their order, where to begin, heartbeats. Lineages: test_stream_lineage."""
+"""``relay.dynamodb.Stream``: records, their order, where reading starts, heartbeats. Lineages: test_stream_lineage."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_last_page_of_a_closed_shard_is_returned_completely(
     assert next(stream) is None
 
 
-# ------------------------------------------------------------------ where to begin
+# ------------------------------------------------------------------ where reading starts
 
 
 def test_trim_horizon_is_the_horizon_of_every_root(client: DynamoDBStreamsClient, tree: ScriptedStream) -> None:
@@ -143,7 +143,7 @@ def test_a_time_is_searched_for_in_every_lineage(client: DynamoDBStreamsClient, 
 
 
 def test_a_time_after_many_empty_pages_is_still_found(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
-    """Also in children that begin later."""
+    """Also in children that start later."""
     scripted.shard("0")
     scripted.pages("0", 0, 0, 0, 0, 0)
     scripted.put("0", "k", 1, created=NOON - 9001)
@@ -224,7 +224,7 @@ def test_heartbeats_keep_an_idle_shard_alive(client: DynamoDBStreamsClient, scri
     lineage(scripted, "s")
     stream = opened(client, "latest")
     for _ in range(3):
-        stream.heartbeat()  # an iterator of after the expiry
+        stream.heartbeat()  # with the iterator made after the expiry
         scripted.put("s", "k", 1)
         assert versions(read(stream)) == [1]
         scripted.expire_iterators()
@@ -267,7 +267,7 @@ def test_with_a_gap_callback_the_heartbeat_replaces_the_expired_iterator_too(
 def test_an_error_in_one_shard_does_not_keep_others_from_being_read(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """I10: and it is raised each time, not swallowed."""
+    """I10: it is raised each time, not swallowed."""
     lineage(scripted, "a", "b")
     stream = opened(client)
     scripted.put("b", "k", 1)

@@ -1,4 +1,4 @@
-"""Shards that split, end, vanish and appear while a stream is read: parents first (I2), nothing lost (I1, I9)."""
+"""Shards that split, end, disappear and appear while a stream is read: parents first (I2), nothing lost (I1, I9)."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_an_unknown_child_is_looked_up_once_with_all_its_descendants(
 def test_children_of_a_closed_leaf_are_looked_up_with_growing_pauses_until_one_exists(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """No record of the child is lost, and none comes twice."""
+    """No record of the child is lost or repeated."""
     clock = Clock()
     lineage(scripted, "s")
     scripted.pages("s", 2)
@@ -94,7 +94,7 @@ def test_children_of_a_closed_leaf_of_a_disabled_stream_are_not_looked_up_again(
 def test_children_wait_until_the_last_record_of_their_parent_is_handed_out(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """I2: also when their records claim to be older."""
+    """I2: also if their creation times are older."""
     scripted.shard("p")
     for version in (1, 2, 3):
         scripted.put("p", "k", version, created=1_700_000_100)
@@ -124,7 +124,7 @@ def test_a_parent_that_is_listed_as_open_is_read_to_its_end_before_its_child(
 def test_latest_applies_only_to_the_shards_listed_at_the_start(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """A child of later is read from its horizon."""
+    """A child that is created later is read from its horizon."""
     lineage(scripted, "0>4", "1", "2", "3")
     for shard in "0123":
         scripted.put(shard, "k", 1)
@@ -141,7 +141,7 @@ def test_latest_applies_only_to_the_shards_listed_at_the_start(
 def test_a_shard_listed_late_is_found_by_the_next_complete_listing(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """I1: the second child of a split, when the first was listed alone."""
+    """I1: the second child of a split, if the first was listed alone."""
     clock = Clock()
     lineage(scripted, "p>b")
     stream = opened(client, clock=clock)
@@ -230,7 +230,7 @@ def test_a_listing_that_fails_is_raised_and_retried_by_the_next_call(
 def test_a_shard_that_is_gone_is_a_gap_and_its_children_are_read(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """Final, not an endless retry."""
+    """It is final, not retried forever."""
     gaps: list[Gap] = []
     lineage(scripted, "s", "other")
     scripted.pages("s", 2)

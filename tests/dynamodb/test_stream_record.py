@@ -1,4 +1,4 @@
-"""What ``relay.dynamodb.Stream`` hands out: records, their images, and the order they come in."""
+"""The records of ``relay.dynamodb.Stream``, their images and their order."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_record_has_its_images_and_its_origin(client: DynamoDBStreamsClient, s
 def test_the_images_of_a_record_follow_from_the_view_type_and_the_event(
     client: DynamoDBStreamsClient, scripted: ScriptedStream, view: str, insert: set[str], remove: set[str]
 ) -> None:
-    """The key is given where no image tells it."""
+    """The key is set only if there is no image."""
     scripted.view_type = view
     scripted.shard("s")
     scripted.put("s", "k", 1)

@@ -1,4 +1,4 @@
-"""Random lineages, pages, expiries, clocks and tokens: per item nothing is lost, doubled or turned around."""
+"""Random lineages, pages, expiries, clocks and tokens: per item no record is lost, repeated or out of order."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ MOVES = st.lists(
 
 @dataclass
 class World:
-    """One stream that is written to, split and read, by moves."""
+    """One stream that is written to, split and read by random moves."""
 
     scripted: ScriptedStream
     clock: Clock = field(default_factory=Clock)
     # The open shard of each item, and how often each was written.
     home: dict[int, str] = field(default_factory=dict)
     written: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(ITEMS), 0))
-    # What the reader was given, in order: item, version.
+    # The records that were read, in order: item, version.
     seen: list[tuple[int, int]] = field(default_factory=list)
-    # Tokens, each with what was seen when it was taken.
+    # Tokens, each with the records that were read before it.
     kept: list[tuple[str, list[tuple[int, int]]]] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     shards: int = 0
@@ -73,11 +73,11 @@ class World:
         self.stream = self._open("trim_horizon")
 
     def _shard(self, parent: str | None) -> str:
-        # Ids whose order says nothing of their age.
+        # Ids whose order is not that of their age.
         name = f"{self.shards * 7919 % 1009:04d}"
         self.shards += 1
         shard = self.scripted.shard(name, parent)
-        # A listing may end too early, but it has no holes.
+        # A listing may end too early, but it never omits only a parent.
         shard.listed = parent is None or self.scripted.shards[full(parent)].listed
         return name
 
@@ -94,7 +94,7 @@ class World:
 
     def _put(self, a: int, b: int) -> None:
         item = a % ITEMS
-        # Times that go back and forth.
+        # Creation times go back and forth.
         self.scripted.put(self.home[item], str(item), self.written[item], created=1_700_000_000 + 7 * b)
         self.written[item] += 1
 
@@ -162,7 +162,7 @@ class World:
 
     def settle(self) -> None:
         self._show(0, 0)
-        # A shard that seemed to be at its head is asked once a time, and may have as many empty pages as were made.
+        # A shard that seems to be at its head gets one call per round, and may have every empty page that was made.
         empties = sum(sum(shard.empties.values()) for shard in self.scripted.shards.values())
         for _ in range(4 * self.shards + empties):
             self.clock.now += DISCOVER_EVERY
@@ -186,7 +186,7 @@ class World:
 def play(scripted: ScriptedStream, moves: list[Move]) -> None:
     world = World(scripted)
     for move in moves:
-        # Eight failures in a row are the end of a call's patience.
+        # A call is given up after eight failures in a row.
         world.do((move[0], min(move[1], 7), move[2]) if move[0] == "trouble" else move)
     world.settle()
     world.check()

@@ -1,4 +1,4 @@
-"""``relay.dynamodb.Stream`` on a real DynamoDB: what the scripted endpoint may have got wrong."""
+"""``relay.dynamodb.Stream`` on DynamoDB Local, which may differ from the scripted endpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens: their shape, and what a stream makes of one when its shards have changed since."""
+"""Tokens: their format, and resuming at one when the shards have changed since."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient
 
 
-# ------------------------------------------------------------------ the shape
+# ------------------------------------------------------------------ the format
 
 
 def test_a_token_has_the_active_shards_and_the_complete_lineage(
@@ -143,7 +143,7 @@ def test_a_stream_resumes_where_its_token_was_taken(client: DynamoDBStreamsClien
 def test_a_parent_with_unread_records_is_read_before_its_child_and_no_record_twice(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """With the token Bloop would write, which has both active."""
+    """Bloop's token would have both active."""
     lineage(scripted, "p")
     first = scripted.put("p", "k", 1)
     scripted.pages("p", 1, 1)
@@ -159,7 +159,7 @@ def test_a_parent_with_unread_records_is_read_before_its_child_and_no_record_twi
 def test_a_child_that_was_ahead_of_its_parent_keeps_its_place(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """What Bloop handed out of the child already does not come again."""
+    """Records of the child that Bloop has returned are not read again."""
     lineage(scripted, "p>c")
     first = scripted.put("p", "k", 1)
     scripted.put("p", "k", 2)
@@ -185,7 +185,7 @@ def test_a_shard_between_two_active_ones_that_the_token_omits_is_read_between_th
 def test_no_token_loses_records_of_a_closed_shard_or_its_children(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """A token after each record."""
+    """With a token after each record."""
     lineage(scripted, "p")
     scripted.pages("p", 2, 1)
     lineage(scripted, "p>c,d")
@@ -265,7 +265,7 @@ def test_a_finished_shard_that_expired_is_not_a_gap(client: DynamoDBStreamsClien
 def test_a_shard_that_expired_before_it_started_is_a_gap(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """I9: nobody has read it."""
+    """I9: its records were not read."""
     gaps: list[Gap] = []
     lineage(scripted, "p>c", "c>d")
     taken = token(["p"], ("p", None, "after_sequence", "5"), ("c", "p", None, None), ("d", "c", None, None))
@@ -296,7 +296,7 @@ def test_a_shard_that_one_listing_left_out_is_not_lost(client: DynamoDBStreamsCl
 def test_a_trimmed_position_in_a_token_becomes_the_horizon(
     client: DynamoDBStreamsClient, scripted: ScriptedStream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of the same shard, and a gap."""
+    """It is the horizon of the same shard, and a gap."""
     caplog.set_level(logging.INFO)
     gaps: list[Gap] = []
     lineage(scripted, "s")
@@ -308,7 +308,7 @@ def test_a_trimmed_position_in_a_token_becomes_the_horizon(
     assert "continuing at the trim horizon" in caplog.text
     assert active(stream) == ["s"]
     assert gaps == []
-    # Until somebody has heard of the gap, a token meets it again.
+    # Until the gap is reported, a token is before it.
     assert entries(stream)["s"]["sequence_number"] == beyond
     assert versions(read(stream)) == [2, 3]
     assert [(gap.reason, gap.begin) for gap in gaps] == [("trimmed", {"type": "at_sequence", "sequence": beyond})]
@@ -332,7 +332,7 @@ def test_a_stream_does_not_move_when_the_gap_callback_raises(
 
 
 def test_a_token_of_another_stream_is_refused(client: DynamoDBStreamsClient, scripted: ScriptedStream) -> None:
-    """Positions mean nothing after the stream was disabled and enabled again."""
+    """Positions are not valid after a stream was disabled and enabled again."""
     lineage(scripted, "s")
     other = {**token(["s"]), "stream_arn": ARN.replace("2026", "2025")}
     with pytest.raises(InvalidStream, match=r"2025.*2026"):
@@ -342,7 +342,7 @@ def test_a_token_of_another_stream_is_refused(client: DynamoDBStreamsClient, scr
 def test_a_token_without_positions_reads_from_the_horizon(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """Never from the head."""
+    """It never reads from the head."""
     lineage(scripted, "a", "b", "c")
     for shard in "abc":
         scripted.put(shard, "k", 1)
@@ -364,7 +364,7 @@ def test_a_token_of_an_empty_stream_reads_all_later_records(
 def test_a_leaf_that_bloop_dropped_because_it_has_no_children_is_finished(
     client: DynamoDBStreamsClient, scripted: ScriptedStream
 ) -> None:
-    """Its child, listed later, is read; it is not read again."""
+    """Its child, which is listed later, is read; the leaf is not read again."""
     lineage(scripted, "s>c", "other")
     scripted.put("s", "k", 1)
     scripted.put("c", "k", 2)

@@ -1,4 +1,4 @@
-"""DynamoDB values: exact, and told apart (I8)."""
+"""DynamoDB values: exact and distinct (I8)."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_value_that_cannot_be_a_key_is_refused(value: dict[str, Any]) -> None:
 @settings(deadline=None)
 @given(st.dictionaries(st.text(), TYPED, max_size=4))
 def test_an_image_is_the_item_unchanged_with_binary_in_base64(item: dict[str, Any]) -> None:
-    """I8: numbers byte for byte, sets in order, every name."""
+    """I8: numbers byte for byte, sets in their order, every name."""
     assert json.loads(image_json(item)) == with_base64(item)
 
 
