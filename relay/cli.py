@@ -210,7 +210,7 @@ def tail(
     tailing.tail(
         loaded,
         topics or [],
-        (lambda record: print(tailing.json_line(record))) if as_json else show,
+        (lambda record: print(tail_text.json_line(record))) if as_json else show,
         flush=sys.stdout.flush,
         from_beginning=from_beginning,
         exit_at_end=exit_at_end,

@@ -55,4 +55,4 @@ def gaps_accept(
     from relay.operations.gaps import accept
 
     found = accept(loaded, gap_id, Decision(decision.value))
-    typer.echo(f"gap {found.id} of source {found.source} is accepted: {decision.value}. The next `relay run` goes on.")
+    typer.echo(f"gap {found.id} of source {found.source} is accepted: {decision.value}. The next run continues.")

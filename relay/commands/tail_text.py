@@ -1,4 +1,4 @@
-"""The output of ``relay tail`` for people. It may change freely; programs use ``--json``."""
+"""The output of ``relay tail``: for people, which may change freely, and with ``--json``, which is a contract."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ from rich.text import Text
 
 _COLOURS = {"INSERT": "green", "UPDATE": "yellow", "DELETE": "red", "READ": "cyan", "TRUNCATE": "bold red"}
 _KINDS = {"S", "N", "B", "SS", "NS", "BS", "BOOL", "NULL", "L", "M"}
+
+
+def json_line(record: Mapping[str, Any]) -> str:
+    """Return the line that ``--json`` prints for a record from ``relay.operations.tail.record_json``."""
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
 
 
 def printer() -> Callable[[Mapping[str, Any]], None]:

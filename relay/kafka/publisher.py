@@ -62,6 +62,8 @@ class Publisher:
         self._producer = Producer({**client, "transactional.id": transactional_id})
         self._call("init_transactions", lambda: self._producer.init_transactions(_CALL_TIMEOUT))
         self.produce = self._producer.produce
+        # Its thread calls the producer while this one waits, and may still do so after a timeout: librdkafka's producer
+        # is thread-safe, and this object is not used again then.
         self._bounded = BoundedCaller(f"{transactional_id}-offsets")
 
     def __repr__(self) -> str:

@@ -58,7 +58,7 @@ _CREATE_TIMEOUT = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class RequiredTopic:
     """A required topic. ``why``: the reason for its number of partitions."""
 
     name: str
@@ -79,7 +79,7 @@ class FoundTopic:
     ``hint``: what could be improved, shown by ``relay check`` only.
     """
 
-    topic: Topic
+    topic: RequiredTopic
     exists: bool
     problem: str = ""
     hint: str = ""
@@ -88,14 +88,14 @@ class FoundTopic:
     compacted: bool = False
 
 
-def required(config: Config, tables: Iterable[str]) -> list[Topic]:
+def required(config: Config, tables: Iterable[str]) -> list[RequiredTopic]:
     """Return every topic required to relay ``tables``."""
     large = {"max.message.bytes": str(LARGEST_MESSAGE)}
     compact = {"cleanup.policy": "compact"}
     forever = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
     by_item = {table for table, source in config.tables.items() if source.key_mode == "item"}
     topics = [
-        Topic(
+        RequiredTopic(
             config.topic(table),
             config.kafka.partitions,
             "the changes of a key stay in order only while they go to the same partition",  # I2
@@ -109,20 +109,22 @@ def required(config: Config, tables: Iterable[str]) -> list[Topic]:
     unique = {topic.name: topic for topic in topics}
     return [
         *unique.values(),
-        Topic(
+        RequiredTopic(
             config.internal("checkpoints"),
             CHECKPOINT_PARTITIONS,
             "a shard's checkpoint is found by the hash of its key",  # I4
             compact,
             compacted=True,
         ),
-        Topic(config.internal("schemas"), 1, "schemas are read as one list", compact, compacted=True),
-        Topic(config.internal("watermarks"), 1, "watermarks are read as one list", compact, compacted=True),
-        Topic(config.internal("gaps"), 1, "gaps are read as one list", forever, compactable=False),
-        Topic(
+        RequiredTopic(config.internal("schemas"), 1, "schemas are read in a single order", compact, compacted=True),
+        RequiredTopic(
+            config.internal("watermarks"), 1, "watermarks are read in a single order", compact, compacted=True
+        ),
+        RequiredTopic(config.internal("gaps"), 1, "gaps are read in a single order", forever, compactable=False),
+        RequiredTopic(
             config.internal("dead_letters"),
             1,
-            "dead letters are read as one list",
+            "dead letters are read in a single order",
             {**large, **forever},  # I1: a dead letter is the only copy of its change
             compactable=False,
         ),
@@ -207,7 +209,7 @@ def _require_usable(admin: AdminClient, config: Config, tables: Sequence[str]) -
     return found
 
 
-def _problem(topic: Topic, found: TopicMetadata, settings: Mapping[str, str]) -> str:
+def _problem(topic: RequiredTopic, found: TopicMetadata, settings: Mapping[str, str]) -> str:
     count = len(found.partitions)
     policy = settings.get("cleanup.policy", "")
     policies = set(policy.split(","))

@@ -113,7 +113,7 @@ def _number_from_environment(name: str, default: float) -> float:
     return number
 
 
-class _Server(ThreadingHTTPServer):
+class _StatusServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, host: str, port: int, observer: Observer) -> None:
@@ -139,9 +139,9 @@ class _Server(ThreadingHTTPServer):
             log.exception("http: a request from %s failed", client_address)
 
 
-def _listen(host: str, port: int, observer: Observer) -> _Server:
+def _listen(host: str, port: int, observer: Observer) -> _StatusServer:
     try:
-        return _Server(host, port, observer)
+        return _StatusServer(host, port, observer)
     except OSError as error:
         raise Unavailable(
             f"http: cannot listen on {host}:{port}: {error.strerror or error}; set another address in `http`"
@@ -149,7 +149,7 @@ def _listen(host: str, port: int, observer: Observer) -> _Server:
 
 
 def _handler(observer: Observer) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class StatusHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         timeout = _REQUEST_TIMEOUT
         disable_nagle_algorithm = True
@@ -177,4 +177,4 @@ def _handler(observer: Observer) -> type[BaseHTTPRequestHandler]:
         def log_message(self, format: str, *arguments: Any) -> None:
             log.debug("http: %s " + format, self.client_address[0], *arguments)
 
-    return Handler
+    return StatusHandler

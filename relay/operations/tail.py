@@ -96,11 +96,6 @@ def record_json(message: Message, schemas: WriterSchemas | None) -> dict[str, An
     return shown
 
 
-def json_line(record: dict[str, Any]) -> str:
-    """Return the line that ``--json`` prints."""
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
-
-
 def json_values(value: Any) -> Any:
     """Return ``value`` in JSON types: bytes as base64, times as ISO in UTC, decimals as text."""
     if isinstance(value, dict):

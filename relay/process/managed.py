@@ -26,7 +26,7 @@ HOST = "127.0.0.1"
 _LAUNCH = Path(die_with_parent.__file__)
 _TAIL_BYTES = 64 << 10
 
-# Processes that are meant to outlive this one.
+# Processes that are meant to outlive this one. Any thread may append; it is read at exit.
 _left_running: list[subprocess.Popen[bytes]] = []
 
 
@@ -38,7 +38,7 @@ def _suppress_warnings() -> None:
 
 
 class ManagedProcess:
-    """A command in a session of its own, with its output in a file.
+    """A command in a session of its own, with its output in a file. Not for use by several threads at once.
 
     ``dies_with_parent``: the kernel kills it when this process ends, in whatever way (Linux only; elsewhere call
     ``stop``). ``account``: the user to run it as, which requires root.

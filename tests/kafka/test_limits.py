@@ -12,13 +12,13 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from relay.kafka.limits import Limits, record_size
-from relay.kafka.topics import LARGEST_MESSAGE, FoundTopic, Topic
+from relay.kafka.topics import LARGEST_MESSAGE, FoundTopic, RequiredTopic
 
 LIMIT = 20_000
 
 
 def found(name: str, limit: int) -> FoundTopic:
-    return FoundTopic(Topic(name, 1, ""), exists=True, largest_message=limit)
+    return FoundTopic(RequiredTopic(name, 1, ""), exists=True, largest_message=limit)
 
 
 def test_a_record_is_limited_by_topic_and_producer_and_a_batch_by_the_smallest_topic() -> None:

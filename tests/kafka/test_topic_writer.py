@@ -28,7 +28,7 @@ TABLE = TableSchema("shop", "orders", (KeyColumn("customer", "S"), KeyColumn("li
 SHARD = "shop/l/shard"
 
 
-class Sent:
+class SentRecords:
     """Records what is sent, in order."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ def decoded(value: bytes | None, table: TableSchema = TABLE) -> dict[str, Any]:
 @given(st.text(min_size=1, alphabet=st.characters(exclude_categories=["Cs"])), st.integers(0, 99))
 def test_the_partition_is_that_of_the_hash_key_in_both_key_modes(customer: str, line: int) -> None:
     """I2"""
-    sent = Sent()
+    sent = SentRecords()
     keys: tuple[Literal["hash", "item"], ...] = ("hash", "item")
     for key in keys:
         topic_writer(key=key).send(sent, change(customer, str(line)), 0)
@@ -92,7 +92,7 @@ def test_the_partition_is_that_of_the_hash_key_in_both_key_modes(customer: str, 
 
 
 def test_only_a_delete_is_followed_by_a_tombstone_with_the_same_key_and_partition() -> None:
-    sent = Sent()
+    sent = SentRecords()
     writer = topic_writer(key="item", tombstones=True)
     for operation in Operation:
         if operation is not Operation.TRUNCATE:
@@ -106,13 +106,13 @@ def test_only_a_delete_is_followed_by_a_tombstone_with_the_same_key_and_partitio
 @settings(deadline=None)
 def test_a_change_above_the_limit_is_a_stub_on_its_topic_and_complete_as_a_dead_letter(beyond: int, long: int) -> None:
     """I1, I8: up to the limit it is complete on its topic."""
-    sent, writer = Sent(), topic_writer()
+    sent, writer = SentRecords(), topic_writer()
     huge = change(payload="x" * 5000 * long)
     writer.send(sent, huge, 0)
     ((value, key, where, headers),) = sent.on("shop.orders")
     size = record_size(value or b"", key, list(headers.items()))
     writer.largest, writer.dead_letters = size - beyond, letters()
-    again = Sent()
+    again = SentRecords()
     writer.send(again, huge, 0)
     ((value, same_key, same_where, same_headers),) = again.on("shop.orders")
     assert (same_key, same_where, same_headers) == (key, where, headers)
@@ -125,7 +125,7 @@ def test_a_change_above_the_limit_is_a_stub_on_its_topic_and_complete_as_a_dead_
 
 @pytest.mark.parametrize("fields", [{}, {"operation": Operation.READ, "token": None, "snapshot": Snapshot("s", 5)}])
 def test_a_stub_lacks_only_the_images_and_its_dead_letter_is_the_change_in_chunks(fields: dict[str, Any]) -> None:
-    sent, writer = Sent(), topic_writer(largest=4000, dead_letters=letters(6000))
+    sent, writer = SentRecords(), topic_writer(largest=4000, dead_letters=letters(6000))
     huge = change(payload="".join(chr(33 + n % 90) for n in range(20_000)), **fields)
     assert writer.send(sent, huge, 17) > 20_000  # bytes that count towards the transaction's size (I11)
     assert [topic for topic, *_ in sent.records] == ["shop.dead_letters"] * 4 + ["shop.orders"]
@@ -163,7 +163,7 @@ HALF = {"customer": {"S": "ada"}, "line": {"N": "1"}, "text": {"S": "\ud83d"}, "
 @pytest.mark.parametrize("row", [None, (Column("customer", "string"), Column("line", "int"), Column("rest", "rest"))])
 def test_a_change_that_avro_cannot_hold_is_an_error_with_key_position_and_remedy(row: Any) -> None:
     """I8"""
-    sent = Sent()
+    sent = SentRecords()
     with pytest.raises(Unencodable) as caught:
         topic_writer(replace(TABLE, row=row), dead_letters=letters()).send(
             sent, change(new=Uncarriable(HALF, "no Unicode")), 0
@@ -175,7 +175,7 @@ def test_a_change_that_avro_cannot_hold_is_an_error_with_key_position_and_remedy
 
 def test_on_unencodable_dead_letter_publishes_a_stub_and_keeps_the_change_as_lossless_json() -> None:
     """I1, I8"""
-    sent = Sent()
+    sent = SentRecords()
     odd = change(old=Uncarriable(HALF, "no Unicode"), images=Images.NEW_AND_OLD)
     topic_writer(dead_letters=letters(), on_unencodable="dead_letter").send(sent, odd, 0)
     ((value, *_),) = sent.on("shop.orders")
@@ -192,7 +192,7 @@ def test_on_unencodable_dead_letter_publishes_a_stub_and_keeps_the_change_as_los
 
 def test_a_change_whose_key_cannot_be_encoded_is_always_an_error() -> None:
     """I8: a stub needs a key."""
-    sent = Sent()
+    sent = SentRecords()
     for customer in ("\ud83d", b"ada"):
         with pytest.raises(RelayError, match="orders"):
             topic_writer(dead_letters=letters(), on_unencodable="dead_letter").send(
@@ -203,4 +203,4 @@ def test_a_change_whose_key_cannot_be_encoded_is_always_an_error() -> None:
 
 def test_a_topic_too_small_for_a_stub_is_an_error_that_names_the_limit() -> None:
     with pytest.raises(RelayError, match=r"even without its images, .* but topic shop\.orders allows 200: raise"):
-        topic_writer(largest=200, dead_letters=letters()).send(Sent(), change(), 0)
+        topic_writer(largest=200, dead_letters=letters()).send(SentRecords(), change(), 0)

@@ -9,17 +9,17 @@ import pytest
 from relay.kafka.transaction import GATHER_FOR, LATE_AFTER, LONGEST_OPEN, OpenTransaction
 
 
-class Clock:
+class SteppedClock:
     now = 1000.0
 
     def __call__(self) -> float:
         return self.now
 
 
-class Sent:
+class ScriptedTransactions:
     """Takes the place of a publisher and of its group."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: SteppedClock) -> None:
         self.open = False
         self.clock = clock
         self.takes = 0.0
@@ -39,13 +39,13 @@ class Sent:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> SteppedClock:
+    return SteppedClock()
 
 
 @pytest.fixture
-def transaction(clock: Clock) -> OpenTransaction:
-    sent: Any = Sent(clock)
+def transaction(clock: SteppedClock) -> OpenTransaction:
+    sent: Any = ScriptedTransactions(clock)
     made = OpenTransaction([sent], sent, "checkpoints", clock=clock)
     made.begin()
     made.commit()
@@ -54,7 +54,7 @@ def transaction(clock: Clock) -> OpenTransaction:
 
 @pytest.mark.parametrize("pause", [0.005, 1.0, 3600.0])
 def test_at_low_load_a_transaction_is_committed_at_once(
-    transaction: OpenTransaction, clock: Clock, pause: float
+    transaction: OpenTransaction, clock: SteppedClock, pause: float
 ) -> None:
     clock.now += pause
     transaction.begin()
@@ -63,7 +63,7 @@ def test_at_low_load_a_transaction_is_committed_at_once(
 
 
 def test_changes_that_arrived_during_the_last_commit_do_not_count_as_high_load(
-    transaction: OpenTransaction, clock: Clock
+    transaction: OpenTransaction, clock: SteppedClock
 ) -> None:
     """At a few hundred changes a second, some always wait for a commit to end; that is no reason to delay them."""
     transaction.begin()
@@ -76,14 +76,16 @@ def test_changes_that_arrived_during_the_last_commit_do_not_count_as_high_load(
     assert transaction.linger == 0.0
 
 
-def test_a_burst_after_a_pause_is_committed_at_once(transaction: OpenTransaction, clock: Clock) -> None:
+def test_a_burst_after_a_pause_is_committed_at_once(transaction: OpenTransaction, clock: SteppedClock) -> None:
     clock.now += 1.0
     transaction.begin()
     transaction.size += 1 << 20
     assert transaction.linger == 0.0
 
 
-def test_at_high_load_a_transaction_stays_open_for_a_short_time(transaction: OpenTransaction, clock: Clock) -> None:
+def test_at_high_load_a_transaction_stays_open_for_a_short_time(
+    transaction: OpenTransaction, clock: SteppedClock
+) -> None:
     clock.now += 0.005
     transaction.begin()
     transaction.size += 1 << 20
@@ -93,7 +95,7 @@ def test_at_high_load_a_transaction_stays_open_for_a_short_time(transaction: Ope
 
 
 def test_while_catching_up_a_transaction_stays_open_until_it_is_long(
-    transaction: OpenTransaction, clock: Clock
+    transaction: OpenTransaction, clock: SteppedClock
 ) -> None:
     """A relay that catches up spends its time on changes, not on commits; once caught up it does not wait."""
     clock.now += 0.005

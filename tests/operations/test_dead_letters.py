@@ -1,4 +1,4 @@
-"""Changes that cannot be published whole, through a real relay and broker, and `relay dead-letters` over them."""
+"""Changes that cannot be published in full, through a real relay and broker, and ``relay dead-letters``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL = 50_000
 HALF = "@@"  # the endpoint replaces it with half a surrogate pair
 
 
-class Stream(ScriptedStream):
+class StreamWithInvalidText(ScriptedStream):
     def _GetRecords(self, request: dict[str, Any]) -> Any:
         answer = orjson.dumps(super()._GetRecords(request))
         return orjson.Fragment(answer.replace(HALF.encode(), b"\\ud83d"))
@@ -40,8 +40,8 @@ class Stream(ScriptedStream):
 
 
 @pytest.fixture
-def stream() -> Iterator[Stream]:
-    with Stream() as scripted:
+def stream() -> Iterator[StreamWithInvalidText]:
+    with StreamWithInvalidText() as scripted:
         scripted.shard("root")
         yield scripted
 
@@ -81,7 +81,7 @@ def versions(path: Path, key: str) -> list[tuple[str, str | None]]:
 
 
 def test_a_change_that_is_too_large_is_a_stub_and_is_complete_after_a_redrive(
-    tmp_path: Path, stream: Stream, kafka: Any, unique: str
+    tmp_path: Path, stream: StreamWithInvalidText, kafka: Any, unique: str
 ) -> None:
     """I1, I2, I3: it is once on the topic and once a dead letter."""
     path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
@@ -121,7 +121,7 @@ def test_a_change_that_is_too_large_is_a_stub_and_is_complete_after_a_redrive(
 
 
 def test_a_change_that_cannot_be_encoded_stops_the_relay_or_becomes_a_dead_letter(
-    tmp_path: Path, stream: Stream, kafka: Any, unique: str
+    tmp_path: Path, stream: StreamWithInvalidText, kafka: Any, unique: str
 ) -> None:
     """I8: half a surrogate pair is refused with key and position, or kept exactly in the dead letter."""
     path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
@@ -145,7 +145,7 @@ def test_a_change_that_cannot_be_encoded_stops_the_relay_or_becomes_a_dead_lette
 
 
 def test_on_a_compacted_topic_a_redriven_change_does_not_replace_a_newer_one(
-    tmp_path: Path, stream: Stream, kafka: Any, unique: str
+    tmp_path: Path, stream: StreamWithInvalidText, kafka: Any, unique: str
 ) -> None:
     """I1: under the key of its item, Kafka would delete the newer change. Each DELETE is followed by a tombstone."""
     path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique, key="item", tombstones=True)
@@ -165,7 +165,7 @@ def test_on_a_compacted_topic_a_redriven_change_does_not_replace_a_newer_one(
 
 
 def test_a_dead_letter_of_a_consumer_is_sent_again_unchanged(
-    tmp_path: Path, stream: Stream, kafka: Any, unique: str
+    tmp_path: Path, stream: StreamWithInvalidText, kafka: Any, unique: str
 ) -> None:
     path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
     finish(path)
@@ -194,7 +194,7 @@ def test_a_dead_letter_of_a_consumer_is_sent_again_unchanged(
 
 
 def test_a_relay_whose_topic_limit_is_lowered_ends_with_the_reason(
-    tmp_path: Path, stream: Stream, kafka: Any, unique: str
+    tmp_path: Path, stream: StreamWithInvalidText, kafka: Any, unique: str
 ) -> None:
     """I10: it does not retry the same batch for ever; the next start publishes a stub."""
     path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)

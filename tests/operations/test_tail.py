@@ -25,10 +25,11 @@ from relay.avro.registry import TopicSchemas
 from relay.avro.schema import change_schema
 from relay.change import Change, Images, Operation, Transaction
 from relay.cli import app
+from relay.commands.tail_text import json_line
 from relay.config import Config, load
 from relay.errors import ConfigError, Unavailable
 from relay.kafka import topics
-from relay.operations.tail import json_line, json_values, record_json, resolve_topics, tail
+from relay.operations.tail import json_values, record_json, resolve_topics, tail
 from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
 
