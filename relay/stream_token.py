@@ -122,15 +122,15 @@ class ShardToken:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What a token says of its shards, by id.
+class ClassifiedShards:
+    """The ids of a token's shards, by what to do with them.
 
-    ``active``: being read. ``ahead``: descendants of an active shard, which wait for it and keep their positions.
-    ``finished``: read to the end; ancestors of active shards are.
+    ``active``: being read. ``waiting``: descendants of an active shard, which wait for its end and keep their
+    positions. ``finished``: read to the end; all ancestors of active shards are.
     """
 
     active: tuple[str, ...]
-    ahead: frozenset[str]
+    waiting: frozenset[str]
     finished: frozenset[str]
 
 
@@ -177,15 +177,15 @@ class StreamToken:
         # Each shard once: Bloop's tokens may list an active shard twice after a resume.
         return cls(arn, tuple(dict.fromkeys(active)), tuple(shards))
 
-    def standing(self, parents: Mapping[str, str | None]) -> Standing:
+    def classify(self, parents: Mapping[str, str | None]) -> ClassifiedShards:
         """Classify the token's shards. ``parents``: the parent, by id, of each shard that the stream lists."""
         named = {shard.shard_id for shard in self.shards}
-        begun = set(self.active)
+        started = set(self.active)
         # Bloop may read a shard before the end of its parent. Here it waits, and keeps its position (I2).
-        ahead = {shard for shard in (*named, *self.active) if self.ancestors([shard], parents) & begun}
-        active = tuple(shard for shard in self.active if shard not in ahead)
-        finished = self.ancestors(active, parents) | (named - ahead - begun)
-        return Standing(active, frozenset(ahead), frozenset(finished))
+        waiting = {shard for shard in (*named, *self.active) if self.ancestors([shard], parents) & started}
+        active = tuple(shard for shard in self.active if shard not in waiting)
+        finished = self.ancestors(active, parents) | (named - waiting - started)
+        return ClassifiedShards(active, frozenset(waiting), frozenset(finished))
 
     def position(self, shard: str) -> Position | None:
         """Return the position in a shard, None if the token has none."""

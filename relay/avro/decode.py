@@ -61,6 +61,7 @@ class _BodyReader:
         return dict(change)
 
 
+# Shared by the threads: entries are only added, each in one step.
 _readers: WeakKeyDictionary[WriterSchemas, dict[bytes, _BodyReader]] = WeakKeyDictionary()
 
 

@@ -57,19 +57,19 @@ def resume(token: StreamToken, listing: Iterable[Shard], list_again: Callable[[]
 
 def resumption(token: StreamToken, shards: Mapping[str, Shard]) -> Resumption:
     """Apply ``token`` to ``shards``, all that the stream lists."""
-    standing = token.standing({shard.id: shard.parents[0] if shard.parents else None for shard in shards.values()})
-    unfinished = (*standing.active, *sorted(standing.ahead - standing.finished))
+    classified = token.classify({shard.id: shard.parents[0] if shard.parents else None for shard in shards.values()})
+    unfinished = (*classified.active, *sorted(classified.waiting - classified.finished))
     positions = {shard: token.position(shard) for shard in unfinished}
     named = dict.fromkeys((*(shard.shard_id for shard in token.shards), *token.active))
     return Resumption(
         shards,
-        tuple(shard for shard in standing.active if shard in shards),
-        standing.finished,
+        tuple(shard for shard in classified.active if shard in shards),
+        classified.finished,
         {
             shard: position
             for shard, position in positions.items()
             # A shard that waits for its parent has no position at its head, or its first records would be skipped.
-            if position is not None and shard in shards and (shard in standing.active or position.exact)
+            if position is not None and shard in shards and (shard in classified.active or position.exact)
         },
         {shard: position or TRIM_HORIZON for shard, position in positions.items() if shard not in shards},
         tuple(shard for shard in named if shard not in shards),

@@ -8,7 +8,7 @@ from typing import Any
 
 from relay.gtid import GtidSet, parse
 from relay.lineage import Position
-from relay.sql.done import Done, of_position, to_position
+from relay.sql.published_rows import PublishedRows, position_fields, rows_in_position
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class BinlogPosition:
 
     gtid: str
     """The GTID set of all transactions that were read completely, with the flavour in front."""
-    partial: Mapping[str, Done] = field(default_factory=dict)
+    partial: Mapping[str, PublishedRows] = field(default_factory=dict)
     """By GTID: the rows of relayed tables that were published of transactions read in part, the next one first (I4)."""
     local: GtidSet = field(default_factory=lambda: parse(""))
     """Transactions in ``gtid`` or ``partial`` that only a replica has: it made them itself."""
@@ -30,7 +30,7 @@ class BinlogPosition:
     @classmethod
     def from_json(cls, raw: Position) -> BinlogPosition:
         """Read a position. Raises ``KeyError`` without ``gtid``, ``GtidError``."""
-        return cls(raw["gtid"], of_position(raw), parse(raw.get("local", "")), raw.get("targets", {}))
+        return cls(raw["gtid"], rows_in_position(raw), parse(raw.get("local", "")), raw.get("targets", {}))
 
     @property
     def executed(self) -> GtidSet:
@@ -42,7 +42,7 @@ class BinlogPosition:
         return tuple(gtid for gtid in self.partial if not self.local.contains(parse(gtid)))
 
     def to_json(self) -> dict[str, Any]:
-        position: dict[str, Any] = {"gtid": self.gtid, **to_position(self.partial)}
+        position: dict[str, Any] = {"gtid": self.gtid, **position_fields(self.partial)}
         if self.local:
             position["local"] = self.local.position
         if self.targets:

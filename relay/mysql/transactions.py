@@ -23,7 +23,7 @@ from relay.mysql.positions import BinlogPosition
 from relay.mysql.timestamps import TimestampMap
 from relay.source import STREAMED_PAGE
 from relay.sql.changes import TransactionChanges
-from relay.sql.done import Done, further
+from relay.sql.published_rows import PublishedRows, furthest
 from relay.sql.statements import classify
 from relay.sql.tables import Table
 from relay.table import TableSchema
@@ -69,7 +69,7 @@ class ShardTransactions:
         self._is_local = is_local
         self._executed: tuple[str, GtidSet] = ("", parse(""))
         # By GTID: the rows that were published of transactions read in part.
-        self._partial: dict[str, Done] = dict(position.partial)
+        self._partial: dict[str, PublishedRows] = dict(position.partial)
         # MariaDB: the last GTID of each server in each domain since ``take_last_gtids``.
         self._last_gtids: dict[str, str] = {}
         self._times = times
@@ -116,7 +116,7 @@ class ShardTransactions:
         """The position after all changes that were taken."""
         partial = dict(self._partial)
         if self._is_open and self._begun is not None:
-            done = further(self._changes.rows_of, partial.pop(self._begun.gtid, {}))
+            done = furthest(self._changes.rows_of, partial.pop(self._begun.gtid, {}))
             if done:
                 partial = {self._begun.gtid: done, **partial}
         # There may be several: servers may commit in different orders.
@@ -150,7 +150,7 @@ class ShardTransactions:
         self._events.clear()
         self._row = 0
         if self._is_open and self._begun is not None:
-            if done := further(self._changes.rows_of, self._partial.get(self._begun.gtid, {})):
+            if done := furthest(self._changes.rows_of, self._partial.get(self._begun.gtid, {})):
                 self._partial[self._begun.gtid] = done
             self._saved, self._saved_size = self._taken()
             # The row that is held back is read again, too.

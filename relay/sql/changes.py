@@ -15,7 +15,7 @@ from typing import Any
 from relay.change import Change, Images, Operation, Snapshot, Transaction, event_id, event_ids
 from relay.errors import RelayError
 from relay.sql.counts import KeyCounts
-from relay.sql.done import ANY, Done
+from relay.sql.published_rows import ANY_TABLE, PublishedRows
 from relay.sql.tables import Row, Table
 from relay.token import EventToken, OriginToken
 
@@ -79,7 +79,7 @@ class TransactionChanges:
         committed_at: int | None = None,
         origin: OriginToken | None = None,
         origin_gtid: str | None = None,
-        skip: Done | None = None,
+        skip: PublishedRows | None = None,
     ) -> None:
         """Begin the transaction ``gtid``.
 
@@ -222,7 +222,7 @@ class TransactionChanges:
         self.rows_of[table] = self.rows_of.get(table, 0) + 1
 
     def _is_skipped(self, table: str) -> bool:
-        name = ANY if ANY in self._skips else table
+        name = ANY_TABLE if ANY_TABLE in self._skips else table
         left = self._skips.get(name, 0)
         if not left:
             return False

@@ -14,7 +14,7 @@ from relay.change import Snapshot
 from relay.errors import RelayError
 from relay.gtid import GtidError
 from relay.lineage import Journal
-from relay.sql.done import Done, further
+from relay.sql.published_rows import PublishedRows, furthest
 from relay.sql.statements import classify
 from relay.table import TableSchema
 from relay.vitess.copying import CopyPhase
@@ -102,11 +102,11 @@ class ShardEvents:
     def resume_position(self) -> VStreamPosition:
         """Return where reading resumes once the changes that are ready are published."""
         transaction = self._transaction
-        if transaction.has_changes and (done := further(self.changes.rows_of, self._published_rows())):
+        if transaction.has_changes and (done := furthest(self.changes.rows_of, self._published_rows())):
             return replace(self.position, transaction=transaction.gtid, done=done)
         return self.position
 
-    def _published_rows(self) -> Done:
+    def _published_rows(self) -> PublishedRows:
         """Return how many rows of the open transaction were published when it was read before."""
         return self.position.done if self.position.transaction == self._transaction.gtid else {}
 

@@ -19,7 +19,7 @@ from relay import gtid
 from relay.errors import RelayError
 from relay.gtid import GtidError
 from relay.lineage import Position, Start
-from relay.sql.done import Done, of_position, to_position
+from relay.sql.published_rows import PublishedRows, position_fields, rows_in_position
 from relay.vitess.proto import vtgate_pb2 as pb
 
 
@@ -35,7 +35,7 @@ class VStreamPosition:
     """The last primary key copied of the table being copied."""
     transaction: str = ""
     """The GTID of the next transaction, if some of its rows are published."""
-    done: Done = field(default_factory=dict)
+    done: PublishedRows = field(default_factory=dict)
     """How many rows of ``transaction`` are published."""
 
     @classmethod
@@ -56,7 +56,7 @@ class VStreamPosition:
             ) from None
         copied = tuple(position["copied"]) if "copied" in position else None
         transaction = position.get("transaction", "")
-        return cls(executed, copied, pks, transaction, of_position(position).get(transaction, {}))
+        return cls(executed, copied, pks, transaction, rows_in_position(position).get(transaction, {}))
 
     def to_json(self) -> dict[str, Any] | None:
         """Return the position as JSON; None if a stream could not resume at it (I4)."""
@@ -70,7 +70,7 @@ class VStreamPosition:
                 for pk in self.pks
             ]
         if self.done:
-            found |= to_position({self.transaction: self.done})
+            found |= position_fields({self.transaction: self.done})
         return found
 
     @property

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from relay.change import Change, Operation, Snapshot, Transaction
 from relay.errors import RelayError
 from relay.sql.changes import TransactionChanges
-from relay.sql.done import ANY, further, of_position, to_position
+from relay.sql.published_rows import ANY_TABLE, furthest, position_fields, rows_in_position
 from relay.sql.tables import Row, Table, lay_out
 from relay.table import Column
 from relay.token import EventToken, OriginToken
@@ -183,9 +183,9 @@ def test_the_remaining_rows_of_a_transaction_are_published_once_if_other_tables_
     for table, was, became in of(before)[: data.draw(st.integers(0, len(rows)))]:
         first.row(table, was, became)
     published = first.take()
-    position = to_position({"0-1-1": first.rows_of}) if first.rows_of else {}
+    position = position_fields({"0-1-1": first.rows_of}) if first.rows_of else {}
     assert position.get("rows_done", 0) == first.rows_done
-    rest = play(TransactionChanges("s", SHARD), 1, of(now), skip=of_position(position).get("0-1-1"))
+    rest = play(TransactionChanges("s", SHARD), 1, of(now), skip=rows_in_position(position).get("0-1-1"))
     expected = play(TransactionChanges("s", SHARD), 1, rows)
     for name in now:
         told = [each.event_id for each in (*published, *rest) if each.table == name]
@@ -197,7 +197,7 @@ def test_a_position_that_counts_rows_without_their_tables_is_still_understood(
     rows: list[tuple[Table, Any, Any]], data: st.DataObject
 ) -> None:
     done = data.draw(st.integers(0, len(rows)))
-    skip = of_position({"transaction": "0-1-1", "rows_done": done}).get("0-1-1")
+    skip = rows_in_position({"transaction": "0-1-1", "rows_done": done}).get("0-1-1")
     again = TransactionChanges("s", SHARD)
     expected = play(TransactionChanges("s", SHARD), 1, rows)
     assert play(again, 1, rows, skip=skip) == expected[len(play(TransactionChanges("s", SHARD), 1, rows[:done])) :]
@@ -208,9 +208,9 @@ def test_a_position_that_counts_rows_without_their_tables_is_still_understood(
     st.dictionaries(st.sampled_from("tuv"), st.integers(1, 9)),
 )
 def test_the_number_of_published_rows_never_decreases(one: dict[str, int], other: dict[str, int]) -> None:
-    both = further(one, other)
-    assert both == further(other, one)
+    both = furthest(one, other)
+    assert both == furthest(other, one)
     assert all(both[table] >= rows for each in (one, other) for table, rows in each.items())
-    old = {ANY: sum(one.values())} if one else {}
-    later = further(other, old)
+    old = {ANY_TABLE: sum(one.values())} if one else {}
+    later = furthest(other, old)
     assert sum(later.values()) >= max(sum(old.values()), 0)

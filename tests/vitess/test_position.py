@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay import gtid
-from relay.sql.done import ANY
+from relay.sql.published_rows import ANY_TABLE
 from relay.vitess.position import VStreamPosition, added, canonical, including
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests.vitess.scripted import made
@@ -32,7 +32,7 @@ def test_positions_survive_a_round_trip_through_json(text: str) -> None:
     for place in (
         VStreamPosition(canonical(text)),
         VStreamPosition(canonical(text), transaction="0-1-5", done={"t": 7, "u": 1}),
-        VStreamPosition(canonical(text), transaction="0-1-5", done={ANY: 7}),
+        VStreamPosition(canonical(text), transaction="0-1-5", done={ANY_TABLE: 7}),
         VStreamPosition(canonical(text), ("a", "b"), (pk,)),
         VStreamPosition(canonical(text), ()),
     ):

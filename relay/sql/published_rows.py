@@ -9,30 +9,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-Done = Mapping[str, int]
-"""Published rows by table. Under ``ANY``: the first rows of the transaction, of any tables."""
+PublishedRows = Mapping[str, int]
+"""Published rows by table. Under ``ANY_TABLE``: the first rows of the transaction, of any tables."""
 
-ANY = ""
+ANY_TABLE = ""
 
 
-def further(one: Done, other: Done) -> Done:
+def furthest(one: PublishedRows, other: PublishedRows) -> PublishedRows:
     """Combine two counts of one transaction: one that is read again is behind the earlier read at first."""
     for before, now in ((one, other), (other, one)):
-        if ANY in before:
-            return now if ANY not in now and sum(now.values()) >= before[ANY] else before
+        if ANY_TABLE in before:
+            return now if ANY_TABLE not in now and sum(now.values()) >= before[ANY_TABLE] else before
     return {table: max(one.get(table, 0), other.get(table, 0)) for table in {**one, **other}}
 
 
-def of_position(position: Mapping[str, Any]) -> dict[str, Done]:
+def rows_in_position(position: Mapping[str, Any]) -> dict[str, PublishedRows]:
     """Return the published rows in a checkpoint's position by GTID, the transaction that is read next first."""
     rows = dict(position.get("others", {}))
     if position.get("rows_done"):
         rows = {position["transaction"]: position["rows_done"], **rows}
     by_table = position.get("rows_of", {})
-    return {gtid: by_table.get(gtid, {ANY: count}) for gtid, count in rows.items()}
+    return {gtid: by_table.get(gtid, {ANY_TABLE: count}) for gtid, count in rows.items()}
 
 
-def to_position(done: Mapping[str, Done]) -> dict[str, Any]:
+def position_fields(done: Mapping[str, PublishedRows]) -> dict[str, Any]:
     """Return the fields of a checkpoint's position for the published rows."""
     found: dict[str, Any] = {}
     for gtid, rows in done.items():
@@ -40,6 +40,6 @@ def to_position(done: Mapping[str, Done]) -> dict[str, Any]:
             found["transaction"], found["rows_done"] = gtid, sum(rows.values())
         else:
             found.setdefault("others", {})[gtid] = sum(rows.values())
-        if ANY not in rows:
+        if ANY_TABLE not in rows:
             found.setdefault("rows_of", {})[gtid] = dict(rows)
     return found
