@@ -1,4 +1,4 @@
-"""A primary and its replica with the table of ``orders``: MariaDB, and MySQL where there is one."""
+"""Real servers of both flavours: one that a worker's tests share, one of a test's own, and a primary with a replica."""
 
 from __future__ import annotations
 
@@ -12,10 +12,23 @@ from tests.mysql.orders import DATABASE
 from tests.mysql.server import MySQL
 
 
+@pytest.fixture(params=["mariadb", "mysql"])
+def server(request: pytest.FixtureRequest) -> Any:
+    """A server that tests share: MariaDB, then MySQL. Make a database of your own."""
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture(params=[MariaDB, MySQL], ids=lambda kind: kind.__name__)
 def kind(request: pytest.FixtureRequest) -> Any:
-    """The class of the servers: both, one after the other, unless a test names one of them."""
+    """The class of the servers that a test starts: both, one after the other, unless the test names one."""
     return request.param
+
+
+@pytest.fixture
+def own(kind: Any) -> Iterator[Any]:
+    """A server that a test may break."""
+    with kind(options={"max-allowed-packet": "64M"}) as server:
+        yield server
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Binlog events as a MySQL 8 server writes them, for what no server at hand can be asked: types, metadata, framing.
+"""Encodes binlog events as a MySQL 8 server does: types, metadata, framing.
 
 Written from MySQL's documentation of the formats ("Binlog Event", ``binlog_event.h``), not from the decoders.
 """

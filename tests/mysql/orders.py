@@ -1,4 +1,4 @@
-"""The table `orders.t` of a primary and its replica, of either kind of server: written to, read, watched."""
+"""The table `orders.t` of a primary and its replica, of either flavour: written, read, watched."""
 
 from __future__ import annotations
 
@@ -16,17 +16,11 @@ from relay.mysql.source import MySQLSource
 from relay.mysql.watcher import ReplicationWatcher
 from relay.services.sql_server import PASSWORD, USER
 from relay.token import EventToken
-from tests.mysql.server import MySQL
 from tests.mysql.shards import begin, open_at
 
 DATABASE = "orders"
 SHARD = f"shop/{DATABASE}/-"
 SELECT = f"SELECT v FROM {DATABASE}.t WHERE id = %s"
-
-
-def at(server: Any, gtid: str | None = None) -> str:
-    """Return where ``server`` stands, or the set ``gtid`` of it, as positions say it."""
-    return f"{'MySQL56' if isinstance(server, MySQL) else 'MariaDB'}/{server.gtid if gtid is None else gtid}"
 
 
 def put(server: Any, *keys: int, v: str = "a") -> None:
@@ -41,7 +35,7 @@ def opened(source: MySQLSource) -> BinlogShardReader:
 
 
 def load(server: Any, stop: threading.Event, seed: int) -> threading.Thread:
-    """Write until told to stop."""
+    """Write in a thread until ``stop`` is set."""
 
     def write() -> None:
         random_ = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Reads the stream of a real server, for tests: up to where the server stands now."""
+"""Reads the events of a real server up to its current position, for tests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,15 @@ from relay.table import Column
 NUMBERS = "(WITH RECURSIVE s AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM s WHERE n < {}) SELECT n{} FROM s)"
 """A query for the numbers up to one, and what else is selected with each."""
 
-Told = TransactionBegin | Rows | Statement | Commit
+
+def is_mysql(server: Any) -> bool:
+    """Whether an embedded server or a container is MySQL, not MariaDB."""
+    return type(server).__name__ == "MySQL"
+
+
+def position_of(server: Any, gtid: str | None = None) -> str:
+    """Return the executed set of ``server``, or the set ``gtid``, in the form of positions."""
+    return parse(f"{'MySQL56' if is_mysql(server) else 'MariaDB'}/{server.gtid if gtid is None else gtid}").position
 
 
 def layout(database: str, table: str, columns: Sequence[Column], primary: Sequence[str]) -> Table:
@@ -28,37 +36,41 @@ def layout(database: str, table: str, columns: Sequence[Column], primary: Sequen
 
 @contextmanager
 def connected(server: Any, context: ssl.SSLContext | None = None) -> Iterator[ServerConnection]:
-    with closing(connect(server.host, server.port, USER, PASSWORD, context)) as there:
-        yield there
+    with closing(connect(server.host, server.port, USER, PASSWORD, context)) as connection:
+        yield connection
 
 
 class Reader:
-    """A stream of one database, from where the server stood when it was made, or ``start``."""
+    """The events of one database after ``start``, or after the server's position when it was made."""
 
     def __init__(
         self, server: Any, database: str, start: GtidSet | None = None, context: ssl.SSLContext | None = None
     ) -> None:
         self.server = server
-        with connected(server, context) as there:
+        with connected(server, context) as connection:
             self.stream = BinlogEvents(
-                there, there.executed() if start is None else start, layout, lambda schema, _: schema == database
+                connection,
+                connection.executed() if start is None else start,
+                layout,
+                lambda schema, _: schema == database,
             )
 
     def close(self) -> None:
         self.stream.close()
 
     def each(self) -> Iterator[BinlogEvent]:
-        """Yield what comes until all that is committed now has come."""
+        """Yield events until everything was read that is committed now."""
         goal = parse(self.server.gtid)
         while not self.stream.executed.contains(goal):
             yield from self.stream.read(10)
 
-    def until_it_ends(self) -> None:
-        """Read whatever comes, for as long as nothing is raised."""
+    def until_it_fails(self) -> None:
+        """Read until an error is raised."""
         while True:
             self.stream.read(5)
 
-    def told(self) -> list[Told]:
+    def transactions(self) -> list[TransactionBegin | Rows | Statement | Commit]:
+        """Return all events but heartbeats and rotations."""
         return [event for event in self.each() if not isinstance(event, Heartbeat | Rotate)]
 
     def changes(self) -> list[Change]:
@@ -82,7 +94,7 @@ Execute = Callable[..., Any]
 
 @contextmanager
 def session(server: Any, database: str) -> Iterator[Execute]:
-    """Give one connection's ``execute``, in a database of the test's own; times in UTC, and no strict mode."""
+    """Yield the ``execute`` of one connection, in a database of the test's own, in UTC and without strict mode."""
     server.execute(f"CREATE DATABASE IF NOT EXISTS {database} CHARACTER SET utf8mb4")
     with closing(server.connect(database=database)) as connection, connection.cursor() as cursor:
 

@@ -1,10 +1,11 @@
-"""A small replication from shards to the shards that take their place, and a small worker that follows it."""
+"""A small replication from shards to those that replace them, a small worker that follows it, and checks of both."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -26,7 +27,7 @@ from relay.services.sql_server import PASSWORD, USER
 from relay.source import Opening, Page, ShardReader, Unreadable
 from relay.sql.tables import Table, lay_out
 from relay.table import Column
-from tests.mysql.shards import config
+from tests.mysql.shards import config, ids, open_at, read_to_head
 
 VITESS = (
     "CREATE TABLE {meta} (id INT AUTO_INCREMENT PRIMARY KEY, source BLOB, pos TEXT, state VARCHAR(100),"
@@ -40,7 +41,7 @@ def in_range(shard: str, key: int) -> bool:
 
 
 class Replication:
-    """Replicates the rows of one shard that are another's, with a row that says how far, in the same transaction."""
+    """Replicates the rows of a key range from one shard to another, with its position in the same transaction."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Replication:
         self._random = random.Random(self.target_shard)
 
     def copy(self) -> None:
-        """Copy the rows there are. Nothing may be written meanwhile."""
+        """Copy the present rows. Nothing may be written meanwhile."""
         rows = self.source.execute(f"SELECT id, v FROM {self.database}.t")
         with closing(self.target.connect()) as connection, connection.cursor() as cursor:
             for row in rows:
@@ -114,7 +115,7 @@ class Replication:
     def _apply(self, cursor: Cursor, begun: TransactionBegin, rows: Sequence[tuple[Any, Any]]) -> None:
         first = self._random.random() < 0.3
         if first:
-            self._write_down(cursor, begun)
+            self._write_position(cursor, begun)
         for before, after in rows:
             was = before is not None and in_range(self.target_shard, before[0])
             stays = after is not None and in_range(self.target_shard, after[0])
@@ -126,9 +127,9 @@ class Replication:
             elif stays:
                 cursor.execute(f"INSERT {self.database}.t (id, v) VALUES (%s, %s)", after[:2])
         if not first:
-            self._write_down(cursor, begun)
+            self._write_position(cursor, begun)
 
-    def _write_down(self, cursor: Cursor, begun: TransactionBegin) -> None:
+    def _write_position(self, cursor: Cursor, begun: TransactionBegin) -> None:
         if self.silent:
             return
         if self.is_vitess:
@@ -141,7 +142,7 @@ class Replication:
 
 
 class Load:
-    """Writes to shards; the values of a key only ever grow, whatever shard it is written to."""
+    """Writes to shards; the values of a key only grow, on whichever shard it is written."""
 
     def __init__(self, database: str, seed: int) -> None:
         self.database = database
@@ -189,7 +190,7 @@ class Load:
 
 
 class World:
-    """The shards of one source, as a worker sees them: planned once, read to their ends, restarted at random."""
+    """A worker with the shards of one source: plans them, reads them to their ends, reopens readers at random."""
 
     def __init__(self, database: str, meta: str, shards: Mapping[str, MariaDB], seed: int) -> None:
         self.database = database
@@ -213,7 +214,7 @@ class World:
         self.source.reload(self._config(shards))
 
     def step(self) -> None:
-        """Read a page of every shard that may be read."""
+        """Read a page of every shard that is ready."""
         self.lineage.update(shards_of(self.plan, self.checkpoints))
         for shard in self.lineage.ready(self.checkpoints, self.plan.shards):
             if shard.id not in self.readers:
@@ -255,3 +256,102 @@ class World:
     def close(self) -> None:
         for reader in self.readers.values():
             reader.close()
+
+
+def create_tables(servers: Sequence[MariaDB], database: str, table: str = VITESS) -> str:
+    """Create the database and a checkpoint table of the test's own. Return the name of the latter."""
+    for server in servers:
+        server.execute(f"CREATE DATABASE {database}")
+        server.execute(f"CREATE DATABASE meta_{database}")
+        server.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY, v INT)")
+        server.execute(table.format(meta=f"meta_{database}.vreplication"))
+    return f"meta_{database}.vreplication"
+
+
+def check_changes(found: Sequence[Change], made: Sequence[Change]) -> None:
+    """Assert that every change of an origin was published once, with its event id there, and in order for each key."""
+    assert len(set(ids(found))) == len(found)
+    published = {change.event_id: change for change in found}
+    for change in made:
+        assert change.event_id in published, change
+        copy = published[change.event_id]
+        assert (copy.operation, copy.key, copy.new) == (change.operation, change.key, change.new)
+        assert copy.old == change.old
+    values: dict[int, int] = defaultdict(int)
+    images: dict[int, object] = {}
+    for change in found:
+        assert change.key
+        key = change.key["id"]
+        if key in images:
+            assert change.old == images[key], change
+        images[key] = change.new
+        if change.new is not None:
+            assert change.new["v"] >= values[key]
+            values[key] = change.new["v"]
+
+
+def all_changes(database: str, shard: str, server: MariaDB, position: dict[str, str]) -> list[Change]:
+    """Return all changes of an origin, read in one pass."""
+    source = MySQLSource(config(database, {shard: [server.address]}, keyrange=shard))
+    source.connect()
+    reader = open_at(source, position)
+    changes, _ = read_to_head(reader)
+    reader.close()
+    return changes
+
+
+def reshard_under_load(servers: Sequence[MariaDB], unique: str, seed: int, table: str, before: str, after: str) -> None:
+    """Reshard under load from the shards ``before`` to those ``after``, and check what was published."""
+    random_ = random.Random(seed)
+    meta = create_tables(servers, unique, table)
+    names = before.split(), after.split()
+    old = dict(zip(names[0], servers, strict=False))
+    new = dict(zip(names[1], servers[len(old) :], strict=False))
+    load = Load(unique, seed)
+    begins = {shard: {"gtid": f"MariaDB/{server.gtid}"} for shard, server in old.items()}
+    world = World(unique, meta, old, seed)
+    for _ in range(20):
+        for shard, server in old.items():
+            load.transaction(server, shard)
+    replications = [
+        Replication(unique, meta, source, target)
+        for source in old.items()
+        for target in new.items()
+        if KeyRange.parse(source[0]).intersects(KeyRange.parse(target[0]))
+    ]
+    for replication in replications:
+        replication.copy()
+        replication.start()
+    load.start(old)
+    for _ in range(random_.randrange(3, 15)):
+        world.step()
+    world.reload(old | new)
+    world.run(lambda: new.keys() <= world.checkpoints.keys())
+    for _ in range(10):
+        world.step()
+    load.stop()
+    for replication in replications:
+        replication.wait()
+        replication.stop()
+    load.start(new)
+    for _ in range(10):
+        world.step()
+    load.stop()
+    world.run(lambda: all(world.is_at(shard, server) for shard, server in new.items()))
+    world.close()
+    made = [change for shard, server in old.items() for change in all_changes(unique, shard, server, begins[shard])]
+    check_changes(world.published, made)
+    by_id = {change.event_id: change for change in made}
+    moved = [change for change in world.published if change.token and change.token.origin]
+    assert moved
+    for change in moved:
+        origin = by_id[change.event_id]
+        assert change.token
+        assert change.token.origin
+        assert origin.token
+        assert (change.token.origin.shard, change.token.origin.position) == (origin.token.shard, origin.token.position)
+        if table is VITESS:
+            assert change.committed_at == origin.committed_at
+    direct = [change for change in world.published if change.event_id not in by_id]
+    assert direct
+    assert all(change.token and change.token.origin is None for change in direct)

@@ -1,4 +1,4 @@
-"""A scripted MySQL 8 server: it logs anybody in, knows a few settings, and dumps the events it was given.
+"""A scripted MySQL 8 server that accepts any login, knows a few settings, and dumps given events.
 
 It speaks MySQL's own protocol, so that PyMySQL and the reader run against it unmodified.
 """
@@ -30,9 +30,9 @@ SETTINGS = {
 
 @dataclass
 class Scripted:
-    """``events``: sent to whoever asks for a dump. ``ends``: a packet to end with, else it goes silent.
+    """``events``: sent in answer to a dump command. ``ends``: a last packet; without one the server is silent then.
 
-    ``asked``: the dump commands that came. ``chunk``: bytes sent at a time.
+    ``asked``: the dump commands received. ``chunk``: bytes sent at a time.
     """
 
     events: Sequence[bytes] = ()
@@ -47,7 +47,7 @@ class Scripted:
     _reader: socket.socket | None = None
 
     def more(self, stream: bytes) -> None:
-        """Send bytes to whoever asked for a dump last."""
+        """Send bytes to the last client that asked for a dump."""
         assert self._reader is not None
         self._reader.sendall(stream)
 
@@ -99,7 +99,7 @@ OK = b"\0\0\0\x02\0\0\0"
 
 
 def packets(payload: bytes, number: int) -> bytes:
-    """Cut a payload into packets, as long ones have to be."""
+    """Split a payload into packets."""
     out = b""
     while True:
         part, payload = payload[:0xFFFFFF], payload[0xFFFFFF:]

@@ -1,7 +1,7 @@
-"""Real MySQL servers from a mysqld that the machine has: as many at once as wanted, primaries and replicas.
+"""Real MySQL servers, primaries and replicas, from a mysqld of the machine.
 
-May be changed here: the settings. They make it small and quick, and its binlog fit for the relay. MySQL itself is not
-among the embedded services: there is no package of it that could be fetched as those are.
+The settings make them small and quick, and their binlogs readable for the relay. MySQL is not an embedded service: no
+package registry has it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BINLOG: dict[str, str | int] = {
     "gtid-mode": "ON",
     "enforce-gtid-consistency": "ON",
 }
-"""What the relay needs and is not so by default."""
+"""Settings that the relay needs and that are not defaults."""
 
 _SMALL: dict[str, str | int] = {
     "performance-schema": 0,
@@ -35,7 +35,7 @@ _SMALL: dict[str, str | int] = {
     "innodb-redo-log-capacity": "8M",
     "innodb-use-native-aio": 0,
     "mysqlx": 0,
-    # Its own default is a folder that only packages make.
+    # The default is a folder that only packages create.
     "secure-file-priv": "NULL",
 }
 
@@ -46,7 +46,7 @@ SETTINGS = (
         "bind-address": HOST,
         "skip-name-resolve": 1,
         "sync-binlog": 0,
-        # As in relay.services.mariadb: what is in the binlog survives the server, but not the machine.
+        # As in relay.services.mariadb: the binlog survives a crash of the server, but not of the machine.
         "innodb-flush-log-at-trx-commit": 2,
         "innodb-doublewrite": 0,
         "max-connect-errors": 4294967295,
@@ -61,15 +61,15 @@ ACCOUNT = (
     f"CREATE USER IF NOT EXISTS {USER}@'%' IDENTIFIED BY '{PASSWORD}'",
     f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {USER}@'%'",
 )
-"""The statements that make the account of the relay and the replicas, with the server's own way to check passwords."""
+"""The statements that create the account of the relay and the replicas, with the default authentication."""
 
 _INITIALIZE_SECONDS = 240.0
 
 
 class MySQL(SQLServer):
-    """A MySQL on the loopback address, of the mysqld that ``RELAY_TEST_MYSQLD`` names; skips the test without it.
+    """A MySQL on the loopback address, from the mysqld in ``RELAY_TEST_MYSQLD``; skips the test without it.
 
-    ``options``: of the server, beyond those here or in their place.
+    ``options``: of the server, which override those here.
     """
 
     name: ClassVar[str] = "mysql"
@@ -82,7 +82,7 @@ class MySQL(SQLServer):
 
     @property
     def data(self) -> Path:
-        """Where its data and binlogs are."""
+        """The folder of its data and binlogs."""
         return self.folder / "data"
 
     @property
@@ -103,7 +103,7 @@ class MySQL(SQLServer):
     # ------------------------------------------------------------------ replication
 
     def replicate_from(self, primary: MySQL) -> None:
-        """Follow the primary from what was executed here, read-only for all but root. Survives ``restart``."""
+        """Follow the primary from the executed set on, read-only except for root. Survives ``restart``."""
         self.execute("STOP REPLICA")
         self._set_read_only(True)
         self.execute(
@@ -114,21 +114,21 @@ class MySQL(SQLServer):
         self.execute("START REPLICA")
 
     def stop_replication(self) -> None:
-        """Let it fall behind. ``start_replication`` goes on where it stopped."""
+        """Let it fall behind, until ``start_replication``."""
         self.execute("STOP REPLICA")
 
     def start_replication(self) -> None:
-        """Go on after ``stop_replication``."""
+        """Continue after ``stop_replication``."""
         self.execute("START REPLICA")
 
     def promote(self) -> None:
-        """Make it a primary, with what it has executed so far: ``wait_for`` what must not be lost before."""
+        """Make it a primary with what it has executed: ``wait_for`` what must not be lost first."""
         self.execute("STOP REPLICA")
         self.execute("RESET REPLICA ALL")
         self._set_read_only(False)
 
     def wait_for(self, gtid: str, timeout: float = 30.0) -> None:
-        """Wait until a replica has executed what the set names. Raises ``Unavailable`` when it has not."""
+        """Wait until a replica has executed a set. Raises ``Unavailable`` if it does not in time."""
         ((late,),) = self.execute("SELECT WAIT_FOR_EXECUTED_GTID_SET(%s, %s)", (gtid, timeout))
         if late:
             raise Unavailable(f"{self.address} has executed {self.gtid}, not {gtid}, after {timeout:.0f} s")
@@ -146,14 +146,14 @@ class MySQL(SQLServer):
 
 
 def _mysqld(program: str, settings: Mapping[str, str | int], *flags: str) -> list[str]:
-    # As root it runs only if it is told to.
+    # It runs as root only with this option.
     user = ["--user=root"] if os.geteuid() == 0 else []
     return [program, "--no-defaults", *user, *(f"--{name}={value}" for name, value in settings.items()), *flags]
 
 
 @cache
 def _template(program: str) -> Path:
-    """Return a data folder as it is before a server's first start, made once for all servers of this process."""
+    """Return the data folder of a server before its first start, created once per process."""
     folder = Path(tempfile.mkdtemp(prefix="relay-mysql-template-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     data, script = folder / "data", folder / "account.sql"
@@ -163,9 +163,9 @@ def _template(program: str) -> Path:
     try:
         process.start()
         if process.process.wait(_INITIALIZE_SECONDS) != 0:
-            raise Unavailable(f"cannot make MySQL's first data folder:\n{process.log_tail()}")
+            raise Unavailable(f"cannot create the data folder of MySQL:\n{process.log_tail()}")
     finally:
         process.kill()
-    # Each server has a name of its own, made at its first start.
+    # Each server creates its UUID at its first start.
     (data / "auto.cnf").unlink(missing_ok=True)
     return data

@@ -1,4 +1,4 @@
-"""Reading a shard of a real server to its head, and what was read, in short."""
+"""Opens shards of real servers, reads them to their head, and shows what was read in short form."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def config(database: str, shards: Mapping[str, Sequence[str]], **settings: Any) 
 
 
 def source_of(database: str, *servers: EmbeddedServer, **settings: Any) -> MySQLSource:
-    """A connected source of one unsharded database."""
+    """Return a connected source of one unsharded database."""
     source = MySQLSource(config(database, {"-": [server.address for server in servers]}, **settings))
     source.connect()
     return source
@@ -61,7 +61,7 @@ def resume(source: MySQLSource, position: Mapping[str, Any], shard: Shard | None
 def read_until(
     reader: ShardReader, done: Callable[[list[Change]], bool], *, passing: bool = False
 ) -> tuple[list[Change], list[Page]]:
-    """Read until ``done`` of the changes so far. ``passing``: go on when nothing can be read for now."""
+    """Read until ``done`` with the changes so far. ``passing``: retry when nothing can be read for now."""
     changes: list[Change] = []
     pages = []
     reads = _reads(reader, passing)
@@ -96,7 +96,7 @@ def _reads(reader: ShardReader, passing: bool) -> Iterator[Page]:
 
 
 def short(changes: Iterable[Change]) -> list[tuple[str, Any, Any]]:
-    """Operation, first column of the key, and the value of ``v`` after the change, of each."""
+    """Return the operation, the first key column and the new value of ``v`` of each change."""
     found = []
     for change in changes:
         key = next(iter(change.key.values())) if change.key else None

@@ -1,9 +1,13 @@
-"""What a MySQL says of itself, played by a script: settings that do not fit, GTIDs, files."""
+"""Logging in at a server, its flavour, its settings and its GTIDs."""
 
 from __future__ import annotations
 
+import ssl
+import tempfile
 import uuid
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,15 +15,20 @@ from relay.errors import RelayError
 from relay.gtid import parse
 from relay.mysql import connection
 from relay.mysql.binlog import files
+from relay.mysql.binlog.dump import Dump
 from relay.mysql.binlog.stream import BinlogEvents
+from relay.mysql.connection import connect
 from relay.mysql.errors import Denied, Interrupted, NotCarried
+from relay.services.sql_server import PASSWORD, USER
+from tests.certificates import Authority
 from tests.mysql.encoder import event
+from tests.mysql.reading import connected, is_mysql, reading, session
 from tests.mysql.scripted import SETTINGS, Scripted, running
-from tests.mysql.test_mysql_stream import HEAD, A, B, layout, there
+from tests.mysql.scripted_binlogs import HEAD, A, B, connected_to, layout
 
 
-class TestAServer:
-    def test_that_does_not_fit_is_told_each_setting_and_how_to_mend_it(self) -> None:
+class TestAScriptedServer:
+    def test_with_wrong_settings_is_refused_with_the_fix_of_each(self) -> None:
         wrong = SETTINGS | {
             "log_bin": "OFF",
             "binlog_format": "MIXED",
@@ -28,17 +37,17 @@ class TestAServer:
             "binlog_row_value_options": "PARTIAL_JSON",
             "gtid_mode": "OFF",
         }
-        with there(Scripted(settings=wrong)) as server, pytest.raises(Denied) as raised:
+        with connected_to(Scripted(settings=wrong)) as server, pytest.raises(Denied) as raised:
             server.verify()
         for each in ("log_bin", "binlog_format = 'ROW'", "row_image = 'FULL'", "row_metadata = 'FULL'", "gtid_mode"):
             assert each in str(raised.value)
 
-    def test_that_is_too_old_for_the_metadata_is_told_so(self) -> None:
+    def test_that_is_too_old_for_the_metadata_is_refused_with_its_version(self) -> None:
         old = {name: value for name, value in SETTINGS.items() if name != "binlog_row_metadata"} | {"version": "5.7.44"}
-        with there(Scripted(settings=old)) as server, pytest.raises(Denied, match=r"MySQL 8\.0\.1 .*5\.7\.44"):
+        with connected_to(Scripted(settings=old)) as server, pytest.raises(Denied, match=r"MySQL 8\.0\.1 .*5\.7\.44"):
             server.verify()
 
-    def test_says_what_it_is_and_has_executed(self) -> None:
+    def test_has_its_flavour_and_executed_set(self) -> None:
         script = Scripted(HEAD, executed=f"{A}:1-57,\n{B}:5")
         with running(script), closing(connection.connect("127.0.0.1", script.port, "relay", "secret")) as server:
             server.verify()
@@ -50,21 +59,86 @@ class TestAServer:
 
     @pytest.mark.parametrize("tag", ["tag", "_a1"])
     def test_whose_gtids_have_tags_is_refused(self, tag: str) -> None:
-        """I8: no position could stand for them."""
+        """I8: no position can contain them."""
         head = [*HEAD[:2], event(35, bytes([1, 1, 0, 0, 0, 0, 0, 1]) + uuid.UUID(A).bytes + bytes(30), 0)]
-        with there(Scripted(head, executed=f"{A}:1-57:{tag}:1-3,\n{B}:5")) as server:
+        with connected_to(Scripted(head, executed=f"{A}:1-57:{tag}:1-3,\n{B}:5")) as server:
             for ask in (server.verify, server.executed, lambda: files.purged(server)):
                 with pytest.raises(NotCarried, match=rf"127.*tags \({tag}\)"):
                     ask()
             with pytest.raises(NotCarried, match=r"127.*binlog\.000001.*tags"):
                 files.look_into(server, "binlog.000001")
 
-    def test_that_is_not_there_may_come_back(self) -> None:
+    def test_that_does_not_answer_may_come_back(self) -> None:
         with running(Scripted()) as scripted:
             port = scripted.port
         with pytest.raises(Interrupted, match=str(port)):
             connection.connect("127.0.0.1", port, "relay", "secret")
 
-    def test_takes_no_position_of_the_other_flavour(self) -> None:
-        with there(Scripted(HEAD)) as server, pytest.raises(RelayError, match="MySQL56 server"):
+    def test_refuses_a_position_of_the_other_flavour(self) -> None:
+        with connected_to(Scripted(HEAD)) as server, pytest.raises(RelayError, match="MySQL56 server"):
             BinlogEvents(server, parse("0-1-5"), layout)
+
+
+@pytest.mark.services
+class TestARealServer:
+    def test_has_its_flavour_settings_and_executed_set(self, server: Any) -> None:
+        with connected(server) as connection:
+            connection.verify()
+            assert connection.flavour == ("MySQL56" if is_mysql(server) else "MariaDB")
+            assert not connection.read_only
+            assert connection.executed() == parse(server.gtid)
+            assert connection.binlogs() == [name for name, *_ in server.execute("SHOW BINARY LOGS")]
+            assert abs(connection.clock) < 5
+
+    def test_refuses_a_wrong_password(self, server: Any) -> None:
+        with pytest.raises(Denied, match="Access denied"):
+            connect(server.host, server.port, USER, "wrong")
+
+    def test_refuses_a_user_without_the_privilege_to_replicate(self, server: Any, unique: str) -> None:
+        server.execute(f"CREATE USER {unique}@'%' IDENTIFIED BY 'secret'")
+        with (
+            closing(connect(server.host, server.port, unique, "secret")) as connection,
+            closing(Dump.from_gtid(connection, parse("" if is_mysql(server) else "MariaDB/"))) as dump,
+            pytest.raises(Denied, match="REPLICATION SLAVE"),
+        ):
+            dump.read(10)
+
+    def test_is_read_through_tls_after_its_certificate_was_verified(self, kind: Any, unique: str) -> None:
+        # Not below the folder of the tests: the account of a MariaDB server has no access to it.
+        with tempfile.TemporaryDirectory() as folder:
+            self._read_through_tls(kind, Path(folder), unique)
+
+    def _read_through_tls(self, kind: Any, folder: Path, unique: str) -> None:
+        authority = Authority(folder)
+        folder.chmod(0o755)
+        pem = authority.issue("server")
+        for each in (pem, authority.ca):
+            each.chmod(0o644)
+        options: dict[str, str | int] = {"ssl-cert": str(pem), "ssl-key": str(pem)}
+        options |= {"ssl-ca": str(authority.ca)} if kind.__name__ == "MySQL" else {"ssl": 1}
+        context = ssl.create_default_context(cafile=str(authority.ca))
+        with kind(options=options) as server, session(server, unique) as execute:
+            execute("CREATE TABLE t (id INT PRIMARY KEY, payload LONGBLOB)")
+            execute(f"ALTER USER {USER}@'%' REQUIRE SSL")
+            with reading(server, unique, context=context) as reader:
+                execute("INSERT INTO t VALUES (1, repeat('x', 3000000))")
+                assert reader.rows() == [(1, b"x" * 3_000_000)]
+                assert reader.stream.read(0.01) == []
+            with pytest.raises(Denied, match="Access denied"):
+                connect(server.host, server.port, USER, PASSWORD)
+            with pytest.raises(Interrupted, match="certificate verify failed"):
+                connect(server.host, server.port, USER, PASSWORD, ssl.create_default_context())
+
+
+@pytest.mark.services
+def test_caching_sha2_password_of_mysql_works_with_and_without_tls_and_with_a_cold_cache(mysql: Any) -> None:
+    """It is the default for accounts of MySQL."""
+    trusting = ssl.create_default_context()  # accepts the certificate that the server has made for itself
+    trusting.check_hostname = False
+    trusting.verify_mode = ssl.CERT_NONE
+    for context in (None, trusting):
+        mysql.execute("FLUSH PRIVILEGES")  # which also empties the cache of passwords
+        for _ in range(2):
+            with connected(mysql, context) as server:
+                server.verify()
+                assert server.executed() == parse(mysql.gtid)

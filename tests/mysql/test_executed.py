@@ -1,4 +1,4 @@
-"""The set that grows with the stream is the union of what came, at every step, in both flavours."""
+"""The executed set of a stream is the union of its transactions, at every step, in both flavours."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SERVERS = [str(uuid.UUID(int=each)) for each in range(4)]
     st.dictionaries(st.sampled_from(SERVERS), st.integers(1, 10)),
 )
 @settings(deadline=None)
-def test_of_mysql_it_is_the_union_in_whatever_order(numbers: list[tuple[str, int]], start: dict[str, int]) -> None:
+def test_for_mysql_it_is_the_union_in_any_order(numbers: list[tuple[str, int]], start: dict[str, int]) -> None:
     """I4."""
     expected = parse("MySQL56/" + ",".join(f"{server}:1-{last}" for server, last in start.items()))
     executed = Executed(expected, "MySQL56")
@@ -33,7 +33,7 @@ def test_of_mysql_it_is_the_union_in_whatever_order(numbers: list[tuple[str, int
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5), st.integers(1, 9)), max_size=60), st.booleans())
 @settings(deadline=None)
-def test_of_mariadb_it_is_the_last_of_each_domain(steps: list[tuple[int, int, int]], begun: bool) -> None:
+def test_for_mariadb_it_is_the_last_gtid_of_each_domain(steps: list[tuple[int, int, int]], begun: bool) -> None:
     """I4."""
     expected = parse("MariaDB/1-7-3,2-1-1" if begun else "MariaDB/")
     executed = Executed(expected, "MariaDB")
@@ -46,7 +46,7 @@ def test_of_mariadb_it_is_the_last_of_each_domain(steps: list[tuple[int, int, in
 
 
 @pytest.mark.parametrize("sequence", [4, 5])
-def test_a_gtid_of_mariadb_out_of_order_is_refused_since_no_set_tells_it(sequence: int) -> None:
+def test_a_mariadb_gtid_that_is_out_of_order_is_refused(sequence: int) -> None:
     """I4."""
     executed = Executed(parse("MariaDB/0-1-5,1-1-9"), "MariaDB")
     executed.add_mariadb(1, 2, 10)
@@ -55,14 +55,14 @@ def test_a_gtid_of_mariadb_out_of_order_is_refused_since_no_set_tells_it(sequenc
     assert executed.position == "MariaDB/0-1-5,1-2-10"
 
 
-def test_it_goes_back_to_where_it_was() -> None:
+def test_it_can_be_restored_to_an_earlier_position() -> None:
     executed = Executed(parse("MariaDB/0-1-5"), "MariaDB")
     executed.add_mariadb(3, 1, 1)
     executed.restore("MariaDB/0-1-5")
     assert executed.add_mariadb(0, 1, 6) == "MariaDB/0-1-6"
 
 
-def test_the_block_of_a_dump_has_ends_that_are_exclusive() -> None:
+def test_the_set_in_a_dump_command_has_exclusive_ends() -> None:
     a, b = SERVERS[1:3]
     assert sid_block(parse(f"{a}:20-30:35-40,{b}:1-5")) == (
         struct.pack("<Q", 2)

@@ -1,4 +1,4 @@
-"""Shards of several servers, of MariaDB and of MySQL, that die, fall behind, lose transactions and purge binlogs."""
+"""Shards whose servers die, fall behind, lose transactions and purge binlogs, of both flavours."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from relay.mysql.reader import BinlogShardReader
 from relay.services.mariadb import MariaDB
 from relay.source import Page
 from relay.token import Order, compare
-from tests.mysql.orders import DATABASE, at, load, opened, put
+from tests.mysql.orders import DATABASE, load, opened, put
+from tests.mysql.reading import is_mysql, position_of
 from tests.mysql.shards import begin, config, ids, open_at, read_to_head, read_until, resume, short, source_of
 from tests.reads import pages_of, reason
 
@@ -23,10 +24,10 @@ pytestmark = pytest.mark.services
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_failover_under_load_neither_loses_nor_doubles(
+def test_a_failover_under_load_neither_loses_nor_duplicates(
     primary: Any, replica: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I1, I3: the primary is killed, its replica takes its place, and readers die at random as well."""
+    """I1, I3: the primary is killed, its replica is promoted, and readers are closed at random."""
     random_ = random.Random(seed)
     source = source_of(DATABASE, primary, replica)
     position = begin(source)["-"]
@@ -63,7 +64,7 @@ def test_a_failover_under_load_neither_loses_nor_doubles(
     stop.set()
     writer.join()
     deadline = time.monotonic() + 30
-    while state["reader"].transactions.executed_position != at(replica):  # type: ignore[attr-defined]
+    while state["reader"].transactions.executed_position != position_of(replica):  # type: ignore[attr-defined]
         step()
         assert time.monotonic() < deadline
     state["reader"].close()
@@ -80,8 +81,8 @@ def test_a_failover_under_load_neither_loses_nor_doubles(
 
 
 @pytest.mark.parametrize("written", [1, 3])
-def test_what_a_failover_has_lost_is_a_gap(primary: Any, replica: Any, written: int) -> None:
-    """I9: never silence, also once the new primary has as many transactions as were read."""
+def test_transactions_that_a_failover_lost_are_a_gap(primary: Any, replica: Any, written: int) -> None:
+    """I9: also once the new primary has as many transactions as were read."""
     source = source_of(DATABASE, primary, replica)
     reader = opened(source)
     put(primary, 1, 2)
@@ -97,7 +98,7 @@ def test_what_a_failover_has_lost_is_a_gap(primary: Any, replica: Any, written: 
     changes, pages = read_until(reader, lambda found: len(found) == written, passing=True)
     gaps = [page.gap for page in pages if page.gap]
     assert [(gap.reason, gap.begin, gap.end) for gap in gaps] == [
-        ("failover lost transactions", {"gtid": at(primary, lost)}, {"gtid": at(primary, shared)})
+        ("failover lost transactions", {"gtid": position_of(primary, lost)}, {"gtid": position_of(primary, shared)})
     ]
     assert short(changes) == [("INSERT", key, "a") for key in range(5, 5 + written)]
     assert not pages[[bool(page.gap) for page in pages].index(True)].changes
@@ -106,15 +107,15 @@ def test_what_a_failover_has_lost_is_a_gap(primary: Any, replica: Any, written: 
 
 @pytest.mark.parametrize("kind", [MariaDB], indirect=True)
 @pytest.mark.parametrize("rotated", [False, True])
-def test_a_hole_in_the_binlog_where_reading_stands_is_a_gap(primary: Any, rotated: bool) -> None:
-    """I9: the server has what its own name was given before and after the last that was read, and not that one."""
+def test_a_hole_in_the_binlog_at_the_position_is_a_gap(primary: Any, rotated: bool) -> None:
+    """I9: the server has its own transactions before and after the last one that was read, but not that one."""
     put(primary, 1)
     domain, server, sequence = primary.gtid.split("-")
     with primary.connect(autocommit=True) as connection, connection.cursor() as cursor:
         cursor.execute(f"SET gtid_seq_no = {int(sequence) + 9}")
         cursor.execute(f"INSERT {DATABASE}.t VALUES (2, 'a')")
     begin_ = {"gtid": f"MariaDB/{domain}-{server}-{int(sequence) + 5}"}
-    end = {"gtid": at(primary)}
+    end = {"gtid": position_of(primary)}
     if rotated:
         primary.execute("FLUSH BINARY LOGS")
         put(primary, 3)
@@ -136,10 +137,10 @@ def test_a_hole_in_the_binlog_where_reading_stands_is_a_gap(primary: Any, rotate
 
 @pytest.mark.parametrize("kind", [MariaDB], indirect=True)
 @pytest.mark.parametrize("written", [1, 3])
-def test_half_of_a_transaction_that_a_failover_has_lost_is_a_gap(
+def test_a_transaction_read_in_part_that_a_failover_lost_is_a_gap(
     primary: Any, replica: Any, written: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I9: its rows were published, the rest never comes; and nothing waits for its end any more."""
+    """I9: some of its rows were published, and the rest never comes. Nothing waits for its end then."""
     source = source_of(DATABASE, primary, replica)
     reader = opened(source)
     put(primary, 1)
@@ -159,7 +160,7 @@ def test_half_of_a_transaction_that_a_failover_has_lost_is_a_gap(
     assert isinstance(again, BinlogShardReader)
     changes, pages = read_until(again, lambda found: len(found) == written, passing=True)
     assert [(page.gap.reason, page.gap.begin, page.gap.end) for page in pages if page.gap] == [
-        ("failover lost transactions", half, {"gtid": at(primary, shared)})
+        ("failover lost transactions", half, {"gtid": position_of(primary, shared)})
     ]
     assert short(changes) == [("INSERT", key, "a") for key in range(1000, 1000 + written)]
     assert again.transactions.is_between_transactions
@@ -167,7 +168,7 @@ def test_half_of_a_transaction_that_a_failover_has_lost_is_a_gap(
 
 
 def test_a_replica_that_is_behind_is_waited_for(primary: Any, replica: Any) -> None:
-    """It may still get what was read."""
+    """It may still receive what was read."""
     source = source_of(DATABASE, primary, replica)
     reader = opened(source)
     replica.stop_replication()
@@ -205,8 +206,8 @@ def test_purged_binlogs_are_read_from_a_server_that_has_them(primary: Any, repli
     reader.close()
 
 
-def test_what_all_servers_have_purged_is_a_gap(primary: Any) -> None:
-    """I9, and what comes after the gap is read."""
+def test_binlogs_that_all_servers_have_purged_are_a_gap(primary: Any) -> None:
+    """I9: what follows the gap is read."""
     source = source_of(DATABASE, primary)
     position = begin(source)["-"]
     put(primary, 1, 2)
@@ -216,7 +217,7 @@ def test_what_all_servers_have_purged_is_a_gap(primary: Any) -> None:
     reader = open_at(source, position)
     changes, pages = read_until(reader, lambda found: len(found) == 1, passing=True)
     assert [(page.gap.reason, page.gap.begin, page.gap.end) for page in pages if page.gap] == [
-        ("purged", position, {"gtid": at(primary, purged)})
+        ("purged", position, {"gtid": position_of(primary, purged)})
     ]
     assert short(changes) == [("INSERT", 3, "a")]
     reader.close()
@@ -226,7 +227,7 @@ def test_what_all_servers_have_purged_is_a_gap(primary: Any) -> None:
     again.close()
 
 
-def test_a_replica_that_lags_or_is_promoted_is_left_for_a_better_server(
+def test_a_replica_that_lags_is_left_for_a_better_server(
     primary: Any, replica: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relay.mysql.current_server._ROLE_EVERY", 0.2)
@@ -247,22 +248,23 @@ def test_a_replica_that_lags_or_is_promoted_is_left_for_a_better_server(
     reader.close()
 
 
-@pytest.mark.parametrize("kind", [MariaDB], indirect=True)
-def test_what_only_a_replica_has_breaks_no_position(primary: Any, replica: Any) -> None:
-    """Its own transactions are of another domain: other servers have none of them, now or later."""
+def test_transactions_that_only_a_replica_has_do_not_break_positions(primary: Any, replica: Any) -> None:
+    """They have a domain or a UUID of their own: other servers will never have them."""
     source = source_of(DATABASE, replica, primary)
     reader = opened(source)
     put(primary, 1)
     read_until(reader, lambda found: len(found) == 1)
     with replica.connect() as connection, connection.cursor() as cursor:
-        cursor.execute("SET gtid_domain_id = 9")
+        if not is_mysql(replica):
+            cursor.execute("SET gtid_domain_id = 9")
         cursor.execute("CREATE DATABASE scratch")
     put(primary, 2)
     changes, pages = read_until(reader, lambda found: len(found) == 1)
     position = pages[-1].position or {}
-    assert f"9-{replica.server_id}-1" in position["gtid"]
+    own = f"{replica.uuid}:1" if is_mysql(replica) else f"9-{replica.server_id}-1"
+    assert own in position["gtid"]
     assert changes[0].token
-    assert changes[0].token.position == at(primary)
+    assert changes[0].token.position == position_of(primary)
     reader.close()
     replica.kill()
     again = resume(source, position)
@@ -271,5 +273,5 @@ def test_what_only_a_replica_has_breaks_no_position(primary: Any, replica: Any) 
     assert short(changes) == [("INSERT", 3, "a")]
     assert not any(page.gap for page in pages)
     assert changes[0].token
-    assert changes[0].token.position == at(primary)
+    assert changes[0].token.position == position_of(primary)
     again.close()

@@ -1,4 +1,4 @@
-"""What the transactions of a reshard's target say of where they were made, in both flavours."""
+"""Where the transactions of a reshard's target were made, in both flavours."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def source(shard: str) -> str:
 
 
 class Stream:
-    """Transactions that were written down, from wherever they are asked for."""
+    """Returns given transactions, after the set that it is opened at."""
 
     def __init__(self, *transactions: list[BinlogEvent]) -> None:
         self.transactions = transactions
@@ -94,7 +94,7 @@ def origins(told: list[BinlogEvent]) -> list[tuple[str, str] | None]:
 
 
 def rewritten(number: int, last: int, deletes: bool) -> list[BinlogEvent]:
-    """As ``replicated``, its row not updated but written anew; transactions of an old server come before."""
+    """As ``replicated``, but its row is replaced instead of updated; transactions of an old server come before."""
     row, was = (["1", source("-"), f"MySQL56/{A}:1-{at},{B}:1-1000", "1700000000"] for at in (last, last - 1))
     begin, rows, _, commit = replicated(number, f"MySQL56/{A}:1-{last}", f"MySQL56/{A}:1-{last - 1}")
     gone: list[BinlogEvent] = [Rows(VREPLICATION, [(was, None)], 100)] if deletes else []
@@ -104,15 +104,15 @@ def rewritten(number: int, last: int, deletes: bool) -> list[BinlogEvent]:
 @pytest.mark.parametrize(
     ("deletes", "names"), [(True, [f"{A}:102", f"{A}:103"]), (False, [f"{TARGET}:2", f"{TARGET}:3"])]
 )
-def test_transactions_whose_row_is_written_anew_have_each_a_name_of_their_own(deletes: bool, names: list[str]) -> None:
-    """I1: by one name, the later changes of a key would be taken for the first one come again."""
+def test_transactions_that_replace_their_row_have_names_of_their_own(deletes: bool, names: list[str]) -> None:
+    """I1: with one name, later changes of a key would be duplicates of the first one."""
     told = read(Stream(*(rewritten(number, 100 + number, deletes) for number in (2, 3))))
     assert [each[0] for each in origins(told) if each] == names
 
 
 @pytest.mark.parametrize("held", [1 << 20, 5])
-def test_what_the_parent_has_told_is_dropped_and_the_rest_is_named_as_there(held: int) -> None:
-    """I3, also of a transaction that is too big to hold."""
+def test_transactions_that_the_parent_published_are_dropped_and_others_have_its_names(held: int) -> None:
+    """I3: also a transaction that is too big to hold."""
     stream = Stream(
         replicated(2, f"MySQL56/{A}:1-99", f"MySQL56/{A}:1-98"),
         replicated(3, f"MySQL56/{A}:1-100", f"MySQL56/{A}:1-99"),
@@ -135,8 +135,8 @@ def test_what_the_parent_has_told_is_dropped_and_the_rest_is_named_as_there(held
     assert len(stream.opened) == (1 if held > 100 else 5)
 
 
-def test_a_name_is_the_same_whenever_it_is_read() -> None:
-    """I3: what was read before a restart plays no part."""
+def test_a_name_is_the_same_after_a_restart() -> None:
+    """I3: it does not depend on what was read before."""
     stream = Stream(
         *(replicated(2 + n, f"MySQL56/{A}:1-{101 + 3 * n}", f"MySQL56/{A}:1-{98 + 3 * n}") for n in range(1, 5))
     )
@@ -157,8 +157,8 @@ def test_transactions_made_on_the_target_have_no_origin() -> None:
     assert origins(read(Stream(foreign))) == [None]
 
 
-def test_one_that_was_replicated_without_a_checkpoint_is_refused() -> None:
-    """I1, I3: it cannot be told whether its parent has told it."""
+def test_a_transaction_that_was_replicated_without_a_checkpoint_is_refused() -> None:
+    """I1, I3: it is not known whether its parent published it."""
     begun = TransactionBegin(f"{A}:101", f"MySQL56/{A}:101,{TARGET}:1", 1, None, False)
     with pytest.raises(RelayError, match=rf"{A}:101 was replicated .* _vt.vreplication, .*reshard_checkpoint_table"):
         read(Stream([begun, Rows(TABLE, [(None, (1,))], 9), COMMIT]))
@@ -172,19 +172,19 @@ def stated(gtid: str, sql: str) -> list[BinlogEvent]:
     ]
 
 
-def test_a_table_that_a_parent_has_told_to_be_emptied_is_not_emptied_again() -> None:
-    """I3: its own stream has told it, and rows that came after it would be gone from the copies."""
+def test_a_truncate_that_the_parent_published_is_dropped() -> None:
+    """I3: published again, it would remove later rows from the copies."""
     told = read(Stream(stated(f"{A}:100", "TRUNCATE t"), stated(f"{A}:99", "DROP TABLE t")))
     assert [type(each) for each in told] == [TransactionBegin, type(COMMIT)] * 2
 
 
-def test_one_that_was_emptied_before_without_a_checkpoint_is_refused() -> None:
-    """I1, I3: as rows are."""
+def test_a_truncate_that_was_replicated_without_a_checkpoint_is_refused() -> None:
+    """I1, I3."""
     with pytest.raises(RelayError, match=rf"{A}:101 was replicated .* _vt.vreplication, .*reshard_checkpoint_table"):
         read(Stream(stated(f"{A}:101", "TRUNCATE t")))
 
 
-def test_statements_that_empty_nothing_and_those_made_on_the_target_are_told() -> None:
+def test_statements_that_empty_nothing_or_were_made_on_the_target_are_returned() -> None:
     for transaction in (
         stated(f"{A}:99", "ALTER TABLE u ADD COLUMN c INT"),
         stated(f"{A}:101", "DROP TABLE u"),
@@ -193,7 +193,7 @@ def test_statements_that_empty_nothing_and_those_made_on_the_target_are_told() -
         assert read(Stream(transaction)) == transaction
 
 
-def test_the_forms_of_checkpoint_tables() -> None:
+def test_the_layouts_of_checkpoint_tables() -> None:
     names = ("id", "source", "pos", "state", "transaction_timestamp")
     row = CHECKPOINTS.read(names, (1, source("80-").encode(), b"MariaDB/0-1-7", "Running", 5))
     assert row is not None

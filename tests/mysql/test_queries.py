@@ -1,12 +1,14 @@
-"""Queries with tokens, on a real primary and its replica."""
+"""Queries with tokens, on a primary and its replica of both flavours."""
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -18,12 +20,15 @@ from relay.services.mariadb import MariaDB
 from relay.services.sql_server import USER
 from relay.token import EventToken, OriginToken
 from tests.mysql.orders import DATABASE, SELECT, SHARD, wait_for, watch
+from tests.mysql.reading import is_mysql, position_of
+from tests.mysql.server import MySQL
 from tests.mysql.shards import begin, open_at, read_until, source_of
 
 
-@pytest.fixture(scope="module")
-def servers() -> Iterator[tuple[MariaDB, MariaDB]]:
-    with MariaDB() as primary, MariaDB() as replica:
+@pytest.fixture(scope="module", params=[MariaDB, MySQL], ids=lambda kind: kind.__name__)
+def servers(request: pytest.FixtureRequest) -> Iterator[tuple[Any, Any]]:
+    kind = request.param
+    with kind() as primary, kind() as replica:
         primary.execute(f"CREATE DATABASE {DATABASE}")
         primary.execute(f"CREATE TABLE {DATABASE}.t (id INT PRIMARY KEY, v INT)")
         replica.replicate_from(primary)
@@ -32,50 +37,64 @@ def servers() -> Iterator[tuple[MariaDB, MariaDB]]:
 
 
 @pytest.fixture
-def primary(servers: tuple[MariaDB, MariaDB]) -> MariaDB:
+def primary(servers: tuple[Any, Any]) -> Any:
     return servers[0]
 
 
 @pytest.fixture
-def replica(servers: tuple[MariaDB, MariaDB]) -> MariaDB:
+def replica(servers: tuple[Any, Any]) -> Any:
     servers[1].start_replication()
     servers[1].wait_for(servers[0].gtid)
     return servers[1]
 
 
+def stop_applying(replica: Any) -> None:
+    replica.execute(f"STOP {'REPLICA' if is_mysql(replica) else 'SLAVE'} SQL_THREAD")
+
+
+def apply_again(replica: Any, primary: Any) -> None:
+    """Apply everything that the primary has executed."""
+    replica.execute(f"START {'REPLICA' if is_mysql(replica) else 'SLAVE'} SQL_THREAD")
+    replica.wait_for(primary.gtid)
+
+
+def last_number(position: str) -> int:
+    """Return the number of the last transaction in the only domain or server of a position."""
+    return int(re.split("[-:]", position)[-1])
+
+
 @pytest.mark.services
 class TestQueries:
-    def test_a_token_comes_with_the_rows_and_is_that_of_the_last_transaction(self, primary: MariaDB) -> None:
+    def test_the_token_of_a_query_is_that_of_the_last_transaction(self, primary: Any) -> None:
         primary.execute(f"REPLACE {DATABASE}.t VALUES (1, 1)")
         with watch(primary) as watcher, closing(primary.connect(USER)) as connection:
-            assert wait_for(watcher, primary.gtid).position == f"MariaDB/{primary.gtid}"
+            assert wait_for(watcher, primary.gtid).position == position_of(primary)
             primary.execute(f"REPLACE {DATABASE}.t VALUES (1, 2)")
             wait_for(watcher, primary.gtid)
             queries = TokenQueries(connection, watcher)
             rows, token, fresher = queries.execute(SELECT, (1,), include_event_token=True)
             assert list(rows) == [(2,)]
             assert token
-            assert (token.shard, token.position) == (SHARD, f"MariaDB/{primary.gtid}")
+            assert (token.shard, token.position) == (SHARD, position_of(primary))
             assert abs(token.timestamp - time.time()) < 60
             assert not fresher
             assert queries.execute(SELECT, (1,)).token is None
             assert watcher.times.find(time.time()) is not None
 
-    def test_a_replica_that_stands_still_is_not_fresher(self, primary: MariaDB, replica: MariaDB) -> None:
-        """I6: until it has applied the change."""
+    def test_a_replica_that_does_not_apply_is_not_fresher(self, primary: Any, replica: Any) -> None:
+        """I6: it is once it has applied the change."""
         source = source_of(DATABASE, primary)
         reader = open_at(source, begin(source)["-"])
         with watch(replica) as watcher, closing(replica.connect(USER)) as connection:
             queries = TokenQueries(connection, watcher)
-            replica.execute("STOP SLAVE SQL_THREAD")
+            stop_applying(replica)
             primary.execute(f"REPLACE {DATABASE}.t VALUES (2, 7)")
             (change, *_), _ = read_until(reader, bool)
             ask = partial(queries.execute, SELECT, (2,), include_event_token=True, compare_event_token=change.token)
             answer = ask()
             assert not answer.fresher
             assert list(answer.rows) == []
-            replica.execute("START SLAVE SQL_THREAD")
-            replica.wait_for(primary.gtid)
+            apply_again(replica, primary)
             wait_for(watcher, primary.gtid)
             answer = ask()
             assert answer.fresher
@@ -85,11 +104,11 @@ class TestQueries:
             assert answer.token.position == change.token.position
         reader.close()
 
-    def test_a_query_always_reflects_the_token_it_came_with(self, primary: MariaDB) -> None:
-        """I6: also one that is sent while transactions commit: the binlog has them before queries see them."""
+    def test_a_query_always_reflects_its_token(self, primary: Any) -> None:
+        """I6: also while transactions commit, which the binlog has before queries see them."""
         primary.execute(f"REPLACE {DATABASE}.t VALUES (3, 0)")
+        before = last_number(primary.gtid)
         stop = threading.Event()
-        numbers: dict[str, int] = {}
 
         def write() -> None:
             with closing(primary.connect()) as connection, connection.cursor() as cursor:
@@ -97,9 +116,6 @@ class TestQueries:
                 while not stop.is_set():
                     number += 1
                     cursor.execute(f"UPDATE {DATABASE}.t SET v = {number} WHERE id = 3")
-                    cursor.execute("SELECT @@last_gtid")
-                    ((gtid,),) = cursor.fetchall()
-                    numbers[f"MariaDB/{gtid}"] = number
 
         with watch(primary) as watcher, closing(primary.connect(USER)) as connection:
             queries = TokenQueries(connection, watcher)
@@ -108,13 +124,17 @@ class TestQueries:
             answers = [queries.execute(SELECT, (3,), include_event_token=True) for _ in range(1500)]
             stop.set()
             writer.join()
-        positions = {answer.token.position for answer in answers if answer.token}
-        assert len(positions) > 20
-        for answer in answers:
-            assert answer.token
-            assert answer.rows[0][0] >= numbers.get(answer.token.position, 0)
+        last = 0
+        for rows, token, _ in answers:
+            assert token
+            # Each update is one transaction, so the number in the position is the least value that the row may have.
+            reflected = last_number(token.position) - before
+            assert token.position.startswith(f"MySQL56/{primary.uuid}:1-" if is_mysql(primary) else "MariaDB/0-")
+            assert rows[0][0] >= reflected >= last
+            last = reflected
+        assert len({answer.token.position for answer in answers if answer.token}) > 20
 
-    def test_a_change_of_role_ends_the_watch(self, primary: MariaDB, replica: MariaDB) -> None:
+    def test_the_watcher_stops_when_the_role_changes(self, primary: Any, replica: Any) -> None:
         with watch(replica) as watcher:
             token = watcher.token
             assert token is not None
@@ -126,22 +146,25 @@ class TestQueries:
                 token = watcher.token
             assert "role" in (watcher.error or "")
             with closing(replica.connect(USER)) as connection:
+                change = EventToken(1, SHARD, position_of(primary))
                 answer = TokenQueries(connection, watcher).execute(
-                    SELECT, (1,), include_event_token=True, compare_event_token=EventToken(1, SHARD, "MariaDB/0-1-1")
+                    SELECT, (1,), include_event_token=True, compare_event_token=change
                 )
             assert (answer.token, answer.fresher) == (None, False)
         replica.execute("SET GLOBAL read_only = 1")
 
-    def test_what_a_replica_alone_has_is_in_no_token(self, primary: MariaDB, replica: MariaDB) -> None:
-        """I5: its set would compare with that of no other server."""
+    def test_transactions_that_only_a_replica_has_are_in_no_token(self, primary: Any, replica: Any) -> None:
+        """I5: a set with them cannot be compared with that of another server."""
         with replica.connect() as connection, connection.cursor() as cursor:
-            cursor.execute("SET gtid_domain_id = 9")
-            cursor.execute("CREATE DATABASE IF NOT EXISTS scratch")
-        with watch(replica) as watcher:
-            primary.execute(f"REPLACE {DATABASE}.t VALUES (4, 1)")
-            assert wait_for(watcher, primary.gtid).position == f"MariaDB/{primary.gtid}"
+            if not is_mysql(replica):
+                cursor.execute("SET gtid_domain_id = 9")
+                cursor.execute("CREATE DATABASE before_the_watch")
+            with watch(replica) as watcher:
+                cursor.execute("CREATE DATABASE scratch")
+                primary.execute(f"REPLACE {DATABASE}.t VALUES (4, 1)")
+                assert wait_for(watcher, primary.gtid).position == position_of(primary)
 
-    def test_where_a_token_could_not_be_true_none_is_given(self, primary: MariaDB, replica: MariaDB) -> None:
+    def test_no_token_is_given_where_it_would_be_wrong(self, primary: Any, replica: Any) -> None:
         with watch(primary) as watcher:
             with closing(replica.connect(USER)) as connection, pytest.raises(RelayError, match="another server"):
                 TokenQueries(connection, watcher).execute(SELECT, (1,), include_event_token=True)
@@ -156,8 +179,8 @@ class TestQueries:
                 connection.commit()
                 assert queries.execute(SELECT, (1,), include_event_token=True).token
 
-    def test_a_cache_over_a_replica_keeps_no_value_from_before_a_change(
-        self, primary: MariaDB, replica: MariaDB
+    def test_a_cache_that_reads_from_a_replica_keeps_no_value_from_before_a_change(
+        self, primary: Any, replica: Any
     ) -> None:
         """I6, with the tokens of a real stream."""
         primary.execute(f"REPLACE {DATABASE}.t VALUES (5, 1)")
@@ -172,22 +195,31 @@ class TestQueries:
             assert cache.get_or_load("5", loader.load).value == b"1"
             assert cache.get_or_load("6", loader.load).value is None
             assert cache.get_or_load("6", loader.load).outcome is Outcome.HIT
-            replica.execute("STOP SLAVE SQL_THREAD")
+            stop_applying(replica)
             primary.execute(f"REPLACE {DATABASE}.t VALUES (5, 2)")
             changes, _ = read_until(reader, bool)
             invalidator.apply([("5", change.token) for change in changes])
             assert cache.get_or_load("5", loader.load).outcome is Outcome.DROPPED
-            replica.execute("START SLAVE SQL_THREAD")
-            replica.wait_for(primary.gtid)
+            apply_again(replica, primary)
             wait_for(watcher, primary.gtid)
             several = cache.get_many(["5", "6"], loader.load_many)
             assert (several["5"].value, several["5"].outcome) == (b"2", Outcome.FILLED)
             assert cache.get_or_load("5", loader.load).outcome is Outcome.HIT
         reader.close()
 
+    def test_the_watcher_stops_when_its_replica_is_promoted(self, primary: Any, replica: Any) -> None:
+        with watch(replica) as watcher:
+            replica.promote()
+            deadline = time.monotonic() + 20
+            while watcher.token is not None:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert "role" in str(watcher.error)
+        replica.replicate_from(primary)
 
-def test_only_positions_make_a_read_fresher() -> None:
-    """I5, I6: timestamps are of other clocks."""
+
+def test_whether_a_read_is_fresher_depends_on_positions_only() -> None:
+    """I5, I6: timestamps come from other clocks."""
     read = EventToken(1_000, SHARD, "MariaDB/0-1-10")
     assert reflects(read, EventToken(900, SHARD, "MariaDB/0-1-9"))
     assert reflects(read, EventToken(2_000, SHARD, "MariaDB/0-1-10"))
@@ -203,6 +235,6 @@ def test_only_positions_make_a_read_fresher() -> None:
     assert not reflects(read, EventToken(1, "shop/orders/80-", "MariaDB/7-1-5", not_yet))
 
 
-def test_a_watcher_is_told_the_whole_name_of_its_shard() -> None:
+def test_a_watcher_needs_the_qualified_name_of_its_shard() -> None:
     with pytest.raises(ValueError, match="<source>/<database>/<shard>"):
         ReplicationWatcher.of("127.0.0.1", 3306, "", "", "-80")

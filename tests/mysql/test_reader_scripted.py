@@ -1,4 +1,4 @@
-"""What a reader makes of servers that say what real ones say in passing only."""
+"""What a reader does with answers that real servers give only for moments."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from relay.gtid import GtidSet
-from relay.lineage import Shard as ShardOf
-from relay.lineage import StreamId
+from relay.lineage import Shard, StreamId
 from relay.mysql.binlog.events import COMMIT, BinlogEvent, Heartbeat, Rows, TransactionBegin
 from relay.mysql.connection import ServerConnection
 from relay.mysql.errors import Interrupted
@@ -18,16 +17,15 @@ from relay.mysql.reader import BinlogShardReader
 from relay.mysql.servers import ReadableServer, ShardServers
 from relay.sql.tables import lay_out
 from relay.table import Column
+from tests.mysql.fake_servers import A, B, FakeMariaDB, FakeServer, FakeShard
 from tests.mysql.shards import config
-from tests.mysql.test_servers import A, B, Scripted, Shard
-from tests.mysql.test_servers_of_mariadb import ScriptedMariaDB
 from tests.reads import pages_of, read_page
 
 TABLE = lay_out("shop", "t", [Column("id", "int")], ["id"])
 
 
 class Binlog:
-    """Gives what it is told to, and says what was asked for."""
+    """Returns the events of a test, whatever server and position it is opened for."""
 
     def __init__(self, events: Iterator[list[BinlogEvent]]) -> None:
         self.events = events
@@ -45,7 +43,7 @@ class Binlog:
 def reader(servers: ShardServers, position: Mapping[str, Any], *events: list[BinlogEvent]) -> BinlogShardReader:
     return BinlogShardReader(
         StreamId("shop", "shop"),
-        ShardOf("-"),
+        Shard("-"),
         BinlogPosition.from_json(position),
         servers,
         Layouts(config("shop", {"-": ["one:3306"]})),
@@ -58,10 +56,10 @@ def transaction(gtid: str, position: str, at: int = 1_700_000_000) -> list[Binlo
     return [TransactionBegin(gtid, position, at, None, False), Rows(TABLE, [(None, (row,))], 10), COMMIT]
 
 
-def test_a_heartbeat_says_nothing_before_all_has_come_that_there_was_at_the_beginning() -> None:
-    """I4: MySQL sends them while it passes over what was read before, a backlog still ahead."""
+def test_a_heartbeat_moves_the_progress_only_after_the_backlog_was_read() -> None:
+    """I4: MySQL also sends them while it skips what was read before, with a backlog still ahead."""
     now = int(time.time())
-    shard = Shard(Scripted("one", f"{A}:1-102"))
+    shard = FakeShard(FakeServer("one", f"{A}:1-102"))
     old = now - 36_000
     reading = reader(
         shard.servers,
@@ -88,16 +86,16 @@ def test_a_heartbeat_says_nothing_before_all_has_come_that_there_was_at_the_begi
     assert now - 60 < page.progress <= now
 
 
-def test_what_was_read_of_each_server_is_remembered_also_within_one_page() -> None:
-    """I9: it says what a third server has in common with two whose transactions came at once."""
+def test_the_sequence_numbers_of_every_server_in_a_page_are_remembered() -> None:
+    """I9: they show what a third server has in common with two whose transactions were in one page."""
     read = [
         event
         for n in range(51, 111)
         for event in transaction(f"0-{1 if n <= 100 else 2}-{n}", f"MariaDB/0-{1 if n <= 100 else 2}-{n}")
     ]
-    one = ScriptedMariaDB("0-2-110", "0-1-100,0-2-110")
-    other = ScriptedMariaDB("0-3-105", "0-1-100,0-3-105")
-    current: list[ScriptedMariaDB] = [one]
+    one = FakeMariaDB("0-2-110", "0-1-100,0-2-110")
+    other = FakeMariaDB("0-3-105", "0-1-100,0-3-105")
+    current: list[FakeMariaDB] = [one]
     servers = ShardServers("-", lambda: ["one:3306"], lambda address: current[0], max_lag=10.0)
 
     def events() -> Iterator[list[BinlogEvent]]:
@@ -119,10 +117,10 @@ def test_what_was_read_of_each_server_is_remembered_also_within_one_page() -> No
     assert gap.end == {"gtid": "MariaDB/0-1-100"}
 
 
-def test_transactions_of_a_former_primary_are_not_taken_for_its_own_while_the_new_one_does_not_answer() -> None:
-    """I9: what the new one lacks of them is lost."""
-    old = Scripted("one", f"{A}:1-200,{B}:1-5", replica=True, uuid=A)
-    shard = Shard(old, Scripted("two", f"{A}:1-150,{B}:1-9", uuid=B))
+def test_transactions_of_a_former_primary_are_not_local_while_the_new_primary_does_not_answer() -> None:
+    """I9: those that the new one lacks are lost."""
+    old = FakeServer("one", f"{A}:1-200,{B}:1-5", replica=True, uuid=A)
+    shard = FakeShard(old, FakeServer("two", f"{A}:1-150,{B}:1-9", uuid=B))
     shard.down.add("two:3306")
     events = [transaction(f"{A}:{n}", f"MySQL56/{A}:1-{n}") for n in range(101, 201)]
     reading = reader(shard.servers, {"gtid": f"MySQL56/{A}:1-100"}, *events)
@@ -131,7 +129,7 @@ def test_transactions_of_a_former_primary_are_not_taken_for_its_own_while_the_ne
         page = read_page(reading)
     assert page.position is not None
     assert "local" not in page.position
-    alone = Shard(old)
+    alone = FakeShard(old)
     reading = reader(alone.servers, {"gtid": f"MySQL56/{A}:1-100"}, *events)
     position = read_page(reading).position
     assert position is not None

@@ -1,4 +1,4 @@
-"""A database through the whole relay, onto Kafka."""
+"""A database through the complete relay, to Kafka."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ from relay.kafka.publisher import Aborted
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
 from tests.faults.harness import Relay, wait_until
-from tests.mysql.resharding import VITESS, Load, Replication
+from tests.mysql.resharding import VITESS, Load, Replication, all_changes
 from tests.mysql.server import MySQL
-from tests.mysql.test_reshard import whole
 
 pytestmark = pytest.mark.services
 
@@ -67,7 +66,7 @@ sources:
 
 
 @pytest.mark.parametrize("server", ["mariadb", "mysql"])
-def test_what_is_committed_is_on_the_topic_once_whenever_the_relay_runs(
+def test_every_committed_change_is_on_the_topic_once_however_often_the_relay_runs(
     kafka: Any, server: str, unique: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """I1, I3."""
@@ -94,10 +93,10 @@ def test_what_is_committed_is_on_the_topic_once_whenever_the_relay_runs(
     assert parse(database.gtid).position in json.dumps(status)
 
 
-def test_what_came_before_a_statement_that_is_refused_is_on_the_topic_and_comes_once(
+def test_changes_before_a_statement_that_is_refused_are_published_once(
     kafka: Any, mariadb: MariaDB, unique: str, tmp_path: Path
 ) -> None:
-    """I1, I8: though both were waiting when the relay began, and however often it is started."""
+    """I1, I8: even if both were waiting when the relay started, and however often it is started."""
     mariadb.execute(f"CREATE DATABASE {unique}")
     mariadb.execute(f"CREATE TABLE {unique}.item (id INT PRIMARY KEY, v INT) {PARTED}")
     relayed = Relayed(tmp_path, unique, kafka.bootstrap_servers, json.dumps({"-": [mariadb.address]}))
@@ -111,10 +110,10 @@ def test_what_came_before_a_statement_that_is_refused_is_on_the_topic_and_comes_
         assert sorted(change["key"]["id"] for change in relayed.changes("item")) == list(range(10))
 
 
-def test_a_refusal_ends_the_relay_though_what_came_before_it_cannot_be_committed(
+def test_a_refusal_ends_the_relay_even_if_the_changes_before_it_cannot_be_committed(
     kafka: Any, mariadb: MariaDB, unique: str, tmp_path: Path
 ) -> None:
-    """I8, I10: and what was aborted comes once, when it can."""
+    """I8, I10: the changes that were aborted are published once, when they can be."""
     mariadb.execute(f"CREATE DATABASE {unique}")
     mariadb.execute(f"CREATE TABLE {unique}.item (id INT PRIMARY KEY) {PARTED}")
     relayed = Relayed(tmp_path, unique, kafka.bootstrap_servers, json.dumps({"-": [mariadb.address]}))
@@ -137,10 +136,10 @@ def test_a_refusal_ends_the_relay_though_what_came_before_it_cannot_be_committed
 
 
 @pytest.mark.parametrize("kind", [MariaDB, MySQL])
-def test_a_purged_binlog_stops_the_relay_with_one_and_the_same_loss_until_it_is_accepted(
+def test_a_purged_binlog_stops_the_relay_with_the_same_gap_until_it_is_accepted(
     kafka: Any, unique: str, tmp_path: Path, kind: type[MariaDB | MySQL]
 ) -> None:
-    """I9: transactions of other databases have moved the relay on since it wrote its position down."""
+    """I9: transactions of other databases have moved the relay past its last checkpoint."""
     with kind() as server:
         server.execute(f"CREATE DATABASE {unique}")
         server.execute(f"CREATE TABLE {unique}.item (id INT PRIMARY KEY, v INT)")
@@ -172,10 +171,8 @@ def test_a_purged_binlog_stops_the_relay_with_one_and_the_same_loss_until_it_is_
         assert [change["key"]["id"] for change in relayed.changes("item")] in ([1, 3], [3, 1])
 
 
-def test_a_running_relay_follows_a_reshard_when_its_config_is_read_again(
-    kafka: Any, unique: str, tmp_path: Path
-) -> None:
-    """I1, I2, I3: writes go on before, while and after, first to one shard, then to the two that take its place."""
+def test_a_running_relay_follows_a_reshard_when_its_config_is_reloaded(kafka: Any, unique: str, tmp_path: Path) -> None:
+    """I1, I2, I3: under writes before, during and after, to one shard first, then to the two that replace it."""
     with MariaDB() as origin, MariaDB() as low, MariaDB() as high:
         new = {"-80": low, "80-": high}
         for server in (origin, low, high):
@@ -223,7 +220,7 @@ def test_a_running_relay_follows_a_reshard_when_its_config_is_read_again(
             if process.is_running:
                 process.kill()
         relayed.run()
-        made = whole(unique, "-", origin, begin)
+        made = all_changes(unique, "-", origin, begin)
     changes = relayed.changes("t")
     ids = [change["event_id"] for change in changes]
     assert len(set(ids)) == len(ids)
@@ -236,7 +233,7 @@ def test_a_running_relay_follows_a_reshard_when_its_config_is_read_again(
 
 
 def find(value: Any, name: str) -> Iterator[Any]:
-    """Yield what is called ``name``, however deep."""
+    """Yield the values of ``name`` at any depth."""
     if isinstance(value, dict):
         for key, inner in value.items():
             if key == name:

@@ -1,17 +1,14 @@
-"""Reshards by overlapping ranges: which shards follow which, and that nothing is lost or doubled on the way."""
+"""Reshards by overlapping ranges: which shards replace which, and that no change is lost or duplicated."""
 
 from __future__ import annotations
 
 import logging
-import random
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.change import Change
 from relay.errors import RelayError, Unavailable
 from relay.gtid import parse
 from relay.keyrange import KeyRange
@@ -19,11 +16,9 @@ from relay.lineage import Checkpoint, ShardState
 from relay.mysql.connection import ServerConnection, connect
 from relay.mysql.origins import CheckpointTable
 from relay.mysql.reshard import HandoverCheck, Reshard, first_shards, reshard_of, start_of_target, unfinished
-from relay.mysql.source import MySQLSource
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
-from tests.mysql.resharding import PLAIN, VITESS, Load, Replication, World
-from tests.mysql.shards import config, ids, open_at, read_to_head
+from tests.mysql.resharding import PLAIN, VITESS, World, create_tables, reshard_under_load
 
 ALL = KeyRange()
 
@@ -46,7 +41,7 @@ ALL = KeyRange()
         ("0 -80 80-", "0", "0 > -80 80-"),
     ],
 )
-def test_shards_are_followed_by_those_listed_after_them(listed: str, shard: str, expected: str | None) -> None:
+def test_a_shard_is_replaced_by_the_shards_listed_after_it(listed: str, shard: str, expected: str | None) -> None:
     reshard = reshard_of(shard, listed.split())
     if expected is None:
         assert reshard is None
@@ -55,7 +50,7 @@ def test_shards_are_followed_by_those_listed_after_them(listed: str, shard: str,
         assert reshard == Reshard(participants, targets)
 
 
-def test_reading_begins_with_the_shards_listed_first() -> None:
+def test_reading_starts_with_the_shards_listed_first() -> None:
     assert first_shards(ALL, ["-", "-80", "80-"]) == ["-"]
     assert first_shards(ALL, ["80-", "-80", "-"]) == ["-80", "80-"]
     assert first_shards(KeyRange.parse("-80"), ["-80", "80-"]) == ["-80"]
@@ -71,7 +66,9 @@ def ranges(cuts: Sequence[int]) -> list[str]:
 
 
 @given(st.lists(st.lists(st.integers(1, 255), max_size=4), min_size=1, max_size=4))
-def test_all_workers_agree_on_every_hop_and_each_covers_what_it_replaces(generations: list[list[int]]) -> None:
+def test_all_workers_agree_on_every_reshard_and_what_it_covers(
+    generations: list[list[int]],
+) -> None:
     listed = list(dict.fromkeys(name for cuts in generations for name in ranges(cuts)))
     assert KeyRange.parse(first_shards(ALL, listed)[0]).start == b""
     for shard in listed:
@@ -91,7 +88,7 @@ def test_all_workers_agree_on_every_hop_and_each_covers_what_it_replaces(generat
         assert reshard.journal().id == Reshard(reshard.participants, reshard.targets).journal().id
 
 
-def test_a_target_begins_where_the_first_of_its_parents_says() -> None:
+def test_a_target_starts_at_the_earliest_position_of_its_parents() -> None:
     def ended(gtid: str) -> Checkpoint:
         return Checkpoint(ShardState.FINISHED, {"gtid": "MariaDB/0-1-99", "targets": {"-": gtid}})
 
@@ -111,112 +108,13 @@ def servers() -> Iterator[list[MariaDB]]:
         yield [one, two, three]
 
 
-def prepare(servers: Sequence[MariaDB], database: str, table: str = VITESS) -> str:
-    """Make the database, and a checkpoint table of the test's own. Return its name."""
-    for server in servers:
-        server.execute(f"CREATE DATABASE {database}")
-        server.execute(f"CREATE DATABASE meta_{database}")
-        server.execute(f"CREATE TABLE {database}.t (id INT PRIMARY KEY, v INT)")
-        server.execute(table.format(meta=f"meta_{database}.vreplication"))
-    return f"meta_{database}.vreplication"
-
-
-def check(found: Sequence[Change], made: Sequence[Change]) -> None:
-    """Every change made at an origin is there once, by its name there; no key's values go back."""
-    assert len(set(ids(found))) == len(found)
-    published = {change.event_id: change for change in found}
-    for change in made:
-        assert change.event_id in published, change
-        copy = published[change.event_id]
-        assert (copy.operation, copy.key, copy.new) == (change.operation, change.key, change.new)
-        assert copy.old == change.old
-    values: dict[int, int] = defaultdict(int)
-    images: dict[int, object] = {}
-    for change in found:
-        assert change.key
-        key = change.key["id"]
-        if key in images:
-            assert change.old == images[key], change
-        images[key] = change.new
-        if change.new is not None:
-            assert change.new["v"] >= values[key]
-            values[key] = change.new["v"]
-
-
-def whole(database: str, shard: str, server: MariaDB, position: dict[str, str]) -> list[Change]:
-    """All changes of an origin, read in one pass under its name."""
-    source = MySQLSource(config(database, {shard: [server.address]}, keyrange=shard))
-    source.connect()
-    reader = open_at(source, position)
-    changes, _ = read_to_head(reader)
-    reader.close()
-    return changes
-
-
-def follow(servers: Sequence[MariaDB], unique: str, seed: int, table: str, before: str, after: str) -> None:
-    """Reshard under load, from the shards ``before`` to those ``after``, and check what was published."""
-    random_ = random.Random(seed)
-    meta = prepare(servers, unique, table)
-    names = before.split(), after.split()
-    old = dict(zip(names[0], servers, strict=False))
-    new = dict(zip(names[1], servers[len(old) :], strict=False))
-    load = Load(unique, seed)
-    begins = {shard: {"gtid": f"MariaDB/{server.gtid}"} for shard, server in old.items()}
-    world = World(unique, meta, old, seed)
-    for _ in range(20):
-        for shard, server in old.items():
-            load.transaction(server, shard)
-    replications = [
-        Replication(unique, meta, source, target)
-        for source in old.items()
-        for target in new.items()
-        if KeyRange.parse(source[0]).intersects(KeyRange.parse(target[0]))
-    ]
-    for replication in replications:
-        replication.copy()
-        replication.start()
-    load.start(old)
-    for _ in range(random_.randrange(3, 15)):
-        world.step()
-    world.reload(old | new)
-    world.run(lambda: new.keys() <= world.checkpoints.keys())
-    for _ in range(10):
-        world.step()
-    load.stop()
-    for replication in replications:
-        replication.wait()
-        replication.stop()
-    load.start(new)
-    for _ in range(10):
-        world.step()
-    load.stop()
-    world.run(lambda: all(world.is_at(shard, server) for shard, server in new.items()))
-    world.close()
-    made = [change for shard, server in old.items() for change in whole(unique, shard, server, begins[shard])]
-    check(world.published, made)
-    by_id = {change.event_id: change for change in made}
-    moved = [change for change in world.published if change.token and change.token.origin]
-    assert moved
-    for change in moved:
-        origin = by_id[change.event_id]
-        assert change.token
-        assert change.token.origin
-        assert origin.token
-        assert (change.token.origin.shard, change.token.origin.position) == (origin.token.shard, origin.token.position)
-        if table is VITESS:
-            assert change.committed_at == origin.committed_at
-    direct = [change for change in world.published if change.event_id not in by_id]
-    assert direct
-    assert all(change.token and change.token.origin is None for change in direct)
-
-
 @pytest.mark.services
 @pytest.mark.parametrize(
     ("seed", "table", "before", "after"),
     [(1, VITESS, "-", "-80 80-"), (2, PLAIN, "-", "-80 80-"), (3, VITESS, "-80 80-", "-"), (4, PLAIN, "-80 80-", "-")],
     ids=["split", "split, plain table", "merge", "merge, plain table"],
 )
-def test_a_reshard_under_load_loses_and_doubles_nothing(
+def test_a_reshard_under_load_neither_loses_nor_duplicates(
     servers: list[MariaDB],
     unique: str,
     seed: int,
@@ -227,24 +125,24 @@ def test_a_reshard_under_load_loses_and_doubles_nothing(
 ) -> None:
     """I1, I2, I3."""
     monkeypatch.setattr("relay.mysql.transactions.STREAMED_PAGE", 300)
-    follow(servers, unique, seed, table, before, after)
+    reshard_under_load(servers, unique, seed, table, before, after)
 
 
 @pytest.mark.services
-def test_transactions_too_big_to_hold_are_read_twice(
+def test_transactions_that_are_too_big_to_hold_are_read_twice(
     servers: list[MariaDB], unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """I11, and by the same names."""
+    """I11: with the same event ids."""
     monkeypatch.setattr("relay.mysql.origins.HELD", 40)
-    follow(servers, unique, 5, VITESS, "-", "-80 80-")
+    reshard_under_load(servers, unique, 5, VITESS, "-", "-80 80-")
 
 
 @pytest.mark.services
-def test_without_checkpoints_of_the_replication_a_shard_is_read_on(
+def test_a_shard_is_read_until_its_replication_writes_checkpoints(
     servers: list[MariaDB], unique: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """I1: nothing would tell where the targets have to begin."""
-    meta = prepare(servers, unique)
+    """I1: without them it is not known where the targets start."""
+    meta = create_tables(servers, unique)
     origin, low, high = servers
     world = World(unique, meta, {"-": origin}, 1)
     world.reload({"-": origin, "-80": low, "80-": high})
@@ -264,9 +162,9 @@ def test_without_checkpoints_of_the_replication_a_shard_is_read_on(
 
 
 @pytest.mark.services
-def test_a_shard_hands_over_only_from_within_what_was_read(servers: list[MariaDB], unique: str) -> None:
-    """I1: what its targets' replication has passed by already is still to be read here."""
-    meta = prepare(servers, unique)
+def test_a_shard_hands_over_only_at_positions_that_were_read(servers: list[MariaDB], unique: str) -> None:
+    """I1: what the replication of its targets has already skipped must still be read here."""
+    meta = create_tables(servers, unique)
     origin, low, high = servers
     targets = {"-80": low, "80-": high}
     for target in targets.values():
@@ -288,11 +186,11 @@ def test_a_shard_hands_over_only_from_within_what_was_read(servers: list[MariaDB
     assert ended.targets == at
 
 
-def test_a_shard_hands_over_between_two_commits_of_a_replication_that_commits_several_transactions_as_one(
+def test_a_shard_hands_over_between_two_commits_of_a_replication_that_groups_transactions(
     servers: list[MariaDB], unique: str
 ) -> None:
-    """I3: of one such commit it would have told a part, which the target tells again by another name."""
-    meta = prepare(servers, unique)
+    """I3: otherwise it publishes a part of a commit, which the target publishes again under another name."""
+    meta = create_tables(servers, unique)
     origin, low, high = servers
     targets = {"-80": low, "80-": high}
     at = int(origin.gtid.rpartition("-")[2])
@@ -324,9 +222,9 @@ def test_a_shard_hands_over_between_two_commits_of_a_replication_that_commits_se
     assert end(parse(position(9))) is not None
 
 
-def test_a_shard_hands_over_once_the_replication_has_been_stopped(servers: list[MariaDB], unique: str) -> None:
-    """What is logged after that at the origin, as by the replication back, no target gets."""
-    meta = prepare(servers, unique)
+def test_a_shard_hands_over_once_the_replication_is_stopped(servers: list[MariaDB], unique: str) -> None:
+    """Targets never get what the origin logs after that, for example by the reverse replication."""
+    meta = create_tables(servers, unique)
     origin, low, high = servers
     targets = {"-80": low, "80-": high}
     for target in targets.values():

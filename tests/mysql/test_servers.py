@@ -1,104 +1,20 @@
-"""Which server of a shard is read, where servers of MySQL say what they have."""
+"""Which server of a shard is read, and when no server can continue."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
-
-import pymysql
 import pytest
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import parse
-from relay.mysql.connection import Login, ServerConnection
 from relay.mysql.errors import BinlogPurged, Diverged, Interrupted
-from relay.mysql.positions import BinlogPosition
 from relay.mysql.roles import role_of
-from relay.mysql.servers import LostPosition, ReadableServer, ShardServers
-
-A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
-B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
+from relay.mysql.servers import LostPosition, ReadableServer
+from tests.mysql.fake_servers import A, B, FakeMariaDB, FakeServer, FakeShard
 
 
-class Scripted(ServerConnection):
-    """A MySQL server that answers what the test says. ``lag``: of a replica; None while it does not replicate."""
-
-    def __init__(
-        self, name: str, executed: str, *, replica: bool = False, lag: int | None = 0, purged: str = "", uuid: str = A
-    ) -> None:
-        self.account = Login(name, 3306, "relay", "")
-        self.flavour = "MySQL56"
-        self.version = "8.0.40"
-        self.server_id = 1
-        self.uuid = uuid
-        self.gtids = executed
-        self.purged = purged
-        self.status = [{"Seconds_Behind_Source": lag}] if replica else []
-        self.denies = False
-        self.settings = {
-            "log_bin": "ON",
-            "binlog_format": "ROW",
-            "binlog_row_image": "FULL",
-            "binlog_row_metadata": "FULL",
-            "gtid_mode": "ON",
-            "read_only": "ON" if replica else "OFF",
-        }
-        self._connection: Any = self
-
-    def execute(self, statement: str, arguments: Sequence[object] | None = None) -> Sequence[tuple[Any, ...]]:
-        if "gtid_executed" in statement:
-            return [(self.gtids,)]
-        assert "gtid_purged" in statement
-        return [(self.purged,)]
-
-    def refresh(self) -> None:
-        """Its settings stay."""
-
-    def close(self) -> None:
-        """There is no connection."""
-
-    @contextmanager
-    def cursor(self, _: object) -> Iterator[Any]:
-        status, denies = self.status, self.denies
-
-        class Cursor:
-            def execute(self, statement: str) -> None:
-                assert statement == "SHOW REPLICA STATUS"
-                if denies:
-                    raise pymysql.err.OperationalError(1227, "Access denied; you need (at least one of) ...")
-
-            def fetchall(self) -> Sequence[Mapping[str, object]]:
-                return status
-
-        yield Cursor()
-
-
-class Shard:
-    """A shard with a clock of its own."""
-
-    def __init__(self, *servers: Scripted, max_lag: float = 10.0) -> None:
-        self.known = {server.account.address: server for server in servers}
-        self.down: set[str] = set()
-        self.now = 1000.0
-        self.servers = ShardServers(
-            "-", lambda: list(self.known), self._connect, max_lag=max_lag, clock=lambda: self.now
-        )
-
-    def _connect(self, address: str) -> ServerConnection:
-        if address in self.down:
-            raise Interrupted(f"{address} is down")
-        return self.known[address]
-
-    def find(self, executed: str, local: str = "", unfinished: Sequence[str] = ()) -> str | LostPosition:
-        partial = {gtid: {"t": 1} for gtid in unfinished}
-        found = self.servers.find(BinlogPosition(parse(executed).position, partial, parse(local)), {})
-        return found.server.account.host if isinstance(found, ReadableServer) else found
-
-
-def test_the_first_server_that_has_what_was_read_and_is_near_is_read() -> None:
-    one, two = Scripted("one", f"{A}:1-50", replica=True, lag=500), Scripted("two", f"{A}:1-100")
-    shard = Shard(one, two)
+def test_the_first_server_that_has_what_was_read_and_does_not_lag_is_read() -> None:
+    one, two = FakeServer("one", f"{A}:1-50", replica=True, lag=500), FakeServer("two", f"{A}:1-100")
+    shard = FakeShard(one, two)
     assert shard.find(f"{A}:1-40") == "two"
     shard.down.add("two:3306")
     assert shard.find(f"{A}:1-40") == "one"
@@ -114,10 +30,10 @@ def test_the_first_server_that_has_what_was_read_and_is_near_is_read() -> None:
     assert shard.find(f"{A}:1-40") == "two"
 
 
-def test_a_primary_that_lacks_what_was_read_is_a_loss_once_that_is_sure() -> None:
-    """I9. A UUID and number name one transaction: what both have is known exactly."""
-    new = Scripted("new", f"{A}:1-90,{B}:1-7", uuid=B)
-    shard = Shard(new, Scripted("old", ""))
+def test_a_primary_that_lacks_what_was_read_is_a_loss_once_that_is_certain() -> None:
+    """I9. A UUID and a number name one transaction, so the common part is known exactly."""
+    new = FakeServer("new", f"{A}:1-90,{B}:1-7", uuid=B)
+    shard = FakeShard(new, FakeServer("old", ""))
     shard.down.add("old:3306")
     with pytest.raises(Unavailable, match="new:3306 lacks transactions"):
         shard.find(f"{A}:1-100")
@@ -128,16 +44,16 @@ def test_a_primary_that_lacks_what_was_read_is_a_loss_once_that_is_sure() -> Non
     assert shard.find(f"{A}:1-100") == "old"
 
 
-def test_a_primary_that_lacks_a_transaction_that_was_read_in_part_is_a_loss() -> None:
-    """I9: else half of it would stay published, and nothing would say so."""
-    shard = Shard(Scripted("new", f"{A}:1-90,{B}:1-7", uuid=B))
+def test_a_primary_that_lacks_a_transaction_read_in_part_is_a_loss() -> None:
+    """I9: otherwise half of it would stay published without a gap."""
+    shard = FakeShard(FakeServer("new", f"{A}:1-90,{B}:1-7", uuid=B))
     assert shard.find(f"{A}:1-90") == "new"
     with pytest.raises(Unavailable, match="new:3306 lacks transactions"):
         shard.find(f"{A}:1-90", unfinished=[f"{A}:91"])
     shard.now += 2
     lost = shard.find(f"{A}:1-90", unfinished=[f"{A}:91"])
     assert lost == LostPosition("failover lost transactions", parse(f"{A}:1-90"))
-    behind = Shard(Scripted("replica", f"{A}:1-90", replica=True))
+    behind = FakeShard(FakeServer("replica", f"{A}:1-90", replica=True))
     with pytest.raises(Unavailable, match="replica:3306 is behind"):
         behind.find(f"{A}:1-90", unfinished=[f"{A}:91"])
     behind.known["replica:3306"].gtids = f"{A}:1-91"
@@ -145,7 +61,7 @@ def test_a_primary_that_lacks_a_transaction_that_was_read_in_part_is_a_loss() ->
 
 
 def test_a_replica_that_lacks_what_was_read_is_waited_for() -> None:
-    shard = Shard(Scripted("replica", f"{A}:1-90", replica=True))
+    shard = FakeShard(FakeServer("replica", f"{A}:1-90", replica=True))
     for _ in range(5):
         shard.now += 10
         with pytest.raises(Unavailable, match="replica:3306 is behind"):
@@ -154,10 +70,10 @@ def test_a_replica_that_lacks_what_was_read_is_waited_for() -> None:
 
 @pytest.mark.parametrize("read_only", ["ON", "OFF"])
 def test_a_member_of_a_group_that_lacks_what_was_read_is_waited_for(read_only: str) -> None:
-    """I9: it has it in its queue, also one that has just become the primary; and no SHOW REPLICA STATUS says so."""
-    member = Scripted("member", f"{A}:1-90")
+    """I9: its queue has them, even if it has just become the primary; SHOW REPLICA STATUS does not show that."""
+    member = FakeServer("member", f"{A}:1-90")
     member.settings = {**member.settings, "group_replication_group_name": B, "read_only": read_only}
-    shard = Shard(member)
+    shard = FakeShard(member)
     for _ in range(5):
         shard.now += 10
         with pytest.raises(Unavailable, match="member:3306 is behind"):
@@ -167,10 +83,10 @@ def test_a_member_of_a_group_that_lacks_what_was_read_is_waited_for(read_only: s
     assert role_of(member).is_replica == (read_only == "ON")
 
 
-def test_what_is_purged_everywhere_is_a_loss_only_when_every_server_says_so() -> None:
-    """I9: one that does not answer may have it."""
-    one, two = Scripted("one", f"{A}:1-100", purged=f"{A}:1-80"), Scripted("two", f"{A}:1-100", purged=f"{A}:1-60")
-    shard = Shard(one, two)
+def test_purged_binlogs_are_a_loss_only_when_every_server_has_purged_them() -> None:
+    """I9: one that does not answer may still have them."""
+    one, two = FakeServer("one", f"{A}:1-100", purged=f"{A}:1-80"), FakeServer("two", f"{A}:1-100", purged=f"{A}:1-60")
+    shard = FakeShard(one, two)
     shard.servers.failed("one:3306", BinlogPurged("one: purged"))
     assert shard.find(f"{A}:1-50") == "two"
     shard.servers.failed("two:3306", BinlogPurged("two: purged"))
@@ -183,21 +99,21 @@ def test_what_is_purged_everywhere_is_a_loss_only_when_every_server_says_so() ->
     assert shard.find(f"{A}:1-60,{B}:1-9") == "one"
 
 
-def test_what_a_replica_alone_has_is_not_asked_of_others() -> None:
-    shard = Shard(Scripted("one", f"{A}:1-100"))
+def test_transactions_that_only_a_replica_has_are_not_required_of_other_servers() -> None:
+    shard = FakeShard(FakeServer("one", f"{A}:1-100"))
     assert shard.find(f"{A}:1-100,{B}:1-3", local=f"{B}:1-3") == "one"
-    replica = Scripted("replica", f"{A}:1-100,{B}:1-3", replica=True, uuid=B)
+    replica = FakeServer("replica", f"{A}:1-100,{B}:1-3", replica=True, uuid=B)
     role = role_of(replica)
     assert role.is_local(replica, f"{B}:4")
     assert not role.is_local(replica, f"{A}:101")
-    assert not role_of(Scripted("primary", f"{B}:1")).is_local(replica, f"{B}:4")
+    assert not role_of(FakeServer("primary", f"{B}:1")).is_local(replica, f"{B}:4")
 
 
 @pytest.mark.parametrize("replica", [True, False])
-def test_one_that_does_not_say_whether_it_is_a_replica_is_neither_read_nor_a_loss(replica: bool) -> None:
-    """I9, I10: taken for a primary it would have lost what it only lacks; taken for a near replica, have it all."""
-    server = Scripted("one", f"{A}:1-100", replica=replica)
-    shard = Shard(server)
+def test_a_server_that_does_not_tell_its_role_is_neither_read_nor_a_loss(replica: bool) -> None:
+    """I9, I10: taken for a primary it would have lost what it lacks; taken for a current replica it would have all."""
+    server = FakeServer("one", f"{A}:1-100", replica=replica)
+    shard = FakeShard(server)
     server.denies = True
     for executed in (f"{A}:1-50", f"{A}:1-150"):
         for _ in range(3):
@@ -208,8 +124,8 @@ def test_one_that_does_not_say_whether_it_is_a_replica_is_neither_read_nor_a_los
                 shard.find(executed)
 
 
-def test_a_server_that_refuses_as_another_history_is_asked_again_later() -> None:
-    shard = Shard(Scripted("replica", f"{A}:1-100", replica=True))
+def test_a_server_that_refuses_the_position_is_asked_again_later() -> None:
+    shard = FakeShard(FakeServer("replica", f"{A}:1-100", replica=True))
     shard.servers.failed("replica:3306", Diverged("other"))
     with pytest.raises(Unavailable, match="another history"):
         shard.find(f"{A}:1-50")
@@ -219,5 +135,31 @@ def test_a_server_that_refuses_as_another_history_is_asked_again_later() -> None
 
 def test_a_position_of_the_other_flavour_is_final() -> None:
     with pytest.raises(RelayError, match=r"MariaDB/0-1-5 cannot be read from one:3306") as raised:
-        Shard(Scripted("one", "")).find("MariaDB/0-1-5")
+        FakeShard(FakeServer("one", "")).find("MariaDB/0-1-5")
     assert not isinstance(raised.value, Unavailable)
+
+
+def test_a_domain_that_was_idle_since_the_server_was_copied_is_not_a_loss() -> None:
+    """I9, I10: its binlog has nothing of the domain, but its data has what was read."""
+    shard = FakeShard(FakeMariaDB("0-2-520", "0-1-480,0-2-520", made_with="0-1-480,1-1-7"))
+    assert isinstance(shard.find_after_retries("MariaDB/0-1-450,1-1-7"), ReadableServer)
+    assert isinstance(shard.find_after_retries("MariaDB/0-1-450,1-1-8"), LostPosition)
+
+
+def test_a_domain_that_a_server_does_not_have_is_lost_once_and_reading_continues() -> None:
+    """I9, I10."""
+    shard = FakeShard(FakeMariaDB("0-2-520", "0-1-480,0-2-520"))
+    loss = shard.find_after_retries("MariaDB/0-1-450,1-1-7")
+    assert isinstance(loss, LostPosition)
+    assert loss.resume.position == "MariaDB/0-1-450"
+    assert isinstance(shard.find_after_retries(loss.resume.position), ReadableServer)
+
+
+def test_a_writable_replica_that_does_not_log_what_it_replicates_is_refused() -> None:
+    """I1, I10: both are defaults of MariaDB."""
+    server = FakeMariaDB("", "", made_with="0-1-5000", replica=True)
+    server.sets(read_only="OFF")
+    with pytest.raises(Unavailable, match="log_slave_updates"):
+        FakeShard(server).find_after_retries("MariaDB/")
+    server.sets(log_slave_updates="ON")
+    assert isinstance(FakeShard(server).find_after_retries("MariaDB/"), ReadableServer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from relay.mysql.start import TooOld, executed_before
 from relay.mysql.timestamps import TimestampMap
 from relay.services.mariadb import MariaDB
 from relay.source import Opening
+from tests.mysql.reading import connected, session
 from tests.mysql.shards import begin, config, open_at, read_to_head, short, source_of
 
 DATABASE = "orders"
@@ -46,10 +48,10 @@ def history() -> Iterator[tuple[MariaDB, list[tuple[int, str]]]]:
 
 
 @services
-def test_a_time_is_found_to_be_just_before_its_first_transaction(
+def test_the_position_at_a_time_is_just_before_its_first_transaction(
     history: tuple[MariaDB, list[tuple[int, str]]],
 ) -> None:
-    """I1: never past it."""
+    """I1: never after it."""
     server, known = history
     connection = source_of(DATABASE, server)._connect(server.address)
     for wanted in range(known[0][0] + 1, known[-1][0] + 5):
@@ -64,7 +66,24 @@ def test_a_time_is_found_to_be_just_before_its_first_transaction(
 
 
 @services
-def test_a_reader_from_a_time_sees_what_came_since(history: tuple[MariaDB, list[tuple[int, str]]]) -> None:
+def test_the_position_at_a_time_is_found_on_both_flavours(server: Any, unique: str) -> None:
+    """I1: before the first transaction of that second."""
+    with session(server, unique) as execute:
+        execute("CREATE TABLE t (id INT PRIMARY KEY)")
+        execute("INSERT INTO t VALUES (1)")
+        execute("DO SLEEP(1.1)")
+        server.execute("FLUSH BINARY LOGS")
+        before = parse(server.gtid)
+        ((now,),) = execute("SELECT UNIX_TIMESTAMP(NOW())")
+        execute("INSERT INTO t VALUES (2)")
+        with connected(server) as connection:
+            assert executed_before(connection, now) == before
+            assert not executed_before(connection, now - 86400).contains(before)
+            assert executed_before(connection, now + 86400) == parse(server.gtid)
+
+
+@services
+def test_a_reader_that_starts_at_a_time_reads_everything_since(history: tuple[MariaDB, list[tuple[int, str]]]) -> None:
     server, known = history
     start = datetime.fromtimestamp(known[20][0], UTC).isoformat()
     source = source_of(DATABASE, server, start=start)
@@ -76,7 +95,7 @@ def test_a_reader_from_a_time_sees_what_came_since(history: tuple[MariaDB, list[
 
 
 @services
-def test_what_no_server_has_any_more_is_said_with_the_oldest_of_each() -> None:
+def test_a_time_before_all_binlogs_is_refused_with_the_oldest_of_each_server() -> None:
     with MariaDB() as server:
         server.execute(f"CREATE DATABASE {DATABASE}")
         begun = time.time()
@@ -94,14 +113,14 @@ def test_what_no_server_has_any_more_is_said_with_the_oldest_of_each() -> None:
 
 
 @services
-def test_current_is_a_position_that_can_be_resumed(mariadb: MariaDB, unique: str) -> None:
+def test_the_start_at_current_is_a_position(mariadb: MariaDB, unique: str) -> None:
     """I4."""
     mariadb.execute(f"CREATE DATABASE {unique}")
     assert begin(source_of(unique, mariadb)) == {"-": {"gtid": f"MariaDB/{mariadb.gtid}"}}
 
 
 @services
-def test_what_is_missing_is_named(mariadb: MariaDB, unique: str) -> None:
+def test_missing_databases_tables_passwords_and_servers_are_named(mariadb: MariaDB, unique: str) -> None:
     with pytest.raises(Unavailable, match=f"{mariadb.address} has no database {unique}"):
         source_of(unique, mariadb)
     mariadb.execute(f"CREATE DATABASE {unique}")
@@ -117,14 +136,14 @@ def test_what_is_missing_is_named(mariadb: MariaDB, unique: str) -> None:
 
 
 @services
-def test_a_server_whose_settings_do_not_fit_is_refused_with_what_to_set(unique: str) -> None:
+def test_a_server_with_wrong_settings_is_refused_with_the_fix(unique: str) -> None:
     with MariaDB(options={"binlog-row-metadata": "MINIMAL"}) as server:
         server.execute(f"CREATE DATABASE {unique}")
         with pytest.raises(Unavailable, match="SET GLOBAL binlog_row_metadata = 'FULL'"):
             source_of(unique, server)
 
 
-def test_given_positions_name_every_shard() -> None:
+def test_a_configured_start_needs_a_position_for_every_shard() -> None:
     shards = {"-80": ["db1:3306"], "80-": ["db2:3306"]}
     gtids = {"-80": "MariaDB/0-1-5", "80-": "MariaDB/0-2-7"}
     source = MySQLSource(config("orders", shards, start={"gtid": gtids}))
@@ -132,16 +151,16 @@ def test_given_positions_name_every_shard() -> None:
         "-80": {"gtid": "MariaDB/0-1-5"},
         "80-": {"gtid": "MariaDB/0-2-7"},
     }
-    for wrong, said in [
+    for wrong, message in [
         ({"-80": gtids["-80"]}, "none for 80-"),
         ({**gtids, "-": "MariaDB/0-1-1"}, "unknown shard -"),
     ]:
         source = MySQLSource(config("orders", shards, start={"gtid": wrong}))
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=message):
             source.starting_points(source.shards(), lambda: 0.0)
 
 
-def test_a_source_is_of_one_database_and_whole_shards() -> None:
+def test_a_source_has_one_database_and_shards_that_cover_its_key_range() -> None:
     source = MySQLSource(config("orders", {"-80": ["db1:3306"], "80-": ["db2:3306"]}))
     with pytest.raises(ConfigError, match="checkpoints belong to the database other"):
         source.connect("other")
@@ -157,8 +176,8 @@ def test_a_source_is_of_one_database_and_whole_shards() -> None:
     assert [shard.id for shard in source.shards()] == ["-80", "80-"]
 
 
-def test_a_shard_that_is_not_listed_any_more_is_asked_for() -> None:
-    """I1: it is not read to its end."""
+def test_a_shard_that_is_no_longer_listed_cannot_be_opened() -> None:
+    """I1: it was not read to its end."""
     source = MySQLSource(config("orders", {"-80": ["db1:3306"], "80-": ["db2:3306"]}))
     with pytest.raises(RelayError, match="shard - was not read to its end"):
         source.open(Opening(Shard("-"), {"gtid": "MariaDB/0-1-1"}))

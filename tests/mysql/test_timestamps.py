@@ -23,8 +23,8 @@ steps = st.lists(
 
 
 @given(steps, st.data())
-def test_a_place_is_never_past_the_first_transaction_of_the_time(deltas: list[int], data: st.DataObject) -> None:
-    """I1, whatever the clocks did: they go back as well."""
+def test_a_position_is_never_after_the_first_transaction_of_the_time(deltas: list[int], data: st.DataObject) -> None:
+    """I1: also when clocks are set back."""
     times = [1_700_000_000]
     for delta in deltas:
         times.append(max(1, times[-1] + delta))
@@ -41,7 +41,7 @@ def test_a_place_is_never_past_the_first_transaction_of_the_time(deltas: list[in
 
 
 @given(steps)
-def test_the_map_is_bounded_and_forgets_what_is_old(deltas: list[int]) -> None:
+def test_the_map_is_bounded_and_drops_old_times(deltas: list[int]) -> None:
     """I11."""
     known, time = TimestampMap(seconds=30, hours=2), 1_700_000_000
     newest = 0

@@ -1,4 +1,4 @@
-"""What a server sends becomes pages, without a server: layouts, what is held back, what a lost server had alone."""
+"""Events become pages, without a server: layouts, rows that are held back, transactions of a lost server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Page = tuple[list[tuple[str, list[str]]], dict[str, list[str]]]
 
 
 class Shard:
-    """The transactions of one shard, as the pages that a reader makes of them."""
+    """The transactions of one shard, and the pages that a reader makes of them."""
 
     def __init__(self, position: str = "MariaDB/0-1-100", **more: Any) -> None:
         self.layouts = Layouts(config("d", {"-": ["localhost:3306"]}))
@@ -38,7 +38,7 @@ class Shard:
         )
 
     def layout(self, *columns: str) -> Table:
-        """The layout of ``t``, learned now: a stream reads ahead of what is taken."""
+        """The layout of ``t``, known from now on: a stream decodes events before they are consumed."""
         table = self.layouts("d", "t", [Column(name, "int") for name in columns], ["id"])
         assert table is not None
         return table
@@ -71,7 +71,7 @@ def stated(number: int, sql: str) -> list[BinlogEvent]:
 @pytest.mark.parametrize("after", [("id", "a", "b"), ("id",)])
 @pytest.mark.parametrize("statement", ["TRUNCATE t", "DROP TABLE t"])
 def test_rows_before_a_table_is_emptied_and_altered_keep_their_layout(statement: str, after: tuple[str, ...]) -> None:
-    """All of it comes at once, so the younger layout is known before the older rows are taken."""
+    """All events arrive at once, so the newer layout is known before the older rows are consumed."""
     shard = Shard()
     old, new = shard.layout("id", "a"), shard.layout(*after)
     pages = shard.pages(
@@ -104,7 +104,7 @@ def test_a_table_that_is_emptied_before_rows_of_an_older_layout_ends_its_page() 
 
 @pytest.mark.parametrize("size", [10, STREAMED_PAGE + 1])
 @pytest.mark.parametrize("first", [1, 2])
-def test_a_row_that_is_held_back_over_a_page_is_not_in_a_page_of_another_layout(size: int, first: int) -> None:
+def test_a_row_that_is_held_back_is_not_in_a_page_of_another_layout(size: int, first: int) -> None:
     shard = Shard()
     old, new = shard.layout("id", "a"), shard.layout("id", "a", "b")
     opened: list[BinlogEvent] = [Rows(old, [(None, (number, 0))], size) for number in range(first)]
@@ -120,7 +120,7 @@ def test_a_row_that_is_held_back_over_a_page_is_not_in_a_page_of_another_layout(
         assert all(names == columns["t"] for _, names in operations)
 
 
-def test_a_row_that_was_held_back_is_ready_once_its_transaction_has_ended() -> None:
+def test_a_row_that_was_held_back_is_ready_once_its_transaction_ends() -> None:
     shard = Shard()
     shard.pages(begin(101), Rows(shard.layout("id"), [(None, (1,))], STREAMED_PAGE + 1))
     shard.transactions.feed([COMMIT])
@@ -128,7 +128,7 @@ def test_a_row_that_was_held_back_is_ready_once_its_transaction_has_ended() -> N
     assert shard.transactions.has_changes
 
 
-def test_a_transaction_that_was_published_in_part_is_asked_of_the_next_server() -> None:
+def test_a_transaction_published_in_part_is_required_of_the_next_server() -> None:
     shard = Shard()
     table = shard.layout("id")
     shard.pages(begin(101), Rows(table, [(None, (1,)), (None, (2,))], 10))
@@ -139,8 +139,8 @@ def test_a_transaction_that_was_published_in_part_is_asked_of_the_next_server() 
     assert again.transactions.position.unfinished == ("0-1-101",)
 
 
-def test_one_that_only_a_replica_has_is_asked_of_no_other() -> None:
-    """Nor does a reshard wait for its end, which may never come."""
+def test_a_transaction_that_only_a_replica_has_is_required_of_no_other_server() -> None:
+    """A reshard does not wait for its end either, which may never come."""
     shard = Shard()
     table = shard.layout("id")
     shard.local = "9-"
@@ -156,7 +156,7 @@ def test_one_that_only_a_replica_has_is_asked_of_no_other() -> None:
         assert each.transactions.is_between_transactions
 
 
-def test_rows_that_were_published_are_counted_by_table_since_other_tables_may_be_relayed_by_then() -> None:
+def test_published_rows_are_counted_by_table_since_the_relayed_tables_may_change() -> None:
     """I1, I3."""
     shard = Shard()
     t, u = shard.layout("id"), shard.layouts("d", "u", [Column("id", "int")], ["id"])

@@ -91,7 +91,7 @@ def test_a_row_of_every_type_is_equal_in_every_byte(cluster: Vitess) -> None:
     (table,) = {table for page in pages for table in page.tables}
     made = TransactionChanges("s", "s/k/0")
     with reading(cluster.mariadb, below, start=parse(at)) as stream:
-        for event in stream.told():
+        for event in stream.transactions():
             match event:
                 case TransactionBegin():
                     made.begin(event.gtid, event.position, event.timestamp)

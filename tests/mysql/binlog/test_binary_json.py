@@ -1,4 +1,4 @@
-"""MySQL's binary JSON: any document comes out as MySQL prints it."""
+"""MySQL's binary JSON is decoded to the text that MySQL prints."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ DOCUMENTS = st.recursive(
 
 @given(DOCUMENTS, st.sampled_from((SMALL, LARGE)))
 @settings(deadline=None)
-def test_any_document_comes_out_as_the_same_document(document: Any, form: Any) -> None:
+def test_any_document_is_decoded_to_the_same_document(document: Any, form: Any) -> None:
     """I8."""
     printed = text(stored(document, form))
     again = json.loads(printed)
@@ -150,7 +150,7 @@ def test_values_of_sql_types_are_printed_as_mysql_does(raw: bytes, printed: str)
 
 @given(DOCUMENTS, st.data())
 @settings(deadline=None)
-def test_what_is_cut_off_is_refused_or_was_not_needed(document: Any, data: st.DataObject) -> None:
+def test_a_truncated_document_is_refused_unless_the_rest_is_not_needed(document: Any, data: st.DataObject) -> None:
     raw = stored(document)
     cut = raw[: data.draw(st.integers(1, len(raw)))]
     try:
@@ -168,8 +168,8 @@ def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
         return
 
 
-def test_a_document_that_holds_itself_is_refused() -> None:
-    """A value may be anywhere in the bytes, so also where it is itself."""
+def test_a_document_that_contains_itself_is_refused() -> None:
+    """The offset of a value may point to the value's container."""
     looped = b"\x02" + struct.pack("<HH", 1, 7) + b"\x02" + struct.pack("<H", 0)
     with pytest.raises(ValueError, match="levels"):
         text(looped)

@@ -1,4 +1,4 @@
-"""What the heads of binlog files say."""
+"""The headers of binlog files."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MARIADB = {**SETTINGS, "version": "11.4.2-MariaDB", "gtid_domain_id": "0"}
 
 
 @pytest.mark.parametrize("head", [[], [ENCRYPTED]])
-def test_what_was_executed_before_a_file_is_found_also_where_it_is_encrypted(head: list[bytes]) -> None:
+def test_the_gtids_before_a_file_are_read_also_if_it_is_encrypted(head: list[bytes]) -> None:
     server = Scripted(events=[rotate("binlog.000007"), format_description(), *head, GTID_LIST], settings=dict(MARIADB))
     with running(server), closing(connect("127.0.0.1", server.port, "relay", "")) as connection:
         assert look_into(connection, "binlog.000007").before.position == "MariaDB/0-1-100"
 
 
-def test_a_file_that_goes_on_without_saying_it_is_refused() -> None:
+def test_a_file_without_the_gtids_before_it_is_refused() -> None:
     """I8."""
     row = event(16, struct.pack("<Q", 7), 1_600_000_000)
     server = Scripted(events=[rotate("binlog.000007"), format_description(), row], settings=dict(MARIADB))

@@ -1,4 +1,4 @@
-"""Row events to rows, without a server: every type of MySQL, NULLs anywhere, and bytes that are cut or wrong."""
+"""Decoding of row events, without a server: every type of MySQL, NULLs anywhere, truncated and malformed bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LATIN1, UTF8MB4, BINARY = 8, 255, 63
 
 @dataclass(frozen=True)
 class Case:
-    """A column type, what it is carried as, the values drawn for it and what a reader is to make of them."""
+    """A column type, the type that carries it, the values drawn for it, and what they must be decoded to."""
 
     type: ColumnType
     carried: str
@@ -258,7 +258,7 @@ def test_rows_of_any_table_are_read_with_nulls_anywhere(data: st.DataObject, cas
 
 @given(st.lists(st.lists(st.booleans(), min_size=9, max_size=9), min_size=70, max_size=200))
 @settings(max_examples=10, deadline=None)
-def test_more_sets_of_nulls_than_have_functions_are_read_too(sets: list[list[bool]]) -> None:
+def test_more_sets_of_nulls_than_get_functions_are_read_too(sets: list[list[bool]]) -> None:
     columns = [(f"c{at}", fixed("H", 2, True)) for at in range(9)]
     decoder = RowDecoder(parse(table_map(7, "shop", "sparse", columns)[8:], is_mariadb=False))
     images = [[None if null else at for at, null in enumerate(nulls)] for nulls in sets]
@@ -289,8 +289,8 @@ def test_3_99_is_3_99() -> None:
 
 @given(data=st.data(), cases=ANY_TABLE)
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_an_event_that_is_cut_is_never_taken_for_a_whole_one(data: st.DataObject, cases: list[Case]) -> None:
-    """I8. Where it is cut between two rows it is whole."""
+def test_a_truncated_event_is_refused(data: st.DataObject, cases: list[Case]) -> None:
+    """I8. If it ends between two rows, those rows are returned."""
     columns = layout(cases)
     decoder = RowDecoder(parse(table_map(7, "shop", "orders", columns)[8:], is_mariadb=False))
     row = data.draw(st.tuples(*(case.values | st.none() for case in cases)))
@@ -329,7 +329,7 @@ def test_a_table_without_the_names_of_its_columns_is_refused() -> None:
         parse(raw, is_mariadb=False)
 
 
-def test_a_type_that_is_not_known_is_refused_with_its_column() -> None:
+def test_an_unknown_type_is_refused_with_its_column() -> None:
     raw = table_map(7, "shop", "orders", [("v", ColumnType(20, b"", bytes))])[8:]
     with pytest.raises(BadTableMap, match="column v has the unknown type 20"):
         columns_of(parse(raw, is_mariadb=False))
@@ -350,7 +350,7 @@ def test_a_table_map_of_any_bytes_is_read_or_refused(raw: bytes) -> None:
         return
 
 
-def test_old_times_of_mariadb_are_refused_since_their_decimals_are_not_logged() -> None:
+def test_old_times_of_mariadb_are_refused() -> None:
     """I8."""
     raw = table_map(7, "shop", "orders", [("at", fixed("I", 7))])[8:]
     assert columns_of(parse(raw, is_mariadb=False)) == [Column("at", "timestamp")]

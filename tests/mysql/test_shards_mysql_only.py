@@ -1,4 +1,4 @@
-"""Shards of real MySQL servers, where they are not as those of MariaDB: see ``test_failover`` for what both are."""
+"""Shards of MySQL servers, as far as they differ from those of MariaDB: roles, UUIDs, tags, group replication."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.services, pytest.mark.parametrize("kind", [MySQL], ind
 GROUP = "aaaaaaaa-aaaa-4aaa-8aaa-aaaaaaaaaaaa"
 
 
-def test_a_replica_says_how_far_it_is_behind(primary: MySQL, replica: MySQL) -> None:
+def test_a_replica_has_a_lag_that_is_infinite_while_it_does_not_apply(primary: MySQL, replica: MySQL) -> None:
     with connected(replica) as server:
         role = role_of(server)
         assert (role.is_replica, role.is_read_only) == (True, True)
@@ -36,31 +36,8 @@ def test_a_replica_says_how_far_it_is_behind(primary: MySQL, replica: MySQL) -> 
         replica.execute("START REPLICA SQL_THREAD")
 
 
-def test_what_only_a_replica_has_breaks_no_position(primary: MySQL, replica: MySQL) -> None:
-    """Its own transactions are under its own UUID: other servers have none of them, now or later."""
-    source = source_of(DATABASE, replica, primary)
-    reader = opened(source)
-    put(primary, 1)
-    read_until(reader, lambda found: len(found) == 1)
-    replica.execute("CREATE DATABASE scratch")
-    put(primary, 2)
-    changes, pages = read_until(reader, lambda found: len(found) == 1)
-    position = pages[-1].position or {}
-    assert f"{replica.uuid}:1" in position["gtid"]
-    assert changes[0].token
-    assert changes[0].token.position == f"MySQL56/{primary.gtid}"
-    reader.close()
-    replica.kill()
-    again = resume(source, position)
-    put(primary, 3)
-    changes, pages = read_until(again, lambda found: len(found) == 1, passing=True)
-    assert short(changes) == [("INSERT", 3, "a")]
-    assert not any(page.gap for page in pages)
-    again.close()
-
-
-def test_a_former_primary_tells_positions_of_all_servers(primary: MySQL, replica: MySQL) -> None:
-    """I5: what it wrote while it was the primary is under its own UUID, and all have it."""
+def test_tokens_of_a_former_primary_compare_with_those_of_all_servers(primary: MySQL, replica: MySQL) -> None:
+    """I5: what it wrote while it was the primary has its own UUID, and all servers have it."""
     before = {"gtid": f"MySQL56/{primary.gtid}"}
     put(primary, 1, 2)
     replica.wait_for(primary.gtid)
@@ -87,8 +64,8 @@ def test_a_former_primary_tells_positions_of_all_servers(primary: MySQL, replica
     reader.close()
 
 
-def test_tables_that_are_emptied_or_gone_are_told(primary: MySQL) -> None:
-    """I1, and those that are filled by the statement that makes them."""
+def test_tables_that_are_emptied_or_dropped_are_truncated(primary: MySQL) -> None:
+    """I1: also tables that the statement that creates them fills."""
     source = source_of(DATABASE, primary)
     reader = opened(source)
     put(primary, 1)
@@ -110,15 +87,15 @@ def test_tables_that_are_emptied_or_gone_are_told(primary: MySQL) -> None:
     reader.close()
 
 
-def test_tagged_gtids_end_reading_with_what_to_do(primary: MySQL) -> None:
-    """I8: `AUTOMATIC:tag` is for sessions; once it was used, no server of the shard can be read."""
+def test_tagged_gtids_end_the_reading(primary: MySQL) -> None:
+    """I8: once one session has used `AUTOMATIC:tag`, no server of the shard can be read."""
     source = source_of(DATABASE, primary)
     reader = opened(source)
     put(primary, 1)
     read_until(reader, lambda found: len(found) == 1)
     ((version,),) = primary.execute("SELECT @@version")
     if tuple(map(int, version.split("-")[0].split("."))) < (8, 3):
-        pytest.skip("tags are of MySQL 8.3 and later")
+        pytest.skip("tags need MySQL 8.3 or later")
     with closing(primary.connect()) as connection, connection.cursor() as cursor:
         cursor.execute("SET gtid_next = 'AUTOMATIC:mine'")
         cursor.execute(f"INSERT {DATABASE}.t VALUES (2, 'b')")
@@ -129,8 +106,8 @@ def test_tagged_gtids_end_reading_with_what_to_do(primary: MySQL) -> None:
         source_of(DATABASE, primary)
 
 
-def test_a_group_of_group_replication_is_read(kind: type[MySQL]) -> None:
-    """I9: what it lacks of what was read it may still have in its queue, so that is no loss."""
+def test_group_replication_is_read_and_waited_for(kind: type[MySQL]) -> None:
+    """I9: a member may have what it lacks in its queue, so that is not a loss."""
     here = f"127.0.0.1:{free_port()}"
     options: dict[str, str | int] = {"plugin-load-add": "group_replication.so", "performance-schema": 1}
     options |= {"loose-group-replication-group-name": GROUP, "loose-group-replication-start-on-boot": 0}

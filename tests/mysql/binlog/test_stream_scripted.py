@@ -1,0 +1,125 @@
+"""What a stream makes of a MySQL 8 server's transactions, which a scripted server sends."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from relay.gtid import parse
+from relay.mysql.binlog.events import Commit, Rows, Statement, TransactionBegin
+from relay.mysql.errors import NotCarried
+from tests.mysql.encoder import event, gtid, query, rows, table_map
+from tests.mysql.scripted_binlogs import (
+    COLUMNS,
+    DELETE,
+    GTID,
+    QUERY,
+    TABLE_MAP,
+    UPDATE,
+    XA_PREPARE,
+    XID,
+    A,
+    B,
+    inserted,
+    read_commits,
+    reading_events,
+    transaction,
+)
+
+
+class TestATransaction:
+    def test_begins_with_its_gtid_and_the_set_up_to_and_including_it(self) -> None:
+        """I4."""
+        events = [*transaction(10, *inserted(1)), *transaction(5, *inserted(2), server=B)]
+        with reading_events(events) as (stream, _):
+            begin, _, _, other, *_ = read_commits(stream, 2)
+            assert (begin.gtid, begin.position) == (f"{A}:10", f"MySQL56/{A}:1-10")
+            assert (other.gtid, other.position) == (f"{B}:5", f"MySQL56/{A}:1-10,{B}:5")
+            assert stream.executed == parse(f"{A}:1-10,{B}:5")
+
+    def test_has_its_rows_before_and_after_each_change(self) -> None:
+        body = table_map(7, "shop", "orders", COLUMNS)
+        bodies = [
+            *inserted(1, 2),
+            (TABLE_MAP, body),
+            (UPDATE, rows(7, COLUMNS, [(1, b"x"), (1, b"y")], 2)),
+            (TABLE_MAP, body),
+            (DELETE, rows(7, COLUMNS, [(2, None)])),
+        ]
+        with reading_events(transaction(10, *bodies)) as (stream, _):
+            begin, insert, update, delete, commit = read_commits(stream, 1)
+        assert insert.changes == [(None, (1, b"x")), (None, (2, b"x"))]
+        assert update.changes == [((1, b"x"), (1, b"y"))]
+        assert delete.changes == [((2, None), None)]
+        assert (begin.is_ddl, begin.timestamp, commit) == (False, 1_700_000_000, Commit())
+
+    def test_has_the_time_of_its_first_commit(self) -> None:
+        """I3: a replica has another time of its own."""
+        here = event(GTID, gtid(A, 10, immediate=1_700_000_000_123_456))
+        replicated = event(GTID, gtid(B, 1, immediate=1_700_000_009_000_000, original=1_700_000_000_654_321))
+        end = [event(QUERY, query(b"BEGIN")), event(XID, bytes(8))]
+        with reading_events([here, *end, replicated, *end]) as (stream, _):
+            first, _, second, _ = read_commits(stream, 2)
+        assert (first.committed_at, second.committed_at) == (1_700_000_000_123_456, 1_700_000_000_654_321)
+
+    def test_of_a_ddl_statement_is_marked_at_its_begin(self) -> None:
+        events = [event(GTID, gtid(A, 10)), event(QUERY, query(b"ALTER TABLE orders ADD x int")), *transaction(11)]
+        with reading_events(events) as (stream, _):
+            begin, statement, _, other, _ = read_commits(stream, 2)
+        assert (begin.is_ddl, statement.sql, statement.database) == (True, "ALTER TABLE orders ADD x int", "shop")
+        assert other.is_ddl is False
+
+    def test_that_creates_a_table_from_a_query_ends_with_its_rows(self) -> None:
+        made = event(QUERY, query(b"CREATE TABLE `orders` (`id` int) START TRANSACTION"))
+        events = [event(GTID, gtid(A, 10)), made, *(event(*each) for each in inserted(1)), event(XID, bytes(8))]
+        with reading_events(events) as (stream, _):
+            assert [type(each) for each in read_commits(stream, 1)] == [TransactionBegin, Statement, Rows, Commit]
+
+    def test_without_an_end_is_dropped_if_it_has_no_rows_and_refused_if_it_has(self) -> None:
+        """I1: the server died while it wrote it, so it never committed."""
+        cut = [event(GTID, gtid(A, 10)), event(QUERY, query(b"BEGIN"))]
+        with reading_events([*cut, *transaction(10, *inserted(1))]) as (stream, _):
+            assert [type(each) for each in read_commits(stream, 1)] == [
+                TransactionBegin,
+                TransactionBegin,
+                Rows,
+                Commit,
+            ]
+            assert stream.executed == parse(f"{A}:1-10")
+        cut += [event(*each) for each in inserted(1)]
+        with (
+            reading_events([*cut, *transaction(10)]) as (stream, _),
+            pytest.raises(NotCarried, match=r"shop\.orders has no end"),
+        ):
+            read_commits(stream, 1)
+
+    def test_adds_its_gtid_to_the_position_in_whatever_order_servers_commit(self) -> None:
+        servers = [str(uuid.UUID(int=each)) for each in (5, 3, 9)]
+        numbers = [(server, number) for number in (3, 1, 2, 7, 6, 9) for server in servers]
+        events = [each for server, number in numbers for each in transaction(number, server=server)]
+        with reading_events(events) as (stream, _):
+            begins = [each for each in read_commits(stream, len(numbers)) if isinstance(each, TransactionBegin)]
+        seen = parse(f"{A}:1-9")
+        for begin, (server, number) in zip(begins, numbers, strict=True):
+            seen |= parse(f"{server}:{number}")
+            assert begin.position == seen.position
+
+
+def test_an_xa_transaction_is_returned_once_it_commits_in_one_phase() -> None:
+    """I1: MySQL says only after its rows whether it commits."""
+    xa = [
+        event(GTID, gtid(A, 10)),
+        event(QUERY, query(b"XA START X'61',X'',1")),
+        *(event(*each) for each in inserted(1, 2)),
+        event(QUERY, query(b"XA END X'61',X'',1")),
+    ]
+    end = event(XA_PREPARE, b"\1" + bytes(12))
+    with reading_events([*xa, end, *transaction(11, *inserted(3))]) as (stream, _):
+        found = read_commits(stream, 2)
+        assert [type(each) for each in found] == [TransactionBegin, Rows, Commit] * 2
+        assert [after[0] for each in found if isinstance(each, Rows) for _, after in each.changes if after] == [1, 2, 3]
+        assert stream.executed == parse(f"{A}:1-11")
+    with reading_events(xa) as (stream, _):
+        found = [each for _ in range(3) for each in stream.read(0.1)]
+        assert not any(isinstance(each, Rows) for each in found)
