@@ -32,7 +32,7 @@ WAIT = 0.5
 """Seconds that a read waits for changes."""
 
 _WARN_EVERY = 60.0  # seconds between two warnings that a handover has to wait
-_ROUNDING = 1.0  # seconds: binlogs have whole ones
+_ROUNDING = 1.0  # seconds: binlogs have whole seconds
 
 FindHandover = Callable[[GtidSet], Handover | None]
 """Called between transactions with the executed set: how other shards take over from this one, None if they do not yet.

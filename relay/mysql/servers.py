@@ -289,7 +289,7 @@ def _after_hole(executed: GtidSet, new: ReadableServer) -> GtidSet:
 def _has_all(server: ServerConnection, gtids: Sequence[str]) -> bool:
     """Whether a server that has executed as much as these transactions has them, and not others in their place.
 
-    Sets of MariaDB do not tell: the last GTID of a domain stands for all before it, whichever server made those.
+    A set of MariaDB does not say so: it has the last GTID of a domain for all before it, whichever server made those.
     """
     if not gtids or not server.is_mariadb:
         return True

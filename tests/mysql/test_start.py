@@ -176,6 +176,14 @@ def test_a_source_has_one_database_and_shards_that_cover_its_key_range() -> None
     assert [shard.id for shard in source.shards()] == ["-80", "80-"]
 
 
+def test_a_shard_that_a_reload_removes_while_it_is_asked_for_has_no_servers() -> None:
+    """Readers' threads ask for the targets of a reshard, which the worker's thread may remove."""
+    source = MySQLSource(config("orders", {"-": ["db1:3306"], "-80": ["db2:3306"], "80-": ["db3:3306"]}))
+    source.reload(config("orders", {"-": ["db1:3306"]}))
+    with pytest.raises(Unavailable, match="no server of shard -80 can be read: `shards` lists none"):
+        source._any("-80")
+
+
 def test_a_shard_that_is_no_longer_listed_cannot_be_opened() -> None:
     """I1: it was not read to its end."""
     source = MySQLSource(config("orders", {"-80": ["db1:3306"], "80-": ["db2:3306"]}))
