@@ -1,6 +1,10 @@
 """The change: the unit that flows from the sources through Kafka to the consumers.
 
-Its fields are the Avro fields of ``schemas/change.avsc``: change both together, and only with new golden files.
+Its fields are the Avro fields of ``schemas/change.avsc``: change both together, and only with new golden files. Its id
+depends only on the place where it was first made::
+
+    >>> event_id("shop/commerce/-80", "0-1-42", "orders", b"7", n=0)
+    '63af0b8a2bc01c19be10fe5c476f8b32'
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ The format is that of Bloop's "Streams" guide, "Pausing and Resuming", so either
 ``active`` are the shards being read: open ones, and closed ones whose children have not started. A shard of ``shards``
 that is not active is finished, unless one of its ancestors is active: then it has not started. Keys without a value
 are left out. A shard that is neither in the token nor an ancestor of an active one is read from its trim horizon, so a
-token may leave out shards it does not know.
+token may leave out shards it does not know. Parents are read before their children, as in Bloop's "Stream Ordering
+Guarantees".
 
 The checkpoints of a relay are a token, too: ``active`` are the shards that have not ended, ``shards`` all of them, with
 ``Position("after_sequence", n)`` where records were read and no position where none was.
