@@ -1,3 +1,54 @@
-"""Relay database changes to Kafka exactly once, and keep caches and copies honest."""
+"""Relay database changes to Kafka exactly once, and keep caches and copies honest.
+
+The names that most programs need are here and load on first use; ``relay.cache``, ``relay.dynamodb``, ``relay.mysql``,
+``relay.vitess`` and ``relay.avro`` have the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relay.extras import lazily
+
+if TYPE_CHECKING:
+    from relay.change import Change, Operation
+    from relay.errors import ConfigError, MissingExtra, RelayError, Unavailable
+    from relay.gtid import GtidError, GtidSet
+    from relay.token import EventToken, Order, OriginToken, compare
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Change",
+    "ConfigError",
+    "EventToken",
+    "GtidError",
+    "GtidSet",
+    "MissingExtra",
+    "Operation",
+    "Order",
+    "OriginToken",
+    "RelayError",
+    "Unavailable",
+    "__version__",
+    "compare",
+]
+
+if not TYPE_CHECKING:  # or a type checker would take any name
+    __getattr__ = lazily(
+        __name__,
+        {
+            "Change": "relay.change",
+            "ConfigError": "relay.errors",
+            "EventToken": "relay.token",
+            "GtidError": "relay.gtid",
+            "GtidSet": "relay.gtid",
+            "MissingExtra": "relay.errors",
+            "Operation": "relay.change",
+            "Order": "relay.token",
+            "OriginToken": "relay.token",
+            "RelayError": "relay.errors",
+            "Unavailable": "relay.errors",
+            "compare": "relay.token",
+        },
+    )

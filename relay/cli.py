@@ -28,6 +28,7 @@ from relay.commands.options import (
     logging_to_stderr,
 )
 from relay.errors import ConfigError, RelayError
+from relay.extras import needs
 
 
 class _Commands(TyperGroup):
@@ -280,7 +281,8 @@ def demo(
 
     Ends with counts, checks and latencies. Exit code 0 only if every check held.
     """
-    from relay.demo import demo as demonstration
+    with needs("all", "`relay demo`"):
+        from relay.demo import demo as demonstration
 
     demonstration.run(source.value, seconds)
 

@@ -25,6 +25,10 @@ class Unavailable(RelayError):
     exit_code = 3
 
 
+class MissingExtra(Unavailable, ModuleNotFoundError):
+    """A package that only an extra of the distribution installs is not installed."""
+
+
 class StreamGone(Unavailable):
     """The source reports that the stream does not exist, or no longer does."""
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from relay.errors import ConfigError, Unavailable
+from relay.errors import ConfigError
+from relay.extras import needs
 
 if TYPE_CHECKING:
     from relay.config import Config
@@ -31,12 +32,8 @@ def run(
     checkpoint begins: earliest (the default), latest, committed, an ISO time, or offsets as JSON. ``checkpoint``: the
     folder in which the consumer remembers how far it is. Raises ``RelayError``; call it from the main thread.
     """
-    try:
+    with needs("spark", f"`relay consume {kind}`"):
         from spark_consumers import runner
-    except ModuleNotFoundError as error:
-        if error.name not in ("pyspark", "py4j"):
-            raise
-        raise Unavailable("PySpark is not installed: pip install 'change-relay[spark]'") from error
     runner.run(_consumer(kind, config), config, until_caught_up=until_caught_up, start=start, checkpoint=checkpoint)
 
 

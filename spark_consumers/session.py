@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from relay.errors import ConfigError, Unavailable
+from relay.errors import ConfigError
 from relay.jvm.jars import jars
 from relay.jvm.java import find_java
 
@@ -121,9 +120,6 @@ def _existing() -> SparkSession | None:
 
 def _start(name: str, delta: bool, keep_open: Sequence[int]) -> SparkSession:
     java = find_java()
-    home = find_spec("pyspark")
-    if home is None:
-        raise Unavailable("PySpark is not installed: pip install 'change-relay[spark]'")
     # Spark's start script finds Java only by this variable.
     os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -1,0 +1,1 @@
+"""Rows to Avro and back: schemas and their evolution, framing, registries, encoding and decoding."""

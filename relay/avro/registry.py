@@ -23,13 +23,12 @@ from relay.avro.framing import (
     fingerprint,
     single_object_header,
 )
-from relay.avro.schema_registry import RegistrySchemas
 from relay.errors import RelayError, Unavailable
+from relay.extras import needs
 
 if TYPE_CHECKING:
+    from relay.avro.schema_registry import RegistrySchemas
     from relay.config import Config
-
-__all__ = ["RegistrySchemas", "TopicSchemas", "open_schemas"]
 
 _PATIENCE = 30.0  # seconds for one read to the end or one write
 _PARTITION = 0  # the topic has one, so that its records have one order
@@ -40,6 +39,8 @@ _FOREIGN = "only the relay may write to it. Delete the record, and stop what wro
 def open_schemas(config: Config) -> TopicSchemas | RegistrySchemas:
     """Open the schema registry if the config has one, else the schemas topic."""
     if config.schema_registry is not None:
+        with needs("registry", "`schema_registry`"):
+            from relay.avro.schema_registry import RegistrySchemas
         return RegistrySchemas(config.schema_registry.url, config.schema_registry.on_incompatible)
     return TopicSchemas(config.client("schemas"), config.internal("schemas"))
 

@@ -1,12 +1,19 @@
 """A cache that is never served stale: invalidations are applied to it, and applications read through `TokenCache`."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from relay.cache.entry import Entry, LoadedValue, State, Tokens, fold, invalidated, is_fresher
 from relay.cache.invalidator import InvalidationCounts, Invalidator
 from relay.cache.loaders import DynamoDBLoader, QueriesLoader, VitessLoader
 from relay.cache.memory_store import MemoryStore
-from relay.cache.redis_store import RedisStore
 from relay.cache.store import ConditionalWrite, Store, StoredEntry, entry_key, generation_key
 from relay.cache.token_cache import Cached, Load, LoadMany, Outcome, TokenCache
+from relay.extras import lazily
+
+if TYPE_CHECKING:
+    from relay.cache.redis_store import RedisStore
 
 __all__ = [
     "Cached",
@@ -34,3 +41,6 @@ __all__ = [
     "invalidated",
     "is_fresher",
 ]
+
+if not TYPE_CHECKING:  # or a type checker would take any name
+    __getattr__ = lazily(__name__, {"RedisStore": "relay.cache.redis_store"}, "redis")

@@ -1,0 +1,1 @@
+"""The commands of ``relay``: their options and their output."""

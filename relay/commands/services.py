@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from relay.commands.options import JsonOption
+from relay.extras import needs
 
 if TYPE_CHECKING:
     from relay.services.background import Service
@@ -28,25 +30,25 @@ def services_up(
 
     The first time, this downloads them, and builds Vitess, which takes minutes. Their data is removed when they end.
     """
-    from relay.services import background
-
-    _print_services(background.up(names), as_json)
+    _print_services(_background().up(names), as_json)
 
 
 @app.command("down")
 def services_down(as_json: JsonOption = False) -> None:
     """Stop all services, remove their data, and print those that were running."""
-    from relay.services import background
-
-    _print_services(background.down(), as_json)
+    _print_services(_background().down(), as_json)
 
 
 @app.command("status")
 def services_status(as_json: JsonOption = False) -> None:
     """Print the services that were started, and whether they are still running."""
-    from relay.services import background
+    _print_services(_background().status(), as_json)
 
-    _print_services(background.status(), as_json)
+
+def _background() -> ModuleType:
+    with needs("services", "`relay services`"):
+        from relay.services import background
+    return background
 
 
 def _print_services(found: Sequence[Service], as_json: bool) -> None:

@@ -6,8 +6,9 @@ The public names load their modules on first use, because consumers use ``values
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from relay.extras import lazily
 
 if TYPE_CHECKING:
     from relay.dynamodb.batch import Loaded, batch_load
@@ -27,19 +28,18 @@ __all__ = [
     "batch_load",
 ]
 
-_HOMES = {
-    "InvalidPosition": "relay.stream_token",
-    "InvalidStream": "relay.stream_token",
-    "IteratorExpired": "relay.dynamodb.session",
-    "Loaded": "relay.dynamodb.batch",
-    "Record": "relay.dynamodb.stream_record",
-    "Stream": "relay.dynamodb.stream",
-    "StreamToken": "relay.stream_token",
-    "batch_load": "relay.dynamodb.batch",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+if not TYPE_CHECKING:  # or a type checker would take any name
+    __getattr__ = lazily(
+        __name__,
+        {
+            "InvalidPosition": "relay.stream_token",
+            "InvalidStream": "relay.stream_token",
+            "IteratorExpired": "relay.dynamodb.session",
+            "Loaded": "relay.dynamodb.batch",
+            "Record": "relay.dynamodb.stream_record",
+            "Stream": "relay.dynamodb.stream",
+            "StreamToken": "relay.stream_token",
+            "batch_load": "relay.dynamodb.batch",
+        },
+        "dynamodb",
+    )

@@ -1,0 +1,1 @@
+"""Reads the shards that a worker owns and publishes their changes and checkpoints in transactions."""

@@ -1,0 +1,1 @@
+"""Transactions, checkpoints, ownership of shards, topics, keys and dead letters. See ``README.md``."""

@@ -1,1 +1,23 @@
-"""Reads the binlogs of MySQL and MariaDB servers. See README.md."""
+"""The binlogs of MySQL and MariaDB: the relay's source, and queries that say how fresh they are.
+
+See ``relay/mysql/README.md`` for examples.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relay.extras import lazily
+
+if TYPE_CHECKING:
+    from relay.mysql.queries import TokenQueries
+    from relay.mysql.watcher import ReplicationWatcher
+
+__all__ = ["ReplicationWatcher", "TokenQueries"]
+
+if not TYPE_CHECKING:  # or a type checker would take any name
+    __getattr__ = lazily(
+        __name__,
+        {"ReplicationWatcher": "relay.mysql.watcher", "TokenQueries": "relay.mysql.queries"},
+        "mysql",
+    )

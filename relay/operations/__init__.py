@@ -1,0 +1,1 @@
+"""What the operating commands do: check, status, tail, gaps, reset, dead letters."""

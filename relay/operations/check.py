@@ -15,22 +15,23 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-import redis
-
 from relay.avro.schema import change_schema
-from relay.avro.schema_registry import COMPATIBILITY, RegistrySchemas
 from relay.config import Config, DynamoDBConfig, MySQLConfig, SchemaRegistryConfig, SourceConfig, VitessConfig, redacted
 from relay.config.fields import StartAtToken
 from relay.config.template import Template
-from relay.dynamodb import describe
-from relay.dynamodb.source import table_schema
 from relay.engine.open_source import open_source
 from relay.errors import ConfigError, RelayError, Unavailable
+from relay.extras import missing, needs
 from relay.jvm.java import find_java
 from relay.kafka import topics
 from relay.table import TableSchema
+
+if TYPE_CHECKING:
+    from relay.avro.schema_registry import RegistrySchemas
+    from relay.dynamodb import describe
 
 _SOCKET_TIMEOUT = 5.0
 _TABLE_TIMEOUT = 10.0  # for a table that is being created
@@ -116,6 +117,8 @@ def _check_registry(config: Config, registry: SchemaRegistryConfig) -> list[Find
     """Look up the subjects of the topics in the schema registry. Raises ``Unavailable``."""
     findings = [Finding(f"schema registry {redacted(registry.url)}", "reachable")]
     with closing(_open_registry(registry)) as schemas:
+        from relay.avro.schema_registry import COMPATIBILITY
+
         subjects = set(schemas.subjects())
         for topic in map(config.topic, config.tables):
             detail = f"will be created with compatibility {COMPATIBILITY}"
@@ -130,6 +133,8 @@ def _check_registry(config: Config, registry: SchemaRegistryConfig) -> list[Find
 
 
 def _open_registry(registry: SchemaRegistryConfig) -> RegistrySchemas:
+    with needs("registry", "`schema_registry`"):
+        from relay.avro.schema_registry import RegistrySchemas
     return RegistrySchemas(registry.url, registry.on_incompatible, timeout=_SOCKET_TIMEOUT, retries=0)
 
 
@@ -152,6 +157,9 @@ def _check_source(config: Config, source: SourceConfig) -> list[Finding]:
 
 def _check_dynamodb(config: Config, source: DynamoDBConfig) -> list[Finding]:
     """Look up the table of ``source`` and its stream, within 35 seconds. Raises ``Unavailable``."""
+    with needs("dynamodb", f'the source "{source.name}"'):
+        from relay.dynamodb import describe
+        from relay.dynamodb.source import table_schema
     client, streams = describe.clients(source, probe=True)
     with closing(client), closing(streams):
         found = describe.describe(client, source, streams, patience=_TABLE_TIMEOUT)
@@ -215,6 +223,8 @@ def check_columns(source: DynamoDBConfig, found: describe.Description) -> list[F
     """Compare the declared columns of ``source`` with its table."""
     if not source.columns:
         return []
+    from relay.dynamodb import describe
+
     name = f"columns of {source.name}"
     if problems := describe.mismatches(found, source.columns):
         return [Finding(name, problem, Unavailable.exit_code) for problem in problems]
@@ -261,6 +271,8 @@ def _cache_key_findings(
 
 def _check_redis(url: str) -> str:
     """Ping Redis. Raises ``Unavailable``."""
+    with needs("redis", "`cache`"):
+        import redis
     client = redis.Redis.from_url(url, socket_timeout=_SOCKET_TIMEOUT, socket_connect_timeout=_SOCKET_TIMEOUT)
     try:
         client.ping()
@@ -290,5 +302,5 @@ def _check_java() -> str:
 def _check_spark() -> str:
     """Check that PySpark is installed. Raises ``Unavailable``."""
     if find_spec("pyspark") is None:
-        raise Unavailable("PySpark is not installed: `pip install 'change-relay[spark]'`")
+        raise missing("spark", "`relay consume`", "pyspark")
     return "installed"

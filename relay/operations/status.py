@@ -18,6 +18,7 @@ from relay.engine.planning import newest_planned
 from relay.engine.progress import resume_timestamp
 from relay.engine.snapshots import CONTROL, records_of
 from relay.errors import ConfigError, RelayError
+from relay.extras import needs
 from relay.kafka import topics
 from relay.kafka.checkpoints import CheckpointView, partition_of, read_checkpoints
 from relay.kafka.group import Member, members
@@ -113,15 +114,15 @@ def stream_token(config: Config, name: str) -> dict[str, Any]:
     Looks up the ARN of the stream in DynamoDB. Raises ``ConfigError``, ``RelayError`` if the source has not been read
     yet, and ``Unavailable``.
     """
-    from relay.dynamodb.source import DynamoDBSource
-    from relay.dynamodb.start import token_of
-
     entry = find_source(config, name)
     if not isinstance(entry, DynamoDBConfig):
         raise ConfigError(
             f"source {name} is of type {entry.type}; only DynamoDB sources have stream tokens. `relay status --json` "
             "shows the GTIDs of each shard"
         )
+    with needs("dynamodb", f'the source "{name}"'):
+        from relay.dynamodb.source import DynamoDBSource
+        from relay.dynamodb.start import token_of
     admin = topics.connect(config)
     if config.internal("checkpoints") not in topics.list_topics(admin, config):
         raise RelayError(f"source {name} has not been read yet, so it has no position")

@@ -1,0 +1,1 @@
+"""Embedded services for the demo, the tests and ``relay services up``. See ``README.md``."""

@@ -10,11 +10,13 @@ import threading
 from collections.abc import Callable
 from decimal import Decimal
 
-import xxhash
-from cryptography.hazmat.decrepit.ciphers.algorithms import TripleDES
-from cryptography.hazmat.primitives.ciphers import Cipher, modes
-
+from relay.extras import needs
 from relay.vitess.loose import primary_key
+
+with needs("vitess", "relay.vitess.vindex"):
+    import xxhash
+    from cryptography.hazmat.decrepit.ciphers.algorithms import TripleDES
+    from cryptography.hazmat.primitives.ciphers import Cipher, modes
 
 Value = int | str | bytes | Decimal | None
 """A column's value: text as ``str`` or as its stored bytes, DECIMAL with its stored digits."""

@@ -1,0 +1,1 @@
+"""The Delta tables that the consumers write."""

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from confluent_kafka.schema_registry import Schema
 
-from relay.avro.registry import RegistrySchemas
 from relay.avro.schema import change_schema
+from relay.avro.schema_registry import RegistrySchemas
 from relay.errors import RelayError, Unavailable
 from relay.table import Column, KeyColumn, TableSchema
 from tests.containers import Registry

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from relay.avro.registry import RegistrySchemas, TopicSchemas
+from relay.avro.registry import TopicSchemas
+from relay.avro.schema_registry import RegistrySchemas
 from relay.errors import Unavailable
 
 

@@ -1,0 +1,1 @@
+"""The wire format of binlogs: events, rows and values."""

@@ -26,7 +26,7 @@ def unpacked(body: bytes, position: int, place: str) -> Iterator[tuple[bytes, li
             zstandard = importlib.import_module("zstandard")
         except ImportError:
             raise NotCarried(
-                f"{place}: reading a compressed transaction needs the extra `zstd`: run `pip install zstandard`, or "
+                f"{place}: reading a compressed transaction needs zstandard: `pip install 'change-relay[zstd]'`, or "
                 "`SET GLOBAL binlog_transaction_compression = OFF` and start after this position"
             ) from None
         chunks = zstandard.ZstdDecompressor().read_to_iter(data, write_size=_INFLATED)
