@@ -1,6 +1,6 @@
-"""The Spark session of a consumer: in a JVM of its own on this machine, or the one that ``spark-submit`` made.
+"""The Spark session of a consumer: in a JVM of its own on this machine, or in the one that ``spark-submit`` started.
 
-Of a session that somebody else made, only the SQL settings are changed, and only for the consumer.
+In an existing JVM the consumer gets a session of its own, whose SQL settings do not affect the others.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ class Counting(MemoryStore):
 @pytest.mark.parametrize("times", [1, 2, 5])
 def test_an_entry_that_changed_is_read_again_and_invalidated(store: MemoryStore, times: int) -> None:
     """I6: only an entry that is unchanged since it was read is updated."""
-    rival = Counting(store, times, rival=b"an entry of somebody else ")
+    rival = Counting(store, times, rival=b"an entry of another writer ")
     counts = Invalidator(rival, "shop").apply([("k", token(1)), ("other", token(1))])
     assert (counts.applied, counts.discarded) == (2, 0)
     assert counts.retried == times - 1  # the first conflict serves as the read

@@ -74,12 +74,12 @@ def test_an_error_names_a_key_of_another_type(store: RedisStore, client: redis.R
 def test_threads_that_begin_a_generation_at_once_get_the_same_one(redis_server: Any, unique: str) -> None:
     """I6: two generations at once would serve each other's values."""
     stores = [RedisStore(redis_server.url) for _ in range(8)]
-    begun: list[str] = []
+    generations: list[str] = []
     barrier = threading.Barrier(len(stores))
 
     def begin(store: RedisStore) -> None:
         barrier.wait()
-        begun.append(store.read([], generation_key(unique))[1])
+        generations.append(store.read([], generation_key(unique))[1])
 
     threads = [threading.Thread(target=begin, args=(store,)) for store in stores]
     for thread in threads:
@@ -88,8 +88,8 @@ def test_threads_that_begin_a_generation_at_once_get_the_same_one(redis_server: 
         thread.join()
     for store in stores:
         store.close()
-    assert len(begun) == len(stores)
-    assert len(set(begun)) == 1
+    assert len(generations) == len(stores)
+    assert len(set(generations)) == 1
 
 
 @pytest.mark.services

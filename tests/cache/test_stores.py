@@ -129,9 +129,9 @@ def test_a_generation_lasts_until_it_is_renewed(store: Store, namespace: str) ->
 
 
 def test_a_missing_generation_begins_with_the_first_call_that_needs_it(store: Store, namespace: str) -> None:
-    begun = store.read([], generation_key(namespace))[1]
-    assert store.generation(generation_key(namespace)) == begun
-    assert store.generation(generation_key(namespace + "2")) != begun
+    first = store.read([], generation_key(namespace))[1]
+    assert store.generation(generation_key(namespace)) == first
+    assert store.generation(generation_key(namespace + "2")) != first
     assert store.renew(generation_key(namespace + "3")) == store.generation(generation_key(namespace + "3"))
 
 

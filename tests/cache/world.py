@@ -205,11 +205,11 @@ class World:
             sleep=lambda _: steps.call(lambda: None),
             nonce=lambda: steps.call(lambda: next(self._nonces), steps=False),
         )
-        begun = dict(self.applied)
+        applied_before = dict(self.applied)
         return Actor(
             steps,
             body=lambda: cache.get_many(keys, partial(self._load, steps)),
-            done=partial(self._served, begun, store.floors),
+            done=partial(self._served, applied_before, store.floors),
         )
 
     def _load(self, steps: Steps, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
@@ -235,13 +235,13 @@ class World:
     def _current_positions(self) -> dict[str, int]:
         return {shard: len(log) for shard, log in self.logs.items()}
 
-    def _served(self, begun: Versions, floors: Mapping[str, Versions], results: dict[str, Cached]) -> None:
+    def _served(self, applied_before: Versions, floors: Mapping[str, Versions], results: dict[str, Cached]) -> None:
         for key, cached in results.items():
             self.outcomes.append(cached.outcome)
             if cached.outcome is Outcome.HIT:
                 self._compare(key, cached.value, floors[entry_key(self.namespace, key)])
             elif not self.replicas:
-                self._compare(key, cached.value, begun)
+                self._compare(key, cached.value, applied_before)
 
     def _invalidator(self, number: int, y: int) -> Actor:
         steps = Steps()

@@ -1,4 +1,4 @@
-"""I7: the copy's rule ends in the same state whatever is applied again, and its fold is the rule one by one."""
+"""I7: the copy's rule ends in the same state whatever is applied again, and folding is applying one by one."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def change(number: int, shard: str = "s/l/a", *, deletes: bool = False, timestam
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Written]:
-    """One item's changes in their order: deletes among them, across splits of its shard, timestamps rising."""
+    """One item's changes in order, with deletes and splits of its shard, and increasing timestamps."""
     timestamp, shard, found = 1000, 0, []
     for number in range(draw(st.integers(1, 8))):
         timestamp += draw(st.integers(0, 2))
@@ -53,8 +53,8 @@ def apply(stored: StoredRow | None, changes: list[Written]) -> StoredRow | None:
 
 @given(histories(), st.data())
 @settings(deadline=None)
-def test_prefixes_applied_again_do_not_change_the_end(history: list[Written], data: st.DataObject) -> None:
-    """Every replay begins somewhere before and goes on to the end, as after a restart."""
+def test_prefixes_applied_again_do_not_change_the_result(history: list[Written], data: st.DataObject) -> None:
+    """Each replay starts at an earlier change and continues from there, as after a restart."""
     clean = apply(None, history)
     state: StoredRow | None = None
     reached = 0
@@ -62,14 +62,14 @@ def test_prefixes_applied_again_do_not_change_the_end(history: list[Written], da
         begin = data.draw(st.integers(0, reached))
         end = data.draw(st.integers(begin, len(history)))
         state = apply(state, history[begin:end])
-        reached = end  # whoever goes on begins there, or before
+        reached = end  # the next run starts here or earlier
     begin = data.draw(st.integers(0, reached))
     assert apply(state, history[begin:]) == clean
 
 
 @given(histories(), st.data())
 @settings(deadline=None)
-def test_folding_a_batch_is_applying_its_changes_one_by_one(history: list[Written], data: st.DataObject) -> None:
+def test_folding_a_batch_equals_applying_its_changes_one_by_one(history: list[Written], data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(history)))
     stored = apply(None, history[:cut])
     batch = history[data.draw(st.integers(0, cut)) :]
@@ -85,7 +85,7 @@ def test_a_strictly_older_change_is_ignored() -> None:
     assert apply(newer, [change(4)]) == newer
 
 
-def test_a_late_insert_does_not_revive_what_was_deleted_after_it() -> None:
+def test_a_late_insert_does_not_restore_a_row_that_was_deleted_after_it() -> None:
     tombstone = apply(None, [change(5, deletes=True)])
     assert tombstone is not None
     assert tombstone.deleted
@@ -103,7 +103,7 @@ def test_an_unknown_order_stores_and_is_counted() -> None:
     assert (after.item, counts.unknown) == ("v2", 1)
 
 
-def test_a_snapshot_row_replaces_only_what_is_older_than_it() -> None:
+def test_a_snapshot_row_only_replaces_older_rows() -> None:
     def read(as_of: int) -> Written:
         return Written("r", Operation.READ, "read", Images.NEW, None, Snapshot("one", as_of))
 
@@ -114,42 +114,42 @@ def test_a_snapshot_row_replaces_only_what_is_older_than_it() -> None:
     assert apply(deleted, [read(1000)]) == deleted
 
 
-def test_a_change_without_its_image_keeps_the_row_and_says_that_it_is_incomplete() -> None:
+def test_a_change_without_its_image_keeps_the_row_and_marks_it_incomplete() -> None:
     """I8"""
     omitted = Written("o", Operation.UPDATE, None, Images.OMITTED, change(6).token)
     after = apply(apply(None, [change(5)]), [omitted])
     assert after == StoredRow("v5", omitted.token, "o", incomplete=True)
-    redriven = Written("o", Operation.UPDATE, "whole", Images.NEW, omitted.token, attributes={REDRIVEN: "true"})
-    assert apply(after, [redriven]) == StoredRow("whole", omitted.token, "o")
+    complete = Written("o", Operation.UPDATE, "complete", Images.NEW, omitted.token, attributes={REDRIVEN: "true"})
+    assert apply(after, [complete]) == StoredRow("complete", omitted.token, "o")
 
 
-def stub(whole: Written) -> Written:
-    return replace(whole, new=None, images=Images.OMITTED)
+def stub(complete: Written) -> Written:
+    return replace(complete, new=None, images=Images.OMITTED)
 
 
-def sent_again(whole: Written) -> Written:
-    return replace(whole, attributes={REDRIVEN: "true"})
+def redriven(complete: Written) -> Written:
+    return replace(complete, attributes={REDRIVEN: "true"})
 
 
 @st.composite
 def redriven_histories(draw: st.DrawFn) -> tuple[list[Written], list[Written]]:
-    """One item's changes, and the topic with some as stubs, each sent again at any time after, perhaps twice."""
+    """One item's changes, and a topic with some as stubs, each redriven at any later time, perhaps twice."""
     history = draw(histories())
     topic = list(history)
-    for whole in history:
+    for complete in history:
         if draw(st.booleans()):
-            topic[topic.index(whole)] = stub(whole)
+            topic[topic.index(complete)] = stub(complete)
             for _ in range(draw(st.integers(1, 2))):
-                topic.insert(draw(st.integers(topic.index(stub(whole)) + 1, len(topic))), sent_again(whole))
+                topic.insert(draw(st.integers(topic.index(stub(complete)) + 1, len(topic))), redriven(complete))
     return history, topic
 
 
 @given(redriven_histories(), st.data())
 @settings(deadline=None)
-def test_changes_sent_again_complete_the_row_and_undo_nothing(
+def test_redriven_changes_complete_the_row_and_undo_nothing(
     histories: tuple[list[Written], list[Written]], data: st.DataObject
 ) -> None:
-    """I7: also where the order of two tokens is unknown, and whatever prefix of the topic is applied again."""
+    """I7: also where the order of two tokens is unknown, and if any suffix of the topic is applied again."""
     history, topic = histories
     state = apply(None, topic)
     assert state == apply(None, history)
@@ -158,21 +158,21 @@ def test_changes_sent_again_complete_the_row_and_undo_nothing(
     assert state == apply(None, history)
 
 
-def test_a_change_sent_again_is_ignored_where_its_tombstone_was_collected() -> None:
-    assert apply(None, [sent_again(change(5))]) is None
+def test_a_redriven_change_is_ignored_after_its_tombstone_was_collected() -> None:
+    assert apply(None, [redriven(change(5))]) is None
 
 
-def test_a_snapshot_row_that_came_after_a_stub_is_not_undone() -> None:
+def test_a_redriven_change_does_not_undo_a_later_snapshot_row() -> None:
     later = Written("r", Operation.READ, "read", Images.NEW, None, Snapshot("one", 2000))
     state = apply(None, [stub(change(5)), later])
     assert state is not None
     assert state.token is None
-    assert apply(state, [sent_again(change(5))]) == state
+    assert apply(state, [redriven(change(5))]) == state
 
 
-def test_a_snapshot_row_too_large_to_publish_is_completed_by_its_own_whole_alone() -> None:
+def test_a_stub_of_a_snapshot_row_is_only_completed_by_its_own_redrive() -> None:
     read = Written("r", Operation.READ, "read", Images.NEW, None, Snapshot("one", 2000))
     incomplete = apply(None, [change(5), stub(read)])
     assert incomplete == StoredRow("v5", None, "r", incomplete=True, read_as_of=2000)
-    assert apply(incomplete, [sent_again(change(5))]) == incomplete
-    assert apply(incomplete, [sent_again(read)]) == StoredRow("read", None, "r", read_as_of=2000)
+    assert apply(incomplete, [redriven(change(5))]) == incomplete
+    assert apply(incomplete, [redriven(read)]) == StoredRow("read", None, "r", read_as_of=2000)

@@ -1,4 +1,4 @@
-"""A table's columns change: the relay is restarted with them, and the consumers go on as they are."""
+"""A table's columns change: the relay is restarted, and the consumers keep running."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.faults.harness import Relay, wait_until
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
 
-# Runs until told to stop, then says what the copy holds.
+# Runs until SIGTERM, then writes the copy's rows to a file.
 COPY = """
 import json, pathlib, sys
 import spark_consumers
@@ -38,7 +38,7 @@ with spark() as session:
 
 
 class Orders:
-    """A table with typed columns, its config, and what runs on it."""
+    """A table with typed columns, its config, and the processes that relay and consume it."""
 
     def __init__(self, folder: Path, name: str, kafka: Any, dynamodb: Any, redis_url: str) -> None:
         self.folder, self.name, self.redis_url = folder, name, redis_url
@@ -84,7 +84,7 @@ class Orders:
         return self.start("-m", "relay.cli", "run", str(self.path), *arguments)
 
     def invalidated(self, key: str, *running: Relay) -> None:
-        """Wait until the cache has an entry for ``key``; ``running`` have to run until then."""
+        """Wait until the cache has an entry for ``key``. ``running``: processes that must not end meanwhile."""
 
         def entry() -> bool | None:
             for process in running:
@@ -109,7 +109,7 @@ def orders(tmp_path: Path, unique: str, kafka: Any, dynamodb: Any, redis_server:
 
 
 def clients(path: Path) -> set[str]:
-    """Return the names by which the broker knows the members of the relay's group."""
+    """Return the client ids of the members of the relay's group."""
     config = load(path)
     admin = AdminClient(config.client("test"))
     group = f"{config.name}.relay"
@@ -117,8 +117,8 @@ def clients(path: Path) -> set[str]:
     return {member.client_id for member in found.members}
 
 
-def test_the_cache_goes_on_over_a_new_version_in_the_registry_and_without_the_registry(orders: Orders) -> None:
-    """I1, I6: one consumer reads both versions; what is known needs no registry."""
+def test_the_cache_reads_a_new_schema_version_and_survives_the_loss_of_the_registry(orders: Orders) -> None:
+    """I1, I6: one consumer reads both versions, and known schemas need no registry."""
     with SchemaRegistry() as registry:
         orders.raw["schema_registry"] = {"url": registry.url}
         orders.declare(id="string", a="long")
@@ -146,7 +146,7 @@ def test_the_cache_goes_on_over_a_new_version_in_the_registry_and_without_the_re
             assert f"the schema registry at {registry.url} does not answer" in refused.log()
 
 
-def test_the_copy_goes_on_over_a_new_version_in_the_schemas_topic(orders: Orders) -> None:
+def test_the_copy_reads_a_new_schema_version_from_the_schemas_topic(orders: Orders) -> None:
     """I1, I7"""
     orders.declare(id="string", a="long")
     orders.put("one", a={"N": "1"}, note={"S": "first"})
@@ -173,7 +173,7 @@ def test_the_copy_goes_on_over_a_new_version_in_the_schemas_topic(orders: Orders
 
 
 def _batches(process: Relay) -> Callable[[], int]:
-    """Return what counts the rows that a consumer has applied."""
+    """Return a function that counts the rows a consumer has applied."""
 
     def count() -> int:
         assert process.is_running, process.log()

@@ -1,4 +1,4 @@
-"""Spark reads the golden values as they are meant, all schemas in one batch, and refuses everything else (I8)."""
+"""Spark decodes the golden values correctly, all schemas in one batch, and refuses everything else (I8)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ json.dump([row.asDict(True) for row in decoded.orderBy("offset").collect()], sys
 
 
 def read_on_spark(values: list[bytes]) -> list[dict[str, Any]]:
-    """Decode in a process of its own: py4j leaves its sockets to the collector, which is a warning here."""
+    """Decode in a process of its own, since py4j leaves its sockets to the garbage collector: a warning here."""
     given = json.dumps({"schemas": list(GOLDEN["schemas"].items()), "values": [value.hex() for value in values]})
     answer = subprocess.run(
         [sys.executable, "-c", READ], input=given.encode(), capture_output=True, timeout=150, check=False
@@ -45,7 +45,7 @@ def read_on_spark(values: list[bytes]) -> list[dict[str, Any]]:
 
 
 def typed(text: str | None) -> Any:
-    """Read a typed row as the log and the copy have it: times end in Z, floats of 32 bits are short."""
+    """Read a typed row as the log and the copy hold it: times end in Z, and 32-bit floats are short."""
     row = None if text is None else json.loads(text)
     return row and {name: pytest.approx(value) if isinstance(value, float) else value for name, value in row.items()}
 
@@ -56,7 +56,7 @@ def expected_row(row: dict[str, Any] | None) -> Any:
     }
 
 
-def test_spark_reads_the_golden_values_and_takes_nothing_else_for_a_change() -> None:
+def test_spark_decodes_the_golden_values_and_nothing_else() -> None:
     good = [bytes.fromhex(case["bytes"]) for case in GOLDEN["cases"]]
     header = split(good[0])[0]
     bad = {
@@ -69,7 +69,7 @@ def test_spark_reads_the_golden_values_and_takes_nothing_else_for_a_change() -> 
     }
     rows = read_on_spark([*good, *bad])
     assert [row["status"] for row in rows] == ["change"] * len(good) + list(bad.values())
-    # I11: of what no schema is known for yet, which may be a whole backlog, only the header; of the rest all.
+    # I11: of values with an unknown schema, which may be a complete backlog, only the header is kept.
     kept = [value[:10] if status == "schema" else value for value, status in bad.items()]
     assert [row["kept"] for row in rows] == [None] * len(good) + [value.hex().upper() for value in kept]
     for case, row in zip(GOLDEN["cases"], rows, strict=False):

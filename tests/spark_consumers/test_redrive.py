@@ -1,4 +1,4 @@
-"""Stubs, changes sent again, and tombstones that are collected, through Kafka, Spark and Delta."""
+"""Stubs, redriven changes and collected tombstones, on Kafka, Spark and Delta."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ json.dump(seen, sys.stdout)
 """
 
 
-def test_a_redrive_completes_copy_and_log_and_undoes_nothing_and_tombstones_go_when_no_snapshot_runs(
+def test_a_redrive_completes_copy_and_log_and_tombstones_are_collected_after_the_snapshot(
     tmp_path: Path, kafka: Any, redis_server: Any, unique: str
 ) -> None:
-    """I7, I8: also in one batch with its stub, after a newer change, and after a deletion."""
+    """I7, I8: also in one batch with its stub, and after a newer change or a deletion, which it does not undo."""
     topic = Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url)
     raw = yaml.safe_load(topic.path.read_text())
     raw["copy"]["tombstone_retention"] = "1s"
@@ -84,7 +84,7 @@ def test_a_redrive_completes_copy_and_log_and_undoes_nothing_and_tombstones_go_w
             change("plain", 2, Operation.DELETE),
         ],
     )
-    topic.publish([huge("done", 2), huge("newer", 2), huge("gone", 2)], largest=LARGEST, letters=letters)
+    topic.publish([huge("done", 2), huge("newer", 2), huge("gone", 2)], largest=LARGEST, dead_letters=letters)
     topic.publish([change("newer", 3), change("gone", 3, Operation.DELETE)])
 
     log = tmp_path / "stderr"
@@ -120,5 +120,5 @@ def test_a_redrive_completes_copy_and_log_and_undoes_nothing_and_tombstones_go_w
     assert before["log"] == sorted([*plain, *([name, "OMITTED", 0] for name in ("done", "newer", "gone"))])
     assert after["copy"] == {**kept, "done": [2, False, False], "newer": newer, "gone": gone}
     assert after["log"] == sorted([*plain, *([name, both, 2] for name in ("done", "newer", "gone"))])
-    # The begin of a snapshot kept them; its end let them go.
+    # The tombstones were kept while the snapshot ran, and collected after its end.
     assert last["copy"] == {"same": [2, False, False], "done": [2, False, False], "newer": newer}

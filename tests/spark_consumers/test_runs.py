@@ -1,4 +1,4 @@
-"""The consumers over a topic: replays, records that are no changes, where to begin, and ways to apply a batch."""
+"""The consumers on a topic: replays, records that carry no change, starting offsets, and ways to apply a batch."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from relay.kafka.topic_writer import TopicWriter
 from relay.table import KeyColumn, TableSchema
 from tests.benchmarks.changes import finished
 from tests.faults.harness import wait_until
-from tests.spark_consumers.topic import TABLE, Topic, change, emptied, mark, read
+from tests.spark_consumers.topic import TABLE, Topic, change, mark, read, truncation
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]
 
-UNKNOWN_FRAMING = b"no framing that anybody knows"
+UNKNOWN_FRAMING = b"not a known framing"
 
 
 @pytest.fixture
@@ -56,15 +56,16 @@ def entries(store: RedisStore, topic: Topic, customers: Sequence[str]) -> list[l
 def test_a_replay_from_the_beginning_changes_nothing_snapshots_included(topic: Topic) -> None:
     """I7: a fresh checkpoint applies the whole topic again; so does a batch that a crash cut off."""
     changes = history()
-    # Read after a loss: c0 was changed in it, c1 deleted, c4 put again; c2 is as it was, c3 was changed since.
+    # Read after a gap, in which c0 was changed, c1 deleted and c4 inserted again; c2 is unchanged, c3 was changed
+    # since.
     as_of = 1_700_000_000 + 200
     changes.append(mark("begin", as_of))
     changes += [read("c0", 7, as_of), read("c2", 4, as_of + 5), read("c3", 5, as_of), read("c4", 8, as_of)]
     changes += [change("c3", 300), mark("end", as_of)]
-    # Of another table, with the same keys, partitions and offsets.
+    # Changes of another table, with the same keys, partitions and offsets.
     others = [change(f"c{number}", 70 + number, Operation.INSERT) for number in range(3)]
-    # Emptied, and then copied and written to again: only the order tells that the copied row is younger.
-    others += [emptied(80), read("c4", 81, as_of - 190), change("c2", 82, Operation.INSERT)]
+    # Truncated, then snapshotted and written to again: only its offset shows that the row of the snapshot is younger.
+    others += [truncation(80), read("c4", 81, as_of - 190), change("c2", 82, Operation.INSERT)]
     for other in others:
         other.source = other.table = "lines"
         other.event_id = f"lines-{other.event_id}"
@@ -78,10 +79,10 @@ def test_a_replay_from_the_beginning_changes_nothing_snapshots_included(topic: T
     }
 
 
-def test_records_that_cannot_be_read_become_dead_letters_and_cost_the_cache_its_generation(
+def test_undecodable_records_become_dead_letters_and_invalidate_the_cache_namespace(
     topic: Topic, store: RedisStore
 ) -> None:
-    """I6, I8: nobody can say what they would have invalidated."""
+    """I6, I8: which keys they would have invalidated is not known."""
     topic.publish(history()[:3])
     good = finished(TopicWriter(TABLE, topic.name, 2, "hash", _schemas(topic)), [change("c1", 2)])[0][0]
     topic.publish_raw(UNKNOWN_FRAMING, good[:-3])
@@ -95,8 +96,8 @@ def test_records_that_cannot_be_read_become_dead_letters_and_cost_the_cache_its_
     assert entries(store, topic, ["c0", "c1", "c2"]) == [["DynamoDB/100000000000000000001"]] * 3
 
 
-def test_a_schema_that_is_not_known_yet_is_waited_for_and_costs_nothing(topic: Topic, store: RedisStore) -> None:
-    """I1: a value may come before its schema does, and is neither dropped nor misread."""
+def test_a_consumer_waits_for_an_unknown_schema_and_loses_nothing(topic: Topic, store: RedisStore) -> None:
+    """I1: a value that comes before its schema is neither dropped nor misread."""
     topic.publish([change("c0", 1)])
     other = TableSchema("orders", "orders", (KeyColumn("customer", "S"), KeyColumn("line", "B")), 1)
     unpublished = _Unpublished()
@@ -116,15 +117,15 @@ def test_a_schema_that_is_not_known_yet_is_waited_for_and_costs_nothing(topic: T
     ]
 
 
-def test_a_fresh_checkpoint_can_begin_where_the_group_stands(topic: Topic) -> None:
+def test_a_new_checkpoint_can_start_at_the_committed_offsets(topic: Topic) -> None:
     topic.publish(history())
     topic.consume("log", checkpoint="one")
     topic.publish([change("c9", 1, Operation.INSERT), change("c9", 2)])
     assert topic.consume("log", "--from", "committed", checkpoint="two")["rows"] == 2
 
 
-@pytest.mark.parametrize("way", ["one action", "partition by partition", "where they are decoded"])
-def test_every_way_to_apply_a_batch_leaves_the_same_entries(topic: Topic, store: RedisStore, way: str) -> None:
+@pytest.mark.parametrize("way", ["one action", "partition by partition", "on the workers"])
+def test_all_ways_to_apply_a_batch_leave_the_same_entries(topic: Topic, store: RedisStore, way: str) -> None:
     changes = [change(f"c{number:03}", version) for version in (1, 2) for number in range(200)]
     topic.publish(changes)
     topic.publish_raw(UNKNOWN_FRAMING)
@@ -135,7 +136,7 @@ from relay.config import load
 import spark_consumers
 from spark_consumers import invalidate
 invalidate._LARGE_BATCH = {large_batch}
-invalidate.is_cluster = lambda session: {way == "where they are decoded"}
+invalidate.is_cluster = lambda session: {way == "on the workers"}
 spark_consumers.run(
     "cache", load(pathlib.Path({str(topic.path)!r})), until_caught_up=True,
     checkpoint=pathlib.Path({str(topic.folder / "checkpoint")!r}),
@@ -153,7 +154,7 @@ def _schemas(topic: Topic) -> TopicSchemas:
 
 
 class _Unpublished:
-    """Gives a schema its header without telling anybody."""
+    """Returns the header of a schema without publishing it."""
 
     def register(self, topic: str, schema: Any) -> bytes:
         return single_object_header(fingerprint(schema))

@@ -1,12 +1,12 @@
-"""What a copy remembers of snapshots: begun in the middle, given up, met again (I7)."""
+"""The snapshots that a copy has seen: from the middle, abandoned, and replayed (I7)."""
 
 from __future__ import annotations
 
 from spark_consumers.seen_snapshots import SeenSnapshots
 
 
-def test_the_end_of_a_snapshot_counts_only_where_its_begin_was_seen() -> None:
-    """A copy that was begun in the middle of a snapshot did not get the rows read before."""
+def test_the_end_of_a_snapshot_only_counts_after_its_begin() -> None:
+    """A copy that started in the middle of a snapshot lacks the rows that were read before."""
     seen = SeenSnapshots()
     assert not seen.has_begun(0, "a")
     seen.begin(0, "b")
@@ -16,20 +16,20 @@ def test_the_end_of_a_snapshot_counts_only_where_its_begin_was_seen() -> None:
     assert not seen.has_begun(0, "b")
 
 
-def test_a_page_of_a_snapshot_that_was_given_up_brings_nothing_back() -> None:
+def test_a_page_of_an_abandoned_snapshot_restores_nothing() -> None:
     seen = SeenSnapshots()
-    seen.begin(0, "given-up")
+    seen.begin(0, "abandoned")
     assert seen.accepts(0, 100)
     seen.begin(0, "next")
-    assert seen.accepts(0, 100)  # whatever it brings, the end of the next sweeps
-    assert not seen.has_begun(0, "given-up")
+    assert seen.accepts(0, 100)  # the end of the next snapshot sweeps what it restores
+    assert not seen.has_begun(0, "abandoned")
     seen.end(0, 200)
     assert not seen.accepts(0, 199)
     assert seen.accepts(0, 200)
     assert seen.accepts(1, 100)
 
 
-def test_it_is_remembered_as_text() -> None:
+def test_seen_snapshots_are_stored_as_json() -> None:
     seen = SeenSnapshots()
     seen.begin(3, "a")
     seen.begin(4, "b")

@@ -1,4 +1,4 @@
-"""Snapshots beside the stream, by the copy's rule: they repair what was lost and undo nothing (I1, I7, I9)."""
+"""Snapshots beside the stream, by the copy's rule: they repair losses and undo nothing (I1, I7, I9)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from spark_consumers import fold
 from spark_consumers.fold import StoredRow, VerdictCounts
 
 SHARD = "orders/label/shard"
-MARGIN = 4  # seconds by which clocks and roundings differ at most
+MARGIN = 4  # seconds, the largest clock skew and rounding error
 ITEMS = 4
 
 
@@ -37,7 +37,7 @@ class Published:
 
 @dataclass
 class World:
-    """A table that is written while its stream is relayed late, loses a part, and is read again."""
+    """A table that is written to while its stream is relayed late, and a snapshot follows each loss."""
 
     chance: random.Random
     table: dict[int, int] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class World:
             del self.table[item]
         else:
             self.table[item] = new
-        # The source's clock is behind or ahead, and rounds down.
+        # The source's clock may be behind or ahead, and rounds down.
         created = self.now + self.chance.randint(-MARGIN // 2, MARGIN // 2 - 1)
         token = EventToken(max(created, self.floor), SHARD, f"DynamoDB/{self.version}")
         self.stream.append(Published(f"e{self.version}", operation, item, new, token))
@@ -74,7 +74,7 @@ class World:
         self.relayed = upto
 
     def lose(self) -> int:
-        """Trim what is not relayed yet, or some of it; return the time that a snapshot has to begin after."""
+        """Lose all or some of what is not relayed yet; return the time after which a snapshot has to start."""
         published = [change.token.timestamp for change in self.topic if change.token]
         self.relayed = self.chance.randint(self.relayed, len(self.stream))
         return max(published, default=0)
@@ -97,7 +97,7 @@ class World:
                 read = Snapshot(name, self.now - MARGIN)
                 row = Published(f"{name}-{item}", Operation.READ, item, self.table[item], None, read, Images.NEW)
                 for _ in range(self.chance.randint(0, 3)):
-                    self.step()  # it is published later than it was read
+                    self.step()  # it is published some time after it was read
                 self.topic.append(row)
         for _ in range(self.chance.randint(0, 3)):
             self.step()
@@ -148,7 +148,7 @@ def scenario(seed: int) -> World:
 
 
 @given(st.integers(0, 2**32))
-def test_the_copy_ends_as_the_table_whatever_was_lost_late_or_read_meanwhile(seed: int) -> None:
+def test_the_copy_equals_the_table_after_losses_delays_and_snapshots(seed: int) -> None:
     world = scenario(seed)
     copy: dict[int, StoredRow] = {}
     apply(copy, world.topic)
@@ -156,8 +156,8 @@ def test_the_copy_ends_as_the_table_whatever_was_lost_late_or_read_meanwhile(see
 
 
 @given(st.integers(0, 2**32), st.floats(0, 1), st.floats(0, 1))
-def test_so_it_does_when_a_part_is_applied_again(seed: int, first: float, second: float) -> None:
-    """I7: a consumer that is killed goes on from an earlier place."""
+def test_the_copy_equals_the_table_after_a_part_is_applied_again(seed: int, first: float, second: float) -> None:
+    """I7: a killed consumer resumes from an earlier offset."""
     world = scenario(seed)
     reached = int(len(world.topic) * max(first, second))
     again = int(len(world.topic) * min(first, second))
@@ -167,8 +167,8 @@ def test_so_it_does_when_a_part_is_applied_again(seed: int, first: float, second
     assert living(copy) == world.table
 
 
-def test_without_the_sweep_rows_deleted_in_a_loss_would_stay() -> None:
-    """The property above can fail."""
+def test_without_the_sweep_rows_whose_deletion_was_lost_would_stay() -> None:
+    """It shows that the property above can fail."""
 
     def keep(row: StoredRow, _: fold.ChangeLike) -> tuple[StoredRow, fold.Verdict]:
         return row, fold.Verdict.IGNORED
@@ -182,7 +182,7 @@ def test_without_the_sweep_rows_deleted_in_a_loss_would_stay() -> None:
     assert any(map(differs, range(300)))
 
 
-def test_a_read_replaces_only_what_is_older_than_it() -> None:
+def test_a_read_only_replaces_older_rows() -> None:
     def stored(timestamp: int) -> StoredRow:
         return StoredRow(1, EventToken(timestamp, SHARD, "DynamoDB/1"), "e1")
 
@@ -205,7 +205,7 @@ def test_a_read_replaces_only_what_is_older_than_it() -> None:
         (StoredRow(1, EventToken(50, SHARD, "DynamoDB/1"), "e", read_as_of=150), True),
     ],
 )
-def test_the_end_of_a_snapshot_deletes_what_is_older_and_was_not_found(row: StoredRow, survives: bool) -> None:
+def test_the_end_of_a_snapshot_deletes_older_rows_that_it_did_not_find(row: StoredRow, survives: bool) -> None:
     end = Published("s-end", Operation.READ, None, None, None, Snapshot("s", 100), Images.KEYS_ONLY, "end")
     after, _ = fold.sweep(row, end)
     if survives:

@@ -1,4 +1,4 @@
-"""A TRUNCATE deletes what its own shard held before it, and nothing that another shard may still hold: I7, I8."""
+"""A TRUNCATE deletes the older rows of its own shard, and no row that another shard may still hold (I7, I8)."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def after(shard: str, number: int, truncated: str, at: int, **times: int) -> tup
     return truncate(stored, Truncation(token(truncated, at, **times)))
 
 
-def test_a_row_that_is_older_in_the_same_shard_is_gone() -> None:
+def test_an_older_row_of_the_same_shard_is_deleted() -> None:
     row, verdict = after("-80", 1, "-80", 2)
     assert (row.deleted, row.item, verdict) == (True, None, Verdict.APPLIED)
 
 
-def test_a_row_that_was_written_after_it_stays() -> None:
+def test_a_row_written_after_it_stays() -> None:
     assert after("-80", 3, "-80", 2) == (StoredRow("row", token("-80", 3), "e"), Verdict.IGNORED)
 
 
@@ -47,20 +47,18 @@ def test_within_one_second_the_position_decides() -> None:
 
 
 @pytest.mark.parametrize(("shard", "truncated"), [("80-", "-80"), ("-40", "80-"), ("80-@3", "-80")])
-def test_a_row_of_another_shard_stays_as_it_is(shard: str, truncated: str) -> None:
+def test_a_row_of_another_shard_stays_unchanged(shard: str, truncated: str) -> None:
     assert after(shard, 1, truncated, 2) == (StoredRow("row", token(shard, 1), "e"), Verdict.IGNORED)
 
 
 @pytest.mark.parametrize(("shard", "truncated"), [("-", "-80"), ("-c0", "80-"), ("orders", "-80")])
-def test_a_row_that_another_shard_may_hold_by_now_stays_and_says_that_it_may_be_wrong(
-    shard: str, truncated: str
-) -> None:
+def test_a_row_that_another_shard_may_hold_by_now_stays_and_is_marked_incomplete(shard: str, truncated: str) -> None:
     row, verdict = after(shard, 1, truncated, 2)
     assert (row.deleted, row.item, row.incomplete, verdict) == (False, "row", True, Verdict.UNKNOWN)
     assert truncate(row, Truncation(token(truncated, 2))) == (row, Verdict.IGNORED)
 
 
-def test_a_row_is_gone_if_every_shard_that_may_hold_it_was_truncated() -> None:
+def test_a_row_is_deleted_if_every_shard_that_may_hold_it_was_truncated() -> None:
     every = [Truncation(token(shard, 9)) for shard in ("-40", "40-80", "80-c0", "c0-")]
     for stored in (StoredRow("row", token("-", 1), "e"), StoredRow("row", None, "e")):
         assert truncate(stored, every[0], every)[0].deleted
@@ -70,7 +68,7 @@ def test_a_row_is_gone_if_every_shard_that_may_hold_it_was_truncated() -> None:
 
 
 @pytest.mark.parametrize(("shard", "truncated"), [("-80", "-"), ("40-80", "-80@2"), ("-80", "-80@2"), ("-8000", "-80")])
-def test_a_row_that_only_the_shard_it_was_resharded_to_can_hold_is_gone(shard: str, truncated: str) -> None:
+def test_a_row_is_deleted_with_the_only_shard_that_can_hold_it_after_a_reshard(shard: str, truncated: str) -> None:
     assert after(shard, 1, truncated, 2)[0].deleted
 
 
@@ -80,8 +78,8 @@ class At:
     event_id: str
 
 
-def test_what_comes_after_a_truncation_in_its_partition_is_applied_after_it() -> None:
-    """A row that is copied after it carries no token that would protect it."""
+def test_changes_after_a_truncation_in_its_partition_are_applied_after_it() -> None:
+    """A row that a snapshot reads after it has no token that would protect it."""
     changes = [At((0, 1), "a"), At((0, 3), "b"), At((1, 7), "c"), At((2, 9), "d"), At((0, 6), "e")]
     truncations = [At((0, 2), "t"), At((1, 8), "t"), At((0, 5), "u"), At((1, 9), "u")]
     found = [
@@ -92,7 +90,7 @@ def test_what_comes_after_a_truncation_in_its_partition_is_applied_after_it() ->
     assert list(split_at_truncations([], [])) == []
 
 
-def test_a_copied_row_is_gone_and_what_was_deleted_stays_as_it_was() -> None:
+def test_a_row_of_a_snapshot_is_deleted_by_its_time_and_a_tombstone_stays_unchanged() -> None:
     for read_as_of, deleted, incomplete in ((0, True, False), (900, False, True), (1100, False, False)):
         row = truncate(StoredRow("row", None, "e", read_as_of=read_as_of), Truncation(token("0", 2)))[0]
         assert (row.deleted, row.incomplete) == (deleted, incomplete)
@@ -101,17 +99,17 @@ def test_a_copied_row_is_gone_and_what_was_deleted_stays_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("ending", ["truncate", "snapshot"])
-def test_a_row_that_came_as_a_stub_is_gone_too_and_what_is_sent_again_does_not_bring_it_back(ending: str) -> None:
-    """I7: of a row whose images were too large nothing is known, not even that there is none."""
+def test_a_row_that_came_as_a_stub_is_deleted_too_and_its_redrive_does_not_restore_it(ending: str) -> None:
+    """I7: whether a row whose images were too large exists is not known."""
     stub = Truncation(token("-80", 1), "e", Operation.INSERT, images=Images.OMITTED)
-    whole = Truncation(token("-80", 1), "e", Operation.INSERT, new="row", attributes={REDRIVEN: "true"})
+    complete = Truncation(token("-80", 1), "e", Operation.INSERT, new="row", attributes={REDRIVEN: "true"})
     stored, _ = store(None, stub)
     assert stored is not None
-    assert store(stored, whole)[0] == StoredRow("row", whole.token, "e")
+    assert store(stored, complete)[0] == StoredRow("row", complete.token, "e")
     if ending == "truncate":
         gone, verdict = truncate(stored, Truncation(token("-80", 2)))
     else:
         gone, verdict = sweep(stored, Truncation(None, "end", Operation.READ, snapshot=Snapshot("s", 5000)))
     assert (gone.item, gone.is_known_deleted, verdict) == (None, True, Verdict.APPLIED)
-    again, verdict = store(gone, whole)
+    again, verdict = store(gone, complete)
     assert (again, verdict) == (gone, Verdict.IGNORED)

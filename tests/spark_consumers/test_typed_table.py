@@ -42,7 +42,7 @@ ITEM: dict[str, Any] = {
     "rest": {"S": "mine"},
     "note": {"S": "first"},
 }
-# One Java for all consumers, as a session that is there is used.
+# All consumers use the session that exists, so there is only one JVM.
 CONSUME = """
 import json, pathlib, sys
 import spark_consumers
@@ -108,15 +108,15 @@ def path(tmp_path: Path, kafka: Any, dynamodb: Any, redis_server: Any, unique: s
     return path
 
 
-def test_a_typed_table_is_relayed_shown_copied_logged_and_invalidated(path: Path, redis_server: Any) -> None:
-    """I6, I8, X24, X25"""
+def test_a_typed_table_is_relayed_tailed_copied_logged_and_invalidated(path: Path, redis_server: Any) -> None:
+    """I6, I8"""
     run = [sys.executable, "-m", "relay.cli", "run", str(path), "--until-caught-up"]
     subprocess.run(run, check=True, timeout=90)
     shown = CliRunner().invoke(app, ["tail", str(path), "--from-beginning", "--exit-at-end", "--json"])
     changes = [json.loads(line)["value"] for line in shown.stdout.splitlines()]
     assert [change["operation"] for change in changes if change["key"]["id"] == "o-1"] == ["INSERT", "UPDATE"]
     first = next(change for change in changes if change["operation"] == "INSERT" and change["key"]["id"] == "o-1")
-    # The names are those of the table, and what its column cannot hold is beside it.
+    # The columns have the table's names, and a value that does not fit its column is in `rest`.
     assert first["new"] == {
         "id": "o-1",
         "line": 7,
@@ -159,7 +159,7 @@ def test_a_typed_table_is_relayed_shown_copied_logged_and_invalidated(path: Path
     assert [operation for operation, _ in found["log"]] == ["INSERT", "UPDATE", "INSERT", "INSERT", "DELETE"]
     assert found["log"][0][1]["total"] == "0.0000000100"
 
-    # One text for a value in a cache key, whether it is in its column, beside it, or not declared at all.
+    # A value has one text in a cache key, whether it is in its column, in `rest`, or not declared.
     namespace = yaml.safe_load(path.read_text())["cache"]["namespace"]
     keys = ["order:o-1:7", "total:0.00000001", "total:12.5", "ab:1", "note:first", "note:second", "expires:1700000000"]
     with RedisStore(redis_server.url) as store:

@@ -1,4 +1,4 @@
-"""A topic with changes of the test's making, and the consumers run over it."""
+"""A topic with changes made up by a test, and the consumers that run on it."""
 
 from __future__ import annotations
 
@@ -59,23 +59,23 @@ def read(customer: str, version: int, as_of: int) -> Change:
 
 
 def mark(kind: str, as_of: int) -> Change:
-    """Return the begin or the end of a snapshot that began at ``as_of``."""
+    """Return the begin or the end of a snapshot, whose begin is at ``as_of``."""
     row = read("nobody", 1, as_of)
     row.key, row.new, row.images, row.attributes = None, None, Images.KEYS_ONLY, {MARK: kind}
     row.event_id = event_id(SHARD, kind, "orders", b"", 0)
     return row
 
 
-def emptied(version: int) -> Change:
-    """Return the truncation of the table just before ``version`` of anything."""
-    all_of_it = change("nobody", version)
-    all_of_it.operation = Operation.TRUNCATE
-    all_of_it.key = all_of_it.old = all_of_it.new = None
-    return all_of_it
+def truncation(version: int) -> Change:
+    """Return the truncation of the table just before ``version`` of any row."""
+    truncated = change("nobody", version)
+    truncated.operation = Operation.TRUNCATE
+    truncated.key = truncated.old = truncated.new = None
+    return truncated
 
 
 class Topic:
-    """The topic of ``orders``, and of ``lines``, under a name of its own, and a config for all three consumers."""
+    """The topics of ``orders`` and ``lines``, under a name of their own, and a config for all three consumers."""
 
     def __init__(self, folder: Path, name: str, bootstrap_servers: str, redis_url: str) -> None:
         self.folder = folder
@@ -96,21 +96,21 @@ class Topic:
         topics.create_missing(admin, self.config, ["orders", "lines"])
         self.name = self.config.topic("orders")
         self._client = self.config.kafka.client()
-        self._outboxes: dict[str, TopicWriter] = {}
+        self._writers: dict[str, TopicWriter] = {}
         self._runs = 0
 
     def publish(
-        self, changes: Sequence[Change], *, largest: int = LARGEST_MESSAGE, letters: DeadLetterWriter | None = None
+        self, changes: Sequence[Change], *, largest: int = LARGEST_MESSAGE, dead_letters: DeadLetterWriter | None = None
     ) -> None:
         schemas = TopicSchemas(self._client, self.config.internal("schemas"))
-        for name in {one.table for one in changes} - self._outboxes.keys():
+        for name in {one.table for one in changes} - self._writers.keys():
             table = replace(TABLE, source=name, table=name)
-            self._outboxes[name] = TopicWriter(table, self.config.topic(name), 2, "hash", schemas)
+            self._writers[name] = TopicWriter(table, self.config.topic(name), 2, "hash", schemas)
         producer = Producer({**self._client, "enable.idempotence": True})
         for one in changes:
-            outbox = self._outboxes[one.table]
-            outbox.largest, outbox.dead_letters = largest, letters
-            send = outbox.send if one.key is not None else outbox.send_to_all_partitions
+            writer = self._writers[one.table]
+            writer.largest, writer.dead_letters = largest, dead_letters
+            send = writer.send if one.key is not None else writer.send_to_all_partitions
             send(_Sending(producer), one, 1_700_000_000)  # type: ignore[arg-type]
         assert producer.flush(30) == 0
 
@@ -137,7 +137,7 @@ class Topic:
         return letters
 
     def consume(self, consumer: str, *arguments: str, checkpoint: str) -> Mapping[str, int]:
-        """Run ``consumer`` to the end of the topic; return the sums of its batches' counts."""
+        """Run ``consumer`` to the end of the topic; return the totals of its batches' counts."""
         process = self.start(consumer, "--until-caught-up", *arguments, checkpoint=checkpoint)
         assert process.wait(150) == 0, process.log()
         return self.counts()
@@ -162,9 +162,9 @@ class Topic:
         return sums
 
     def apply(self, *steps: tuple[str, str]) -> dict[str, Any]:
-        """Run consumers, each with a checkpoint, one after the other in one Java; return what copy and log hold then.
+        """Run consumers one after the other, each with a checkpoint, in one JVM; return the copy's and the log's rows.
 
-        In a process of its own: py4j leaves its sockets to the collector, which is a warning here.
+        In a process of its own, since py4j leaves its sockets to the garbage collector, which is a warning here.
         """
         script = f"""
 import json, pathlib, sys
@@ -189,7 +189,7 @@ json.dump({{"copy": copied, "log": sorted(logged), "lines": lines}}, sys.stdout)
 
 
 class _Sending:
-    """Sends without a transaction: who reads cannot tell."""
+    """Sends without a transaction, which makes no difference to readers."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
