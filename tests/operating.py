@@ -15,7 +15,7 @@ from relay.cli import app
 from relay.config import load
 from relay.demo.truth import read_changes
 from tests.dynamodb.endpoint import ScriptedStream
-from tests.faults.test_lineage_on_kafka import write_config
+from tests.faults.scripted_relay import write_config
 
 
 class Operated:

@@ -17,7 +17,7 @@ from relay.kafka.checkpoints import partition_of
 from relay.lineage import Checkpoint, ShardState, StreamId
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.faults.harness import wait_until
-from tests.faults.test_lineage_on_kafka import Table, published, run, write_config
+from tests.faults.scripted_relay import SplittingTable, published_versions, start_relay, write_config
 
 ORDERS, USERS = StreamId("orders", "l"), StreamId("users", "l")
 ALL = set(range(64))
@@ -76,10 +76,10 @@ def test_no_change_older_than_a_watermark_comes_after_it(
 ) -> None:
     """I1: while shards split and are written to; each new watermark is held against the topic as it then is."""
     path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
-    table = Table(stream, seed=5)
+    table = SplittingTable(stream, seed=5)
     # By when which versions had been written.
     written: list[tuple[float, dict[str, int]]] = []
-    relay = run(path)
+    relay = start_relay(path)
     marks = Marks(path)
     try:
         last, held = 0.0, 0
@@ -93,7 +93,7 @@ def test_no_change_older_than_a_watermark_comes_after_it(
             if (mark := marks.overall()) <= last:
                 continue
             last = mark
-            histories, _ = published(path)
+            histories, _ = published_versions(path)
             older = [versions for at, versions in written if at < int(mark)]
             assert all(len(histories[item]) >= n for versions in older for item, n in versions.items())
             held += bool(older)

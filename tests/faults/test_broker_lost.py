@@ -12,7 +12,7 @@ import pytest
 from relay.services.kafka import KafkaBroker
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.faults.harness import wait_until
-from tests.faults.test_lineage_on_kafka import Table, finish, published, run, write_config
+from tests.faults.scripted_relay import SplittingTable, published_versions, run_until_caught_up, start_relay, write_config
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
 
@@ -30,10 +30,10 @@ def test_a_relay_that_has_lost_its_broker_still_stops_and_loses_nothing(
     broker = KafkaBroker(folder=tmp_path / "kafka")
     with broker:
         path = write_config(tmp_path, stream, broker.bootstrap_servers, unique)
-        table = Table(stream, seed=1)
+        table = SplittingTable(stream, seed=1)
         table.write(30)
-        finish(path)
-        relay = run(path)
+        run_until_caught_up(path)
+        relay = start_relay(path)
         table.write(30)
         wait_until(lambda: "reading shard" in relay.log() or None, 90)
         broker.kill()
@@ -43,7 +43,7 @@ def test_a_relay_that_has_lost_its_broker_still_stops_and_loses_nothing(
         # 143: the open transaction could not be ended. 0: there was none.
         assert relay.stop(signal.SIGTERM, timeout=60) in (0, 143), relay.log()
         broker.restart()
-        finish(path)
-        histories, ids = published(path)
+        run_until_caught_up(path)
+        histories, ids = published_versions(path)
         assert histories == table.histories
         assert set(ids.values()) == {1}

@@ -23,36 +23,6 @@ from tests.faults.harness import Relay
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
 
-Histories = dict[str, list[int]]
-
-
-class Table:
-    """Items that are written while their shards split under them."""
-
-    def __init__(self, stream: ScriptedStream, seed: int) -> None:
-        self.stream = stream
-        self.random = random.Random(seed)
-        self.histories: Histories = defaultdict(list)
-        self.leaves: dict[str, list[str]] = {"root": [f"item-{n}" for n in range(24)]}
-        stream.shard("root")
-
-    def write(self, times: int) -> None:
-        for _ in range(times):
-            shard = self.random.choice(list(self.leaves))
-            item = self.random.choice(self.leaves[shard])
-            version = len(self.histories[item]) + 1
-            self.stream.put(shard, item, version, old=version - 1 or None)
-            self.histories[item].append(version)
-
-    def split(self) -> None:
-        shard = self.random.choice([s for s, items in self.leaves.items() if len(items) > 1])
-        items = self.leaves.pop(shard)
-        self.random.shuffle(items)
-        cut = self.random.randint(1, len(items) - 1)
-        left, right = f"{shard[-18:]}.0", f"{shard[-18:]}.1"
-        self.stream.split(shard, left, right)
-        self.leaves |= {left: items[:cut], right: items[cut:]}
-
 
 @pytest.fixture
 def stream() -> Iterator[ScriptedStream]:
@@ -65,64 +35,33 @@ def config(tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str) -> P
     return write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
 
 
-def write_config(folder: Path, stream: ScriptedStream, bootstrap_servers: str, name: str, **source: Any) -> Path:
-    path = folder / "relay.yaml"
-    entry = {"name": "s", "type": "dynamodb", "table": TABLE, "region": "us-east-1", "endpoint_url": stream.url}
-    kafka = {"bootstrap_servers": bootstrap_servers, "producer": {"transaction.timeout.ms": 2000}}
-    path.write_text(yaml.safe_dump({"name": name, "kafka": kafka, "sources": [{**entry, **source}]}))
-    return path
-
-
-def run(config: Path, *arguments: str) -> Relay:
-    log = config.parent / f"relay-{time.monotonic_ns()}.log"
-    return Relay([sys.executable, "-m", "relay.cli", "run", str(config), *arguments], log)
-
-
-def finish(path: Path, expected_code: int = 0) -> str:
-    relay = run(path, "--until-caught-up")
-    assert relay.wait(120) == expected_code, relay.log()
-    return relay.log()
-
-
-def published(path: Path) -> tuple[Histories, Counter[str]]:
-    """Return the versions per item in topic order, and how often each event id occurs."""
-    config = load(path)
-    histories: Histories = defaultdict(list)
-    ids: Counter[str] = Counter()
-    changes = read_changes(config.kafka.client(), config.topic(TABLE), open_schemas(config))
-    for _, _, change in sorted(changes, key=lambda found: found[:2]):
-        histories[change["key"]["id"]].append(int(orjson.loads(change["new"])["version"]["N"]))
-        ids[change["event_id"]] += 1
-    return histories, ids
-
-
 def test_every_item_keeps_its_order_across_splits(config: Path, stream: ScriptedStream) -> None:
     """I2: parents before children, each change once."""
-    table = Table(stream, seed=1)
+    table = SplittingTable(stream, seed=1)
     for _ in range(5):
         table.write(40)
         table.split()
     table.write(40)
-    finish(config)
-    histories, ids = published(config)
+    run_until_caught_up(config)
+    histories, ids = published_versions(config)
     assert histories == table.histories
     assert set(ids.values()) == {1}
 
 
 def test_kills_while_shards_split_lose_and_disorder_nothing(config: Path, stream: ScriptedStream) -> None:
     """I1, I2, I3: kill -9 in mid-stream, with the lineage growing meanwhile."""
-    table = Table(stream, seed=2)
+    table = SplittingTable(stream, seed=2)
     table.write(60)
     for _ in range(4):
-        relay = run(config)
+        relay = start_relay(config)
         for _ in range(4):
             time.sleep(0.8)
             table.write(20)
         table.split()
         assert relay.is_running, relay.log()
         relay.kill()
-    finish(config)
-    histories, ids = published(config)
+    run_until_caught_up(config)
+    histories, ids = published_versions(config)
     assert histories == table.histories
     assert set(ids.values()) == {1}
 
@@ -132,19 +71,19 @@ def test_lost_changes_stop_the_relay_until_they_are_accepted(
 ) -> None:
     """I9: a gap under `fail` ends with exit code 1 and loses nothing more; under `skip` it is recorded once."""
     path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
-    table = Table(stream, seed=3)
+    table = SplittingTable(stream, seed=3)
     table.write(20)
-    finish(path)
+    run_until_caught_up(path)
     table.write(20)
     stream.trim("root", 30)
-    assert "changes are lost" in finish(path, expected_code=1)
-    finish(path, expected_code=1)
+    assert "changes are lost" in run_until_caught_up(path, expected_code=1)
+    run_until_caught_up(path, expected_code=1)
     write_config(tmp_path, stream, kafka.bootstrap_servers, unique, on_gap="skip")
-    finish(path)
-    finish(path)
-    gaps = tail(path, f"{unique}.gaps")
+    run_until_caught_up(path)
+    run_until_caught_up(path)
+    gaps = tail_topic(path, f"{unique}.gaps")
     assert [gap["value"]["reason"] for gap in gaps] == ["trimmed"]
-    histories, _ = published(path)
+    histories, _ = published_versions(path)
     assert sum(map(len, histories.values())) == 30
 
 
@@ -153,26 +92,26 @@ def test_a_shard_that_came_and_went_while_no_relay_ran_is_lost_before_its_child_
 ) -> None:
     """I9: only the listing's parent names tell of it."""
     path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
-    Table(stream, seed=5).write(5)
-    finish(path)
+    SplittingTable(stream, seed=5).write(5)
+    run_until_caught_up(path)
     stream.split("root", "came-and-went")
     stream.put("came-and-went", "late", 1)
     stream.split("came-and-went", "leaf")
     stream.put("leaf", "late", 2, old=1)
     stream.forget("came-and-went")
-    assert "came-and-went" in finish(path, expected_code=1)
-    assert "late" not in published(path)[0]
+    assert "came-and-went" in run_until_caught_up(path, expected_code=1)
+    assert "late" not in published_versions(path)[0]
     write_config(tmp_path, stream, kafka.bootstrap_servers, unique, on_gap="skip")
-    finish(path)
-    finish(path)
-    gaps = tail(path, f"{unique}.gaps")
+    run_until_caught_up(path)
+    run_until_caught_up(path)
+    gaps = tail_topic(path, f"{unique}.gaps")
     assert [(gap["value"]["reason"], gap["value"]["shard"]) for gap in gaps] == [("shard lost", full("came-and-went"))]
-    assert published(path)[0]["late"] == [2]
+    assert published_versions(path)[0]["late"] == [2]
 
 
 def test_a_stream_that_throttles_is_read_all_the_same(config: Path, stream: ScriptedStream) -> None:
     """I1, I10: however often a shard cannot be read, the relay goes on."""
-    table = Table(stream, seed=6)
+    table = SplittingTable(stream, seed=6)
     table.write(40)
     table.split()
     table.write(40)
@@ -183,22 +122,22 @@ def test_a_stream_that_throttles_is_read_all_the_same(config: Path, stream: Scri
             raise Refused("ThrottlingException")
 
     stream.before = throttle
-    relay = run(config)
+    relay = start_relay(config)
     time.sleep(10)
     assert relay.is_running, relay.log()
     stream.before = lambda operation: None
     assert relay.terminate() == 0
-    finish(config)
-    histories, ids = published(config)
+    run_until_caught_up(config)
+    histories, ids = published_versions(config)
     assert histories == table.histories
     assert set(ids.values()) == {1}
 
 
 def test_a_listing_that_lacks_a_shard_does_not_make_the_relay_caught_up(config: Path, stream: ScriptedStream) -> None:
     """I1: `--until-caught-up` looks again before it believes that a shard it has not finished is gone."""
-    table = Table(stream, seed=8)
+    table = SplittingTable(stream, seed=8)
     table.write(10)
-    finish(config)
+    run_until_caught_up(config)
     table.write(40)
     lacking = stream.shards[full("root")]
     listings = 0
@@ -211,18 +150,18 @@ def test_a_listing_that_lacks_a_shard_does_not_make_the_relay_caught_up(config: 
             lacking.listed = listings != 1
 
     stream.before = lack_once
-    finish(config)
-    assert published(config)[0] == table.histories
+    run_until_caught_up(config)
+    assert published_versions(config)[0] == table.histories
 
 
 def test_a_changed_start_is_refused_and_says_what_it_was(
     tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str
 ) -> None:
     path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
-    Table(stream, seed=4).write(5)
-    finish(path)
+    SplittingTable(stream, seed=4).write(5)
+    run_until_caught_up(path)
     write_config(tmp_path, stream, kafka.bootstrap_servers, unique, start="latest")
-    assert "trim_horizon" in finish(path, expected_code=2)
+    assert "trim_horizon" in run_until_caught_up(path, expected_code=2)
 
 
 def test_a_start_at_latest_leaves_out_what_was_there_and_takes_all_that_comes(
@@ -232,26 +171,10 @@ def test_a_start_at_latest_leaves_out_what_was_there_and_takes_all_that_comes(
     path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique, start="latest")
     stream.shard("root")
     stream.put("root", "item", 1, created=int(time.time()) - 3600)
-    finish(path)
-    assert published(path)[0] == {}
+    run_until_caught_up(path)
+    assert published_versions(path)[0] == {}
     stream.put("root", "item", 2, created=int(time.time()) + 1, old=1)
     stream.split("root", "left", "right")
     stream.put("left", "item", 3, created=int(time.time()) + 1, old=2)
-    finish(path)
-    assert published(path)[0] == {"item": [2, 3]}
-
-
-def tail(path: Path, topic: str) -> list[Any]:
-    command = [
-        sys.executable,
-        "-m",
-        "relay.cli",
-        "tail",
-        str(path),
-        topic,
-        "--from-beginning",
-        "--exit-at-end",
-        "--json",
-    ]
-    answer = subprocess.run(command, capture_output=True, timeout=60, check=True)
-    return [orjson.loads(line) for line in answer.stdout.splitlines()]
+    run_until_caught_up(path)
+    assert published_versions(path)[0] == {"item": [2, 3]}

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.faults.harness import Scene, wait_until
-from tests.faults.test_lineage_on_kafka import tail
+from tests.faults.scripted_relay import tail_topic
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
 
@@ -49,7 +49,7 @@ def orders(scene: Scene) -> list[int]:
 
 
 def reasons(scene: Scene) -> list[str]:
-    return [gap["value"]["reason"] for gap in tail(scene.path, scene.config.internal("gaps"))]
+    return [gap["value"]["reason"] for gap in tail_topic(scene.path, scene.config.internal("gaps"))]
 
 
 def test_a_running_relay_follows_to_the_new_stream_and_says_what_may_be_lost(scene: Scene) -> None:

@@ -15,7 +15,7 @@ from relay.avro.registry import open_schemas
 from relay.config import load
 from relay.demo.truth import read_changes
 from tests.dynamodb.endpoint import TABLE, Refused, ScriptedStream
-from tests.faults.test_lineage_on_kafka import finish, run, tail, write_config
+from tests.faults.scripted_relay import run_until_caught_up, start_relay, tail_topic, write_config
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
 
@@ -66,13 +66,13 @@ def test_a_snapshot_holds_every_item_once_between_its_marks_though_the_relay_is_
 
     stream.before = slowly
     for _ in range(3):
-        relay = run(path)
+        relay = start_relay(path)
         before = scans
         while scans < before + 3 and relay.is_running:
             time.sleep(0.01)
         relay.kill()
-    finish(path)
-    finish(path)
+    run_until_caught_up(path)
+    run_until_caught_up(path)
     rows, marks = read(path)
     assert Counter(row["key"]["id"] for row in rows) == {f"item-{number}": 1 for number in range(ITEMS)}
     partitions = load(path).kafka.partitions
@@ -89,14 +89,14 @@ def test_a_loss_under_resnapshot_is_followed_by_one_snapshot_of_what_is_left(
 ) -> None:
     """I9: rows that were deleted in the loss are missing between its marks."""
     path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique, on_gap="resnapshot")
-    finish(path)
+    run_until_caught_up(path)
     assert read(path) == ([], [])
     stream.put("root", "item-0", 1, old=1, created=long_ago(), eventName="REMOVE")
     stream.put("root", "item-1", 2, old=1, created=long_ago())
     stream.trim("root", ITEMS + 2)
-    finish(path)
-    finish(path)
-    assert [gap["value"]["reason"] for gap in tail(path, f"{unique}.gaps")] == ["trimmed"]
+    run_until_caught_up(path)
+    run_until_caught_up(path)
+    assert [gap["value"]["reason"] for gap in tail_topic(path, f"{unique}.gaps")] == ["trimmed"]
     rows, marks = read(path)
     assert sorted(row["key"]["id"] for row in rows) == sorted(f"item-{number}" for number in range(1, ITEMS))
     [changed] = [row for row in rows if row["key"]["id"] == "item-1"]

@@ -21,7 +21,7 @@ from relay.kafka import topics
 from tests.command_line import errors, relay
 from tests.dynamodb.endpoint import TABLE, ScriptedStream, full
 from tests.faults.harness import wait_until
-from tests.faults.test_lineage_on_kafka import finish, run, write_config
+from tests.faults.scripted_relay import run_until_caught_up, start_relay, write_config
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
 
@@ -94,7 +94,7 @@ def test_a_change_that_is_too_large_is_a_stub_and_is_complete_after_a_redrive(
     stream.write("k", 3)
     for n in range(200):
         stream.write(f"other-{n}", 1, payload={"S": "x" * 1000})
-    finish(path)
+    run_until_caught_up(path)
     assert versions(path, "k") == [("NEW_AND_OLD", "1"), ("OMITTED", None), ("NEW_AND_OLD", "3")]
     (letter,) = listed(path)
     assert (letter["reason"], letter["key"], letter["whole"]) == ("too large", {"id": {"S": "k"}}, True)
@@ -128,11 +128,11 @@ def test_a_change_that_cannot_be_encoded_stops_the_relay_or_becomes_a_dead_lette
     stream.write("k", 1)
     stream.write("k", 2, text={"S": HALF})
     stream.write("k", 3)
-    log = finish(path, expected_code=1)
+    log = run_until_caught_up(path, expected_code=1)
     assert "on_unencodable: dead_letter" in log
     assert f"the UPDATE of {TABLE}, key {{'id': 'k'}} at DynamoDB/" in log
     write_config(tmp_path, stream, kafka.bootstrap_servers, unique, on_unencodable="dead_letter")
-    finish(path)
+    run_until_caught_up(path)
     assert versions(path, "k") == [("NEW_AND_OLD", "1"), ("OMITTED", None), ("NEW_AND_OLD", "3")]
     (letter,) = listed(path)
     assert (letter["reason"], letter["encoding"]) == ("not encodable", "json")
@@ -153,7 +153,7 @@ def test_on_a_compacted_topic_a_redriven_change_does_not_replace_a_newer_one(
     create(kafka.bootstrap_servers, topic, 6, cleanup_policy="compact", max_message_bytes=str(SMALL))
     stream.write("k", 1, payload={"S": "x" * SMALL})
     stream.put("root", "k", 2, old=1, eventName="REMOVE")
-    finish(path)
+    run_until_caught_up(path)
     (letter,) = listed(path)
     limit(path, topic, 8 << 20)
     assert relay("dead-letters", "redrive", path, letter["id"]).exit_code == 0
@@ -168,7 +168,7 @@ def test_a_dead_letter_of_a_consumer_is_sent_again_unchanged(
     tmp_path: Path, stream: StreamWithInvalidText, kafka: Any, unique: str
 ) -> None:
     path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
-    finish(path)
+    run_until_caught_up(path)
     config = load(path)
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     topic = config.topic(TABLE)
@@ -200,13 +200,13 @@ def test_a_relay_whose_topic_limit_is_lowered_ends_with_the_reason(
     path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
     assert relay("dead-letters", "list", path).exit_code == 3  # there is no topic yet
     stream.write("j", 1)
-    process = run(path)
+    process = start_relay(path)
     wait_until(lambda: (relay("dead-letters", "list", path).exit_code == 0 and versions(path, "j")) or None, 60)
     limit(path, load(path).topic(TABLE), SMALL)
     stream.write("k", 1, payload={"S": random.Random(1).randbytes(2 * SMALL).hex()})
     assert process.wait(60) == 1
     assert "the max.message.bytes of a topic was lowered" in process.log()
-    finish(path)
+    run_until_caught_up(path)
     assert versions(path, "k") == [("OMITTED", None)]
     assert relay("dead-letters", "show", path, "x").exit_code == 2
 

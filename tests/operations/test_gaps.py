@@ -11,7 +11,7 @@ import pytest
 
 from relay.config import DynamoDBConfig
 from tests.dynamodb.endpoint import ScriptedStream, full
-from tests.faults.test_lineage_on_kafka import run
+from tests.faults.scripted_relay import start_relay
 from tests.operating import Operated
 
 pytestmark = pytest.mark.services
@@ -80,11 +80,11 @@ def test_several_workers_stop_at_one_gap_and_continue_after_one_decision(
 ) -> None:
     """Whichever worker meets the gap, and whichever owns its record."""
     gap = lose(relay, stream)
-    workers = [run(relay.path, "--until-caught-up") for _ in range(2)]
+    workers = [start_relay(relay.path, "--until-caught-up") for _ in range(2)]
     assert {worker.wait(60) for worker in workers} == {1}
     assert [(g["id"], g["state"]) for g in relay.gaps()] == [(gap, "pending")]
     relay.command("gaps", "accept", "CONFIG", gap, "skip")
-    workers = [run(relay.path, "--until-caught-up") for _ in range(2)]
+    workers = [start_relay(relay.path, "--until-caught-up") for _ in range(2)]
     for worker in workers:
         assert worker.wait(60) == 0, worker.log()
     assert relay.versions() == [1, 4]

@@ -12,7 +12,7 @@ import pytest
 
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 from tests.faults.harness import wait_until
-from tests.faults.test_lineage_on_kafka import run
+from tests.faults.scripted_relay import start_relay
 from tests.operating import Operated
 
 pytestmark = pytest.mark.services
@@ -94,7 +94,7 @@ def test_a_reset_is_refused_while_workers_run_or_for_bad_arguments(relay: Operat
     assert "has not run yet" in refused.stderr
     stream.shard("root")
     stream.put("root", "k", 1)
-    worker = run(relay.path)
+    worker = start_relay(relay.path)
     try:
         wait_until(lambda: any(s["owner"] for s in relay.source()["shards"]) or None, 60)
         assert "stop them first" in relay.command("reset", "CONFIG", "s", "--to", "latest", code=1).stderr

@@ -19,7 +19,7 @@ from relay.process.managed import free_port
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 from tests.dynamodb.reading import read, versions
 from tests.faults.harness import wait_until
-from tests.faults.test_lineage_on_kafka import run
+from tests.faults.scripted_relay import start_relay
 from tests.operating import Operated
 
 
@@ -96,7 +96,7 @@ class TestOnKafka:
         last = stream.put("root", "k", 1, created=int(time.time()) - 100)
         stream.split("root", "left")
         newest = stream.put("left", "k", 2, old=1)
-        worker = run(relay.path)
+        worker = start_relay(relay.path)
         try:
             found = wait_until(lambda: self.owned(relay), 60)
         finally:

@@ -1,0 +1,90 @@
+"""Relays of a scripted DynamoDB stream as processes: their config, their runs, and what they publish."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+
+from relay.avro.registry import open_schemas
+from relay.config import load
+from relay.demo.truth import read_changes
+from tests.dynamodb.endpoint import TABLE, ScriptedStream
+from tests.faults.harness import Relay
+
+Histories = dict[str, list[int]]
+
+
+class SplittingTable:
+    """Items that are written while their shards split under them."""
+
+    def __init__(self, stream: ScriptedStream, seed: int) -> None:
+        self.stream = stream
+        self.random = random.Random(seed)
+        self.histories: Histories = defaultdict(list)
+        self.leaves: dict[str, list[str]] = {"root": [f"item-{n}" for n in range(24)]}
+        stream.shard("root")
+
+    def write(self, times: int) -> None:
+        for _ in range(times):
+            shard = self.random.choice(list(self.leaves))
+            item = self.random.choice(self.leaves[shard])
+            version = len(self.histories[item]) + 1
+            self.stream.put(shard, item, version, old=version - 1 or None)
+            self.histories[item].append(version)
+
+    def split(self) -> None:
+        shard = self.random.choice([s for s, items in self.leaves.items() if len(items) > 1])
+        items = self.leaves.pop(shard)
+        self.random.shuffle(items)
+        cut = self.random.randint(1, len(items) - 1)
+        left, right = f"{shard[-18:]}.0", f"{shard[-18:]}.1"
+        self.stream.split(shard, left, right)
+        self.leaves |= {left: items[:cut], right: items[cut:]}
+
+
+def write_config(folder: Path, stream: ScriptedStream, bootstrap_servers: str, name: str, **source: Any) -> Path:
+    path = folder / "relay.yaml"
+    entry = {"name": "s", "type": "dynamodb", "table": TABLE, "region": "us-east-1", "endpoint_url": stream.url}
+    kafka = {"bootstrap_servers": bootstrap_servers, "producer": {"transaction.timeout.ms": 2000}}
+    path.write_text(yaml.safe_dump({"name": name, "kafka": kafka, "sources": [{**entry, **source}]}))
+    return path
+
+
+def start_relay(config: Path, *arguments: str) -> Relay:
+    log = config.parent / f"relay-{time.monotonic_ns()}.log"
+    return Relay([sys.executable, "-m", "relay.cli", "run", str(config), *arguments], log)
+
+
+def run_until_caught_up(path: Path, expected_code: int = 0) -> str:
+    """Run the relay until it has read everything, check its exit code, and return its log."""
+    relay = start_relay(path, "--until-caught-up")
+    assert relay.wait(120) == expected_code, relay.log()
+    return relay.log()
+
+
+def published_versions(path: Path) -> tuple[Histories, Counter[str]]:
+    """Return the versions per item in topic order, and how often each event id occurs."""
+    config = load(path)
+    histories: Histories = defaultdict(list)
+    ids: Counter[str] = Counter()
+    changes = read_changes(config.kafka.client(), config.topic(TABLE), open_schemas(config))
+    for _, _, change in sorted(changes, key=lambda found: found[:2]):
+        histories[change["key"]["id"]].append(int(orjson.loads(change["new"])["version"]["N"]))
+        ids[change["event_id"]] += 1
+    return histories, ids
+
+
+def tail_topic(path: Path, topic: str) -> list[Any]:
+    """Return what `relay tail` prints of all records on a topic."""
+    options = ["--from-beginning", "--exit-at-end", "--json"]
+    command = [sys.executable, "-m", "relay.cli", "tail", str(path), topic, *options]
+    answer = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    return [orjson.loads(line) for line in answer.stdout.splitlines()]
