@@ -18,22 +18,10 @@ from relay.lineage import (
     parse_key,
 )
 from relay.token import EventToken
+from tests.lineage_graphs import STREAM, finished, lineage_of
 
 # The shards of the plan.
 PLANNED = ("p", "c", "a", "b")
-
-STREAM = StreamId("orders", "2026-01-01T00:00:00.000")
-
-
-def lineage(*shards: Shard, listings: int = 1) -> Lineage:
-    graph = Lineage(STREAM)
-    for _ in range(listings):
-        graph.update(shards)
-    return graph
-
-
-def ended(**fields: object) -> Checkpoint:
-    return Checkpoint(ShardState.FINISHED, **fields)  # type: ignore[arg-type]
 
 
 def ids(graph: Lineage, checkpoints: dict[str, Checkpoint]) -> set[str]:
@@ -42,25 +30,25 @@ def ids(graph: Lineage, checkpoints: dict[str, Checkpoint]) -> set[str]:
 
 def test_a_child_waits_until_its_parent_is_finished() -> None:
     """I2"""
-    graph = lineage(Shard("p"), Shard("c", ("p",)))
+    graph = lineage_of(Shard("p"), Shard("c", ("p",)))
     assert ids(graph, {}) == {"p"}
     assert ids(graph, {"p": Checkpoint(ShardState.READING)}) == {"p"}
-    assert ids(graph, {"p": ended()}) == {"c"}
+    assert ids(graph, {"p": finished()}) == {"c"}
 
 
 def test_a_merged_child_waits_for_all_its_parents() -> None:
-    graph = lineage(Shard("a"), Shard("b"), Shard("c", ("a", "b")))
-    assert ids(graph, {"a": ended()}) == {"b"}
-    assert ids(graph, {"a": ended(), "b": ended()}) == {"c"}
+    graph = lineage_of(Shard("a"), Shard("b"), Shard("c", ("a", "b")))
+    assert ids(graph, {"a": finished()}) == {"b"}
+    assert ids(graph, {"a": finished(), "b": finished()}) == {"c"}
 
 
 def test_a_gone_parent_lets_its_children_go_on() -> None:
-    graph = lineage(Shard("c", ("p",)))
+    graph = lineage_of(Shard("c", ("p",)))
     assert ids(graph, {"p": Checkpoint(ShardState.GONE)}) == {"c"}
 
 
 def test_a_parent_trimmed_before_the_plan_is_waited_for_until_two_listings_lack_it() -> None:
-    graph = lineage(Shard("c", ("before",)))
+    graph = lineage_of(Shard("c", ("before",)))
     assert ids(graph, {}) == set()
     graph.update([Shard("c", ("before",))])
     assert ids(graph, {}) == {"c"}
@@ -72,7 +60,7 @@ def test_an_ancestor_born_and_trimmed_while_no_relay_ran_is_lost_before_its_chil
     checkpoints: dict[str, Checkpoint],
 ) -> None:
     """I9: neither it nor its child is in the plan, and it has no checkpoint."""
-    graph = lineage(Shard("late", ("unseen",)))
+    graph = lineage_of(Shard("late", ("unseen",)))
     assert graph.lost(checkpoints, PLANNED) == []
     graph.update([Shard("late", ("unseen",))])
     assert graph.lost(checkpoints, PLANNED) == ["unseen"]
@@ -83,20 +71,20 @@ def test_an_ancestor_born_and_trimmed_while_no_relay_ran_is_lost_before_its_chil
 
 
 def test_a_shard_of_the_plan_that_is_trimmed_before_it_has_a_checkpoint_is_lost() -> None:
-    graph = lineage(Shard("c", ("p",)), listings=2)
+    graph = lineage_of(Shard("c", ("p",)), listings=2)
     assert graph.lost({}, PLANNED) == ["p"]
     assert ids(graph, {}) == set()
 
 
 def test_a_parent_that_was_read_and_pruned_is_not_lost() -> None:
-    graph = lineage(Shard("late", ("pruned",)), listings=2)
+    graph = lineage_of(Shard("late", ("pruned",)), listings=2)
     checkpoints = {"late": Checkpoint(ShardState.READING)}
     assert graph.lost(checkpoints, PLANNED) == []
     assert ids(graph, checkpoints) == {"late"}
 
 
 def test_a_parent_that_comes_back_in_the_next_listing_is_not_gone() -> None:
-    graph = lineage(Shard("c", ("p",)))
+    graph = lineage_of(Shard("c", ("p",)))
     graph.update([Shard("p"), Shard("c", ("p",))])
     graph.update([Shard("c", ("p",))])
     assert ids(graph, {}) == set()
@@ -113,22 +101,22 @@ def test_a_shard_that_vanished_before_its_end_is_lost_only_after_two_listings() 
 
 
 def test_a_shard_is_pruned_only_when_unlisted_old_and_its_children_have_records() -> None:
-    parent = ended(updated_at=1000.0, children=("c",))
+    parent = finished(updated_at=1000.0, children=("c",))
     late = 1000.0 + PRUNE_AFTER
     gone = Lineage(STREAM)
     for _ in range(2):
         gone.update([Shard("c", ("p",))])
-    assert list(gone.prunable({"p": parent, "c": ended(updated_at=late)}, late)) == ["p"]
+    assert list(gone.prunable({"p": parent, "c": finished(updated_at=late)}, late)) == ["p"]
     assert list(gone.prunable({"p": parent}, late)) == []
-    assert list(gone.prunable({"p": parent, "c": ended(updated_at=late)}, late - 1)) == []
-    listed = lineage(Shard("p"), Shard("c", ("p",)), listings=2)
-    assert list(listed.prunable({"p": parent, "c": ended(updated_at=late)}, late)) == []
+    assert list(gone.prunable({"p": parent, "c": finished(updated_at=late)}, late - 1)) == []
+    listed = lineage_of(Shard("p"), Shard("c", ("p",)), listings=2)
+    assert list(listed.prunable({"p": parent, "c": finished(updated_at=late)}, late)) == []
 
 
 def test_the_floor_of_a_shard_is_inherited_through_ancestors_that_held_nothing() -> None:
     token = EventToken(500, "orders/l/p", "DynamoDB/1")
-    checkpoints = {"p": ended(token=token), "c": ended(parents=("p",))}
-    graph = lineage(Shard("p"), Shard("c", ("p",)), Shard("g", ("c",)))
+    checkpoints = {"p": finished(token=token), "c": finished(parents=("p",))}
+    graph = lineage_of(Shard("p"), Shard("c", ("p",)), Shard("g", ("c",)))
     assert graph.floor(Shard("g", ("c",)), checkpoints) == 500
 
 
@@ -180,12 +168,12 @@ def test_reading_ready_shards_one_by_one_reads_every_shard_after_its_parents(dat
     for n in range(data.draw(st.integers(1, 12))):
         parents = data.draw(st.sets(st.sampled_from([s.id for s in shards]), max_size=2)) if shards else set()
         shards.append(Shard(f"s{n}", tuple(sorted(parents))))
-    graph = lineage(*data.draw(st.permutations(shards)))
+    graph = lineage_of(*data.draw(st.permutations(shards)))
     checkpoints: dict[str, Checkpoint] = {}
     order: list[str] = []
     while ready := sorted(ids(graph, checkpoints)):
         shard = data.draw(st.sampled_from(ready))
-        checkpoints[shard] = ended()
+        checkpoints[shard] = finished()
         order.append(shard)
     assert sorted(order) == sorted(s.id for s in shards)
     assert all(order.index(p) < order.index(s.id) for s in shards for p in s.parents)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from relay.engine.progress import low_watermark, read_until, resume_timestamp
 from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState, StreamId
-from tests.test_lineage import ended, lineage
+from tests.lineage_graphs import finished, lineage_of
 
 
 def test_the_resume_timestamp_is_the_least_progress_and_zero_while_one_has_none() -> None:
     reading = {str(p): Checkpoint(ShardState.READING, progress=p) for p in (30.9, 20.1)}
     assert resume_timestamp(reading) == 20
-    assert resume_timestamp({**reading, "ended": ended(progress=1.0)}) == 20
+    assert resume_timestamp({**reading, "ended": finished(progress=1.0)}) == 20
     assert resume_timestamp({**reading, "new": Checkpoint(ShardState.PLANNED)}) == 0
 
 
 def test_a_shard_of_which_nothing_was_read_begins_where_its_parents_have_got_to() -> None:
     child = Checkpoint(ShardState.PLANNED, parents=("p", "q"))
-    parents = {"p": Checkpoint(ShardState.READING, progress=30.0), "q": ended(progress=20.0)}
+    parents = {"p": Checkpoint(ShardState.READING, progress=30.0), "q": finished(progress=20.0)}
     assert resume_timestamp({**parents, "c": child}) == 20
     assert resume_timestamp({"p": parents["p"], "c": child}) == 0
 
@@ -30,21 +30,21 @@ def test_a_planned_shard_that_was_left_after_its_parent_may_have_lost_what_aged_
     horizon = {"type": "trim_horizon"}
     plan = Plan("trim_horizon", now - 12 * HOUR, {"p": horizon, "c": horizon}, {})
     # Its parent ended with a record of 29 hours ago, and was read twelve hours ago.
-    parents = {"p": ended(progress=now - 29 * HOUR, updated_at=now - 12 * HOUR)}
+    parents = {"p": finished(progress=now - 29 * HOUR, updated_at=now - 12 * HOUR)}
     assert now - read_until(child, plan, None, parents, now) > 24 * HOUR
     # Read at once, at the end of a backlog, nothing was missed that had not been at the horizon before.
-    parents = {"p": ended(progress=now - 24.1 * HOUR, updated_at=now - 60)}
+    parents = {"p": finished(progress=now - 24.1 * HOUR, updated_at=now - 60)}
     assert now - read_until(child, plan, None, parents, now) < 24 * HOUR
     # What is younger than a day is there, however long the shard was left.
-    parents = {"p": ended(progress=now - 23 * HOUR, updated_at=now - 22 * HOUR)}
+    parents = {"p": finished(progress=now - 23 * HOUR, updated_at=now - 22 * HOUR)}
     assert now - read_until(child, plan, None, parents, now) < 24 * HOUR
-    empty = {"p": ended(progress=None, updated_at=now - HOUR)}
+    empty = {"p": finished(progress=None, updated_at=now - HOUR)}
     assert now - read_until(child, plan, None, empty, now) > 24 * HOUR
 
 
 def test_a_planned_shard_loses_nothing_from_before_the_time_that_it_is_wanted_from() -> None:
     child, now = Shard("c", ("p",)), 100 * HOUR
-    parents = {"p": ended(progress=now - 40 * HOUR, updated_at=now - 30 * HOUR)}
+    parents = {"p": finished(progress=now - 40 * HOUR, updated_at=now - 30 * HOUR)}
     for since in (now - 12 * HOUR, now - 20 * HOUR):
         plan = Plan("latest", now - 12 * HOUR, {"p": {"since": since}, "c": {"since": since}}, {})
         assert read_until(child, plan, None, parents, now) == since
@@ -57,13 +57,13 @@ def test_a_planned_shard_loses_nothing_from_before_the_time_that_it_is_wanted_fr
 def test_the_low_watermark_waits_for_shards_that_are_not_planned_or_not_listed_yet() -> None:
     """I1: what is before it is on the topic, also while a shard has ended and its children are still to come."""
     reading = Checkpoint(ShardState.READING, progress=50.0)
-    graph = lineage(Shard("a"), Shard("p"))
+    graph = lineage_of(Shard("a"), Shard("p"))
     assert low_watermark({"a": reading}, graph) is None
-    assert low_watermark({"a": reading, "p": ended(progress=20.0)}, graph) == 20.0
+    assert low_watermark({"a": reading, "p": finished(progress=20.0)}, graph) == 20.0
     graph.update([Shard("a"), Shard("p"), Shard("c", ("p",))])
-    assert low_watermark({"a": reading, "p": ended(progress=20.0)}, graph) is None
+    assert low_watermark({"a": reading, "p": finished(progress=20.0)}, graph) is None
     planned = Checkpoint(ShardState.PLANNED, parents=("p",))
-    checkpoints = {"a": reading, "p": ended(progress=20.0), "c": planned}
+    checkpoints = {"a": reading, "p": finished(progress=20.0), "c": planned}
     assert low_watermark(checkpoints, graph) == 20.0
     checkpoints["c"] = Checkpoint(ShardState.READING, parents=("p",), progress=70.0)
     assert low_watermark(checkpoints, graph) == 50.0

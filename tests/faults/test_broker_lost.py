@@ -12,7 +12,13 @@ import pytest
 from relay.services.kafka import KafkaBroker
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.faults.harness import wait_until
-from tests.faults.scripted_relay import SplittingTable, published_versions, run_until_caught_up, start_relay, write_config
+from tests.faults.scripted_relay import (
+    SplittingTable,
+    published_versions,
+    run_until_caught_up,
+    start_relay,
+    write_config,
+)
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
 

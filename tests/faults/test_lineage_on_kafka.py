@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import time
-from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import orjson
 import pytest
-import yaml
 
-from relay.avro.registry import open_schemas
-from relay.config import load
-from relay.demo.truth import read_changes
-from tests.dynamodb.endpoint import TABLE, Refused, ScriptedStream, full
-from tests.faults.harness import Relay
+from tests.dynamodb.endpoint import Refused, ScriptedStream, full
+from tests.faults.scripted_relay import (
+    SplittingTable,
+    published_versions,
+    run_until_caught_up,
+    start_relay,
+    tail_topic,
+    write_config,
+)
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
 

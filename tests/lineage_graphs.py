@@ -1,0 +1,19 @@
+"""Lineage graphs and checkpoints in one line, for tests of what may be read when."""
+
+from __future__ import annotations
+
+from relay.lineage import Checkpoint, Lineage, Shard, ShardState, StreamId
+
+STREAM = StreamId("orders", "2026-01-01T00:00:00.000")
+
+
+def lineage_of(*shards: Shard, listings: int = 1) -> Lineage:
+    """Return the lineage of a stream that was listed ``listings`` times with these shards."""
+    graph = Lineage(STREAM)
+    for _ in range(listings):
+        graph.update(shards)
+    return graph
+
+
+def finished(**fields: object) -> Checkpoint:
+    return Checkpoint(ShardState.FINISHED, **fields)  # type: ignore[arg-type]
