@@ -1,6 +1,6 @@
-"""The Spark consumers: changes on Kafka to an honest cache, a change log, and a copy of the tables.
+"""The Spark consumers of the relay's topics: cache invalidation, change log, and a copy of the tables.
 
-``run`` is all that others need; ``relay consume`` calls it. PySpark is imported only when it runs.
+``run`` runs one, as ``relay consume`` does. PySpark is imported only then.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def run(
 ) -> None:
     """Run one consumer until SIGTERM (returns) or SIGINT (raises ``KeyboardInterrupt``).
 
-    ``until_caught_up``: return once everything is applied that was on Kafka at the start. ``start``: where a new
-    checkpoint begins: earliest (the default), latest, committed, an ISO time, or offsets as JSON. ``checkpoint``: the
-    folder in which the consumer remembers how far it is. Raises ``RelayError``; call it from the main thread.
+    ``until_caught_up``: return once everything that was on Kafka at the start is applied. ``start``: where a new
+    checkpoint starts: earliest (the default), latest, committed, an ISO time, or offsets as JSON. ``checkpoint``: the
+    folder in which the consumer stores its progress. Raises ``RelayError``. Call it from the main thread.
     """
     with needs("spark", f"`relay consume {kind}`"):
         from spark_consumers import runner
@@ -50,4 +50,4 @@ def _consumer(kind: str, config: Config) -> Consumer:
         from spark_consumers.copy import copy_consumer
 
         return copy_consumer(config, config.copy_)
-    raise ConfigError(f"there is no `{kind}:` in the config, so there is nothing to consume for")
+    raise ConfigError(f"the config has no `{kind}:` section: add one to run this consumer")

@@ -193,7 +193,7 @@ def _changes(documents: Iterable[Mapping[str, Any]], readers: Sequence[ChangeRea
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Turn Python's cyclic collector off: the documents have no cycles, and it would take half of the time."""
+    """Turn Python's cyclic garbage collector off: the documents have no cycles, and it takes half of the time."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

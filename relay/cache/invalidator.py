@@ -18,7 +18,7 @@ from relay.token import EventToken
 _log = logging.getLogger(__name__)
 
 _CHUNK = 8192  # pairs applied at once, which bounds the memory of a call of any length (I11)
-_ATTEMPTS = 100  # so many conflicts in a row are no contention but a fault
+_ATTEMPTS = 100  # more conflicts in a row are a fault, not contention
 
 
 @dataclass(slots=True)

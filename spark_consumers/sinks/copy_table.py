@@ -48,7 +48,7 @@ _COLUMNS = {
 }
 _STATE = ("_relay_token", "_relay_deleted", "_relay_event_id", "_relay_incomplete", "_relay_read_as_of")
 _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
-_ATTEMPTS = 20  # so many conflicts in a row are no contention but a fault
+_ATTEMPTS = 20  # more conflicts in a row are a fault, not contention
 _ROWS_PER_SWEEP = 20_000  # rows decided and written at once (I11)
 
 
@@ -63,7 +63,7 @@ class BatchChange(ChangeLike, Protocol):
 
 
 class Item(Enum):
-    """Takes the place of a row's item, which is never read back from the table."""
+    """Stands in for the item of a stored row, since items are never read back from the table."""
 
     AS_STORED = "as stored"
 
@@ -114,7 +114,8 @@ class CopyTable:
                 if key not in conflicts:
                     counts.add(of_key)
             pending = {key: pending[key] for key in conflicts}
-        raise self._too_many_conflicts(next(iter(pending)))
+        if pending:
+            raise self._too_many_conflicts(next(iter(pending)))
 
     def truncate(
         self,
