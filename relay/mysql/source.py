@@ -98,7 +98,7 @@ class MySQLSource:
         described = False
         for shard in self._shards:
             try:
-                with closing(self._any(shard, verified=True)) as server:
+                with closing(self._first_server(shard, verified=True)) as server:
                     if not described:
                         self._tables = {table.table: table for table in self.layouts.describe(server)}
                         described = True
@@ -149,7 +149,7 @@ class MySQLSource:
             self.layouts,
             self._open_replicated(parents) if shard.parents else self._open_binlog,
             floor=opening.floor,
-            find_handover=HandoverCheck(shard.name, lambda: list(self._shards), self._any, self._checkpoints),
+            find_handover=HandoverCheck(shard.name, lambda: list(self._shards), self._first_server, self._checkpoints),
             times=self._times_of(shard.name),
         )
 
@@ -177,7 +177,7 @@ class MySQLSource:
 
     def _current(self, shard: str) -> GtidSet:
         """Return what the primary of a shard has executed, or else the first server that answers."""
-        with closing(self._servers(shard).primary() or self._any(shard)) as server:
+        with closing(self._servers(shard).primary() or self._first_server(shard)) as server:
             return server.executed()
 
     def _since(self, shard: str, since: float) -> GtidSet:
@@ -209,7 +209,7 @@ class MySQLSource:
     def _servers(self, shard: str) -> ShardServers:
         return ShardServers(shard, lambda: self._addresses(shard), self._connect, max_lag=self.config.max_lag)
 
-    def _any(self, shard: str, *, verified: bool = False) -> ServerConnection:
+    def _first_server(self, shard: str, *, verified: bool = False) -> ServerConnection:
         """Connect to the first server of a shard that answers. Raises ``Unavailable`` with the reason of each."""
         problems = []
         for address in self._addresses(shard):

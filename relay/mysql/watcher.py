@@ -149,7 +149,7 @@ class ReplicationWatcher:
                 role_at = time.monotonic() + _ROLE_EVERY
                 now = role_of(server)
                 if (now.is_replica, now.is_read_only) != (role.is_replica, role.is_read_only):
-                    self.error = f"the role of {server.account.address} has changed"
+                    self.error = f"the role of {server.account.address} changed"
                     return
                 role = now
 

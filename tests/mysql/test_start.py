@@ -181,7 +181,7 @@ def test_a_shard_that_a_reload_removes_while_it_is_asked_for_has_no_servers() ->
     source = MySQLSource(config("orders", {"-": ["db1:3306"], "-80": ["db2:3306"], "80-": ["db3:3306"]}))
     source.reload(config("orders", {"-": ["db1:3306"]}))
     with pytest.raises(Unavailable, match="no server of shard -80 can be read: `shards` lists none"):
-        source._any("-80")
+        source._first_server("-80")
 
 
 def test_a_shard_that_is_no_longer_listed_cannot_be_opened() -> None:

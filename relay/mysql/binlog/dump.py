@@ -213,7 +213,7 @@ class Dump:
                 is_checked = self._negotiate(kind, buffer, at + 5, end)
             if is_checked:
                 if crc32(view[at + 5 : end - 4]) != _CHECKSUM.unpack_from(buffer, end - 4)[0]:
-                    raise NotCarried(f"{self.address}: the event before {position} has a wrong checksum")
+                    raise self._wrong_checksum(position)
                 events.append((kind, timestamp, server_id, position, flags, at + 24, end - 4))
             else:
                 events.append((kind, timestamp, server_id, position, flags, at + 24, end))
@@ -259,8 +259,14 @@ class Dump:
         if self._is_checked:
             end -= 4
             if crc32(memoryview(payload)[5:end]) != _CHECKSUM.unpack_from(payload, end)[0]:
-                raise NotCarried(f"{self.address}: the event before {position} has a wrong checksum")
+                raise self._wrong_checksum(position)
         return payload, [(kind, timestamp, server_id, position, flags, 24, end)]
+
+    def _wrong_checksum(self, position: int) -> NotCarried:
+        return NotCarried(
+            f"{self.address}: the event before {position} has a wrong checksum: restart the relay, and if this happens "
+            "again, read from another server"
+        )
 
     def _wrong_length(self, position: int, length: int, written: int) -> NotCarried:
         return NotCarried(

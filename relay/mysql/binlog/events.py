@@ -39,7 +39,7 @@ ROWS = {
     170: (UPDATE, True, True),
     171: (DELETE, True, True),
 }
-# Events that do not matter for rows. Encryption is of the files: a server sends them plain.
+# Events that do not matter for rows. Only the files are encrypted: a server sends plain events.
 SILENT = frozenset(
     {STOP, INTVAR, RAND, USER_VAR, FORMAT_DESCRIPTION, IGNORABLE, ROWS_QUERY, PREVIOUS_GTIDS, TRANSACTION_CONTEXT}
     | {VIEW_CHANGE, ANNOTATE, CHECKPOINT, GTID_LIST, START_ENCRYPTION}

@@ -35,7 +35,7 @@ def statement(place: str, sql: str, said: Classified, table: str) -> NotCarried:
     if said.tables:  # an ALTER TABLE, of partitions
         return NotCarried(
             f"{place}: a statement removes or replaces rows of {table} without logging them: {shown!r}. Start after "
-            "this position if consumers may keep those rows, or use DELETE, which logs them"
+            "this position if consumers may keep those rows. DELETE logs the rows that it removes"
         )
     return NotCarried(
         f"{place}: a change that may be to {table} is logged as a statement, not as rows: {shown!r}. Run "

@@ -195,7 +195,7 @@ class RowDecoder:
                 except Exception as fault:
                     name = self.table.columns[number].name
                     return f"column {name} of image {row} of the event: {fault} ({buffer[start : start + 40]!r}...)"
-        return f"its rows end {at - end} bytes past its end" if at > end else "it cannot be read"
+        return f"the last row ends {at - end} bytes after the event" if at > end else "the event is malformed"
 
     def _nulls(self, buffer: bytes, at: int) -> int:
         return int.from_bytes(buffer[at : at + self.bitmap], "little") & self._mask
@@ -241,7 +241,7 @@ class RowDecoder:
             lines += ["  if n:", f"   r{image}, p = with_nulls(b, p, n)", "  else:"]
             lines += [f"   {line}" for line in body]
             lines.append(f"   r{image} = {row}")
-        lines += [f"  add({change})", " if p != end:", "  raise ValueError('its rows do not end where it does')"]
+        lines += [f"  add({change})", " if p != end:", "  raise ValueError('the last row does not end with the event')"]
         lines.append(" return out")
         return _compiled(lines, names)
 
