@@ -64,7 +64,7 @@ class CurrentServer:
         except BaseException:
             self.close()
             raise
-        log.info("source %s: reading shard %s from %s", self.source, self.shard, self.address)
+        log.info("source %s: connected to %s to read shard %s", self.source, self.address, self.shard)
         self._ask_role_at = time.monotonic() + _ROLE_EVERY
         return None
 
