@@ -47,7 +47,8 @@ class CopyPlan:
         self._names = list(tables.names if settings.tables is None else settings.tables)
         if not self._names:
             raise RelayError(
-                f"shard {shard.qualified}: the keyspace has no table to read: create one, or name `tables`"
+                f"shard {shard.qualified}: the keyspace has no table to relay: create one with a primary key, "
+                "or name the columns of a `key`"
             )
 
     @property
@@ -67,7 +68,7 @@ class CopyPlan:
         """Return what to stream from ``position`` on: with a copy under way, up to the end of one table."""
         if position.copied is None:
             return StreamedTables(position, self._rules(self._names, every=self._settings.tables is None), None)
-        # A copy that has started goes on first: its key is of no use to another table.
+        # A copy that has started is finished first, since its key is of no use to another table.
         left = [table for table in self._names if table not in position.copied]
         table = min(left, key=lambda name: name not in position.copying, default=None)
         if table is None:

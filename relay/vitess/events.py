@@ -18,13 +18,13 @@ from relay.sql.published_rows import PublishedRows, furthest
 from relay.sql.statements import classify
 from relay.table import TableSchema
 from relay.vitess.copying import CopyPhase
-from relay.vitess.failures import BrokenStream, PageMustEnd
+from relay.vitess.failures import BrokenStream
 from relay.vitess.journals import ends_shard, journal_of, resharded_during_copy
 from relay.vitess.position import VStreamPosition
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.settings import VStreamSettings
 from relay.vitess.shard import VitessShard
-from relay.vitess.shard_rows import ShardRows
+from relay.vitess.shard_rows import PageMustEnd, ShardRows
 from relay.vitess.statements import StatementEffects, refilled
 from relay.vitess.tables import Tables
 from relay.vitess.transaction import VStreamTransaction

@@ -16,10 +16,6 @@ class BrokenStream(Exception):
     """The events do not fit together: reopen the stream at the last position."""
 
 
-class PageMustEnd(Exception):
-    """The event belongs in the next page: apply it again after the page has ended."""
-
-
 class Ending(Enum):
     """What the end of a stream means."""
 

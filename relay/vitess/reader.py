@@ -74,8 +74,9 @@ class VitessShardReader:
         self._is_fresh = True
         # Why the position can no longer be read from, until the head is known.
         self._purged: str | None = None
-        # What ends reading for good: raised once the page before it is read, or repeated without changes.
+        # A final error, which is raised after the page of what came before it.
         self._fault: RelayError | None = None
+        # The last page of the shard.
         self._end: Page | None = None
 
     def __repr__(self) -> str:
@@ -243,7 +244,7 @@ class VitessShardReader:
         return replace(page, position=self.position.to_json())
 
     def _handle_end(self, ended: CallEnded, begun: float) -> ReadResult:
-        """Return what to do after a stream that gave no more. Raises ``RelayError`` for what no retry can change."""
+        """Decide how to continue after the end of a stream. Raises ``RelayError`` for what no retry can change."""
         self._close_stream()
         kind = ending(ended)
         if kind is Ending.PARTICIPANTS:

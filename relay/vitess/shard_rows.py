@@ -10,7 +10,7 @@ from relay.errors import RelayError
 from relay.sql.changes import TransactionChanges
 from relay.sql.tables import Row, Table
 from relay.table import TableSchema
-from relay.vitess.failures import BrokenStream, PageMustEnd
+from relay.vitess.failures import BrokenStream
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import PartialRow, VStreamRowDecoder
 from relay.vitess.shard import VitessShard
@@ -20,6 +20,10 @@ log = logging.getLogger(__name__)
 
 Decoders = dict[str, VStreamRowDecoder | None]
 """By table, how its rows are read from here on; None for a table that is not wanted."""
+
+
+class PageMustEnd(Exception):
+    """The event belongs in the next page: apply it again after the page has ended."""
 
 
 class ShardRows:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from relay.vitess.call import Call
 from relay.vitess.events import ShardEvents
-from relay.vitess.failures import PageMustEnd
 from relay.vitess.proto import vtgate_pb2 as pb
+from relay.vitess.shard_rows import PageMustEnd
 from relay.vitess.watch import Watch
 
 _PARSED_AT_ONCE = 16 << 10  # bytes of answers

@@ -1,10 +1,10 @@
-// Writes what relay/vitess/loose.py and its tests are made of, out of Vitess' own collation tables.
+// Writes the tables of relay/vitess/loose.py and the vectors of its tests from Vitess' own collation tables.
 //
-// It is no part of the relay's build. Put it into go/mysql/collations/vindex/collate of Vitess v0.23.0 and run there
+// It is not built with the relay. Copy it to go/mysql/collations/vindex/collate of Vitess v0.23.0, and run there:
 //
 //	GOTOOLCHAIN=go1.25.3 go test -run LooseWeights . -args FOLDER
 //
-// FOLDER then holds weights.txt, which `xz -9e` makes relay/vitess/loose_weights.xz of, and loose_vectors.json.
+// It writes loose_vectors.json and weights.txt to FOLDER. `xz -9e` makes relay/vitess/loose_weights.xz of weights.txt.
 package collate
 
 import (

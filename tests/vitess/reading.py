@@ -1,4 +1,4 @@
-"""Readers for the tests here, and reading with them until there is no more."""
+"""Opens readers of shards, and reads with them until a condition holds."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def opened(
     now: Mapping[str, Table] | None = None,
     **settings: Any,
 ) -> Iterator[VitessShardReader]:
-    """A reader at ``start``, or after the page ``after`` if that has a position."""
+    """Open a reader at ``start``, or at the position of the page ``after`` if it has one."""
     checkpoint = None
     if after is not None and after.position is not None:
         checkpoint = Checkpoint(ShardState.READING, after.position, after.token)
@@ -63,20 +63,20 @@ def opened(
 
 
 def until(reader: VitessShardReader, enough: Callable[[Page], bool], most: int = 2000) -> list[Page]:
-    """Read until a page is ``enough``, that one included. Reads that fail are repeated."""
+    """Read up to and including a page that is ``enough``. Reads that fail are repeated."""
     return pages_of(results_until(reader, lambda read: isinstance(read, Page) and enough(read), most))
 
 
 def results_until(
     reader: VitessShardReader, enough: Callable[[ReadResult], bool], most: int = 2000
 ) -> list[ReadResult]:
-    """Read until a result is ``enough``, that one included."""
+    """Read up to and including a result that is ``enough``."""
     results: list[ReadResult] = []
     for _ in range(most):
         results.append(reader.read())
         if enough(results[-1]):
             return results
-    raise AssertionError(f"not after {most} reads; the last: {results[-1]}")
+    raise AssertionError(f"the condition does not hold after {most} reads; the last was {results[-1]}")
 
 
 def failure(reader: VitessShardReader) -> str:
@@ -89,7 +89,7 @@ def is_at_head(page: Page) -> bool:
 
 
 def summary(pages: list[Page]) -> list[tuple[Any, ...]]:
-    """What must be equal whenever the same transactions are read."""
+    """Return what must be equal whenever the same transactions are read."""
     return [
         (c.event_id, c.operation, c.table, c.key, c.old, c.new, c.token, c.transaction, c.committed_at)
         for page in pages

@@ -1,7 +1,7 @@
-"""A vtgate that plays what a test says, over real gRPC: for what a real one cannot be made to do.
+"""A vtgate over real gRPC that plays scripts, for behaviour that a real one cannot be brought to show.
 
-`ScriptedVtgate` answers each VStream call with a script; `Log` is a shard's binlog from which scripts are made as
-vtgate would, of v23 or older, and cut into answers as the test likes.
+`ScriptedVtgate` answers each VStream call with a script. `Log` is the binlog of a shard and makes scripts of it, as
+vtgate v23 or an older one would, split into answers as the test needs.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Fails:
 
 
 HOLDS = None
-"""The call goes on and nothing comes, but heartbeats where they were asked for."""
+"""The call stays open and sends nothing but the heartbeats that were asked for."""
 
 Step = list[pb.VEvent] | Fails | None
 Script = Callable[[pb.VStreamRequest], Iterator[Step]]
 
 
 class ScriptedVtgate:
-    """``script`` plays each stream; ``answers`` are those to statements: rows of text by column name, or an error."""
+    """``script`` plays each stream. ``answers``: by statement, rows of text by column name, or an error."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class ScriptedVtgate:
         self.script = script
         self.answers = answers or {}
         self.requests: list[pb.VStreamRequest] = []
-        # Statements, by what they were sent to.
+        # The target and the text of each statement.
         self.statements: list[tuple[str, str]] = []
         self.metadata: list[dict[str, Any]] = []
-        # Whether streams without anything to send send heartbeats.
+        # Whether idle streams send heartbeats.
         self.beats = True
         self._pool = ThreadPoolExecutor(64)
         self._server = grpc.server(self._pool)
@@ -91,7 +91,7 @@ class ScriptedVtgate:
 
     @property
     def reads(self) -> list[pb.VStreamRequest]:
-        """The requests that are not questions for the head."""
+        """The requests for streams that are not at the head."""
         return [r for r in self.requests if r.vgtid.shard_gtids[0].gtid != "current"]
 
     def _vstream(self, request: pb.VStreamRequest, context: Any) -> Iterator[pb.VStreamResponse]:
@@ -129,7 +129,7 @@ def made(values: Sequence[bytes | None]) -> pb.Row:
 
 
 def fields(table: str = "customer", **more: str) -> pb.FieldEvent:
-    """The fields of ``id bigint``, ``name varchar(20)``, and ``more`` columns by their types."""
+    """Return the fields of ``id bigint``, ``name varchar(20)``, and ``more`` columns by their types."""
     known = [
         pb.Field(name="id", type=_INT64, flags=3, charset=63, column_type="bigint(20)"),
         pb.Field(name="name", type=_VARCHAR, charset=45, column_type="varchar(20)"),
@@ -140,7 +140,7 @@ def fields(table: str = "customer", **more: str) -> pb.FieldEvent:
 
 @dataclass
 class Transaction:
-    """``changes``: (table, before, after) of rows given as tuples of bytes or None."""
+    """``changes``: (table, before, after); rows are tuples of bytes or None."""
 
     gtid: str
     timestamp: int
@@ -153,14 +153,14 @@ class Transaction:
 
 @dataclass
 class Log:
-    """The binlog of one shard. ``before``: what was executed before it begins. MariaDB: one domain."""
+    """The binlog of one shard, of MariaDB in one domain. ``before``: the executed set before its first transaction."""
 
     shard: str = "0"
     before: str = "MariaDB/0-1-10"
     transactions: list[Transaction] = field(default_factory=list)
-    # Whether events name their transaction, as they do since v23.
+    # Whether events carry the GTID of their transaction, as they do since v23.
     names: bool = True
-    # Bytes of rows in one answer, where a transaction is sent in chunks, as it is since v24; None: it is not.
+    # Bytes of rows in one answer, if transactions are sent in chunks, as they are since v24.
     chunk: int | None = None
     layouts: dict[str, pb.FieldEvent] = field(default_factory=lambda: {t: fields(t) for t in ("customer", "other")})
 
@@ -187,7 +187,7 @@ class Log:
         return pb.VEvent(type=EventKind.VGTID, vgtid=pb.VGtid(shard_gtids=[own]), keyspace=KEYSPACE, shard=self.shard)
 
     def play(self, transactions: Sequence[Transaction], known: set[str]) -> Iterator[list[pb.VEvent]]:
-        """Yield the answers for ``transactions``. ``known``: tables whose fields this stream was told."""
+        """Yield the answers for ``transactions``. ``known``: tables whose fields this stream has sent."""
         for one in transactions:
             answer: list[pb.VEvent] = []
             about: dict[str, Any] = {"timestamp": one.timestamp, "keyspace": KEYSPACE, "shard": self.shard}
@@ -220,7 +220,7 @@ class Log:
             yield [*answer, end, pb.VEvent(type=EventKind.COMMIT, **about)]
 
     def script(self, request: pb.VStreamRequest) -> Iterator[Step]:
-        """Play the log from the position that is asked for, and hold."""
+        """Play the log from the requested position, and hold."""
         own = request.vgtid.shard_gtids[0]
         if own.gtid == "current":
             yield [self.vgtid(self.head), pb.VEvent(type=EventKind.OTHER, keyspace=KEYSPACE, shard=self.shard)]
@@ -230,9 +230,9 @@ class Log:
 
 
 def copy_script(log: Log, rows: dict[str, list[tuple[bytes | None, ...]]], batch: int, seed: int) -> Script:
-    """Play the copy of the tables asked for, in batches, as uvstreamer does: with its odd beginnings of transactions.
+    """Play the copy of the requested tables in batches, as uvstreamer.go does, with its incomplete transactions.
 
-    The rows copied are those of ``rows``, by their first column; between batches calls may be cut off.
+    ``rows`` are copied in the order of their first column. Calls may fail between batches.
     """
     chance = random.Random(seed)
 
@@ -247,7 +247,7 @@ def copy_script(log: Log, rows: dict[str, list[tuple[bytes | None, ...]]], batch
         place = {pk.table_name: pk for pk in own.table_p_ks}
         last = bytes(place[table].lastpk.rows[0].values) if table in place else b""
         if own.gtid:
-            # Catching up: of a table that was not begun nothing is sent.
+            # Catching up: a table whose copy has not started has no events.
             shown = wanted - ({table} if table not in place else set())
             missed = [
                 Transaction(t.gtid, t.timestamp, [c for c in t.changes if c[0] in shown], t.statement)
@@ -258,14 +258,14 @@ def copy_script(log: Log, rows: dict[str, list[tuple[bytes | None, ...]]], batch
                 for event in answer:
                     for one in event.vgtid.shard_gtids:
                         one.table_p_ks.extend(pks)
-                # A catch-up that was cut off in the middle of a transaction, which then comes once more.
+                # A catch-up is cut off in the middle of a transaction, which then comes again.
                 yield [
                     *(event for event in answer if event.type in (EventKind.BEGIN, EventKind.FIELD, EventKind.ROW)),
                     *answer,
                 ]
         at = log.head
         begin = pb.VEvent(type=EventKind.BEGIN, **here)
-        told = [begin, pb.VEvent(type=EventKind.FIELD, field_event=log.layouts[table], **here), log.vgtid(at)]
+        start = [begin, pb.VEvent(type=EventKind.FIELD, field_event=log.layouts[table], **here), log.vgtid(at)]
         rest = sorted(row for row in rows[table] if int(row[0] or b"0") > int(last or b"0"))
         rest.sort(key=lambda row: int(row[0] or b"0"))
         for first in range(0, len(rest), batch):
@@ -282,11 +282,11 @@ def copy_script(log: Log, rows: dict[str, list[tuple[bytes | None, ...]]], batch
                 table_name=table,
                 lastpk=pb.QueryResult(fields=[pb.Field(name="id", type=_INT64)], rows=[made([some[-1][0]])]),
             )
-            yield [*(told or [begin]), *events, log.vgtid(at, [pk]), pb.VEvent(type=EventKind.COMMIT, **here)]
-            told = []
+            yield [*(start or [begin]), *events, log.vgtid(at, [pk]), pb.VEvent(type=EventKind.COMMIT, **here)]
+            start = []
             if chance.random() < 0.2:
                 yield Fails("UNAVAILABLE", "the tablet is gone")
-        yield [*told, begin, log.vgtid(at), pb.VEvent(type=EventKind.COMMIT, **here)]
+        yield [*start, begin, log.vgtid(at), pb.VEvent(type=EventKind.COMMIT, **here)]
         yield [pb.VEvent(type=EventKind.COPY_COMPLETED, **here), pb.VEvent(type=EventKind.COPY_COMPLETED)]
         yield HOLDS
 

@@ -1,4 +1,4 @@
-"""Calls to vtgate: what waits is bounded, ends are told once all was taken, credentials go along."""
+"""Calls to vtgate: bounded buffers, ends after all answers, credentials, TLS."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_the_window_bounds_what_the_server_sends_ahead() -> None:
         while before != len(sent):
             before = len(sent)
             time.sleep(0.3)
-        # What the window has room for, and what the server keeps ready behind it.
+        # The window, and what the server buffers behind it.
         assert len(sent) * 100_000 < WINDOW + (8 << 20)
         assert len(taken(stream, 3000)) == 3000
 
@@ -121,7 +121,7 @@ def test_every_call_carries_the_credentials() -> None:
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:
-    """Make a certificate for the name ``vtgate`` that is its own authority, and return its file and its key's."""
+    """Make a self-signed certificate for the name ``vtgate``, and return its file and that of its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "vtgate")])
     now = datetime.now(UTC)

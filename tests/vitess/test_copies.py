@@ -1,4 +1,4 @@
-"""Copies from a vtgate that breaks them off anywhere: every row, and every change of the rows copied."""
+"""Copies that vtgate interrupts anywhere give every row, and every change of the copied rows."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_copy_that_is_interrupted_anywhere_gives_every_row_and_every_change_of
                         state[change.table][change.key["id"]] = change.new["name"].encode() if change.new else None
             if page is not None and page.position is not None and "copied" not in page.position:
                 break
-            # A change of a row, while it is copied: to the log, and to what is there to be copied.
+            # Change a row during the copy: in the log, and in what remains to be copied.
             table = chance.choice(TABLES)
             key, text = b"%d" % chance.randint(1, 5), b"v%d" % len(log.transactions)
             rows[table] = [(key, text) if row[0] == key else row for row in rows[table]]
@@ -96,7 +96,7 @@ def test_the_position_of_every_page_of_a_copy_covers_its_rows_and_no_others(in_p
             assert page.position is not None
             assert [VStreamPosition.from_json(page.position, "0").pks[0].lastpk.rows[0].values] == [b"%d" % seen[-1]]
         assert seen == list(range(1, 30))
-        # Gone while nobody reads: whatever was published of it, its DELETE has to come.
+        # Deleted while nobody reads: if the row was published, its DELETE must come.
         first = next(page for page in pages if page.changes)
         log.add(((b"3", b"x"), None))
         rows["customer"] = [row for row in rows["customer"] if row[0] != b"3"]
@@ -135,7 +135,7 @@ def test_a_partly_copied_table_is_finished_first_even_if_new_tables_precede_it(
 
 
 def test_a_copy_interrupted_between_its_last_row_and_copy_completed_does_not_start_again() -> None:
-    """I1, I3: or what was deleted meanwhile would never be told."""
+    """I1, I3: if it started again, rows deleted in between would never be deleted on the topic."""
     log = Log()
     log.add(*new(1))
     rows: dict[str, list[tuple[bytes | None, ...]]] = {"customer": [(b"%d" % i, b"x") for i in range(1, 6)]}
@@ -170,12 +170,12 @@ def test_a_copy_interrupted_between_its_last_row_and_copy_completed_does_not_sta
 
 
 @pytest.mark.parametrize("is_restarted", [True, False])
-@pytest.mark.parametrize("is_begun", [True, False])
+@pytest.mark.parametrize("is_started", [True, False])
 @pytest.mark.parametrize("dropped", ["customer", "other"])
 def test_a_table_dropped_during_the_copy_of_others_does_not_stop_it_and_its_drop_is_published(
-    dropped: str, is_begun: bool, is_restarted: bool, caplog: pytest.LogCaptureFixture
+    dropped: str, is_started: bool, is_restarted: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """I1: to a relay that began after it only loudly, since it has no layout of the table."""
+    """I1: a relay that starts after the DROP has no layout of the table, so it warns."""
     log = Log()
     log.add(*new(1))
     names = (*TABLES, "zebra")
@@ -193,37 +193,37 @@ def test_a_table_dropped_during_the_copy_of_others_does_not_stop_it_and_its_drop
         yield from play(request)
 
     def stops(page: Page) -> bool:
-        """Once `customer` is copied, or in the midst of `other`."""
+        """Whether `customer` is copied, and, if so asked, part of `other` too."""
         at = page.position or {}
-        return at.get("copied") == ["customer"] and bool(at["table_pks"]) == is_begun
+        return at.get("copied") == ["customer"] and bool(at["table_pks"]) == is_started
 
     with ScriptedVtgate(script) as vtgate:
         with opened(vtgate.address, {"type": "copy"}, tables=None, now=now, page_bytes=1) as reader:
             pages = until(reader, stops)
-        # Nobody knows its columns any more.
+        # Its columns are no longer known.
         log.add((dropped, (b"1", b"x"), (b"1", b"y")))
         log.layouts[dropped] = pb.FieldEvent(table_name=dropped, fields=[pb.Field(name="@1"), pb.Field(name="@2")])
         log.add(statement=f"drop table {dropped}")
-        begun_with = dict(now)
+        known_at_start = dict(now)
         del now[dropped]
         if is_restarted:
-            del begun_with[dropped]
-        with opened(vtgate.address, {"type": "copy"}, tables=None, now=begun_with, after=pages[-1]) as reader:
+            del known_at_start[dropped]
+        with opened(vtgate.address, {"type": "copy"}, tables=None, now=known_at_start, after=pages[-1]) as reader:
             reader.tables._find = lambda: now
             later = until(reader, is_at_head)
     pages += later
-    told = [(c.operation.value, c.table, c.key and c.key["id"]) for page in pages for c in page.changes]
-    was_given = dropped == "customer" or is_begun
-    truncated = [each for each in told if each[0] == "TRUNCATE"]
-    assert truncated == ([("TRUNCATE", dropped, None)] if was_given and not is_restarted else [])
-    assert (f"rows of {dropped} may remain" in caplog.text) == (was_given and is_restarted)
+    published = [(c.operation.value, c.table, c.key and c.key["id"]) for page in pages for c in page.changes]
+    was_published = dropped == "customer" or is_started
+    truncated = [each for each in published if each[0] == "TRUNCATE"]
+    assert truncated == ([("TRUNCATE", dropped, None)] if was_published and not is_restarted else [])
+    assert (f"rows of {dropped} may remain" in caplog.text) == (was_published and is_restarted)
     for name in now:
-        assert [each for each in told if each[1] == name] == [("READ", name, number) for number in range(1, 4)]
+        assert [each for each in published if each[1] == name] == [("READ", name, number) for number in range(1, 4)]
     assert pages[-1].position == {"gtid": log.head}
 
 
 def test_a_copy_waits_until_its_rows_are_newer_than_what_is_published() -> None:
-    """I7: after a reset; a READ replaces only what is older than its ``as_of``."""
+    """I7: after a reset. A READ replaces only what is older than its ``as_of``."""
     log = Log()
     log.add(*new(1))
     rows: dict[str, list[tuple[bytes | None, ...]]] = {"customer": [(b"1", b"c")]}

@@ -1,4 +1,4 @@
-"""How streams end and what follows: reshards, losses, silence, replicas that are behind."""
+"""Ends of streams and what follows: reshards, gaps, silence, replicas that are behind."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def test_a_shard_ends_at_its_journal_which_names_its_successors() -> None:
         assert read_page(reader).finished
     assert [change.key for page in pages for change in page.changes] == [{"id": 1}]
     assert pages[-1].position == {"gtid": "MariaDB/0-1-12"}
-    told = pages[-1].journal
-    assert told is not None
-    assert (told.id, told.participants) == ("77", ("0",))
-    assert told.targets == {"-80": {"gtid": "MariaDB/0-2-5"}, "80-": {"gtid": "MariaDB/0-2-5"}}
+    ending = pages[-1].journal
+    assert ending is not None
+    assert (ending.id, ending.participants) == ("77", ("0",))
+    assert ending.targets == {"-80": {"gtid": "MariaDB/0-2-5"}, "80-": {"gtid": "MariaDB/0-2-5"}}
 
 
 @pytest.mark.parametrize("migration", [0, 1])
 def test_journals_of_table_moves_and_of_other_shards_are_ignored(migration: int) -> None:
     log = Log()
-    passed = journal(["0"] if migration == 0 else ["-40", "40-80"], ["-80"])
-    passed.migration_type = migration
-    log.add(journal=passed)
+    ignored = journal(["0"] if migration == 0 else ["-40", "40-80"], ["-80"])
+    ignored.migration_type = migration
+    log.add(journal=ignored)
     log.add(*new(2))
     pages = read_all(log)
     assert not any(page.finished for page in pages)

@@ -1,4 +1,4 @@
-"""What the end of a stream means: vtgate's own table of what it tries again, and what it gives up."""
+"""What the end of a stream means, by its status and text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The frames of a call: however they are cut, messages come whole and in order; whatever goes wrong has a status."""
+"""The frames of a call: messages are complete and in order however they are split, and every failure has a status."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ENDED = headers(("grpc-status", "0"), ("grpc-message", ""), flags=5)
 
 @contextmanager
 def peer(*sends: bytes) -> Iterator[tuple[Call, list[bytes]]]:
-    """A server that sends ``sends`` one after the other and closes; and what it received by then."""
+    """Run a server that sends ``sends`` and closes. Yields a call to it, and what it received."""
     received: list[bytes] = []
 
     def serve() -> None:
@@ -186,7 +186,7 @@ def test_a_call_to_a_closed_port_ends_at_once() -> None:
 
 
 def test_taking_an_answer_does_not_wait_longer_for_the_connection() -> None:
-    """A server whose queue of connections is full answers none."""
+    """A server whose queue of connections is full accepts no more."""
     with socket.socket() as listener, ExitStack() as stack:
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)

@@ -1,4 +1,4 @@
-"""Reading the shards of a real Vitess: types, copies that break off, DDL, reshards."""
+"""Reads the shards of a real Vitess: types, interrupted copies, DDL, reshards."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ _BY_SHARD = {"-80": {1, 2}, "80-": {4}}  # of the ids 1, 2 and 4, by the vindex 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Vitess]:
-    """``one`` of one shard; ``split`` of two, and a third that takes their place in reshards."""
+    """A cluster with the keyspaces ``one``, of one shard, and ``split``, of two and a third that reshards lead to."""
     needs.vitess()
     names = ("types", "rounded", "customer", "other", "first", "empty", "long_rows", "parts", "last")
     unsharded = {"sharded": False, "tables": {name: {} for name in names}}
@@ -100,7 +100,7 @@ def cluster() -> Iterator[Vitess]:
 
 @pytest.fixture
 def below(cluster: Vitess) -> Iterator[Callable[..., None]]:
-    """Runs statements in the database of the shard ``one/0``, below Vitess."""
+    """Return what runs statements in the database of the shard ``one/0``, below Vitess."""
     with closing(cluster.mariadb.connect(database=database("one", "0"), autocommit=True)) as connection:
 
         def run(*statements: str) -> None:
@@ -298,7 +298,7 @@ def test_the_deletion_of_a_copied_row_before_the_copy_resumes_is_published(
 
 
 def test_a_copy_whose_reader_restarts_at_any_page_loses_nothing(cluster: Vitess, below: Callable[..., None]) -> None:
-    # Each table is less than what vtgate sends at once: vtcombo uses the memory of a batch again while it is sent.
+    # Each table fits into one batch: vtcombo reuses the memory of a batch while it is being sent.
     chance = random.Random(1)
     tables = ("first", "empty", "last")
     for table, columns, key in (("first", "id, v", "{0}"), ("last", "a, b, v", "{0}, 'k'")):

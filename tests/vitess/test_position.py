@@ -1,4 +1,4 @@
-"""Places in a shard's stream, and the positions that checkpoints hold of them."""
+"""Positions of a shard, their JSON in checkpoints, and executed sets."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_positions_survive_a_round_trip_through_json(text: str) -> None:
     pk = pb.TableLastPK(
         table_name="t", lastpk=pb.QueryResult(fields=[pb.Field(name="id")], rows=[made([b"\0\xff", None])])
     )
-    for place in (
+    for position in (
         VStreamPosition(canonical(text)),
         VStreamPosition(canonical(text), transaction="0-1-5", done={"t": 7, "u": 1}),
         VStreamPosition(canonical(text), transaction="0-1-5", done={ANY_TABLE: 7}),
         VStreamPosition(canonical(text), ("a", "b"), (pk,)),
         VStreamPosition(canonical(text), ()),
     ):
-        assert VStreamPosition.from_json(orjson.loads(orjson.dumps(place.to_json())), "shard") == place
+        assert VStreamPosition.from_json(orjson.loads(orjson.dumps(position.to_json())), "shard") == position
 
 
 @given(text=mariadb, domain=st.integers(0, 4), server=st.integers(1, 3), number=st.integers(1, 60))
@@ -62,9 +62,9 @@ def test_a_position_has_one_canonical_form(text: str) -> None:
 
 
 def test_a_copy_starts_without_a_position() -> None:
-    place = VStreamPosition.from_json({"type": "copy"}, "shard")
-    assert place.to_json() is None
-    assert place.copied == ()
+    position = VStreamPosition.from_json({"type": "copy"}, "shard")
+    assert position.to_json() is None
+    assert position.copied == ()
 
 
 @pytest.mark.parametrize("text", ["MariaDB/0-1-0", "MariaDB/0-1-5"])

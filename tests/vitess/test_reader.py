@@ -1,4 +1,4 @@
-"""Streams of a vtgate that plays what a real one cannot be made to do: pages, positions, refusals."""
+"""Pages, positions and refusals of a reader, with a scripted vtgate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from relay.errors import RelayError, Unavailable
 from relay.vitess.events import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
-from tests.reads import reason
 from tests.vitess.reading import NOW, START, TABLES, failure, is_at_head, new, opened, read_all, summary, until
 from tests.vitess.scripted import HOLDS, KEYSPACE, Fails, Log, ScriptedVtgate, Step, fields
 
@@ -160,14 +159,16 @@ def test_dropping_a_partition_is_refused_with_table_statement_and_position(state
             yield [event for answer in whole for event in answer]
         yield HOLDS
 
-    told = rf"shop/commerce/0: the statement at MariaDB/0-1-12 .* rows of customer, .*{re.escape(statement)}.*[Rr]eset"
+    message = (
+        rf"shop/commerce/0: the statement at MariaDB/0-1-12 .* rows of customer, .*{re.escape(statement)}.*[Rr]eset"
+    )
     with (
         ScriptedVtgate(script) as vtgate,
         opened(vtgate.address, START, tables=TABLES, now=NOW) as reader,
     ):
-        # Whatever came before it is given, so that one can begin after it.
+        # The changes before it are published, so that the source can be reset to a position after it.
         before = until(reader, lambda page: bool(page.changes))
-        with pytest.raises(RelayError, match=told):
+        with pytest.raises(RelayError, match=message):
             until(reader, is_at_head)
     assert [change.key for change in before[-1].changes] == [{"id": 1}]
 
@@ -194,11 +195,11 @@ def test_emptying_a_table_that_was_dropped_before_the_relay_started_is_warned_of
     known = {"customer": NOW["customer"]}
     with ScriptedVtgate(log.script) as vtgate, opened(vtgate.address, START, tables=names, now=known) as reader:
         pages = until(reader, is_at_head)
-    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     if names is not None and "other" not in names:
-        assert not told
+        assert not warnings
     else:
-        (warning,) = told
+        (warning,) = warnings
         assert "rows of other may remain" in warning
         assert statement in warning
         assert "MariaDB/0-1-11" in warning
@@ -248,7 +249,7 @@ def test_positions_that_cannot_be_resumed_at_are_refused(position: str) -> None:
         yield HOLDS
 
     with ScriptedVtgate(script) as vtgate, opened(vtgate.address, START) as reader:
-        assert reason(reader.read())
+        assert failure(reader)
         assert reader.position.to_json() == START
     with pytest.raises(RelayError, match="cannot start at"), opened("127.0.0.1:1", {"gtid": position}):
         pass
@@ -270,12 +271,12 @@ def test_partial_rows_are_refused_with_the_setting_to_change() -> None:
         opened(vtgate.address, START) as reader,
         pytest.raises(RelayError, match="customer in 0-1-11 lacks some of its columns: set binlog_row_image to FULL"),
     ):
-        reader.read()
+        until(reader, is_at_head)
 
 
 @pytest.mark.parametrize("after", [None, (b"2", b"new")])
 def test_partly_logged_old_rows_are_refused_with_the_setting_to_change(after: tuple[bytes, bytes] | None) -> None:
-    """I1: nothing marks what is left out of them, it comes as NULL."""
+    """I1: columns that were not logged arrive as NULL, without a mark."""
     log = Log()
     log.layouts["customer"].fields[1].flags = 1
     log.add(*new(1))
@@ -299,7 +300,7 @@ def test_a_value_that_cannot_be_carried_is_reported_with_table_column_and_transa
 
 
 def test_changes_before_a_row_that_cannot_be_carried_are_published_first() -> None:
-    """I1: so that one can begin after it, though all came in one answer."""
+    """I1: so that the source can be reset to a position after it, even if all came in one answer."""
     log = Log()
     log.add(*new(1))
     log.add((None, (b"2", b"\xff\xfe")))
@@ -326,7 +327,7 @@ def test_changes_logged_as_statements_are_refused() -> None:
         opened(vtgate.address, START) as reader,
         pytest.raises(RelayError, match="binlog_format to ROW"),
     ):
-        reader.read()
+        until(reader, is_at_head)
 
 
 def test_rejected_credentials_are_final_and_an_unavailable_vtgate_is_not() -> None:

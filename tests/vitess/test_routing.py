@@ -1,4 +1,4 @@
-"""Keyspace ids against the routing of a real Vitess: each row lies in the shard that its keyspace id says."""
+"""Keyspace ids agree with the routing of a real Vitess: each row is in the shard of its keyspace id."""
 
 from __future__ import annotations
 

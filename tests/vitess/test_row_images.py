@@ -1,4 +1,4 @@
-"""Databases that do not log all columns of a row, where the source is connected to."""
+"""Connecting to databases that do not log every column of a row."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ def connect(vtgate: ScriptedVtgate, **settings: Any) -> None:
 
 @pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB", "full_nodup"])
 def test_a_database_that_logs_partial_rows_is_refused_with_its_shard_and_the_fix(image: str) -> None:
-    """I1: columns of an old row that were not logged come as NULL."""
-    told = (
+    """I1: columns of an old row that were not logged arrive as NULL."""
+    message = (
         rf"source s: binlog_row_image of shard -80 is {image.upper()}; .* of shard 80- is {image.upper()}: "
         "run `SET GLOBAL binlog_row_image = 'FULL'`"
     )
     with ScriptedVtgate(Log().script, {**SHARDS, ASKED: [{"@@global.binlog_row_image": image}]}) as vtgate:
-        with pytest.raises(Unavailable, match=told):
+        with pytest.raises(Unavailable, match=message):
             connect(vtgate)
         asked = [target for target, sql in vtgate.statements if sql == ASKED]
     assert sorted(asked) == ["shop:-80@primary", "shop:-80@replica", "shop:80-@primary", "shop:80-@replica"]
@@ -43,7 +43,7 @@ def test_the_source_connects_if_vtgate_does_not_return_binlog_row_image(
     answer: list[dict[str, str | None]] | str,
 ) -> None:
     with ScriptedVtgate(Log().script, {**SHARDS, ASKED: answer}) as vtgate:
-        with pytest.raises(RelayError, match=r"information_schema.*no such table"):  # from what comes next
+        with pytest.raises(RelayError, match=r"information_schema.*no such table"):  # from the next query
             connect(vtgate, tablet_type="primary")
         asked = [target for target, sql in vtgate.statements if sql == ASKED]
     assert sorted(asked) == ["shop:-80@primary", "shop:80-@primary"]

@@ -1,4 +1,4 @@
-"""Values as VStream sends them, to the values that are carried: from binlogs, from copies, and from older servers."""
+"""Values that VStream sends from binlogs, from copies and from older servers, and the carried values."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_numbers_of_enum_and_set_members_are_decoded_to_the_members(column_type:
 def test_text_is_decoded_by_the_character_set_of_its_column() -> None:
     assert value("varchar(9)", "café €\x81".encode("cp1252", "ignore") + b"\x81", charset=8) == "café €\x81"
     assert value("text", "é表".encode("utf-16-be"), charset=54) == "é表"
-    assert value("varchar(9)", "é表".encode(), charset=0) == "é表"  # one that Vitess has no name for
+    assert value("varchar(9)", "é表".encode(), charset=0) == "é表"  # a collation that Vitess does not know
     assert value("enum('café')", "café".encode("cp1252"), charset=8, copied=True) == "café"
     assert value("enum('café')", "café".encode(), charset=8) == "café"
 
@@ -184,7 +184,7 @@ def test_a_table_that_is_not_wanted_has_no_decoder() -> None:
 
 
 def _old(*values: bytes | None, kind: str = "varchar(20)") -> Any:
-    """An old row of id, ``name`` NOT NULL, ``text`` NOT NULL, ``free``: of ``kind`` the last."""
+    """Decode an old row of id, ``name`` NOT NULL, ``text`` NOT NULL and ``free``, which is of ``kind``."""
     columns = [
         pb.Field(name="id", flags=3, column_type="bigint(20)"),
         pb.Field(name="name", flags=1, charset=45, column_type="varchar(20)"),
@@ -198,7 +198,7 @@ def _old(*values: bytes | None, kind: str = "varchar(20)") -> Any:
 
 @pytest.mark.parametrize("values", [(b"1", None, None, None), (b"1", b"a", None, b"b"), (b"1", b"a", None, None)])
 def test_a_partly_logged_old_row_is_told_from_a_row_with_null(values: tuple[bytes | None, ...]) -> None:
-    """I1: MINIMAL and NOBLOB leave columns out, and what is left out comes as NULL."""
+    """I1: MINIMAL and NOBLOB omit columns, which then arrive as NULL."""
     with pytest.raises(PartialRow):
         _old(*values)
 

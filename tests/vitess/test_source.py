@@ -1,4 +1,4 @@
-"""A keyspace as a source: its shards and tables as vtgate has them, and those that appear while it is read."""
+"""A keyspace as a source: its shards and tables, and tables that are created while it is read."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _BARE = "create table bare (a int, b int)"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Vitess]:
-    """One whose tables are these alone."""
+    """A cluster that has only these tables."""
     needs.vitess()
     keyspaces = {"shop": ["-80", "80-"], "plain": ["0"]}
     with Vitess(keyspaces=keyspaces, schemas={"shop": (f"{_ORDERS}; {_BARE}", _VSCHEMA)}) as own:
@@ -60,7 +60,7 @@ def entry(cluster: Vitess, **settings: Any) -> VitessConfig:
 
 
 def read(source: VitessSource, shard: str, wanted: int) -> list[Page]:
-    """Read a shard from its start until it has given ``wanted`` changes."""
+    """Read a shard from its start until there are ``wanted`` changes."""
     named = next(each for each in source.shards() if each.id == shard)
     start = source.starting_points([named], time.time).shards[shard]
     with closing(source.open(Opening(named, start))) as reader:
@@ -91,7 +91,7 @@ def test_a_table_is_keyed_by_the_columns_of_its_primary_vindex_first(make: Calla
 def test_a_primary_key_keeps_its_own_order_which_the_stream_does_not_have(
     cluster: Vitess, make: Callable[..., VitessSource], unique: str
 ) -> None:
-    """I2: or the same table would be keyed one way in the plan, and another way in the changes."""
+    """I2: otherwise the plan would key a table in one way, and its changes in another."""
     source = make(keyspace="plain")
     cluster.execute(f"create table {unique} (a int, b int, c int, primary key (c, a, b))", "plain")
     source.connect()
@@ -241,7 +241,7 @@ def test_a_table_dropped_during_a_copy_of_all_does_not_stop_it(
         pages = until(reader, lambda page: names[0] in (page.position or {}).get("copied", ()))
         cluster.execute(f"insert into {names[0]} (id) values (2)", "plain")
         cluster.execute(f"drop table {names[0]}", "plain")
-        time.sleep(6)  # until the tablet has read its schema again, and knows no column of it
+        time.sleep(6)  # until the tablet has reloaded its schema, and no longer knows the columns
         pages += until(reader, is_at_head)
     cluster.execute(f"drop table {names[1]}, {names[2]}", "plain")
     assert [(change.operation.value, change.table) for page in pages for change in page.changes] == [

@@ -1,4 +1,4 @@
-"""Statements among the changes: tables that go by another name, and those that come with their rows."""
+"""Statements among the changes: tables that are renamed, replaced, or created with their rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HELD = "_vt_hld_6ace8bcef73211ea87e9f875a4d24e90_20200915120410_"
 SWAPPED = "_vt_vrp_6ace8bcef73211ea87e9f875a4d24e90_20200915120410_"
 
 
-def told(pages: list[Page]) -> list[tuple[str, str]]:
+def published(pages: list[Page]) -> list[tuple[str, str]]:
     return [(change.operation.value, change.table) for page in pages for change in page.changes]
 
 
@@ -32,13 +32,13 @@ def told(pages: list[Page]) -> list[tuple[str, str]]:
     ],
 )
 def test_a_table_that_is_dropped_by_rename_or_replaced_is_truncated(statement: str) -> None:
-    """I1: under ddl_strategy=vitess DROP TABLE is a RENAME to a table of the garbage collector."""
+    """I1: with ddl_strategy=vitess, DROP TABLE is a RENAME to a table of the garbage collector."""
     log = Log()
     log.add(*new(1))
     log.add(statement=statement)
     log.add(*new(2))
     pages = read_all(log)
-    assert told(pages) == [("INSERT", "customer"), ("TRUNCATE", "customer"), ("INSERT", "customer")]
+    assert published(pages) == [("INSERT", "customer"), ("TRUNCATE", "customer"), ("INSERT", "customer")]
     assert pages[-1].position == {"gtid": log.head}
 
 
@@ -59,7 +59,7 @@ def test_a_table_that_is_altered_online_or_renamed_is_not_truncated(
     log = Log()
     log.add(*new(1))
     log.add(statement=statement)
-    assert told(read_all(log)) == [("INSERT", "customer")]
+    assert published(read_all(log)) == [("INSERT", "customer")]
     if warning is None:
         assert not [record for record in caplog.records if record.levelname == "WARNING"]
     else:
@@ -94,7 +94,7 @@ def _filled(log: Log, statement: str, names: bool, *, rows: int = 15) -> list[li
 def test_create_table_select_loses_no_row_when_the_stream_is_interrupted(
     breaks_after: int, names: bool, statement: str
 ) -> None:
-    """I1, I3: CREATE TABLE ... SELECT is one transaction, whose statement comes in the midst of it."""
+    """I1, I3: CREATE TABLE ... SELECT is one transaction, with the statement inside it."""
     log = Log()
     breaks = True
 
@@ -126,7 +126,7 @@ def test_create_table_select_loses_no_row_when_the_stream_is_interrupted(
 
 @pytest.mark.parametrize("rows", [0, 4])
 def test_replacing_a_table_truncates_it_and_is_refused_if_it_also_fills_it(rows: int) -> None:
-    """I3: where such a transaction is cut its rows could not be counted from."""
+    """I3: a position inside such a transaction could not count its rows."""
     log = Log()
 
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
@@ -142,5 +142,5 @@ def test_replacing_a_table_truncates_it_and_is_refused_if_it_also_fills_it(rows:
                 until(reader, is_at_head)
         else:
             pages = until(reader, is_at_head)
-            assert told(pages) == [("TRUNCATE", "customer")]
+            assert published(pages) == [("TRUNCATE", "customer")]
             assert pages[-1].position == {"gtid": "MariaDB/0-1-11"}

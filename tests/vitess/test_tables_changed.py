@@ -1,4 +1,4 @@
-"""Other tables are relayed when the rest of a transaction is read than when its first rows were."""
+"""The set of relayed tables changes while a transaction is half read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.vitess.scripted import HOLDS, Log, ScriptedVtgate, Step
 
 
 def script_of(log: Log) -> Callable[[pb.VStreamRequest], Iterator[Step]]:
-    """What a vtgate sends that knows no other tables than those that are asked for."""
+    """Return the script of a vtgate that sends only the requested tables."""
 
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
         own = request.vgtid.shard_gtids[0]
@@ -36,12 +36,12 @@ def script_of(log: Log) -> Callable[[pb.VStreamRequest], Iterator[Step]]:
     return script
 
 
-def told(pages: list[Page]) -> list[tuple[str, object]]:
+def published(pages: list[Page]) -> list[tuple[str, object]]:
     return [(change.table, change.key and change.key["id"]) for page in pages for change in page.changes]
 
 
 def refused(reader: VitessShardReader) -> list[Page]:
-    """Return the pages that have come before a row was refused."""
+    """Read until a row is refused, and return the pages before it."""
     pages: list[Page] = []
 
     def read_on() -> None:
@@ -68,10 +68,14 @@ def test_leaving_out_the_table_of_a_refused_row_skips_no_row_of_another() -> Non
             pages = refused(reader)
         last = [page for page in pages if page.changes][-1]
         assert last.position is not None
-        assert last.position["rows_done"] == len(told(pages))
+        assert last.position["rows_done"] == len(published(pages))
         with opened(vtgate.address, START, tables=("customer",), now=NOW, after=last) as reader:
             pages += until(reader, is_at_head)
-    assert [row for row in told(pages) if row[0] == "customer"] == [("customer", 1), ("customer", 2), ("customer", 3)]
+    assert [row for row in published(pages) if row[0] == "customer"] == [
+        ("customer", 1),
+        ("customer", 2),
+        ("customer", 3),
+    ]
     assert pages[-1].position == {"gtid": "MariaDB/0-1-11"}
 
 
@@ -91,12 +95,12 @@ def test_a_table_added_in_mid_transaction_is_read_from_its_start_and_no_row_twic
         last = [page for page in pages if page.changes][-1]
         with opened(vtgate.address, START, tables=TABLES, now=NOW, after=last) as reader:
             pages += refused(reader)
-    # The row before the one that is refused is held back: it may be the last.
-    assert sorted(told(pages)) == [("customer", 1), ("customer", 2), ("other", 1)]
+    # The row before the refused one is held back, because it could be the last.
+    assert sorted(published(pages)) == [("customer", 1), ("customer", 2), ("other", 1)]
 
 
 def test_the_position_does_not_go_back_while_the_start_of_a_transaction_is_read_again() -> None:
-    """I3: whoever went on after that would publish the rows between again."""
+    """I3: a reader resumed there would publish the rows in between again."""
     log = Log()
     log.add(*((None, (b"%d" % number, b"c")) for number in range(5)))
     (answer,) = log.play(log.transactions, set())
@@ -104,7 +108,7 @@ def test_the_position_does_not_go_back_while_the_start_of_a_transaction_is_read_
 
     def script(request: pb.VStreamRequest) -> Iterator[Step]:
         yield answer[:begun]
-        yield answer[begun : begun + 1]  # what is more than a page is not waited for
+        yield answer[begun : begun + 1]  # one page is exceeded, so rows do not wait
         yield HOLDS
 
     done = {"transaction": "0-1-11", "rows_done": 3, "rows_of": {"0-1-11": {"customer": 3}}}

@@ -1,4 +1,4 @@
-"""Keyspace ids against those that Vitess' own tests expect, and those that its code gave."""
+"""Keyspace ids agree with the tests of Vitess and with what its code computes."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_text_with_uncertain_weights_is_refused(vindex: str, value: str | bytes,
 
 @pytest.mark.parametrize("block", VECTORS["Blocks"])
 def test_every_character_has_the_weights_of_vitess(block: str) -> None:
-    """All that there are; only those that are not certain are left out, here and there."""
+    """All code points, except those whose weights are uncertain."""
     digest = hashlib.sha256()
     for code in range(int(block, 16), int(block, 16) + 0x1000):
         if 0xD800 <= code < 0xE000:
