@@ -73,17 +73,17 @@ def batch_load(
     requested; and botocore's errors if DynamoDB refuses the request or cannot be reached.
     """
     tables = {name: _Table(name, given) for name, given in keys.items()}
-    waiting: deque[_Place] = deque((name, index) for name, table in tables.items() for index in table.given)
+    waiting: deque[_Place] = deque((name, index) for name, table in tables.items() for index in table.requested)
     stalls = 0
     while waiting:
-        asked = [waiting.popleft() for _ in range(min(_CHUNK, len(waiting)))]
-        unprocessed, refusal = _ask(client, tables, asked, consistent)
+        chunk = [waiting.popleft() for _ in range(min(_CHUNK, len(waiting)))]
+        unprocessed, refusal = _request(client, tables, chunk, consistent)
         if not unprocessed:
             stalls = 0
             continue
         # At the end, so that other tables do not wait for one that is throttled.
         waiting.extend(unprocessed)
-        stalls = stalls + 1 if len(unprocessed) == len(asked) else 0
+        stalls = stalls + 1 if len(unprocessed) == len(chunk) else 0
         if stalls == _MOST_STALLS:
             names = ", ".join(sorted({name for name, _ in waiting}))
             raise Unavailable(
@@ -110,8 +110,8 @@ class _Table:
         self.shape: tuple[tuple[str, str], ...] = ()
         self._types: tuple[tuple[type, ...], ...] = ()
         # The key that is requested, and its other spellings, by index.
-        self.given: dict[_Index, Key] = {}
-        self._respelt: dict[_Index, list[Key]] = {}
+        self.requested: dict[_Index, Key] = {}
+        self._other_spellings: dict[_Index, list[Key]] = {}
         # The index by the values as they are written; most canonical values, as DynamoDB writes them, are here, too.
         self._indexes: dict[_Index, _Index] = {}
         self.items: dict[_Index, Item] = {}
@@ -119,11 +119,11 @@ class _Table:
             values = self._values(key)
             if values not in self._indexes:
                 index = self._indexes[values] = self._canonical(values, key)
-                if self.given.setdefault(index, key) is not key:
-                    self._respelt.setdefault(index, []).append(key)
+                if self.requested.setdefault(index, key) is not key:
+                    self._other_spellings.setdefault(index, []).append(key)
 
     def __repr__(self) -> str:
-        return f"<_Table[{self.name}: {len(self.items)} of {len(self.given)}]>"
+        return f"<_Table[{self.name}: {len(self.items)} of {len(self.requested)}]>"
 
     def index_of(self, item: Mapping[str, Mapping[str, Any]]) -> _Index:
         """Return the index of an item, or of a key, that DynamoDB returned."""
@@ -134,14 +134,14 @@ class _Table:
             raise RelayError(f"table {self.name}: DynamoDB answered with an item without its key: {error!r}") from error
 
     def found(self) -> list[Item]:
-        return [self.items[index] for index in self.given if index in self.items]
+        return [self.items[index] for index in self.requested if index in self.items]
 
     def missing(self) -> list[Key]:
         return [
             key
-            for index, first in self.given.items()
+            for index, first in self.requested.items()
             if index not in self.items
-            for key in (first, *self._respelt.get(index, ()))
+            for key in (first, *self._other_spellings.get(index, ()))
         ]
 
     def _values(self, key: Key) -> _Index:
@@ -187,33 +187,33 @@ class _Table:
             raise ValueError(f"table {self.name}: {key!r} is not a key: {error}") from error
 
 
-def _ask(
-    client: DynamoDBClient, tables: Mapping[str, _Table], asked: list[_Place], consistent: bool
+def _request(
+    client: DynamoDBClient, tables: Mapping[str, _Table], chunk: list[_Place], consistent: bool
 ) -> tuple[list[_Place], ClientError | None]:
-    """Request the keys at ``asked`` once; return those to request again, and the error if all were throttled."""
+    """Request the keys at ``chunk`` once; return those to request again, and the error if all were throttled."""
     request: dict[str, Any] = {}
-    for name, index in asked:
+    for name, index in chunk:
         one = request.setdefault(name, {"Keys": [], "ConsistentRead": consistent})
-        one["Keys"].append(tables[name].given[index])
+        one["Keys"].append(tables[name].requested[index])
     try:
         answer: Any = client.batch_get_item(RequestItems=request)
     except ClientError as error:
-        if not _passes(error):
+        if not _is_transient(error):
             raise
-        return asked, error
-    expected = set(asked)
+        return chunk, error
+    expected = set(chunk)
     for name, items in answer["Responses"].items():
         for item in items:
-            _, index = _known(tables, name, item, expected)
+            _, index = _place_of(tables, name, item, expected)
             tables[name].items[index] = item
     return [
-        _known(tables, name, key, expected)
+        _place_of(tables, name, key, expected)
         for name, left in answer.get("UnprocessedKeys", {}).items()
         for key in left["Keys"]
     ], None
 
 
-def _known(tables: Mapping[str, _Table], name: str, item: Key, expected: set[_Place]) -> _Place:
+def _place_of(tables: Mapping[str, _Table], name: str, item: Key, expected: set[_Place]) -> _Place:
     place = (name, tables[name].index_of(item)) if name in tables else None
     if place is None or place not in expected:
         # Not to be guessed (I8).
@@ -221,7 +221,7 @@ def _known(tables: Mapping[str, _Table], name: str, item: Key, expected: set[_Pl
     return place
 
 
-def _passes(error: ClientError) -> bool:
+def _is_transient(error: ClientError) -> bool:
     """Whether DynamoDB failed or throttled, so that the same request may succeed later."""
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     return status >= 500 or error.response.get("Error", {}).get("Code", "") in _THROTTLED

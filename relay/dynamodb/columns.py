@@ -94,7 +94,7 @@ def _number(fit: Callable[[str], Any]) -> Convert:
     return convert
 
 
-def _whole(bits: int) -> Callable[[str], int | None]:
+def _integer(bits: int) -> Callable[[str], int | None]:
     limit = 1 << (bits - 1)
 
     def fit(text: str) -> int | None:
@@ -139,8 +139,8 @@ _CONVERTS: dict[str, Convert] = {
     "string": _string,
     "bytes": _bytes,
     "boolean": _boolean,
-    "int": _number(_whole(32)),
-    "long": _number(_whole(64)),
+    "int": _number(_integer(32)),
+    "long": _number(_integer(64)),
     "double": _number(_double),
     "timestamp": _number(_time),
     "set": _set,

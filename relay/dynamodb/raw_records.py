@@ -76,16 +76,16 @@ def keep_records_raw(client: DynamoDBStreamsClient) -> None:
 
     It may then also raise ``UnreadableAnswer``.
     """
-    client.meta.events.register(_EVENT, _take_records, unique_id="relay")
+    client.meta.events.register(_EVENT, _replace_answer, unique_id="relay")
 
 
-def _take_records(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
+def _replace_answer(response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any) -> None:
     if response_dict["status_code"] != 200:
         return  # botocore reads errors
     try:
-        answer = _fast(response_dict["body"])
+        answer = _parse(response_dict["body"])
     except ValueError:  # the base of msgspec's and orjson's errors
-        answer = _tolerant(response_dict["body"])
+        answer = _parse_tolerantly(response_dict["body"])
     customized_response_dict["Records"] = answer.records
     if answer.next_shard_iterator is not None:
         customized_response_dict["NextShardIterator"] = answer.next_shard_iterator
@@ -93,7 +93,7 @@ def _take_records(response_dict: dict[str, Any], customized_response_dict: dict[
     response_dict["body"] = b"{}"
 
 
-def _fast(body: bytes) -> _Answer:
+def _parse(body: bytes) -> _Answer:
     answer = _decode(body)
     return answer if _is_canonical(body, answer) else _decode(_canonical(body))
 
@@ -123,7 +123,7 @@ def _canonical(body: bytes) -> bytes:
             gc.enable()
 
 
-def _tolerant(body: bytes) -> _Answer:
+def _parse_tolerantly(body: bytes) -> _Answer:
     """Read what only a tolerant parser accepts, such as half a surrogate pair. It is refused later, by name (I8)."""
     try:
         answer = json.loads(body)
@@ -132,12 +132,12 @@ def _tolerant(body: bytes) -> _Answer:
     if not isinstance(answer, dict) or not isinstance(answer.get("Records"), list):
         raise UnreadableAnswer(reason=f"no list of records in {body[:200]!r}")
     try:
-        return _Answer([_of(record) for record in answer["Records"]], answer.get("NextShardIterator"))
+        return _Answer([_raw_record(record) for record in answer["Records"]], answer.get("NextShardIterator"))
     except (KeyError, TypeError, AttributeError) as error:
         raise UnreadableAnswer(reason=f"not a record: {error!r}") from error
 
 
-def _of(record: Mapping[str, Any]) -> RawRecord:
+def _raw_record(record: Mapping[str, Any]) -> RawRecord:
     data = record["dynamodb"]
     return RawRecord(
         event_name=record.get("eventName", ""),

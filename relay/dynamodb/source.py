@@ -75,7 +75,7 @@ class DynamoDBSource:
         found = describe.describe(self._dynamodb, self.config, self._streams, patience=patience)
         describe.verify(found, self.config)
         # The label in `stream_arn`, or of the table's newest stream.
-        self._wanted = found.stream_label
+        self._described_label = found.stream_label
         arn = found.stream_arn
         if label is not None and label != found.stream_label:
             arn = f"{arn.removesuffix(found.stream_label)}{label}"
@@ -86,7 +86,7 @@ class DynamoDBSource:
 
     def newest(self) -> str:
         if self.config.stream_arn is not None:
-            return self._wanted
+            return self._described_label
         # DescribeTable may be behind: never return an older one.
         return max(describe.newest(self._dynamodb, self.config) or "", self.stream.label)
 
