@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from relay.dynamodb.session import IteratorExpired, StreamSession, TrimmedData
 from relay.stream_token import TRIM_HORIZON, Position
@@ -27,18 +27,17 @@ FETCH_TRIES = 5
 
 
 class Attempt(Protocol):
-    """Calls the service. ``doing`` says what for, in an error message."""
+    """Calls the service. ``doing``: returns what the call is for, for an error message."""
 
-    def __call__(self, call: Callable[[], T], doing: str) -> T: ...
+    def __call__(self, call: Callable[[], T], doing: Callable[[], str]) -> T: ...
 
 
-def once(call: Callable[[], T], doing: str) -> T:
+def once(call: Callable[[], T], doing: Callable[[], str]) -> T:
     """Call the service once: the caller decides when to try again."""
     return call()
 
 
-@dataclass(frozen=True, slots=True)
-class RawPage:
+class RawPage(NamedTuple):
     """One answer of GetRecords."""
 
     records: list[Any]
@@ -132,7 +131,8 @@ class ShardCursor:
                 return RawPage([], None, self._fresh)
             iterator = self._iterator
             records, following = self._attempt(
-                lambda: self.session.records(iterator), f"shard {self.shard}: reading records at {self.position}"
+                lambda: self.session.records(iterator),
+                lambda: f"shard {self.shard}: reading records at {self.position}",
             )
         except IteratorExpired:
             if not self.position.exact:
@@ -174,5 +174,5 @@ class ShardCursor:
     def _make_iterator(self) -> str | None:
         return self._attempt(
             lambda: self.session.iterator(self.shard, self.position),
-            f"shard {self.shard}: requesting an iterator at {self.position}",
+            lambda: f"shard {self.shard}: requesting an iterator at {self.position}",
         )

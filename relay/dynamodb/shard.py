@@ -45,8 +45,8 @@ class StreamShard:
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        def attempt(call: Callable[[], T], doing: str) -> T:
-            return retried(call, doing, sleep=sleep)
+        def attempt(call: Callable[[], T], doing: Callable[[], str]) -> T:
+            return retried(call, doing(), sleep=sleep)
 
         self.session = session
         self.id = shard_id
