@@ -100,8 +100,8 @@ class TestStartAtAToken:
         [
             (None, "token.json: no such file"),
             ('{"active": [],\n oops}', "token.json:2:2: not valid JSON: "),
-            ("[]", "token.json:1:1: a stream token is an object, not []"),
-            ('{"stream_arn": "a", "active": "s"}', "token.json:1:1: the token's active is 's'"),
+            ("[]", "token.json:1:1: a stream token must be a JSON object, not []"),
+            ('{"stream_arn": "a", "active": "s"}', "token.json:1:1: 'active' of the stream token must be a list"),
         ],
     )
     def test_an_invalid_token_is_refused_with_its_place_in_both_files(
@@ -282,7 +282,7 @@ class TestMySQLSources:
             ("{'-': [db1]}", ["7:20: `sources[0].shards.-[0]`: 'db1' is not an address to connect to, such as "
                               "db1:3306 or [::1]:3306"]),
             ("{8x-: ['db:1']}", ["7:19: `sources[0].shards.8x-`: '8x-' is not a key range: write -, -80, 40-80 or 80-, "
-                                 "with an even number of hex digits in a bound"]),
+                                 "with an even number of hex digits per bound"]),
         ],
     )  # fmt: skip
     def test_shards_must_be_key_ranges_with_servers(self, file: Path, shards: str, said: list[str]) -> None:
