@@ -75,7 +75,7 @@ def test_lost_changes_stop_the_relay_until_they_are_accepted(
     run_until_caught_up(path)
     table.write(20)
     stream.trim("root", 30)
-    assert "changes are lost" in run_until_caught_up(path, expected_code=1)
+    assert "changes are missing" in run_until_caught_up(path, expected_code=1)
     run_until_caught_up(path, expected_code=1)
     write_config(tmp_path, stream, kafka.bootstrap_servers, unique, on_gap="skip")
     run_until_caught_up(path)
