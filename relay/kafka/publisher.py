@@ -92,7 +92,7 @@ class Publisher:
                 return
             except BufferError:
                 self._producer.poll(0.1)  # I11: the queue is bounded, wait for the broker
-                self._check_stop("produce", "its queue is full")
+                self._check_stop("produce", "the queue of the producer is full")
             except KafkaException as error:
                 if error.args[0].code() in (KafkaError._STATE, KafkaError._FATAL):
                     # The transaction failed in the background. This error has no flag; abort() will raise Fenced if the
