@@ -122,12 +122,11 @@ class Exchange:
         """Process the frames that are complete."""
         data, at, end = self._rest, 0, 0
         size = len(data)
-        unpack, is_between_messages = _MESSAGE.unpack_from, not self._wanted and not self._partial
+        unpack, at_boundary = _MESSAGE.unpack_from, not self._wanted and not self._partial
         while size - at >= 14:
             length, flags, stream, is_compressed, message = unpack(data, at)
             # Usually a data frame is one message.
-            is_one = length == (message + 5) << 8 and not flags and not is_compressed and stream == _STREAM
-            if is_one and is_between_messages:
+            if at_boundary and length == (message + 5) << 8 and not flags and not is_compressed and stream == _STREAM:
                 end = at + 14 + message
                 if end > size:
                     break
@@ -139,7 +138,7 @@ class Exchange:
             if end > size:
                 break
             self._frame(length & 0xFF, flags, stream, data[at + 9 : end], taken)
-            is_between_messages = not self._wanted and not self._partial
+            at_boundary = not self._wanted and not self._partial
             at = end
         while size - at >= 9:  # the rest may be a frame that is too short for a message
             length, flags, stream = _HEADER.unpack_from(data, at)
