@@ -175,8 +175,8 @@ class VitessOrders(Orders):
             rows = cursor.fetchall()
             names = [column[0] for column in cursor.description]
         with closing(self.vitess.connect(AFTER)) as target, target.cursor() as cursor:
-            places = ", ".join(["%s"] * len(names))
-            cursor.executemany(f"INSERT INTO {TABLE} ({', '.join(names)}) VALUES ({places})", rows)
+            placeholders = ", ".join(["%s"] * len(names))
+            cursor.executemany(f"INSERT INTO {TABLE} ({', '.join(names)}) VALUES ({placeholders})", rows)
         return len(rows), self.vitess.journal([(BEFORE, SPLIT)], [(AFTER, shard) for shard in TARGETS])
 
     def _read(self, cursor: Cursor, keys: Sequence[str]) -> dict[str, bytes]:
