@@ -142,7 +142,7 @@ class GroupOffsets:
         offsets: Offsets = {}
         for p in partitions:
             if p.error is not None:
-                raise Unavailable(f"{p.topic}[{p.partition}]: {p.error.str()}")
+                raise Unavailable(f"cannot read the offset of {p.topic}[{p.partition}]: {p.error.str()}")
             offsets.setdefault(p.topic, {})[str(p.partition)] = p.offset
         return offsets
 

@@ -245,9 +245,9 @@ class RedisStore:
         try:
             yield
         except (RedisConnectionError, RedisTimeoutError, ReadOnlyError, OutOfMemoryError) as error:
-            raise Unavailable(f"Redis at {self.address}: {error}") from error
+            raise Unavailable(f"Redis at {self.address} is not available: {error}") from error
         except RedisError as error:
-            raise RelayError(f"Redis at {self.address}: {error}") from error
+            raise RelayError(f"Redis at {self.address} refused a command: {error}") from error
 
 
 def _calls(writes: Sequence[ConditionalWrite]) -> Iterator[_Call]:
