@@ -10,8 +10,9 @@ export RELAY_CACHE
 OWN_UV := $(RELAY_CACHE)/uv-$(UV_VERSION)/bin/uv
 UV := $(or $(shell command -v uv 2>/dev/null),$(OWN_UV))
 RUN := $(UV) run --frozen --all-extras
+export UV_PYTHON ?= >=3.11,<3.14
 
-.PHONY: demo test quick lint format bench soak proto setup help
+.PHONY: demo test one quick floors lint format package bench soak proto setup help
 
 help:            ## This list.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -21,10 +22,18 @@ demo: setup      ## The whole system on embedded services with a real workload; 
 
 test: setup      ## Everything, on real services.
 	@$(RUN) python -m tests.prepare
-	@$(RUN) pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(RUN) pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not package" $(ARGS)
+
+one: setup       ## One test, in one process: TEST=tests/test_cli.py::test_the_version_is_printed, ARGS=--pdb.
+	@$(RUN) pytest -p no:xdist $(or $(TEST),$(error name the test: make one TEST=tests/x.py::y)) $(ARGS)
 
 quick: setup     ## What needs no service, in under a minute.
-	@$(RUN) pytest -n 3 -m "not services" $(ARGS)
+	@$(RUN) pytest -n 3 -m "not services and not package" $(ARGS)
+
+floors: $(UV)    ## The quick tests on the oldest versions of packages that pyproject.toml allows.
+	@$(UV) venv --quiet --clear .venv-floors
+	@$(UV) pip install --quiet --python .venv-floors --resolution lowest-direct --editable '.[all]' --group test
+	@.venv-floors/bin/python -m pytest -n 3 -m "not services and not package" $(ARGS)
 
 lint: setup      ## ruff, mypy --strict, and the layers of imports.
 	@$(RUN) ruff check .
@@ -32,7 +41,12 @@ lint: setup      ## ruff, mypy --strict, and the layers of imports.
 	@$(RUN) mypy
 	@$(RUN) lint-imports
 
-format: setup    ## Write what ruff can mend.
+package: setup   ## Build the sdist and the wheel, check them, and try the wheel in empty environments.
+	@rm -rf dist && $(UV) build --quiet --out-dir dist
+	@$(RUN) twine check --strict dist/*
+	@$(RUN) pytest -p no:xdist -m package tests/package $(ARGS)
+
+format: setup    ## Apply the fixes that ruff knows.
 	@$(RUN) ruff check --fix .
 	@$(RUN) ruff format .
 

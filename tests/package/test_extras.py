@@ -1,0 +1,153 @@
+"""Commands and imports without the packages of an extra: one line that names the extra, and exit code 3.
+
+The packages are hidden from a process of its own. ``make package`` tries the same where they are not installed.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+OPTIONAL = (
+    "authlib",
+    "boto3",
+    "botocore",
+    "certifi",
+    "cryptography",
+    "google",
+    "hpack",
+    "msgspec",
+    "py4j",
+    "pymysql",
+    "pyspark",
+    "redis",
+    "xxhash",
+    "zstandard",
+)
+HIDDEN = f"import sys; sys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"
+
+CONFIG = """
+name: shop
+kafka: {bootstrap_servers: "127.0.0.1:1"}
+sources: [%s]
+cache: {url: "redis://127.0.0.1:1/0", namespace: shop, keys: {orders: ["{id}"]}}
+log: {path: "file:///nowhere/log"}
+"""
+DYNAMODB = "{name: orders, type: dynamodb, table: orders, region: eu-west-1}"
+VITESS = '{name: commerce, type: vitess, vtgate: "127.0.0.1:1", keyspace: commerce, tables: [orders]}'
+MYSQL = '{name: legacy, type: mysql, shards: {"-": ["127.0.0.1:1"]}, database: legacy, tables: [orders]}'
+
+
+def without_extras(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", HIDDEN + code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def relay(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return without_extras("from relay.cli import main; main()", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("command", "source", "said"),
+    [
+        ("run", DYNAMODB, "the source \"orders\" needs boto3: pip install 'change-relay[dynamodb]'"),
+        ("run", VITESS, "the source \"commerce\" needs hpack: pip install 'change-relay[vitess]'"),
+        ("run", MYSQL, "the source \"legacy\" needs pymysql: pip install 'change-relay[mysql]'"),
+        ("consume cache", DYNAMODB, "`relay consume cache` needs py4j: pip install 'change-relay[spark]'"),
+        ("consume log", VITESS, "`relay consume log` needs py4j: pip install 'change-relay[spark]'"),
+    ],
+)
+def test_a_missing_extra_is_one_line_and_exits_3(command: str, source: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "relay.yaml"
+    path.write_text(CONFIG % source)
+    ran = relay(*command.split(), str(path))
+    assert (ran.returncode, ran.stdout, ran.stderr) == (3, "", f"relay: error: {said}\n")
+
+
+@pytest.mark.parametrize(("command", "extra"), [("services status", "services"), ("demo", "all")])
+def test_what_needs_several_packages_names_the_extra_with_all_of_them(command: str, extra: str) -> None:
+    ran = relay(*command.split())
+    assert ran.returncode == 3
+    assert re.fullmatch(rf"relay: error: `relay \w+` needs \w+: pip install 'change-relay\[{extra}\]'\n", ran.stderr)
+
+
+def test_check_names_every_missing_extra_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "relay.yaml"
+    registry = 'schema_registry: {url: "http://127.0.0.1:1"}\n'
+    path.write_text(
+        CONFIG % ", ".join((DYNAMODB, VITESS.replace("[orders]", "[a]"), MYSQL.replace("[orders]", "[b]"))) + registry
+    )
+    ran = relay("check", str(path))
+    assert ran.returncode == 3, ran.stderr
+    assert re.findall(r"change-relay\[(\w+)\]", ran.stdout) == [
+        "dynamodb",
+        "vitess",
+        "mysql",
+        "registry",
+        "redis",
+        "spark",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("statement", "said"),
+    [
+        ("from relay.cache import RedisStore", "relay.cache.RedisStore needs redis: pip install 'change-relay[redis]'"),
+        (
+            "from relay.dynamodb import Stream",
+            "relay.dynamodb.Stream needs boto3: pip install 'change-relay[dynamodb]'",
+        ),
+        (
+            "from relay.mysql import TokenQueries",
+            "relay.mysql.TokenQueries needs pymysql: pip install 'change-relay[mysql]'",
+        ),
+        (
+            "from relay.vitess.vindex import keyspace_id",
+            "relay.vitess.vindex needs xxhash: pip install 'change-relay[vitess]'",
+        ),
+    ],
+)
+def test_an_import_that_needs_an_extra_names_it(statement: str, said: str) -> None:
+    ran = without_extras(f"try:\n    {statement}\nexcept ImportError as error:\n    print(error)")
+    assert (ran.stdout, ran.stderr) == (f"{said}\n", "")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import relay.token, relay.gtid, relay.change, relay.config, relay.avro.decode, relay.avro.encode",
+        "from relay.cache import DynamoDBLoader, Invalidator, MemoryStore, QueriesLoader, TokenCache, VitessLoader",
+        "from relay.vitess.keyrange import KeyRange, shards_covering; from relay.vitess import KeyRange",
+        "import relay.engine.worker, relay.operations.check, relay.operations.status, relay.operations.tail",
+        "import spark_consumers",
+    ],
+)
+def test_the_core_needs_no_extra(statement: str) -> None:
+    ran = without_extras(statement)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_a_mistake_of_our_own_is_not_taken_for_a_missing_extra() -> None:
+    code = "from relay.extras import needs\nwith needs('redis', 'this'):\n    import relay.nothing"
+    assert "ModuleNotFoundError: No module named 'relay.nothing'" in without_extras(code).stderr
+
+
+def test_every_extra_that_is_named_exists_and_all_has_each_of_them() -> None:
+    extras = PROJECT["optional-dependencies"]
+    named = set()
+    for path in (*ROOT.glob("relay/**/*.py"), *ROOT.glob("spark_consumers/**/*.py"), *ROOT.glob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        named |= set(re.findall(r"\bneeds\(\"(\w+)\"", text))
+        for found in re.findall(r"change-relay\[([\w,]+)\]", text):
+            named |= set(found.split(","))
+    assert named <= extras.keys()
+    (everything,) = extras["all"]
+    assert set(everything.removeprefix("change-relay[").removesuffix("]").split(",")) == extras.keys() - {"all"}
