@@ -1,7 +1,7 @@
-"""The ``relay`` command: arguments, output and exit codes; what the commands do is elsewhere.
+"""The ``relay`` command: arguments, output and exit codes; ``relay.operations`` and ``relay.engine`` do the work.
 
-Commands, options and exit codes are a contract with users. Imports of what is heavy (boto3, Kafka, Spark)
-stay inside the commands, so that the small ones start fast.
+Commands, options and exit codes are a contract with users. Heavy imports (Kafka, boto3, Spark) stay inside the
+commands, so that small ones start fast.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from relay.extras import needs
 
 
 class _Commands(TyperGroup):
-    """Turns errors meant for the user into a message and their exit code."""
+    """Prints errors that are meant for the user without a traceback, and exits with their code."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -44,21 +44,23 @@ class _Commands(TyperGroup):
                 typer.echo(f"relay: error: {line}", err=True)
             raise typer.Exit(error.exit_code) from error
         except BrokenPipeError:
-            # Whoever read our output has seen enough. What is still buffered must not be flushed at exit.
+            # The reader of our output has gone, as `head` does. What is still buffered must not be flushed at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
 
 
 app = typer.Typer(
     cls=_Commands,
-    help="Relay the changes of a database to Kafka, exactly once and in order, and keep caches and copies "
-    "of it honest.",
+    help="Relay the changes of a database to Kafka, exactly once and in order, and keep caches and copies of it "
+    "up to date.",
     no_args_is_help=True,
-    add_completion=False,
+    rich_markup_mode="markdown",  # rich would take the brackets of `change-relay[spark]` for its markup
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-token = typer.Typer(help="Look at event tokens: where in a database's history a change stands.", no_args_is_help=True)
+token = typer.Typer(
+    help="Compare event tokens: the positions of changes in the history of a database.", no_args_is_help=True
+)
 app.add_typer(token, name="token")
 app.add_typer(services.app, name="services")
 app.add_typer(dead_letters.app, name="dead-letters")
@@ -98,15 +100,16 @@ def run(
     config: ConfigArgument,
     until_caught_up: UntilCaughtUpOption = False,
     workers: Annotated[
-        int, typer.Option(min=1, max=256, help="How many processes share the work. One that dies is started again.")
+        int,
+        typer.Option(min=1, max=256, help="The number of processes that share the work. One that dies is restarted."),
     ] = 1,
     log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
     """Relay changes from the sources to Kafka, until stopped.
 
-    Start it again after a crash or a stop and it goes on where it was: no change is lost, none is doubled.
-    Start it on more machines with the same config, and they share the work. Stop it with SIGTERM or Ctrl-C.
-    SIGHUP has it read its config again: the shards and servers of `type: mysql` may change while it runs.
+    After a crash or a stop, run it again: it resumes where it was, and no change is lost or published twice.
+    Run it on more machines with the same config, and they share the work. Stop it with SIGTERM or Ctrl-C.
+    SIGHUP makes it read its config again: the shards and servers of `type: mysql` may change while it runs.
     """
     with logging_to_stderr(log_format):
         loaded = load_config(config)
@@ -129,13 +132,13 @@ def check(
         Path | None, typer.Argument(metavar="CONFIG", help="The YAML file to check.", show_default=False)
     ] = None,
     schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON schema of the file instead, for an editor.")
+        bool, typer.Option("--schema", help="Print the JSON schema of configs instead, for an editor.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a config, then connect to everything in it and say what is missing.
+    """Check a config, then connect to everything in it and report what is missing.
 
-    Nothing is created or changed. Exit code 2: the file is wrong. 3: something it needs is not there.
+    Creates and changes nothing. Exit code 2: the file is wrong; 3: something that it needs is missing or unreachable.
     """
     if schema:
         from relay.config import Config
@@ -180,28 +183,26 @@ def tail(
         list[str] | None,
         typer.Argument(
             metavar="TOPIC",
-            help="Topics or tables; also checkpoints, gaps, schemas, dead_letters. Without: all changes.",
+            help="Topics or tables; also checkpoints, gaps, schemas, dead_letters. Default: all changes.",
             show_default=False,
         ),
     ] = None,
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Begin with the oldest change there is, not the next.")
+        bool, typer.Option("--from-beginning", help="Start at the oldest change, not at the next one.")
     ] = False,
-    exit_at_end: Annotated[
-        bool, typer.Option("--exit-at-end", help="Stop at the end that the topics have now.")
-    ] = False,
+    exit_at_end: Annotated[bool, typer.Option("--exit-at-end", help="Stop at the current end of the topics.")] = False,
     as_json: Annotated[
         bool,
         typer.Option(
             "--json",
-            help="Print one JSON object a line: topic, partition, offset, key and value. Bytes are base64, "
-            "times ISO in UTC. A key that is not UTF-8 text is base64, too.",
+            help="Print one JSON object per line: topic, partition, offset, key and value. Bytes, and keys that are "
+            "not UTF-8, are base64; times are ISO 8601 in UTC.",
         ),
     ] = False,
 ) -> None:
     """Show changes as they arrive on Kafka, decoded.
 
-    Only what is committed is shown. What cannot be decoded is shown in base64, with an error beside it.
+    Shows only committed records. A value that cannot be decoded is shown in base64, with the error.
     """
     loaded = load_config(config)
     from relay.commands import tail_text
@@ -228,22 +229,23 @@ def consume(
         typer.Option(
             "--from",
             metavar="START",
-            help="Where a new checkpoint begins: committed, earliest, latest, an ISO time, or offsets in JSON.",
+            help="Where a new checkpoint starts: committed, earliest, latest, an ISO time, or offsets in JSON.",
             show_default=False,
         ),
     ] = None,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="Where the consumer remembers how far it is.", metavar="DIR", show_default=False),
+        typer.Option(help="The folder of the consumer's checkpoint.", metavar="DIR", show_default=False),
     ] = None,
 ) -> None:
     """Apply the changes on Kafka to the cache, the change log or the copy of the tables, until stopped.
 
-    Runs Spark in this process. Needs Java 17 and `pip install 'change-relay[spark]'`.
+    Runs Spark in this process. Needs Java 17+ and `pip install 'change-relay[spark]'`, for the cache
+    `'change-relay[spark,redis]'`.
     """
     loaded = load_config(config)
     if {"cache": loaded.cache, "log": loaded.log, "copy": loaded.copy_}[consumer] is None:
-        raise ConfigError(f"{config}: there is no `{consumer}:` in it, so there is nothing to consume for")
+        raise ConfigError(f"{config}: no `{consumer}:` section: add one to run this consumer")
     import spark_consumers
 
     spark_consumers.run(consumer.value, loaded, until_caught_up=until_caught_up, start=start, checkpoint=checkpoint)
@@ -256,9 +258,9 @@ app.command("reset")(reset.reset)
 @token.command("compare")
 def token_compare(
     a: Annotated[str, typer.Argument(metavar="A", help="A token as JSON, or null.", show_default=False)],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another.", show_default=False)],
+    b: Annotated[str, typer.Argument(metavar="B", help="The other token.", show_default=False)],
 ) -> None:
-    """Print whether A is older, equal or newer than B, or unknown where nothing can tell."""
+    """Print whether A is `older`, `equal` or `newer` than B, or `unknown` if they cannot be compared."""
     from relay.token import EventToken, compare
 
     def read(name: str, text: str) -> EventToken | None:
@@ -275,11 +277,11 @@ def token_compare(
 @app.command()
 def demo(
     source: Annotated[DemoSource, typer.Option(help="The kind of database.")] = DemoSource.DYNAMODB,
-    seconds: Annotated[int, typer.Option(min=5, help="How long the workload lasts.")] = 30,
+    seconds: Annotated[int, typer.Option(min=5, help="The length of the workload, in seconds.")] = 30,
 ) -> None:
-    """See the whole system at work on this machine: a table, its changes, a cache, a log and a copy.
+    """Run the complete system on this machine: a table, its changes, a cache, a log and a copy.
 
-    Ends with counts, checks and latencies. Exit code 0 only if every check held.
+    Ends with counts, checks and latencies. Exits with code 0 only if every check passed.
     """
     with needs("all", "`relay demo`"):
         from relay.demo import demo as demonstration

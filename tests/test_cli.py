@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import boto3
 import pytest
 import yaml
 
+from relay import __version__
 from relay.config import Config
 from relay.process.managed import free_port
 from tests.command_line import errors, relay
@@ -84,6 +86,23 @@ def test_every_command_has_help(command: tuple[str, ...]) -> None:
     result = relay(*command, "--help")
     assert result.exit_code == 0
     assert "Usage:" in result.stdout
+
+
+def test_help_shows_the_extra_to_install_with_its_brackets() -> None:
+    assert "'change-relay[spark]'" in " ".join(relay("consume", "--help").stdout.split())
+
+
+def test_the_module_is_the_command() -> None:
+    ran = subprocess.run([sys.executable, "-m", "relay", "--version"], capture_output=True, text=True, check=True)
+    assert ran.stdout == relay("--version").stdout
+
+
+def test_a_shell_can_complete_commands() -> None:
+    assert "--install-completion" in relay("--help").stdout
+    asked = {"_RELAY_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "relay consume c"}
+    program = "import sys; sys.argv[0] = 'relay'; from relay.cli import main; main()"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ | asked)
+    assert re.findall("cache|copy|log", ran.stdout) == ["cache", "copy"], ran.stderr
 
 
 @pytest.mark.parametrize(
@@ -179,7 +198,7 @@ def test_consuming_needs_its_part_of_the_config(file: Callable[..., Path]) -> No
     path = file(log={"path": "file:///x"})
     result = relay("consume", "copy", path)
     assert result.exit_code == 2
-    assert errors(result) == [f"{path}: there is no `copy:` in it, so there is nothing to consume for"]
+    assert errors(result) == [f"{path}: no `copy:` section: add one to run this consumer"]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +229,7 @@ def test_the_json_schema_is_printed_without_a_file() -> None:
 
 def test_the_version_is_printed() -> None:
     result = relay("--version")
-    assert (result.exit_code, result.stdout[:6]) == (0, "relay ")
+    assert (result.exit_code, result.stdout) == (0, f"relay {__version__}\n")
 
 
 def test_a_missing_redis_exits_3_when_checked(file: Callable[..., Path]) -> None:

@@ -33,7 +33,7 @@ class Installed:
         self.folder = folder
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         wanted = f"{wheel}[{extras}]" if extras else str(wheel)
-        command = [folder / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", wanted]
+        command = [str(folder / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", wanted]
         subprocess.run(command, check=True, cwd=folder)
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
