@@ -1,10 +1,13 @@
-"""Rules of the house that no tool checks: one meaning for each class name, and a root that stays small."""
+"""Rules that no tool checks: one meaning for each class name, a small root of the package, links that work."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 
@@ -12,6 +15,10 @@ NAMED_TWICE: dict[str, str] = {}
 """Class names that stand for two things, each with the reason why."""
 
 ROOT_MODULES = 12
+
+DOCUMENTS = sorted(
+    path for path in ROOT.rglob("*.md") if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+)
 
 
 def test_no_class_name_stands_for_two_things() -> None:
@@ -28,3 +35,14 @@ def test_no_class_name_stands_for_two_things() -> None:
 def test_the_root_of_relay_stays_small() -> None:
     modules = [path.stem for path in (ROOT / "relay").glob("*.py") if not path.stem.startswith("__")]
     assert len(modules) <= ROOT_MODULES, sorted(modules)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_between_documents_lead_to_a_file_and_a_heading(document: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", document.read_text(encoding="utf-8")):
+        name, _, anchor = target.partition("#")
+        path = document.parent / name if name else document
+        assert path.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings], target
