@@ -25,6 +25,7 @@ from relay.services.redis import RedisServer
 from relay.services.registry import SchemaRegistry
 from relay.services.vitess import Vitess
 from tests import containers, needs
+from tests.longest_first import LongestFirst
 from tests.mysql.server import MySQL
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -41,31 +42,9 @@ hypothesis.settings.register_profile("relay", deadline=None, suppress_health_che
 hypothesis.settings.load_profile("relay")
 
 
-LONGEST_FIRST = (
-    "faults/test_random_scenarios.py",
-    "faults/test_consumers_killed.py",
-    "faults/test_soak.py",
-    "local/test_demo.py",
-    "faults/test_vitess.py",
-    "faults/test_exactly_once.py",
-    "spark_consumers/test_runs.py",
-    "spark_consumers/test_evolution.py",
-    "faults/test_lineage_on_kafka.py",
-    "mysql/test_reshard.py",
-    "faults/test_mysql.py",
-    "spark_consumers/test_redrive.py",
-    "spark_consumers/test_typed_table.py",
-)
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take longest, so that none is left to one process at the end."""
-
-    def rank(item: pytest.Item) -> int:
-        path = item.path.as_posix()
-        return next((at for at, name in enumerate(LONGEST_FIRST) if path.endswith(name)), len(LONGEST_FIRST))
-
-    items.sort(key=rank)
+def pytest_configure(config: pytest.Config) -> None:
+    if config.pluginmanager.has_plugin("cacheprovider"):
+        config.pluginmanager.register(LongestFirst(config.cache))
 
 
 @pytest.fixture(scope="session")

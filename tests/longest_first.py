@@ -1,0 +1,61 @@
+"""Orders the test files so that the longest starts first, and no process of a parallel run is left with it at the end.
+
+The seconds of each test are remembered in pytest's cache. In a fresh checkout they are estimated from its markers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import pytest
+
+T = TypeVar("T")
+
+_CACHE_KEY = "relay/seconds"
+_WORTH_REMEMBERING = 0.05  # seconds
+_WORKER = "PYTEST_XDIST_WORKER"
+
+
+class LongestFirst:
+    """A plugin. Every xdist worker sorts the same way; the process that started them keeps the times."""
+
+    def __init__(self, cache: pytest.Cache) -> None:
+        self._cache = cache
+        self._remembered: dict[str, float] = cache.get(_CACHE_KEY, {})
+        self._measured: Counter[str] = Counter()
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = longest_file_first(items, lambda item: str(item.path), self._expected)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._measured[report.nodeid] += report.duration  # type: ignore[assignment]
+
+    def pytest_sessionfinish(self) -> None:
+        if _WORKER not in os.environ:
+            self._cache.set(_CACHE_KEY, updated(self._remembered, self._measured))
+
+    def _expected(self, item: pytest.Item) -> float:
+        if item.nodeid in self._remembered:
+            return self._remembered[item.nodeid]
+        if item.get_closest_marker("services") is None:
+            return 0.02
+        # A test that may take long has a timeout of its own, many times what it takes.
+        timeout = item.get_closest_marker("timeout")
+        return timeout.args[0] / 15 if timeout else 1.0
+
+
+def longest_file_first(tests: Sequence[T], file: Callable[[T], str], seconds: Callable[[T], float]) -> list[T]:
+    """Return the tests by the total time of their files. The tests of a file stay together and in order."""
+    total: dict[str, float] = {}
+    for test in tests:
+        total[file(test)] = total.get(file(test), 0.0) + seconds(test)
+    return sorted(tests, key=lambda test: (-total[file(test)], file(test)))
+
+
+def updated(remembered: Mapping[str, float], measured: Mapping[str, float]) -> dict[str, float]:
+    """Return the times to remember: those just measured, and those of tests that were not run."""
+    kept = {test: round(took, 2) for test, took in measured.items() if took >= _WORTH_REMEMBERING}
+    return {test: took for test, took in remembered.items() if test not in measured} | kept
