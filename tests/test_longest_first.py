@@ -13,5 +13,5 @@ def test_the_file_that_takes_longest_comes_first_and_files_stay_together() -> No
 
 def test_only_long_tests_are_remembered_and_only_tests_that_ran_are_forgotten() -> None:
     remembered = {"now short": 9.0, "not run": 3.0, "still long": 4.0}
-    measured = {"now short": 0.01, "still long": 5.04, "always short": 0.1}
+    measured = {"now short": 0.04, "still long": 5.04, "always short": 0.04}
     assert updated(remembered, measured) == {"not run": 3.0, "still long": 5.04}
