@@ -24,6 +24,7 @@ from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
 from relay.errors import Unavailable
+from relay.extras import missing
 from relay.jvm.java import find_java
 from relay.process.managed import ManagedProcess
 
@@ -303,7 +304,7 @@ def _ivy_jar() -> Path:
     spec = importlib.util.find_spec("pyspark")
     found = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec and spec.origin else []
     if not found:
-        raise Unavailable("the embedded services are fetched by pyspark's Ivy: pip install 'change-relay[services]'")
+        raise missing("services", "Ivy, which downloads the jars,", "pyspark")
     return found[-1]
 
 
