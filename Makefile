@@ -1,9 +1,9 @@
-# Every target does all its own set-up on a machine that has Python 3.11+, Java 17+ and make.
-# Downloads are kept outside the checkout, in RELAY_CACHE (default ~/.cache/relay) and uv's own cache.
+# Each target sets up all it needs on a machine with Python 3.11+, Java 17+ and make. Downloads are kept outside the
+# checkout, in RELAY_CACHE (default ~/.cache/relay) and in uv's cache.
 
 PYTHON ?= python3
 UV_VERSION := 0.13.8
-# Compiles for protobuf 6.31: what it makes works with that release and later ones, up to the end of 7.
+# Its output works with protobuf 6.31 and later, up to the end of 7.
 GRPC_TOOLS_VERSION := 1.80.0
 RELAY_CACHE ?= $(HOME)/.cache/relay
 export RELAY_CACHE
@@ -17,17 +17,17 @@ export UV_PYTHON ?= >=3.11,<3.14
 help:            ## This list.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
 
-demo: setup      ## The whole system on embedded services with a real workload; SECONDS=30, SOURCE=dynamodb by default.
+demo: setup      ## The complete system on embedded services with a workload; SECONDS=30 SOURCE=dynamodb unless set.
 	@$(RUN) relay demo $(if $(SOURCE),--source $(SOURCE)) $(if $(SECONDS),--seconds $(SECONDS))
 
-test: setup      ## Everything, on real services.
+test: setup      ## All tests, on real services.
 	@$(RUN) python -m tests.prepare
 	@$(RUN) pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not package" $(ARGS)
 
 one: setup       ## One test, in one process: TEST=tests/test_cli.py::test_the_version_is_printed, ARGS=--pdb.
 	@$(RUN) pytest -p no:xdist $(or $(TEST),$(error name the test: make one TEST=tests/x.py::y)) $(ARGS)
 
-quick: setup     ## What needs no service, in under a minute.
+quick: setup     ## The tests that need no service, in under a minute.
 	@$(RUN) pytest -n 3 -m "not services and not package" $(ARGS)
 
 floors: $(UV)    ## The quick tests on the oldest versions of packages that pyproject.toml allows.
@@ -62,7 +62,7 @@ proto: $(UV)     ## Compile the messages of Vitess again, after a change of thei
 setup: $(UV)     ## The locked environment.
 	@$(UV) sync --frozen --all-extras --quiet
 
-# A machine without uv gets one of its own; ~/.local/bin is where uv's installer would put it.
+# A machine without uv gets its own; ~/.local/bin is where uv's installer puts it.
 $(OWN_UV):
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: install it, or name it with PYTHON=..."; exit 1; }
 	@echo "installing uv $(UV_VERSION)"
