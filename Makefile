@@ -30,10 +30,11 @@ one: setup       ## One test, in one process: TEST=tests/test_cli.py::test_the_v
 quick: setup     ## The tests that need no service, in under a minute.
 	@$(RUN) pytest -n 3 -m "not services and not package" $(ARGS)
 
+# An old release may warn about a newer one beside it, such as typer about click.
 floors: $(UV)    ## The quick tests on the oldest versions of packages that pyproject.toml allows.
 	@$(UV) venv --quiet --clear .venv-floors
 	@$(UV) pip install --quiet --python .venv-floors --resolution lowest-direct --editable '.[all]' --group test
-	@.venv-floors/bin/python -m pytest -n 3 -m "not services and not package" $(ARGS)
+	@.venv-floors/bin/python -m pytest -n 3 -m "not services and not package" -W ignore::DeprecationWarning $(ARGS)
 
 lint: setup      ## ruff, mypy --strict, and the layers of imports.
 	@$(RUN) ruff check .
