@@ -11,6 +11,8 @@ OWN_UV := $(RELAY_CACHE)/uv-$(UV_VERSION)/bin/uv
 UV := $(or $(shell command -v uv 2>/dev/null),$(OWN_UV))
 RUN := $(UV) run --frozen --all-extras
 export UV_PYTHON ?= >=3.11,<3.14
+# Compiling a thousand modules again in every process takes longer than many tests.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test one quick floors lint format package bench soak proto setup help
 
@@ -28,7 +30,7 @@ one: setup       ## One test, in one process: TEST=tests/test_cli.py::test_the_v
 	@$(RUN) pytest -p no:xdist $(or $(TEST),$(error name the test: make one TEST=tests/x.py::y)) $(ARGS)
 
 quick: setup     ## The tests that need no service, in under a minute.
-	@$(RUN) pytest -n 3 -m "not services and not package" $(ARGS)
+	@$(RUN) pytest -n 2 -m "not services and not package" $(ARGS)
 
 # An old release may warn about a newer one beside it, such as typer about click.
 floors: $(UV)    ## The quick tests on the oldest versions of packages that pyproject.toml allows.

@@ -1,7 +1,4 @@
-"""The services as Docker containers, with the attributes of the embedded ones and the same versions and settings.
-
-May be changed here: the images.
-"""
+"""The services as Docker containers, with the attributes, versions and settings of the embedded ones."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ class Container(ABC):
     """One container with one published port."""
 
     def __init__(self, image: str, inner_port: int) -> None:
-        # Imported where it is used: only sessions with a Docker engine need it.
+        # Only sessions with a Docker engine need it.
         from testcontainers.core.container import DockerContainer
         from testcontainers.core.docker_client import DockerClient
 
@@ -40,7 +37,7 @@ class Container(ABC):
 
     @abstractmethod
     def ready(self) -> bool:
-        """Tell whether it answers its own protocol."""
+        """Return whether it answers its own protocol."""
 
     def __enter__(self) -> Self:
         self.container.start()

@@ -1,4 +1,4 @@
-"""What a machine may lack: told by the tests that need it, and an error where it has to be there."""
+"""What a machine may lack: tests that need it are skipped with the reason, or fail where it is required."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from relay.services.vitess_build import obstacle
 
 
 def vitess() -> None:
-    """Skip with the reason where Vitess cannot be built. ``RELAY_TEST_VITESS=required``, as in CI: fail instead."""
+    """Skip with the reason if Vitess cannot be built; with ``RELAY_TEST_VITESS=required``, as in CI, fail instead."""
     if problem := obstacle():
         if os.environ.get("RELAY_TEST_VITESS") == "required":
             pytest.fail(problem)
@@ -18,7 +18,7 @@ def vitess() -> None:
 
 
 def mysqld() -> str:
-    """Return the mysqld to run servers of; skip where none is named."""
+    """Return the mysqld to start servers with; skip if ``RELAY_TEST_MYSQLD`` names none."""
     program = os.environ.get("RELAY_TEST_MYSQLD")
     if not program:
         pytest.skip("no MySQL to test on: RELAY_TEST_MYSQLD=/usr/sbin/mysqld (or a script that takes its options)")
@@ -26,5 +26,5 @@ def mysqld() -> str:
 
 
 def has_mysqld() -> bool:
-    """Whether one is named: it comes before a container, which has one server alone."""
+    """Whether a mysqld is named: it is preferred to a container, which has only one server."""
     return bool(os.environ.get("RELAY_TEST_MYSQLD"))

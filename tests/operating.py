@@ -1,4 +1,4 @@
-"""What the tests of the operating commands share: a relay of a scripted stream, run inside this process."""
+"""A relay of a scripted stream inside the test's process, for the tests of the operating commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.faults.scripted_relay import write_config
 
 
 class Operated:
-    """A relay of ``stream``: its config, and the commands on it."""
+    """A relay of ``stream``: its config, and the commands that operate it."""
 
     def __init__(self, folder: Path, stream: ScriptedStream, bootstrap_servers: str, name: str) -> None:
         self._place = (folder, stream, bootstrap_servers, name)
@@ -32,7 +32,7 @@ class Operated:
         return self.path
 
     def command(self, *arguments: str, code: int = 0) -> Result:
-        """Run ``relay ARGUMENTS``, with CONFIG where there is a None."""
+        """Run ``relay ARGUMENTS``; the argument CONFIG becomes the path of the config."""
         result = CliRunner().invoke(app, [str(self.path) if part == "CONFIG" else part for part in arguments])
         assert result.exit_code == code, (result.output, result.exception)
         return result

@@ -1,7 +1,7 @@
-"""Fetches and builds what the tests run against, before they begin: ``python -m tests.prepare``.
+"""Fetches and builds the services of the tests before they start: ``python -m tests.prepare``.
 
-So that no test's time is spent on it, and none waits for what another fetches. Does nothing where the caches are full.
-What cannot be had is told; the tests that need it say so themselves.
+So no test spends its time on that or waits for another one's download. Does nothing if the caches are full. Reports
+what it cannot install; the tests that need it are skipped or fail by themselves.
 """
 
 from __future__ import annotations

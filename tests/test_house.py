@@ -1,4 +1,4 @@
-"""Rules that no tool checks: one meaning for each class name, a small root of the package, links that work."""
+"""Rules that no tool checks: one meaning for each class name, a small root, helpers apart from tests, working links."""
 
 from __future__ import annotations
 
@@ -35,6 +35,19 @@ def test_no_class_name_stands_for_two_things() -> None:
 def test_the_root_of_relay_stays_small() -> None:
     modules = [path.stem for path in (ROOT / "relay").glob("*.py") if not path.stem.startswith("__")]
     assert len(modules) <= ROOT_MODULES, sorted(modules)
+
+
+def test_no_module_imports_from_a_test_module() -> None:
+    """Helpers that two test modules share have a module of their own."""
+    found = [
+        f"{path.relative_to(ROOT)}: {line}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.match(
+            r"\s*(from tests[\w.]*\.test_\w+ import|from tests[\w.]* import test_|import tests[\w.]*\.test_)", line
+        )
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from relay.process.managed import free_port
-from tests.package.test_public_names import BY_MODULE, CORE, PUBLIC, ROOT
+from tests.package.public_names import BY_MODULE, CORE, PUBLIC, ROOT
 
 pytestmark = [pytest.mark.package, pytest.mark.timeout(900)]
 
