@@ -21,6 +21,7 @@ def test_every_key_is_counted_from_zero(keys: list[tuple[str, bytes]], in_memory
     for key in keys:
         assert counts.next(*key) == truth[key]
         truth[key] += 1
+    counts.clear()
 
 
 def test_counts_start_again_after_a_transaction_that_was_counted_in_a_file() -> None:
