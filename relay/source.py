@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from relay.change import Change, Snapshot
-from relay.lineage import Checkpoint, Gap, Journal, Position, Shard, Start, StreamId
+from relay.lineage import Checkpoint, Gap, Position, ReshardJournal, Shard, Start, StreamId
 from relay.table import TableSchema
 from relay.token import EventToken
 
@@ -52,7 +52,7 @@ class Page:
     """Schemas of the tables in ``changes``, from sources where they differ from page to page."""
     reached: float | None = None
     """Seconds: this page or an earlier one has all that was committed before. Only if the source knows its head."""
-    journal: Journal | None = None
+    journal: ReshardJournal | None = None
     """Why the shard ends and which shards continue it. Only with ``finished``."""
 
 

@@ -43,7 +43,7 @@ class DecodeStatus(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class RecordField:
     """A field of a key or row record: its Avro name, its name at the source, its Avro type and its column type.
 
     ``column``: None for DynamoDB's key columns.
@@ -61,8 +61,8 @@ class Layout:
 
     source: str
     table: str
-    key: tuple[Field, ...]
-    row: tuple[Field, ...] | None
+    key: tuple[RecordField, ...]
+    row: tuple[RecordField, ...] | None
 
     @classmethod
     def of(cls, schema: Mapping[str, Any]) -> Layout:
@@ -77,16 +77,16 @@ class Layout:
         return tuple(field.type == "bytes" for field in self.key)
 
     @property
-    def rest(self) -> Field | None:
+    def rest(self) -> RecordField | None:
         """The field of a typed DynamoDB row that holds the undeclared attributes as JSON."""
         return next((field for field in self.row or () if field.column == REST), None)
 
 
-def _fields(record: Mapping[str, Any]) -> tuple[Field, ...]:
+def _fields(record: Mapping[str, Any]) -> tuple[RecordField, ...]:
     def bare(kind: Any) -> Any:
         return next(each for each in kind if each != "null") if isinstance(kind, list) else kind
 
-    return tuple(Field(f["name"], source_name(f), bare(f["type"]), f.get("relay.type")) for f in record["fields"])
+    return tuple(RecordField(f["name"], source_name(f), bare(f["type"]), f.get("relay.type")) for f in record["fields"])
 
 
 class Decoder:
@@ -314,7 +314,7 @@ def _image(image: Column, layout: Layout) -> Column:
     return image if layout.row is None else _json(image, layout.row)
 
 
-def _json(record: Column, fields: Sequence[Field]) -> Column:
+def _json(record: Column, fields: Sequence[RecordField]) -> Column:
     """Return a record as JSON with the source's names; null for null."""
     values = [_json_value(record[field.avro], field.type).alias(field.name) for field in fields]
     return F.when(record.isNotNull(), F.to_json(F.struct(*values), _KEEP_NULLS))
@@ -325,7 +325,7 @@ def _json_value(value: Column, kind: Any) -> Column:
     return _text(value, kind) if kind == "bytes" or _logical(kind) else value
 
 
-def _texts(record: Column, fields: Sequence[Field]) -> list[Column]:
+def _texts(record: Column, fields: Sequence[RecordField]) -> list[Column]:
     return [_text(record[field.avro], field.type) for field in fields]
 
 

@@ -11,7 +11,7 @@ from relay.change import Operation
 from relay.table import REST
 from relay.token import EventToken, OriginToken
 from spark_consumers.cache_keys import ReducedChange, attributes, sql_value
-from spark_consumers.decode import BROKEN, Field, Layout
+from spark_consumers.decode import BROKEN, Layout, RecordField
 
 ChangeReader = Callable[[Mapping[str, Any]], ReducedChange]
 """Reads the ``c`` of a document."""
@@ -68,7 +68,7 @@ def _item(text: str) -> Mapping[str, Any] | None:
     return {name: orjson.loads(value) for name, value in columns.items()}
 
 
-def _kinds_to_convert(fields: Iterable[Field]) -> dict[str, str]:
+def _kinds_to_convert(fields: Iterable[RecordField]) -> dict[str, str]:
     """Return the kind of each column of an SQL row whose text in a cache key is not the text that the JVM prints."""
     found = {}
     for each in fields:

@@ -11,10 +11,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from relay.errors import RelayError
-from relay.lineage import INCARNATION, Checkpoint, Journal, Plan, Shard
+from relay.lineage import INCARNATION, Checkpoint, Plan, ReshardJournal, Shard
 
 
-def record_of(journal: Journal, shard: Shard, plan: Plan, checkpoints: Mapping[str, Checkpoint]) -> dict[str, Any]:
+def record_of(
+    journal: ReshardJournal, shard: Shard, plan: Plan, checkpoints: Mapping[str, Checkpoint]
+) -> dict[str, Any]:
     """Return the journal that ended ``shard``, as its last checkpoint keeps it.
 
     Raises ``RelayError`` if the journal does not name the shard.

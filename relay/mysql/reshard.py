@@ -18,7 +18,7 @@ from functools import lru_cache
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidSet, parse
 from relay.keyrange import KeyRange, overlapping, shard_range, shards_covering
-from relay.lineage import Checkpoint, Journal
+from relay.lineage import Checkpoint, ReshardJournal
 from relay.mysql.connection import ServerConnection
 from relay.mysql.gtids import common
 from relay.mysql.origins import CheckpointRow, CheckpointTable
@@ -40,18 +40,18 @@ class Reshard:
     participants: tuple[str, ...]
     targets: tuple[str, ...]
 
-    def journal(self) -> Journal:
+    def journal(self) -> ReshardJournal:
         """Return the journal that every participant ends with. It depends on the names alone, whoever reads them."""
         names = f"{','.join(self.participants)}>{','.join(self.targets)}"
         digest = hashlib.blake2b(names.encode(), digest_size=8).hexdigest()
-        return Journal(digest, self.participants, {name: {"type": "reshard"} for name in self.targets})
+        return ReshardJournal(digest, self.participants, {name: {"type": "reshard"} for name in self.targets})
 
 
 @dataclass(frozen=True, slots=True)
 class Handover:
     """The end of a shard. ``targets``: by shard, the GTID set after which each target is read."""
 
-    journal: Journal
+    journal: ReshardJournal
     targets: Mapping[str, str]
 
 

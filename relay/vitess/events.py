@@ -13,7 +13,7 @@ from enum import IntEnum
 from relay.change import Snapshot
 from relay.errors import RelayError
 from relay.gtid import GtidError
-from relay.lineage import Journal
+from relay.lineage import ReshardJournal
 from relay.sql.published_rows import PublishedRows, furthest
 from relay.sql.statements import classify
 from relay.table import TableSchema
@@ -79,7 +79,7 @@ class ShardEvents:
         # Seconds: the time of the last transaction that ended, None before the first.
         self.progress: float | None = None
         # Set where the shard ends, once the transaction of the journal has ended.
-        self.journal: Journal | None = None
+        self.journal: ReshardJournal | None = None
         # Whether the copy of the stream's table is complete.
         self.is_copied = False
         # Whether the shard sent anything, and not only vtgate.
@@ -88,7 +88,7 @@ class ShardEvents:
         self.bytes_in = 0
         self._effects = StatementEffects(shard, settings, tables)
         self._transaction = VStreamTransaction()
-        self._pending_journal: Journal | None = None
+        self._pending_journal: ReshardJournal | None = None
 
     def __repr__(self) -> str:
         return f"<ShardEvents[{self.shard.qualified} after {self.position.executed or 'nothing'}]>"

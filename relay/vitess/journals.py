@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relay.errors import RelayError
-from relay.lineage import Journal
+from relay.lineage import ReshardJournal
 from relay.vitess.failures import participants
 from relay.vitess.http2 import CallEnded
 from relay.vitess.position import canonical
@@ -54,14 +54,14 @@ def ends_shard(journal: pb.Journal, shard: VitessShard) -> bool:
     return journal.migration_type == _SHARDS and participant in journal.participants
 
 
-def journal_of(journal: pb.Journal, keyspace: str) -> Journal:
+def journal_of(journal: pb.Journal, keyspace: str) -> ReshardJournal:
     """Return the journal as lineages hold it. Raises ``GtidError`` if a position in it cannot be read."""
 
     def name(space: str, shard: str) -> str:
         # Vitess' own reshards stay in a keyspace.
         return shard if space == keyspace else f"{space}/{shard}"
 
-    return Journal(
+    return ReshardJournal(
         str(journal.id),
         tuple(name(one.keyspace, one.shard) for one in journal.participants),
         {name(target.keyspace, target.shard): {"gtid": canonical(target.gtid)} for target in journal.shard_gtids},

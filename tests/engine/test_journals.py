@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from relay.engine.journals import record_of, renamed, shards_of
 from relay.errors import RelayError
-from relay.lineage import Checkpoint, Journal, Lineage, Plan, Shard, ShardState, StreamId
+from relay.lineage import Checkpoint, Lineage, Plan, ReshardJournal, Shard, ShardState, StreamId
 
 CURRENT = {"gtid": "MariaDB/0-1-5"}
 
@@ -20,9 +20,9 @@ def plan(*shards: str) -> Plan:
     return Plan("current", 0.0, dict.fromkeys(shards, CURRENT), {})
 
 
-def reshard(number: str, participants: str, targets: str) -> Journal:
+def reshard(number: str, participants: str, targets: str) -> ReshardJournal:
     starts = {name: {"gtid": f"MariaDB/0-1-{number}{at}"} for at, name in enumerate(targets.split())}
-    return Journal(number, tuple(participants.split()), starts)
+    return ReshardJournal(number, tuple(participants.split()), starts)
 
 
 class World:
@@ -32,7 +32,7 @@ class World:
         self.plan = plan(*shards)
         self.checkpoints = {shard: Checkpoint(ShardState.READING) for shard in shards}
 
-    def end(self, shard: str, journal: Journal) -> None:
+    def end(self, shard: str, journal: ReshardJournal) -> None:
         found = next(each for each in shards_of(self.plan, self.checkpoints) if each.id == shard)
         record = record_of(journal, found, self.plan, self.checkpoints)
         self.checkpoints[shard] = Checkpoint(ShardState.FINISHED, journal=record)

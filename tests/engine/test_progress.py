@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from relay.engine.progress import low_watermark, read_until, resume_timestamp
 from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState, StreamId
-from tests.lineage_graphs import finished, lineage_of
+from tests.lineage.graphs import finished, lineage_of
 
 
 def test_the_resume_timestamp_is_the_least_progress_and_zero_while_one_has_none() -> None:

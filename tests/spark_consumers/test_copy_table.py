@@ -11,11 +11,11 @@ import pytest
 from relay.change import Images, Operation
 from relay.errors import RelayError
 from relay.token import EventToken
-from spark_consumers.decode import Field, Layout
+from spark_consumers.decode import Layout, RecordField
 from spark_consumers.fold import VerdictCounts
 from spark_consumers.sinks.copy_table import CopyTable, Key
 
-LAYOUT = Layout("orders", "orders", (Field("id", "id", "string"),), None)
+LAYOUT = Layout("orders", "orders", (RecordField("id", "id", "string"),), None)
 CHANGE = SimpleNamespace(
     event_id="e",
     operation=Operation.INSERT,

@@ -18,7 +18,7 @@ from relay.lineage import (
     parse_key,
 )
 from relay.token import EventToken
-from tests.lineage_graphs import STREAM, finished, lineage_of
+from tests.lineage.graphs import STREAM, finished, lineage_of
 
 # The shards of the plan.
 PLANNED = ("p", "c", "a", "b")

@@ -1,0 +1,44 @@
+"""The lineage of shards, the life of one shard, and the records of both in ``<name>.checkpoints``.
+
+All sources share it: a DynamoDB shard that splits and a Vitess reshard journal are edges of the same graph, and a shard
+is read only after all its parents have been read to their end (I2).
+"""
+
+from __future__ import annotations
+
+from relay.lineage.graph import Lineage, ready_shards
+from relay.lineage.records import (
+    INCARNATION,
+    PASSED,
+    PRUNE_AFTER,
+    Checkpoint,
+    Gap,
+    Plan,
+    Position,
+    ReshardJournal,
+    Shard,
+    ShardState,
+    Start,
+    StreamId,
+    is_inside_transaction,
+    parse_key,
+)
+
+__all__ = [
+    "INCARNATION",
+    "PASSED",
+    "PRUNE_AFTER",
+    "Checkpoint",
+    "Gap",
+    "Lineage",
+    "Plan",
+    "Position",
+    "ReshardJournal",
+    "Shard",
+    "ShardState",
+    "Start",
+    "StreamId",
+    "is_inside_transaction",
+    "parse_key",
+    "ready_shards",
+]
