@@ -125,8 +125,7 @@ def decision_about(settings: KafkaSettings, view: CheckpointView, gap: Gap, time
     """Return what was decided about ``gap``; without a decision, write it as pending. Raises ``Unavailable``."""
     stream = StreamId(gap.source, gap.label)
     # A decision made a moment ago must not be overwritten.
-    if not view.read_to_end({partition_of(key(stream, gap.id))}, timeout):
-        raise Unavailable(f"cannot read {settings.checkpoints} to its end in {timeout:.0f} s")
+    view.require_end({partition_of(key(stream, gap.id))}, timeout)
     known = find(view, gap)
     if known is None:
         write(settings, PendingGap(stream, orjson.loads(gap.to_json()), updated_at=time.time()))

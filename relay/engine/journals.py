@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from relay.errors import RelayError
-from relay.lineage import INCARNATION, Checkpoint, Plan, ReshardJournal, Shard
+from relay.lineage import INCARNATION, Checkpoint, Plan, ReshardJournal, Shard, has_ended
 
 
 def record_of(
@@ -78,7 +78,7 @@ def renamed(
     ids: dict[str, Mapping[str, Any]] = {}
     for name, start in starts.items():
         newest = _newest(name, known)
-        goes_on = newest in there and not (newest in checkpoints and checkpoints[newest].state.ended)
+        goes_on = newest in there and not has_ended(checkpoints, newest)
         ids[newest if goes_on or newest not in known else _following(name, known)] = start
     names = {shard.partition(INCARNATION)[0] for shard in (*known, *ids)}
     return ids, tuple(sorted(_newest(name, {*known, *ids}) for name in names))

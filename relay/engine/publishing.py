@@ -17,7 +17,7 @@ from relay.engine.open_shard import OpenShard, ShardOwner
 from relay.engine.snapshots import is_snapshot
 from relay.engine.topic_writers import TopicWriters
 from relay.engine.watermarks import Watermarks
-from relay.errors import RelayError, Unavailable
+from relay.errors import RelayError
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.producers import Producers
@@ -153,10 +153,8 @@ class Publishing:
     def commit_and_see(self) -> None:
         """Commit, and wait until the view shows the records, so that they are not written twice."""
         written = self.commit()
-        if written and not self._view.read_to_end(written, self._group.barrier_timeout):
-            raise Unavailable(
-                f"cannot read {self.settings.checkpoints} to its end in {self._group.barrier_timeout:.0f} s"
-            )
+        if written:
+            self._view.require_end(written, self._group.barrier_timeout)
 
     def again(self) -> None:
         """After an abort, publish the pages of the shards that are still open. Raises ``Fenced``."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from relay.engine.journals import record_of
-from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, is_inside_transaction
+from relay.lineage import Checkpoint, Gap, Lineage, Plan, Shard, ShardState, has_ended, is_inside_transaction
 from relay.source import Page
 
 log = logging.getLogger(__name__)
@@ -58,8 +58,7 @@ class ShardCheckpoints:
 
     def has_ended(self, shard: str) -> bool:
         """Whether this worker has read ``shard`` to its end."""
-        latest = self._latest.get(shard)
-        return latest is not None and latest.state.ended
+        return has_ended(self._latest, shard)
 
     def covering(self, page: Page) -> Checkpoint | None:
         """Return the checkpoint that covers ``page``; None if that is not worth a record yet."""

@@ -23,7 +23,7 @@ from relay.engine.shard_checkpoints import ShardCheckpoints
 from relay.engine.snapshots import Snapshots
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
-from relay.lineage import Checkpoint, Gap, Lineage, Plan, ShardState, StreamId
+from relay.lineage import Checkpoint, Gap, Lineage, Plan, ShardState, StreamId, has_ended
 from relay.source import Opening, Page, Source
 from relay.table import TableSchema
 
@@ -254,7 +254,7 @@ class SourceState:
         if self._endings == self.view.endings:
             return
         self._endings = self.view.endings
-        for shard in [s for s in self.open if (c := self.checkpoints.get(s)) and c.state.ended]:
+        for shard in [shard for shard in self.open if has_ended(self.checkpoints, shard)]:
             self._close(shard)
         self.list_soon()  # whichever worker read it, its children may belong to this one
 
@@ -344,14 +344,10 @@ class SourceState:
             return False
         if not self._is_snapshot_settled():
             return False
-        if any(not self.lineage.is_gone(s) and not self._has_ended(s) for s in self.lineage.absent):
+        if any(not self.lineage.is_gone(s) and not has_ended(self.checkpoints, s) for s in self.lineage.absent):
             return False  # it was listed before and may be listed again: one listing may be inconsistent
         listed_at = self.discovery.listed_at
         return all(
             self.caught_up.has(shard, self.checkpoints.get(shard.id), listed_at)
             for shard in self.lineage.listed.values()
         )
-
-    def _has_ended(self, shard: str) -> bool:
-        checkpoint = self.checkpoints.get(shard)
-        return checkpoint is not None and checkpoint.state.ended

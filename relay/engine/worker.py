@@ -27,7 +27,7 @@ from relay.engine.source_state import SourceState
 from relay.engine.status import take
 from relay.engine.topic_writers import TopicWriters, open_topic_writers
 from relay.engine.upkeep import Upkeep
-from relay.errors import RelayError, Unavailable
+from relay.errors import RelayError
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
 from relay.kafka.checkpoints import CheckpointView, partition_of
@@ -203,14 +203,10 @@ class Worker:
     def _check_plans(self) -> None:
         """Refuse a config that contradicts its checkpoints, before anything is read."""
         everything = range(topics.CHECKPOINT_PARTITIONS)
-        if not self._view.read_to_end(everything, self._group.barrier_timeout):
-            raise self._unread_checkpoints()
+        self._view.require_end(everything, self._group.barrier_timeout)
         for source in self._sources:
             source.resume_previous_stream()
             source.check_plan()
-
-    def _unread_checkpoints(self) -> Unavailable:
-        return Unavailable(f"cannot read {self.settings.checkpoints} to its end in {self._group.barrier_timeout:.0f} s")
 
     def _serve_group(self) -> None:
         lost = self._group.poll()
@@ -227,8 +223,8 @@ class Worker:
             # The record of a segment means nothing without the control record of its snapshot.
             snapshots = [source.snapshots for source in self._sources if source.snapshots is not None]
             controls = {partition_of(each.control_key) for each in snapshots}
-            if gained and not self._view.read_to_end(controls, self._group.barrier_timeout):
-                raise self._unread_checkpoints()
+            if gained:
+                self._view.require_end(controls, self._group.barrier_timeout)
             log.info("took over %d partitions", len(gained))
 
     def _publish_again(self) -> None:

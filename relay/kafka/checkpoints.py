@@ -33,9 +33,11 @@ def partition_of(key: bytes) -> int:
 def read_checkpoints(client: Mapping[str, Any], topic: str) -> CheckpointView:
     """Return a view that has read ``topic`` to its end; the caller closes it. Raises ``Unavailable``."""
     view = CheckpointView(client, topic)
-    if not view.read_to_end(range(CHECKPOINT_PARTITIONS), _READ_TIMEOUT):
+    try:
+        view.require_end(range(CHECKPOINT_PARTITIONS), _READ_TIMEOUT)
+    except BaseException:
         view.close()
-        raise Unavailable(f"cannot read topic {topic} to its end within {_READ_TIMEOUT:.0f} s")
+        raise
     return view
 
 
@@ -101,6 +103,11 @@ class CheckpointView:
                 return False
             self.poll(0.02)
         return True
+
+    def require_end(self, partitions: Collection[int], timeout: float) -> None:
+        """Read ``partitions`` to their end, as `read_to_end`. Raises ``Unavailable`` after ``timeout`` seconds."""
+        if not self.read_to_end(partitions, timeout):
+            raise Unavailable(f"cannot read topic {self.topic} to its end within {timeout:.0f} s")
 
     def _ends(self, partitions: Collection[int], deadline: float) -> dict[int, int] | None:
         """Return the high watermarks, None if the broker does not answer in time."""

@@ -20,6 +20,7 @@ from relay.lineage.records import (
     ShardState,
     Start,
     StreamId,
+    has_ended,
     is_inside_transaction,
     parse_key,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "ShardState",
     "Start",
     "StreamId",
+    "has_ended",
     "is_inside_transaction",
     "parse_key",
     "ready_shards",

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from relay.lineage.records import PRUNE_AFTER, Checkpoint, Shard, ShardState, StreamId
+from relay.lineage.records import PRUNE_AFTER, Checkpoint, Shard, ShardState, StreamId, has_ended
 
 
 def ready_shards(
-    shards: Iterable[Shard], has_ended: Callable[[str], bool], parent_has_ended: Callable[[Shard, str], bool]
+    shards: Iterable[Shard], is_over: Callable[[str], bool], parent_has_ended: Callable[[Shard, str], bool]
 ) -> Iterator[Shard]:
     """Yield the shards that may be read: they have not ended, and all their parents have (I2)."""
     for shard in shards:
-        if not has_ended(shard.id) and all(parent_has_ended(shard, parent) for parent in shard.parents):
+        if not is_over(shard.id) and all(parent_has_ended(shard, parent) for parent in shard.parents):
             yield shard
 
 
@@ -60,14 +60,13 @@ class Lineage:
         yet.
         """
 
-        def has_ended(shard: str) -> bool:
-            checkpoint = checkpoints.get(shard)
-            return shard in passed or (checkpoint is not None and checkpoint.state.ended)
+        def is_over(shard: str) -> bool:
+            return shard in passed or has_ended(checkpoints, shard)
 
         def parent_has_ended(shard: Shard, parent: str) -> bool:
             return parent in passed or self._has_ended(parent, shard.id, checkpoints, planned)
 
-        return ready_shards(self.listed.values(), has_ended, parent_has_ended)
+        return ready_shards(self.listed.values(), is_over, parent_has_ended)
 
     def _has_ended(
         self, parent: str, child: str, checkpoints: Mapping[str, Checkpoint], planned: Collection[str]

@@ -175,6 +175,12 @@ class Checkpoint:
         )
 
 
+def has_ended(checkpoints: Mapping[str, Checkpoint], shard: str) -> bool:
+    """Whether ``shard`` is finished or gone according to ``checkpoints``."""
+    checkpoint = checkpoints.get(shard)
+    return checkpoint is not None and checkpoint.state.ended
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Where reading a stream began, decided once before anything was read.

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from relay.kafka.checkpoints import partition_of
-from relay.lineage import Checkpoint, Plan, Shard, StreamId
+from relay.lineage import Checkpoint, Plan, Shard, StreamId, has_ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,7 @@ class SourceView:
         return {*self.listed, *self.checkpoints}
 
     def has_ended(self, shard: str) -> bool:
-        checkpoint = self.checkpoints.get(shard)
-        return checkpoint is not None and checkpoint.state.ended
+        return has_ended(self.checkpoints, shard)
 
     def waits_for(self, shard: str) -> list[str]:
         """Return the parents that must be read to their end first (I2)."""

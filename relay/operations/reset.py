@@ -126,8 +126,7 @@ def _join(group: Assignment, view: CheckpointView, clock: Callable[[], float] = 
             raise RelayError(f"group {group.group}: another worker owns some of its partitions: stop it first")
         group.poll(0.1)
         group.fence()
-    if not view.read_to_end(partitions, group.barrier_timeout):
-        raise Unavailable(f"cannot read topic {view.topic} to its end within {group.barrier_timeout:.0f} s")
+    view.require_end(partitions, group.barrier_timeout)
 
 
 def _decide(config: Config, entry: SourceConfig, view: CheckpointView, workers: tuple[str, ...]) -> Reset:

@@ -131,7 +131,7 @@ class Bench:
     def __init__(self, on_gap: str = "skip") -> None:
         self.broker = Broker()
         self.owner = Owner(on_gap)
-        self.view = SimpleNamespace(checkpoints={}, read_to_end=lambda partitions, timeout: True)
+        self.view = SimpleNamespace(checkpoints={}, require_end=lambda partitions, timeout: None)
         self.producers = ScriptedProducers(self.broker)
         group = SimpleNamespace(offsets=sorted, metadata=None, barrier_timeout=1.0, owned=set())
         writers = TopicWriters(lambda table: cast(Any, Writer()), [TABLE])

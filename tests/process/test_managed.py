@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 from pathlib import Path
 
@@ -78,7 +77,6 @@ class TestManagedProcess:
             process.wait_until(lambda: True, 10, "thing")
         process.stop()
 
-    @pytest.mark.skipif(sys.platform != "linux", reason="dies_with_parent needs Linux")
     def test_a_process_outlives_the_thread_that_started_it(self, tmp_path: Path) -> None:
         process = shell(tmp_path, "sleep 300")
         thread = threading.Thread(target=process.start)
