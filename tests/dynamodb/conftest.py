@@ -9,8 +9,10 @@ import boto3
 import pytest
 from botocore.config import Config
 
+from relay.config import DynamoDBConfig
 from relay.dynamodb.session import StreamSession
-from tests.dynamodb.endpoint import ARN, ScriptedStream
+from relay.dynamodb.source import DynamoDBSource
+from tests.dynamodb.endpoint import ARN, TABLE, ScriptedStream
 
 if TYPE_CHECKING:
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient
@@ -45,3 +47,18 @@ def scripted(endpoint: ScriptedStream) -> ScriptedStream:
 @pytest.fixture
 def session(client: DynamoDBStreamsClient) -> StreamSession:
     return StreamSession(client, ARN)
+
+
+@pytest.fixture
+def stream() -> Iterator[ScriptedStream]:
+    with ScriptedStream(page=2, listing_page=2) as scripted:
+        yield scripted
+
+
+@pytest.fixture
+def source(stream: ScriptedStream) -> Iterator[DynamoDBSource]:
+    config = DynamoDBConfig(name="orders", type="dynamodb", table=TABLE, region="us-east-1", endpoint_url=stream.url)
+    source = DynamoDBSource(config)
+    source.connect()
+    yield source
+    source.close()
