@@ -30,7 +30,7 @@ one: setup       ## One test, in one process: TEST=tests/test_cli.py::test_the_v
 	@$(RUN) pytest -p no:xdist $(or $(TEST),$(error name the test: make one TEST=tests/x.py::y)) $(ARGS)
 
 quick: setup     ## The tests that need no service, in under a minute.
-	@$(RUN) pytest -n 2 -m "not services and not package" $(ARGS)
+	@$(RUN) pytest -n 4 -m "not services and not package" $(ARGS)
 
 # An old release may warn about a newer one beside it, such as typer about click.
 floors: $(UV)    ## The quick tests on the oldest versions of packages that pyproject.toml allows.
