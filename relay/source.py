@@ -44,8 +44,8 @@ class Page:
     """The shard is closed and this page is its end."""
     gap: Gap | None = None
     """What the source no longer has. The changes of this page come after it."""
-    fresh: bool = False
-    """Reading restarted at the position, so empty stretches are walked again."""
+    at_head: bool = False
+    """The shard is open and its last pages were empty: as far as a source without heads can tell, nothing waits."""
     behind: int = 0
     """How many changes are older than one they follow; their tokens carry the later time."""
     tables: Sequence[TableSchema] = ()

@@ -20,7 +20,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CALLS_TO_REACH_HEAD = 5
-"""Empty pages after which a shard counts as read up to now: pages in the middle of a shard may be empty, too."""
+"""Empty pages after which an open shard counts as read up to now: pages in the middle of a shard may be empty, too.
+
+For `Stream`, unless its ``calls_to_reach_head`` says otherwise, and for the relay."""
 
 FETCH_TRIES = 5
 """Fetches in one read before a reader gives up. Each may find that its iterator or its position is no longer valid."""

@@ -38,7 +38,8 @@ class DynamoDBShardReader:
     A page's position is ``after_sequence``, which is exact: an expired iterator is replaced there (I4). Before the
     first record there is no position, and reading restarts at the horizon.
 
-    ``head``: an iterator at the shard's head when the plan was made, which is used instead of the start.
+    ``head``: an iterator at the shard's head when the plan was made, which is used instead of the start. ``is_closed``:
+    whether the newest listing shows that the shard is closed; called in the thread that reads.
     """
 
     streams = False
@@ -51,6 +52,7 @@ class DynamoDBShardReader:
         record_format: RecordFormat,
         *,
         head: str | None = None,
+        is_closed: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.stream = stream
@@ -69,6 +71,7 @@ class DynamoDBShardReader:
         # Up to when the shard has been read, in seconds since the epoch.
         self.read_until = opening.read_until
         self.clock = clock
+        self._is_closed = is_closed
         # Empty pages in a row with one iterator.
         self._empty_pages = 0
         # Why the next record is refused, to be raised after the page of those before it.
@@ -122,7 +125,8 @@ class DynamoDBShardReader:
         records: list[Any] = page.records
         finished = page.next_iterator is None
         changes, size, behind = [], 0, 0
-        progress = self._idle_since(begun, page) if not records and not finished else None
+        at_head = not records and not finished and self._is_at_head(page)
+        progress = begun - LATENESS if at_head else None
         for index, record in enumerate(records):
             try:
                 change = self.format.change(record, self.floor)
@@ -160,17 +164,17 @@ class DynamoDBShardReader:
             full=len(records) >= PAGE_LIMIT,
             finished=finished,
             gap=gap,
-            fresh=page.fresh,
             behind=behind,
+            at_head=at_head,
         )
 
-    def _idle_since(self, begun: float, page: RawPage) -> float | None:
-        """Return up to when the shard is read after an empty page; None if records may follow directly.
+    def _is_at_head(self, page: RawPage) -> bool:
+        """Whether an empty page shows that the shard is read up to now, and not that records follow directly.
 
-        The end of a closed shard says nothing about the time: the shard may have closed long ago.
+        A closed shard has no head: it may have closed long ago, and is read up to its end only.
         """
         self._empty_pages = 1 if page.fresh else self._empty_pages + 1
-        return begun - LATENESS if self._empty_pages >= CALLS_TO_REACH_HEAD else None
+        return self._empty_pages >= CALLS_TO_REACH_HEAD and not self._is_closed()
 
     def _gap(self) -> Gap | None:
         """Return the gap before the page that was fetched (I9)."""

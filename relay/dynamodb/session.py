@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
@@ -129,9 +129,13 @@ class StreamSession:
             for raw in description.get("Shards", []):
                 if shard := raw.get("ShardId"):
                     parent = raw.get("ParentShardId")
-                    shards[shard] = Shard(shard, (parent,) if parent else ())
+                    closed = "EndingSequenceNumber" in raw.get("SequenceNumberRange", {})
+                    shards[shard] = Shard(shard, (parent,) if parent else (), closed=closed)
             last = description.get("LastEvaluatedShardId")
             if not last:
+                # A parent may be listed as open while its children are listed already.
+                for parent in {parent for shard in shards.values() for parent in shard.parents} & shards.keys():
+                    shards[parent] = replace(shards[parent], closed=True)
                 return Listing(tuple(shards.values()), description.get("StreamStatus", "ENABLED"))
             if last in seen:
                 raise RelayError(f"DescribeStream of {self.stream_arn} repeats the page after {last} and never ends")

@@ -55,6 +55,8 @@ class DynamoDBSource:
             lambda: self.table,
             image=self._rows.checked if self._rows else image_json,
         )
+        # The shards that the newest listing shows closed. Replaced by the thread that lists.
+        self._closed: frozenset[str] = frozenset()
         # Iterators at the heads of shards from when the plan was made, by shard. Used by the worker's thread only.
         self._heads: dict[str, str] = {}
 
@@ -129,7 +131,9 @@ class DynamoDBSource:
         """Return one complete listing. Raises ``StreamGone``, or ``Unavailable`` if DynamoDB does not answer."""
         for attempt in range(_LISTING_RETRIES):
             try:
-                return self.session.shards()
+                shards = self.session.shards()
+                self._closed = frozenset(shard.id for shard in shards if shard.closed)
+                return shards
             except ShardNotFound as error:
                 raise StreamGone(
                     f"source {self.name}: stream {self.session.stream_arn} does not exist, or no longer"
@@ -144,4 +148,6 @@ class DynamoDBSource:
         shard = opening.shard.id
         record_format = RecordFormat(self.table, self.stream.qualified(shard), self._rows)
         head = self._heads.pop(shard, None) if opening.position is None else None
-        return DynamoDBShardReader(self.session, self.stream, opening, record_format, head=head)
+        return DynamoDBShardReader(
+            self.session, self.stream, opening, record_format, head=head, is_closed=lambda: shard in self._closed
+        )

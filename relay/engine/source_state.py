@@ -37,7 +37,13 @@ class SourceState:
     """The shards of one source. Used by the worker's thread."""
 
     def __init__(
-        self, source: Source, view: CheckpointView, readers: ReaderPool, *, clock: Callable[[], float] = time.time
+        self,
+        source: Source,
+        view: CheckpointView,
+        readers: ReaderPool,
+        *,
+        until_caught_up: bool = False,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.source = source
         self.view = view
@@ -45,6 +51,7 @@ class SourceState:
         self.clock = clock
         self.planning = Planning(source, view, clock=clock)
         self.started = clock()
+        self._until_caught_up = until_caught_up
         self._switch_to(source.connect())
 
     def _switch_to(self, stream: StreamId) -> None:
@@ -74,7 +81,8 @@ class SourceState:
             has_journals=self.source.has_journals,
             clock=self.clock,
         )
-        self.caught_up = CaughtUp(self.started, has_heads=self.source.has_journals)
+        # A relay that runs for ever asks nothing of it, and keeps nothing for it (I11).
+        self.caught_up = CaughtUp(self.started, has_heads=self.source.has_journals) if self._until_caught_up else None
         # `CheckpointView.endings` when ended shards were last closed.
         self._endings = 0
         self._plan_checked = False
@@ -193,7 +201,10 @@ class SourceState:
 
     def poll_listing(self) -> bool:
         """Keep the listing fresh, without waiting for it. Return whether a new one has arrived."""
-        return self.discovery.poll(self.checkpoints)
+        has_arrived = self.discovery.poll(self.checkpoints)
+        if has_arrived and self.caught_up is not None:
+            self.caught_up.keep(self.lineage.listed.values())
+        return has_arrived
 
     def list_soon(self) -> None:
         """List again soon: a listing that is under way is too old."""
@@ -300,7 +311,8 @@ class SourceState:
 
     def confirm(self, page: Page) -> None:
         """``page`` is committed: note how far it shows its shard to be caught up."""
-        self.caught_up.note(page)
+        if self.caught_up is not None:
+            self.caught_up.note(page)
 
     # ------------------------------------------------------------------ gaps, and how far the stream is complete
 
@@ -339,8 +351,11 @@ class SourceState:
         return low_watermark(self.checkpoints, self.lineage) if self.plan is not None else None
 
     def is_caught_up(self) -> bool:
-        """Whether every shard is published and committed up to the start of the command."""
-        if self.plan is None or self.discovery.listed_at < self.started or self.discovery.successor is not None:
+        """Whether every shard is published and committed up to the start of the command. False unless that is asked."""
+        caught_up = self.caught_up
+        if caught_up is None or self.plan is None:
+            return False
+        if self.discovery.listed_at < self.started or self.discovery.successor is not None:
             return False
         if not self._is_snapshot_settled():
             return False
@@ -348,6 +363,5 @@ class SourceState:
             return False  # it was listed before and may be listed again: one listing may be inconsistent
         listed_at = self.discovery.listed_at
         return all(
-            self.caught_up.has(shard, self.checkpoints.get(shard.id), listed_at)
-            for shard in self.lineage.listed.values()
+            caught_up.has(shard, self.checkpoints.get(shard.id), listed_at) for shard in self.lineage.listed.values()
         )

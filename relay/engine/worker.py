@@ -87,7 +87,9 @@ class Worker:
         self._inbox: deque[tuple[OpenShard, ReadResult]] = deque()
         self._readers = ReaderPool()
         self._view = CheckpointView(settings.client, settings.checkpoints)
-        self._sources = [SourceState(source, self._view, self._readers) for source in sources]
+        self._sources = [
+            SourceState(source, self._view, self._readers, until_caught_up=until_caught_up) for source in sources
+        ]
         self._group = Assignment(
             settings.client, settings.group, self._view, transaction_timeout=settings.transaction_timeout
         )

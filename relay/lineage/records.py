@@ -56,12 +56,14 @@ class ShardState(StrEnum):
 class Shard:
     """A shard as its source lists it.
 
-    ``start``: where it begins, if its lineage says that and not the plan.
+    ``start``: where it begins, if its lineage says that and not the plan. ``closed``: nothing is added to it any more,
+    because it has an end or children.
     """
 
     id: str
     parents: tuple[str, ...] = ()
     start: Start | None = None
+    closed: bool = False
 
     @property
     def name(self) -> str:

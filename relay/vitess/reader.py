@@ -70,8 +70,6 @@ class VitessShardReader:
         self._stream: ShardStream | None = None
         # The table that the stream copies.
         self._copying: str | None = None
-        # Whether the next page is the first of a stream.
-        self._is_fresh = True
         # Why the position can no longer be read from, until the head is known.
         self._purged: str | None = None
         # A final error, which is raised after the page of what came before it.
@@ -158,7 +156,6 @@ class VitessShardReader:
         progress, events.progress = events.progress, None
         if self.watch.check_head(position, events.is_active) and self.watch.reached is not None:
             progress = max(progress or 0.0, self.watch.reached - self.settings.margin)
-        is_fresh, self._is_fresh = self._is_fresh, False
         page = Page(
             shard=self.shard,
             changes=changes,
@@ -170,7 +167,6 @@ class VitessShardReader:
             size=size,
             full=size >= self.settings.page_bytes,
             finished=events.journal is not None,
-            fresh=is_fresh,
             behind=behind,
             tables=tables if changes else (),
             reached=self.watch.reached,
@@ -221,7 +217,6 @@ class VitessShardReader:
             best_effort=bool(copy and self._plan.dropped),
             heartbeat=settings.heartbeat,
         )
-        self._is_fresh = True
         self.watch.opened()
         return ShardStream(call, events, self.watch, is_shared=self._participants.is_needed)
 
@@ -309,4 +304,4 @@ class VitessShardReader:
         )
         log.warning("%s: %s", self.names.qualified, purged)
         self._purged = None
-        return replace(self._empty_page(begun), gap=gap, fresh=True)
+        return replace(self._empty_page(begun), gap=gap)

@@ -40,6 +40,8 @@ class ScriptedShard:
     records: list[dict[str, Any]] = field(default_factory=list)
     closed: bool = False
     listed: bool = True
+    # Whether a listing shows that it is closed.
+    shows_end: bool = True
     # How many of the first records are trimmed.
     trimmed: int = 0
     # Numbers of records after which a page ends, besides those of the page size.
@@ -271,7 +273,10 @@ class ScriptedStream:
             "Shards": [
                 {
                     "ShardId": s.id,
-                    "SequenceNumberRange": {"StartingSequenceNumber": "1"},
+                    "SequenceNumberRange": {
+                        "StartingSequenceNumber": "1",
+                        **({"EndingSequenceNumber": str(10**21)} if s.closed and s.shows_end else {}),
+                    },
                     **({"ParentShardId": s.parent} if s.parent else {}),
                 }
                 for s in page

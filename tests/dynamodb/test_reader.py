@@ -56,13 +56,33 @@ def test_an_expired_iterator_is_replaced_at_the_same_position(source: DynamoDBSo
     assert versions(read_page(fresh)) == [3]
 
 
-def test_a_page_says_whether_its_iterator_is_new(source: DynamoDBSource, stream: ScriptedStream) -> None:
-    """Empty pages count towards the head only with one iterator: a new one reads them again."""
+def test_five_empty_pages_with_one_iterator_are_the_head_of_an_open_shard(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    """A new iterator reads empty pages again."""
     stream.shard("s")
     reading = reader(source)
-    assert [read_page(reading).fresh for _ in range(3)] == [True, False, False]
+    assert [read_page(reading).at_head for _ in range(6)] == [False] * 4 + [True] * 2
     stream.expire_iterators()
-    assert [read_page(reading).fresh for _ in range(2)] == [True, False]
+    assert [read_page(reading).at_head for _ in range(5)] == [False] * 4 + [True]
+    stream.put("s", "k", 1)
+    assert [read_page(reading).at_head for _ in range(6)] == [False] * 5 + [True]
+
+
+@pytest.mark.parametrize("shows_end", [True, False])
+def test_a_closed_shard_has_no_head(source: DynamoDBSource, stream: ScriptedStream, shows_end: bool) -> None:
+    """I1, I9: however many empty pages it has, a watermark must not pass the records after them."""
+    stream.shard("s").shows_end = shows_end
+    stream.pages("s", 1, *[0] * 20, 1)
+    reading = reader(source)
+    stream.split("s", "child")
+    source.shards()
+    pages = [read_page(reading)]
+    while not pages[-1].finished:
+        pages.append(read_page(reading))
+    assert len(pages) == 22
+    assert not any(page.at_head for page in pages)
+    assert all(page.progress is None for page in pages if not page.records)
 
 
 def test_an_iterator_that_expires_before_the_first_record_restarts_at_the_horizon(

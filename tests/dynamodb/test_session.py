@@ -42,6 +42,12 @@ def test_a_listing_continues_until_there_is_no_last_shard(session: StreamSession
     assert not listing.disabled
 
 
+def test_a_shard_is_closed_if_its_listing_shows_an_end_or_children(session: StreamSession, six: ScriptedStream) -> None:
+    six.shards[full("0")].shows_end = False
+    six.close("4")
+    assert names(tuple(shard for shard in session.describe().shards if shard.closed)) == ["0", "1", "4"]
+
+
 def test_a_listing_may_start_after_a_shard(session: StreamSession, six: ScriptedStream) -> None:
     assert names(session.describe(first_shard=full("2")).shards) == ["3", "4", "5"]
 

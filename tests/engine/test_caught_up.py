@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
-
 from relay.engine.caught_up import CaughtUp
 from relay.lineage import Checkpoint, Shard, ShardState
 from relay.source import Page
@@ -23,11 +21,25 @@ def noted(*pages: Page, has_heads: bool) -> CaughtUp:
     return caught_up
 
 
-@pytest.mark.parametrize("has_heads", [False, True])
-def test_empty_pages_count_only_where_nothing_else_tells_of_the_head(has_heads: bool) -> None:
-    """A stream gives empty pages also while its server is still looking for the place."""
-    caught_up = noted(*[PAGE] * 5, has_heads=has_heads)
-    assert caught_up.has(PARENT, READING, STARTED) is not has_heads
+def test_a_shard_read_to_its_head_after_the_start_is_caught_up_while_it_is_open() -> None:
+    """I1: what looks like the head of a closed shard may be a gap between its records."""
+    at_head = replace(PAGE, at_head=True)
+    caught_up = noted(at_head, has_heads=False)
+    assert caught_up.has(PARENT, READING, STARTED)
+    assert not caught_up.has(replace(PARENT, closed=True), READING, STARTED)
+    assert not caught_up.has(PARENT, READING, STARTED - 1)  # it may have been closed since
+    assert not noted(replace(at_head, begun=STARTED - 1), has_heads=False).has(PARENT, READING, STARTED)
+    assert not noted(at_head, PAGE, has_heads=False).has(PARENT, READING, STARTED)
+
+
+def test_shards_that_are_no_longer_listed_are_forgotten() -> None:
+    """I11"""
+    ended = replace(PAGE, reached=STARTED + 1, progress=STARTED + 1, finished=True)
+    caught_up = noted(ended, has_heads=False)
+    caught_up.keep([CHILD])
+    assert caught_up.has(CHILD, READING, STARTED)
+    caught_up.keep([replace(CHILD, parents=())])
+    assert not caught_up.has(CHILD, READING, STARTED)
 
 
 def test_a_head_that_was_reached_counts_from_the_start_on_wherever_it_was_reached() -> None:

@@ -153,6 +153,17 @@ def test_a_listing_that_lacks_a_shard_does_not_make_the_relay_caught_up(config: 
     assert published_versions(config)[0] == table.histories
 
 
+def test_empty_pages_of_a_closed_shard_do_not_make_the_relay_caught_up(config: Path, stream: ScriptedStream) -> None:
+    """I1: only the end of a closed shard says that it was read, however many empty pages are between its records."""
+    for shard, empty in (("closed", 20), ("open", 4)):
+        stream.shard(shard)
+        stream.pages(shard, 3, *[0] * empty, 3)
+    stream.close("closed")
+    run_until_caught_up(config)
+    _, ids = published_versions(config)
+    assert (len(ids), set(ids.values())) == (12, {1})
+
+
 def test_a_changed_start_is_refused_and_says_what_it_was(
     tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str
 ) -> None:
