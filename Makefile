@@ -14,7 +14,7 @@ export UV_PYTHON ?= >=3.11,<3.14
 # Compiling a thousand modules again in every process takes longer than many tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test one quick floors lint format package bench soak proto setup help
+.PHONY: demo test one quick mutants floors lint format package bench soak proto setup help
 
 help:            ## This list.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ one: setup       ## One test, in one process: TEST=tests/test_cli.py::test_the_v
 
 quick: setup     ## The tests that need no service, in under a minute.
 	@$(RUN) pytest -n 4 -m "not services and not package" $(ARGS)
+
+mutants: setup   ## Break each invariant in many places, and see a test fail: all, or NAME="I6 a-gap-bumps-no-namespace".
+	@$(RUN) python -m tests.mutants $(NAME) $(ARGS)
 
 # An old release may warn about a newer one beside it, such as typer about click.
 floors: $(UV)    ## The quick tests on the oldest versions of packages that pyproject.toml allows.

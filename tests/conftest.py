@@ -27,6 +27,7 @@ from relay.services.vitess import Vitess
 from tests import containers, needs
 from tests.longest_first import LongestFirst
 from tests.mysql.server import MySQL
+from tests.running import running
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the tests in the background ignores it, and so would every process they start and interrupt.
@@ -69,21 +70,21 @@ def _docker_answers() -> bool:
 @pytest.fixture(scope="session")
 def kafka(in_docker: bool) -> Iterator[KafkaBroker | containers.Kafka]:
     """A broker: ``.bootstrap_servers``."""
-    with containers.Kafka() if in_docker else KafkaBroker() as broker:
+    with running("kafka") or (containers.Kafka() if in_docker else KafkaBroker()) as broker:
         yield broker
 
 
 @pytest.fixture(scope="session")
 def dynamodb(in_docker: bool) -> Iterator[DynamoDBLocal | containers.DynamoDB]:
     """A DynamoDB with Streams: ``.endpoint_url``."""
-    with containers.DynamoDB() if in_docker else DynamoDBLocal() as database:
+    with running("dynamodb") or (containers.DynamoDB() if in_docker else DynamoDBLocal()) as database:
         yield database
 
 
 @pytest.fixture(scope="session")
 def redis_server(in_docker: bool) -> Iterator[RedisServer | containers.Redis]:
     """A Redis: ``.url``."""
-    with containers.Redis() if in_docker else RedisServer() as server:
+    with running("redis_server") or (containers.Redis() if in_docker else RedisServer()) as server:
         yield server
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import boto3
@@ -9,7 +9,7 @@ import pytest
 from botocore.exceptions import ClientError
 from botocore.stub import Stubber
 
-from relay.cache import DynamoDBLoader, Invalidator, MemoryStore, Outcome, TokenCache
+from relay.cache import DynamoDBLoader, Invalidator, MemoryStore, Outcome, TokenCache, VitessLoader
 from relay.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -114,6 +114,36 @@ def test_errors_of_dynamodb_reach_the_caller(client: DynamoDBClient, stub: Stubb
     stub.add_client_error("get_item", "ResourceNotFoundException")
     with pytest.raises(ClientError):
         DynamoDBLoader(client, "orders", primary_key).load("order:ann:1", None)
+
+
+class Driver:
+    """A connection, and its cursor, of a MySQL driver, which keeps the statements."""
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+
+    def cursor(self) -> Driver:
+        return self
+
+    def execute(self, statement: str) -> None:
+        self.statements.append(statement)
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_connection_to_vitess_reads_the_primary_and_each_time_anew() -> None:
+    """I6: a replica lags, and a transaction keeps the view of its first read."""
+    driver = Driver()
+
+    def read(cursor: Driver, keys: Sequence[str]) -> Mapping[str, bytes]:
+        cursor.execute("SELECT")
+        return {}
+
+    loader = VitessLoader(lambda: driver, "commerce", read)
+    loader.load("k", None)
+    loader.load("k", None)
+    assert driver.statements == ["USE `commerce@primary`", "SET autocommit = 1", "SELECT", "SELECT"]
 
 
 @pytest.mark.services

@@ -16,6 +16,7 @@ from relay.cache import (
     generation_key,
 )
 from relay.cache.entry import Tokens, decode
+from relay.cache.store import StoredEntry
 from tests.cache.sources import SHARD, Source, token
 
 
@@ -133,6 +134,20 @@ def test_a_value_loaded_across_a_new_generation_is_never_served(cache: Cache) ->
     source = Source(meanwhile=lambda: cache.invalidator.bump("a gap"))
     cache.get_or_load("k", source.load)
     assert cache.get_or_load("k", Source(value=b"two").load) == Cached(b"two", Outcome.FILLED)
+
+
+def test_a_namespace_that_is_bumped_while_its_entries_are_read_serves_none() -> None:
+    """I6: the generation that counts is read after the entries."""
+
+    class Bumped(MemoryStore):
+        def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[StoredEntry | None], str]:
+            found, generation = super().read(keys, generation_key)
+            return found, self.renew(generation_key) if any(found) else generation
+
+    cache = TokenCache(Bumped(), "shop")
+    cache.get_or_load("k", lambda key, compare: LoadedValue(b"before", {}, fresher=True))
+    found = cache.get_or_load("k", lambda key, compare: LoadedValue(b"after", {}, fresher=True))
+    assert found.value == b"after"
 
 
 def test_a_lost_generation_invalidates_every_value(cache: Cache) -> None:

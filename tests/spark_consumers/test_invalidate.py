@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,9 +11,12 @@ import pytest
 
 from relay.avro.framing import fingerprint, single_object_header
 from relay.avro.schema import change_schema
+from relay.cache import LoadedValue, Outcome, RedisStore, TokenCache
 from relay.config import CacheConfig, Config
+from relay.lineage import Gap
 from relay.table import Column, KeyColumn, TableSchema
 from spark_consumers.cache_keys import Templates, invalidations
+from spark_consumers.dead_letters import DeadLetterTopic
 from spark_consumers.decode import Decoder, Layout
 from spark_consumers.invalidate import CacheConsumer
 from spark_consumers.reduced_changes import change_reader
@@ -20,21 +24,25 @@ from spark_consumers.reduced_changes import change_reader
 KEYS = ["order:{order_id}", "customer:{customer_id}", "day:{day}"]
 
 
+def config_of(url: str, namespace: str, source: str = "orders") -> Config:
+    return Config.model_validate(
+        {
+            "name": "shop",
+            "kafka": {"bootstrap_servers": "127.0.0.1:9"},
+            "sources": [{"name": source, "type": "dynamodb", "table": "orders", "region": "us-east-1"}],
+            "cache": {"url": url, "namespace": namespace, "keys": {"orders": KEYS}},
+        },
+        by_alias=True,
+        by_name=False,
+    )
+
+
 @pytest.mark.parametrize("old", ["orders", "orders1", "o", "legacy", "ddb"])
 def test_a_column_that_is_no_longer_in_the_key_is_read_from_the_images(
     old: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I6: whichever layout of a table comes last, for example after its source was renamed."""
-    config = Config.model_validate(
-        {
-            "name": "shop",
-            "kafka": {"bootstrap_servers": "127.0.0.1:9"},
-            "sources": [{"name": "orders2", "type": "dynamodb", "table": "orders", "region": "us-east-1"}],
-            "cache": {"url": "redis://127.0.0.1:6379/0", "namespace": "shop", "keys": {"orders": KEYS}},
-        },
-        by_alias=True,
-        by_name=False,
-    )
+    config = config_of("redis://127.0.0.1:6379/0", "shop", source="orders2")
     before = TableSchema(old, "orders", (KeyColumn("customer_id", "S"), KeyColumn("order_id", "S")), 1)
     now = TableSchema("orders2", "orders", (KeyColumn("order_id", "S"),), 1)
     schemas = {single_object_header(fingerprint(s)): s for s in (change_schema(before), change_schema(now))}
@@ -77,3 +85,54 @@ def test_a_number_of_an_sql_row_has_one_text_in_a_cache_key_and_a_set_has_none(
     found = invalidations([change_reader(layout)(change)], Templates(cache))
     assert [key for key, _ in found.pairs] == ([f"x:{expected}"] if expected is not None else [])
     assert bool(found.bumps) == (expected is None)
+
+
+def test_the_consumer_of_the_cache_reads_the_gaps_beside_the_changes() -> None:
+    """I9: in one stream, so that a restart misses none."""
+    config = config_of("redis://127.0.0.1:6379/0", "shop")
+    assert config.cache is not None
+    assert CacheConsumer(config, config.cache).topics == ["shop.orders", "shop.gaps"]
+
+
+class Batch:
+    """What Spark gives to a consumer: the rows of a batch, each one document of the decoder."""
+
+    def __init__(self, *documents: Mapping[str, Any]) -> None:
+        self._documents = documents
+
+    def collect(self) -> list[tuple[bytes]]:
+        return [(orjson.dumps(document),) for document in self._documents]
+
+
+def gap_record(value: bytes) -> Mapping[str, Any]:
+    fields = {"status": "gap", "topic": "shop.gaps", "partition": 0, "offset": 0}
+    return {"x": fields | {"value": b64encode(value).decode()}}
+
+
+def gap_of(source: str) -> bytes:
+    return Gap(source, "stream", "shard", "trimmed", None, None, 1000.0).to_json()
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (gap_of("orders"), Outcome.FILLED),
+        (gap_of("orders of another cache"), Outcome.HIT),
+        (b"{}", Outcome.FILLED),
+        (b"not JSON", Outcome.FILLED),
+    ],
+)
+def test_a_gap_of_a_source_of_the_cache_or_of_nobody_knows_which_invalidates_the_namespace(
+    value: bytes, expected: Outcome, redis_server: Any, unique: str
+) -> None:
+    """I9: the invalidations of the changes that were lost never come."""
+    config = config_of(redis_server.url, unique)
+    assert config.cache is not None
+    with RedisStore(redis_server.url) as store, DeadLetterTopic(config, "cache") as dead_letters:
+        cache = TokenCache(store, unique)
+        cache.get_or_load("k", lambda key, compare: LoadedValue(b"before", {}, fresher=True))
+        counts = CacheConsumer(config, config.cache).apply(Batch(gap_record(value)), dead_letters, 1)  # type: ignore[arg-type]
+        found = cache.get_or_load("k", lambda key, compare: LoadedValue(b"after", {}, fresher=True))
+    assert found.outcome is expected
+    assert counts["bumps"] == (expected is Outcome.FILLED)

@@ -1,0 +1,53 @@
+"""The catalogue fits the code: each text is in it once, each test exists, each line that cites an invariant is hit."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+
+import pytest
+
+from tests.mutants.catalogue import INVARIANTS, ROOT, Mutant, load
+from tests.mutants.citations import citations
+
+MUTANTS = load()
+
+
+@cache
+def source_of(file: str) -> str:
+    return (ROOT / file).read_text(encoding="utf-8")
+
+
+@cache
+def functions_in(file: str) -> frozenset[str]:
+    """Return the names of the test functions of a file."""
+    body = ast.parse(source_of(file)).body
+    return frozenset(each.name for each in body if isinstance(each, ast.FunctionDef) and each.name.startswith("test_"))
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_replaces_a_text_that_is_once_in_its_file_and_the_result_is_python(mutant: Mutant) -> None:
+    ast.parse(mutant.applied_to(source_of(mutant.file)))
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_mutant_names_tests_that_exist(mutant: Mutant) -> None:
+    for test in mutant.tests:
+        file, _, name = test.partition("::")
+        assert name.partition("[")[0] in functions_in(file), test
+
+
+@pytest.mark.xfail(reason="the catalogue is not complete yet", strict=True)
+def test_each_invariant_has_four_mutants_or_more() -> None:
+    counts = {invariant: sum(mutant.invariant == invariant for mutant in MUTANTS) for invariant in INVARIANTS}
+    assert {invariant: count for invariant, count in counts.items() if count < 4} == {}
+
+
+@pytest.mark.xfail(reason="the catalogue is not complete yet", strict=True)
+def test_every_line_that_cites_an_invariant_has_a_mutant_that_breaks_it() -> None:
+    left = [
+        f"{cited.file}:{cited.line} {', '.join(sorted(cited.invariants))}"
+        for cited in citations(ROOT)
+        if not any(cited.is_covered_by(mutant, source_of(mutant.file)) for mutant in MUTANTS)
+    ]
+    assert left == []
