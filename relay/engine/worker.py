@@ -309,7 +309,7 @@ def run(
         found = topics.create_missing(admin, config, [table.table for source in sources for table in source.tables()])
         settings = settings or KafkaSettings.from_config(config)
         limits = Limits.from_topics(found, settings.producer)
-        settings = replace(settings, producer=limits.producer(settings.producer))
+        settings = replace(settings, producer=limits.producer(settings.producer), limits=limits.records)
         # Open as long as tables may change.
         schemas = opened.enter_context(closing(open_schemas(config)))
         tables = [table for source in sources for table in source.tables()]

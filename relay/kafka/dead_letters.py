@@ -17,7 +17,8 @@ from typing import Any, Literal, Protocol
 import orjson
 
 from relay.change import Change, Uncarriable
-from relay.kafka.limits import Headers, record_size
+from relay.errors import RelayError
+from relay.kafka.limits import Headers, record_size, too_small
 
 TOO_LARGE = "too large"
 NOT_ENCODABLE = "not encodable"
@@ -65,7 +66,8 @@ class DeadLetterWriter:
     ) -> int:
         """Send the complete ``change``, in chunks if it does not fit into one record. Return the bytes sent.
 
-        ``encoded``: the change in ``encoding``. ``item_key``: the full primary key as JSON.
+        ``encoded``: the change in ``encoding``. ``item_key``: the full primary key as JSON. Raises ``RelayError`` if
+        the topic does not even take the headers.
         """
         token, snapshot = change.token, change.snapshot
         headers: Headers = [
@@ -83,11 +85,14 @@ class DeadLetterWriter:
             ("encoding", encoding.encode()),
             *place.headers,  # event_id and token
         ]
-        room = self.largest - record_size(b"", _chunk_key(change, 1 << 20), [*headers, ("chunk", b"0" * 20)])
-        if room < 1:
-            raise ValueError(
-                f"topic {self.topic} allows {self.largest} bytes per record, too few for the headers of a dead letter"
+        smallest = record_size(b"0", _chunk_key(change, 1 << 20), [*headers, ("chunk", b"0" * 20)])
+        if smallest > self.largest:
+            raise RelayError(
+                f"source {change.source}: the {change.operation} of {change.table}, event {change.event_id}, is a dead "
+                f"letter ({reason}), whose headers alone take {smallest} bytes, but "
+                f"{too_small(self.topic, self.largest, smallest)}"
             )
+        room = self.largest - smallest + 1
         count = max(1, -(-len(encoded) // room))
         for number in range(1, count + 1):
             part = encoded[(number - 1) * room : number * room]

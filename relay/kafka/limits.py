@@ -25,6 +25,16 @@ def record_size(value: bytes, key: bytes, headers: Headers) -> int:
     return _BATCH_OVERHEAD + _RECORD_OVERHEAD + len(value) + len(key) + texts
 
 
+def too_small(topic: str, limit: int, size: int) -> str:
+    """Return the error about a record of ``size`` bytes: what its topic allows, and how to raise that."""
+    wanted = max(LARGEST_MESSAGE, 2 * size)
+    return (
+        f"topic {topic} allows {limit}: raise the topic's max.message.bytes (`kafka-configs --alter --entity-type "
+        f"topics --entity-name {topic} --add-config max.message.bytes={wanted}`) and, if it is lower, the producer's "
+        "message.max.bytes (`kafka.producer` in the config), then restart the relay. Nothing was skipped"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """``records``: per topic, the bytes of the largest record, as ``record_size`` counts them.

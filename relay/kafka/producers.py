@@ -55,7 +55,13 @@ class Producers:
         )
 
     def _open(self, transactional_id: str) -> Publisher:
-        return Publisher(self.settings.producer, transactional_id, probe=self._probe, stop_by=self._stop_by)
+        return Publisher(
+            self.settings.producer,
+            transactional_id,
+            limits=self.settings.limits,
+            probe=self._probe,
+            stop_by=self._stop_by,
+        )
 
     def renew(self) -> None:
         """Take another name: another worker has fenced this one."""

@@ -16,6 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from relay.errors import NotDrained, RelayError, Unavailable
 from relay.kafka.bounded_call import BoundedCaller, CallTimedOut
+from relay.kafka.limits import record_size, too_small
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -43,6 +44,7 @@ class Abandoned(Fenced):
 class Publisher:
     """A transactional producer. Used by one thread.
 
+    ``limits``: per topic, the bytes of the largest record; checked for the relay's own records, which have no headers.
     ``stop_by``: returns the monotonic time until which to wait for an unreachable broker; ``math.inf`` while nobody has
     asked the relay to stop.
     """
@@ -52,11 +54,13 @@ class Publisher:
         client: Mapping[str, Any],
         transactional_id: str,
         *,
+        limits: Mapping[str, int] | None = None,
         probe: Probe | None = None,
         stop_by: Callable[[], float] = lambda: math.inf,
     ) -> None:
         self.transactional_id = transactional_id
         self.open = False
+        self._limits = limits or {}
         self._probe = probe or (lambda step: None)
         self._stop_by = stop_by
         self._producer = Producer({**client, "transactional.id": transactional_id})
@@ -82,7 +86,12 @@ class Publisher:
         partition: int,
         headers: list[tuple[str, str | bytes | None]] | None = None,
     ) -> None:
-        """Produce a record in the open transaction; wait while the queue is full. Raises ``Aborted`` or ``Fenced``."""
+        """Produce a record in the open transaction; wait while the queue is full.
+
+        Raises ``Aborted`` or ``Fenced``, and ``RelayError`` for a record without headers that its topic does not take.
+        """
+        if headers is None and value is not None:
+            self._check_size(topic, value, key)
         while True:
             try:
                 if headers is None:
@@ -99,6 +108,14 @@ class Publisher:
                     # failure was fatal.
                     raise Aborted(f"produce: {error.args[0].str()}") from error
                 self._raise_failure("produce", error)
+
+    def _check_size(self, topic: str, value: bytes, key: bytes) -> None:
+        """I10: the broker would refuse the record for ever. A checkpoint grows with the GTID set in it."""
+        limit = self._limits.get(topic)
+        if limit is not None and (size := record_size(value, key, [])) > limit:
+            raise RelayError(
+                f"the record {key.decode(errors='replace')} takes {size} bytes, but {too_small(topic, limit, size)}"
+            )
 
     def commit(self, offsets: list[TopicPartition], metadata: Callable[[], Any]) -> None:
         """Commit the open transaction with the group's ``offsets``. Raises ``Aborted`` or ``Fenced``."""

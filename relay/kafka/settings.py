@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from relay.config import Config
@@ -33,7 +34,8 @@ PRODUCER: dict[str, Any] = {
 class KafkaSettings:
     """``client``: for consumers and admin clients. ``producer``: all settings of the transactional producer.
 
-    ``transaction_timeout``: seconds, from ``kafka.producer``; the group's timeouts are derived from it.
+    ``transaction_timeout``: seconds, from ``kafka.producer``; the group's timeouts are derived from it. ``limits``: see
+    ``Limits.records``; none until the topics are known.
     """
 
     name: str
@@ -44,6 +46,7 @@ class KafkaSettings:
     gaps: str
     watermarks: str
     group: str
+    limits: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_config(cls, config: Config) -> KafkaSettings:

@@ -17,14 +17,14 @@ from relay.change import REDRIVEN, Change, Images, Operation
 from relay.errors import RelayError
 from relay.kafka.dead_letters import NOT_ENCODABLE, TOO_LARGE, DeadLetterWriter, RecordPlace, RecordSender, change_json
 from relay.kafka.keys import KeyCodec, Partitioner
-from relay.kafka.limits import Headers, record_size
+from relay.kafka.limits import Headers, record_size, too_small
 from relay.kafka.topics import LARGEST_MESSAGE
 from relay.table import TableSchema
 from relay.token import EventToken
 
 log = logging.getLogger(__name__)
 
-# More bytes than a record needs besides value and key, unless its token is long.
+# More bytes than a record needs besides its value, its key and the text of its token.
 _ROOM = 1024
 
 
@@ -91,7 +91,7 @@ class TopicWriter:
         letter_size = 0
         try:
             value = self._encoder.encode(change)
-            size = len(value) + len(key)
+            size = len(value) + len(key) + len(self._token_header[1])
             if size + _ROOM > self.largest and (size := record_size(value, key, headers)) > self.largest:
                 place = RecordPlace(self.topic, number, key, headers)
                 value, letter_size = self._stub_too_large(publisher, change, place, size)
@@ -104,12 +104,16 @@ class TopicWriter:
         return len(value) + letter_size
 
     def send_to_all_partitions(self, publisher: RecordSender, change: Change, resume_timestamp: int) -> None:
-        """Send ``change``, which is not about a single item, to every partition of the topic."""
+        """Send ``change``, which is not about a single item, to every partition of the topic.
+
+        Raises ``RelayError`` if the topic does not take it.
+        """
         headers = self._headers(change, resume_timestamp)
         value = self._encoder.encode(change)
+        key = change.event_id.encode()  # a compacted topic refuses records without a key; no item has this one
+        self._check_size(change, value, key, headers)
         for number in range(self.partitions):
-            # A compacted topic refuses records without a key; no item has this one.
-            publisher.send(self.topic, value, change.event_id.encode(), number, headers)
+            publisher.send(self.topic, value, key, number, headers)
 
     def _headers(self, change: Change, resume_timestamp: int) -> Headers:
         change.resume_timestamp = resume_timestamp
@@ -149,14 +153,17 @@ class TopicWriter:
 
     def _stub(self, change: Change, place: RecordPlace) -> bytes:
         stub = self._encoder.encode(replace(change, old=None, new=None, images=Images.OMITTED))
-        size = record_size(stub, place.key, place.headers)
+        self._check_size(change, stub, place.key, place.headers)
+        return stub
+
+    def _check_size(self, change: Change, value: bytes, key: bytes, headers: Headers) -> None:
+        size = record_size(value, key, headers)
         if size > self.largest:
             raise RelayError(
                 f"source {change.source}: even without its images, the {change.operation} of {change.table}, event "
-                f"{change.event_id}, takes {size} bytes, but topic {self.topic} allows {self.largest}: raise the "
-                "topic's max.message.bytes and the producer's message.max.bytes"
+                f"{change.event_id}, takes {size} bytes, {len(self._token_header[1])} of them for its token in a "
+                f"header, but {too_small(self.topic, self.largest, size)}"
             )
-        return stub
 
     def _write_dead_letter(
         self,

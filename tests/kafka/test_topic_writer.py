@@ -72,6 +72,10 @@ def change(customer: str = "ada", line: str = "1", *, payload: str = "x", **fiel
     return replace(whole, **fields)
 
 
+def long_token(domains: int) -> EventToken:
+    return EventToken(1_700_000_000, SHARD, "MariaDB/" + ",".join(f"{n}-1-{10**6 + n}" for n in range(domains)))
+
+
 def decoded(value: bytes | None, table: TableSchema = TABLE) -> dict[str, Any]:
     body = split(value or b"")[1]
     found: Any = fastavro.schemaless_reader(BytesIO(body), fastavro.parse_schema(change_schema(table)), None)
@@ -102,16 +106,18 @@ def test_only_a_delete_is_followed_by_a_tombstone_with_the_same_key_and_partitio
     assert len({(key, where) for _, key, where, _ in sent.on("shop.orders")}) == 1
 
 
-@given(st.integers(-40, 40), st.integers(0, 3))
+@given(st.integers(-40, 40), st.integers(0, 3), st.integers(1, 3000))
 @settings(deadline=None)
-def test_a_change_above_the_limit_is_a_stub_on_its_topic_and_complete_as_a_dead_letter(beyond: int, long: int) -> None:
-    """I1, I8: up to the limit it is complete on its topic."""
+def test_a_change_above_the_limit_is_a_stub_on_its_topic_and_complete_as_a_dead_letter(
+    beyond: int, long: int, domains: int
+) -> None:
+    """I1, I8: up to the limit it is complete on its topic. I10: its token, twice in the record, counts as well."""
     sent, writer = SentRecords(), topic_writer()
-    huge = change(payload="x" * 5000 * long)
+    huge = change(payload="x" * (5000 * long + 100), token=long_token(domains))
     writer.send(sent, huge, 0)
     ((value, key, where, headers),) = sent.on("shop.orders")
     size = record_size(value or b"", key, list(headers.items()))
-    writer.largest, writer.dead_letters = size - beyond, letters()
+    writer.largest, writer.dead_letters = size - beyond, letters(1 << 20)
     again = SentRecords()
     writer.send(again, huge, 0)
     ((value, same_key, same_where, same_headers),) = again.on("shop.orders")
@@ -204,3 +210,27 @@ def test_a_change_whose_key_cannot_be_encoded_is_always_an_error() -> None:
 def test_a_topic_too_small_for_a_stub_is_an_error_that_names_the_limit() -> None:
     with pytest.raises(RelayError, match=r"even without its images, .* but topic shop\.orders allows 200: raise"):
         topic_writer(largest=200, dead_letters=letters()).send(SentRecords(), change(), 0)
+
+
+def test_a_topic_too_small_for_the_token_of_a_change_is_an_error_that_says_how_to_raise_the_limit() -> None:
+    """I10: a stub and a TRUNCATE have the token as well."""
+    long, sent = long_token(2000), SentRecords()
+    truncate = change(key=None, new=None, operation=Operation.TRUNCATE, token=long)
+    writer = topic_writer(largest=40_000, dead_letters=letters())
+    said = (
+        r"takes \d{5} bytes, \d{5} of them for its token in a header, but topic shop\.orders allows 40000: .*"
+        r"--entity-name shop\.orders --add-config max\.message\.bytes=8388608"
+    )
+    with pytest.raises(RelayError, match=said):
+        writer.send(sent, change(payload="x" * 50_000, token=long), 0)
+    with pytest.raises(RelayError, match=said):
+        writer.send_to_all_partitions(sent, truncate, 0)
+    assert sent.records == []
+
+
+def test_a_topic_of_dead_letters_too_small_for_their_headers_is_an_error_that_says_how_to_raise_the_limit() -> None:
+    """I10"""
+    sent, writer = SentRecords(), topic_writer(largest=70_000, dead_letters=letters(40_000))
+    with pytest.raises(RelayError, match=r"takes? \d{5} bytes, but topic shop\.dead_letters allows 40000: raise"):
+        writer.send(sent, change(payload="x" * 50_000, token=long_token(2000)), 0)
+    assert sent.records == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from relay.kafka.publisher import Aborted
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
 from tests.faults.harness import Relay, wait_until
+from tests.kafka.limited_topics import create, limit
 from tests.mysql.resharding import VITESS, Load, Replication, all_changes
 from tests.mysql.server import MySQL
 
@@ -133,6 +135,41 @@ def test_a_refusal_ends_the_relay_even_if_the_changes_before_it_cannot_be_commit
     assert relayed.changes("item") == []
     relayed.run(code=1)
     assert [change["key"]["id"] for change in relayed.changes("item")] == [1]
+
+
+def test_a_long_position_beside_a_large_row_makes_a_stub_and_never_a_record_that_the_broker_refuses(
+    kafka: Any, unique: str, tmp_path: Path
+) -> None:
+    """I1, I10: the position is in the value and in a header of each record, and in each checkpoint."""
+    largest, chance = 100_000, random.Random(1)
+    with MariaDB() as server:
+        server.execute(f"CREATE DATABASE {unique}")
+        server.execute(f"CREATE TABLE {unique}.item (id INT PRIMARY KEY, v LONGTEXT)")
+        with closing(server.connect(autocommit=True)) as connection, connection.cursor() as cursor:
+            for domain in range(1, 2000):
+                cursor.execute(f"SET gtid_domain_id = {domain}")
+                cursor.execute(f"INSERT {unique}.item VALUES (-{domain}, '')")
+        assert len(server.gtid) > 20_000
+        relayed = Relayed(tmp_path, unique, kafka.bootstrap_servers, json.dumps({"-": [server.address]}))
+        plain = relayed.path.read_text().replace("partitions: 2", "partitions: 2, producer: {compression.type: none}")
+        relayed.path.write_text(plain)
+        create(kafka.bootstrap_servers, f"{unique}.item", 2, max_message_bytes=str(largest))
+        create(kafka.bootstrap_servers, f"{unique}.checkpoints", 64, cleanup_policy="compact", max_message_bytes="9000")
+        refused = relayed.run(code=1)
+        assert f"topic {unique}.checkpoints allows 9000: raise" in refused.stderr
+        limit(kafka.bootstrap_servers, f"{unique}.checkpoints", 1 << 20)
+        relayed.run()
+        for number in range(1, 31):  # the limit is in the middle, wherever exactly
+            text = chance.randbytes(largest).hex()[: largest - 3000 * number]
+            server.execute(f"INSERT {unique}.item VALUES ({number}, %s)", (text,))
+        relayed.run()
+        letters = json.loads(relayed.command("dead-letters", "list", str(relayed.path), "--json").stdout)
+    found = [(change["key"]["id"], change["images"]) for change in relayed.changes("item")]
+    assert sorted(number for number, _ in found) == list(range(1, 31))
+    stubs = [number for number, images in found if images == "OMITTED"]
+    assert len(stubs) in range(1, 30)
+    assert max(stubs) < min(number for number, images in found if images != "OMITTED")
+    assert [letter["key"]["id"] for letter in letters] == sorted(stubs)
 
 
 @pytest.mark.parametrize("kind", [MariaDB, MySQL])

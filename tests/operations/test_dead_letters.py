@@ -11,17 +11,13 @@ from typing import Any
 import orjson
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
-from confluent_kafka.admin._resource import ResourceType
-from confluent_kafka.cimpl import NewTopic
 
 from relay.config import load
-from relay.kafka import topics
 from tests.command_line import errors, relay
 from tests.dynamodb.endpoint import TABLE, ScriptedStream, full
 from tests.faults.harness import wait_until
 from tests.faults.scripted_relay import run_until_caught_up, start_relay, write_config
+from tests.kafka.limited_topics import create, limit
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
 
@@ -44,19 +40,6 @@ def stream() -> Iterator[StreamWithInvalidText]:
     with StreamWithInvalidText() as scripted:
         scripted.shard("root")
         yield scripted
-
-
-def limit(path: Path, topic: str, size: int) -> None:
-    admin = topics.connect(load(path))
-    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([resource])[resource].result(30)
-
-
-def create(bootstrap_servers: str, name: str, partitions: int, **settings: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
-    wanted = {key.replace("_", "."): value for key, value in settings.items()}
-    admin.create_topics([NewTopic(name, partitions, config=wanted)])[name].result(30)
 
 
 def tail(path: Path, topic: str) -> list[dict[str, Any]]:
@@ -108,7 +91,7 @@ def test_a_change_that_is_too_large_is_a_stub_and_is_complete_after_a_redrive(
     refused = relay("dead-letters", "redrive", path, letter["id"])
     assert refused.exit_code == 1
     assert f"topic {topic} allows {SMALL}: raise the topic's max.message.bytes" in errors(refused)[0]
-    limit(path, topic, 8 << 20)
+    limit(kafka.bootstrap_servers, topic, 8 << 20)
     done = relay("dead-letters", "redrive", path, "--all")
     assert (done.exit_code, done.stdout) == (0, f"{letter['id']} sent to {topic}[{letter['partition']}]\n")
     assert versions(path, "k")[3:] == [("NEW_AND_OLD", "2")]
@@ -155,7 +138,7 @@ def test_on_a_compacted_topic_a_redriven_change_does_not_replace_a_newer_one(
     stream.put("root", "k", 2, old=1, eventName="REMOVE")
     run_until_caught_up(path)
     (letter,) = listed(path)
-    limit(path, topic, 8 << 20)
+    limit(kafka.bootstrap_servers, topic, 8 << 20)
     assert relay("dead-letters", "redrive", path, letter["id"]).exit_code == 0
     records = tail(path, topic)
     found = [(record["key"], record["value"] and record["value"]["operation"]) for record in records]
@@ -202,7 +185,7 @@ def test_a_relay_whose_topic_limit_is_lowered_ends_with_the_reason(
     stream.write("j", 1)
     process = start_relay(path)
     wait_until(lambda: (relay("dead-letters", "list", path).exit_code == 0 and versions(path, "j")) or None, 60)
-    limit(path, load(path).topic(TABLE), SMALL)
+    limit(kafka.bootstrap_servers, load(path).topic(TABLE), SMALL)
     stream.write("k", 1, payload={"S": random.Random(1).randbytes(2 * SMALL).hex()})
     assert process.wait(60) == 1
     assert "the max.message.bytes of a topic was lowered" in process.log()
