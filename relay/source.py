@@ -39,7 +39,7 @@ class Page:
     size: int = 0
     """Bytes of the changes."""
     full: bool = False
-    """More is probably waiting."""
+    """More is probably waiting: the next page is read at once."""
     finished: bool = False
     """The shard is closed and this page is its end."""
     gap: Gap | None = None

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any
 
 from relay.dynamodb.creation import may_be_from
-from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD, FETCH_TRIES, RawPage, ShardCursor
+from relay.dynamodb.cursor import FETCH_TRIES, RawPage, ShardCursor
+from relay.dynamodb.head import HeadSearch
 from relay.dynamodb.records import RecordFormat
-from relay.dynamodb.session import PAGE_LIMIT, IteratorExpired, ShardNotFound, StreamSession, Transient
+from relay.dynamodb.session import IteratorExpired, ShardNotFound, StreamSession, Transient
 from relay.errors import RelayError
 from relay.lineage import Gap, Start, StreamId
 from relay.source import Opening, Page, ReadResult, UnknownShard, Unreadable
@@ -71,9 +72,7 @@ class DynamoDBShardReader:
         # Up to when the shard has been read, in seconds since the epoch.
         self.read_until = opening.read_until
         self.clock = clock
-        self._is_closed = is_closed
-        # Empty pages in a row with one iterator.
-        self._empty_pages = 0
+        self._head = HeadSearch(is_closed)
         # Why the next record is refused, to be raised after the page of those before it.
         self._refusal: RelayError | None = None
 
@@ -124,9 +123,10 @@ class DynamoDBShardReader:
     def _page(self, page: RawPage, begun: float) -> Page:
         records: list[Any] = page.records
         finished = page.next_iterator is None
-        changes, size, behind = [], 0, 0
-        at_head = not records and not finished and self._is_at_head(page)
-        progress = begun - LATENESS if at_head else None
+        changes, read, size, behind = [], 0, 0, 0
+        progress: float | None = None
+        if page.fresh:
+            self._head.new_iterator()
         for index, record in enumerate(records):
             try:
                 change = self.format.change(record, self.floor)
@@ -139,15 +139,20 @@ class DynamoDBShardReader:
             created = change.committed_at // 1_000_000
             progress = float(created)
             behind += created < self.floor
+            weight = record.dynamodb.size_bytes or record.dynamodb.image_bytes
+            read += weight
             if change.token is not None:
                 self.floor = change.token.timestamp
             if not self._drops_older or may_be_from(created, self.since):
                 self._drops_older = False
                 changes.append(change)
-                size += record.dynamodb.size_bytes or record.dynamodb.image_bytes  # I11
+                size += weight  # I11
         gap = self._gap()
-        if records:
-            self._empty_pages = 0
+        if progress is not None:
+            self._head.records(len(records), read, progress, begun)
+        elif not finished:
+            self._head.empty()
+            progress = begun - LATENESS if self._head.reached else None
         self.cursor.advance(page, records[-1].dynamodb.sequence_number if records else None)
         if progress is not None:
             self.read_until = max(self.read_until, progress)
@@ -161,20 +166,12 @@ class DynamoDBShardReader:
             begun=begun,
             records=len(records),
             size=size,
-            full=len(records) >= PAGE_LIMIT,
+            full=self._head.more_waits,
             finished=finished,
             gap=gap,
             behind=behind,
-            at_head=at_head,
+            at_head=self._head.reached and not finished,
         )
-
-    def _is_at_head(self, page: RawPage) -> bool:
-        """Whether an empty page shows that the shard is read up to now, and not that records follow directly.
-
-        A closed shard has no head: it may have closed long ago, and is read up to its end only.
-        """
-        self._empty_pages = 1 if page.fresh else self._empty_pages + 1
-        return self._empty_pages >= CALLS_TO_REACH_HEAD and not self._is_closed()
 
     def _gap(self) -> Gap | None:
         """Return the gap before the page that was fetched (I9)."""

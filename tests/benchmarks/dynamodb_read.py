@@ -27,9 +27,12 @@ from relay.errors import RelayError
 from relay.services.kafka import KafkaBroker
 from tests.benchmarks.harness import Benchmark, count_committed, median
 from tests.benchmarks.service import CREDENTIALS, serving
-from tests.benchmarks.stream_service import PAGE, answer, stream_arn, table
+from tests.benchmarks.stream_service import MEGABYTE, PAGE, answer, stream_arn, table
 
 SHARDS = (1, 8, 64)
+# Records in a page of large items, which is full with a megabyte; and in how many shards they are.
+FEW = 200
+FEW_SHARDS = (1, 8)
 ROUNDS = 2
 PARTITIONS = 6
 # Pages in total. A relay reads more of them, so all take about as long.
@@ -51,7 +54,8 @@ def run() -> list[Benchmark]:
     os.environ |= {name.upper(): value for name, value in CREDENTIALS.items()}
     with KafkaBroker() as broker, serving(answer, core=None) as url, tempfile.TemporaryDirectory() as folder:
         contest = Contest(broker.bootstrap_servers, url, Path(folder))
-        return [contest.benchmark(shards) for shards in SHARDS]
+        large = [contest.large_items(shards) for shards in FEW_SHARDS]
+        return [*large, *(contest.benchmark(shards) for shards in SHARDS)]
 
 
 class Contest:
@@ -84,9 +88,33 @@ class Contest:
             ),
         )
 
-    def _run(self, name: str, shards: int, pages: int) -> Run:
-        run, expected = f"bench-{secrets.token_hex(4)}", shards * pages * PAGE
-        source = table(shards, pages)
+    def large_items(self, shards: int) -> Benchmark:
+        """Compare pages that are full with a few large items with pages that are full with as many items as fit."""
+        records = {"large": FEW, "small": PAGE, "again": PAGE}
+        pages = PAGES["relay"] // shards
+        runs: dict[str, list[Run]] = {name: [] for name in records}
+        for _ in range(ROUNDS):
+            for name, count in records.items():
+                runs[name].append(self._run("relay", shards, pages, count))
+        rate = {name: median([one.rate / records[name] for one in of]) for name, of in runs.items()}
+        return Benchmark(
+            name=f"dynamodb_read_large_{shards}",
+            figure=rate["large"] * MEGABYTE / 1e6,
+            yardstick=rate["small"] * MEGABYTE / 1e6,
+            unit="MB/s",
+            ratio=rate["large"] / rate["small"],
+            expected=sum(one.expected for of in runs.values() for one in of),
+            seen=sum(one.seen for of in runs.values() for one in of),
+            aa=rate["again"] / rate["small"],
+            note=(
+                f"{shards} shards; pages of a megabyte that hold {FEW} records, against pages of a megabyte that hold "
+                f"{PAGE}; median of {ROUNDS}"
+            ),
+        )
+
+    def _run(self, name: str, shards: int, pages: int, records: int = PAGE) -> Run:
+        run, expected = f"bench-{secrets.token_hex(4)}", shards * pages * records
+        source = table(shards, pages, records)
         topic = f"{run}.{source}"
         if name == "relay":
             path = self.folder / f"{run}.yaml"

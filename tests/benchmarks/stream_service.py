@@ -1,6 +1,7 @@
 """A stream of many shards, each with full pages made in advance, served by a separate process.
 
-The table ``s64p3`` has 64 shards of 3 pages each. All shards are closed, so they can be read to the end.
+The table ``s64p3r1000`` has 64 shards of 3 pages each, of 1,000 records. A page has a megabyte, as DynamoDB counts it,
+however few its records are. All shards are closed, so they can be read to the end.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import orjson
 
 PAGE = 1000
+MEGABYTE = 1_000_000
 LABEL = "2026-01-01T00:00:00.000"
 _SEQUENCE = b"1000SSSSPPPP"  # in the template; replaced by a unique number for each page of each shard
 _KEY_SCHEMA = [
@@ -23,8 +25,8 @@ _KEY_SCHEMA = [
 _begun = 0.0
 
 
-def table(shards: int, pages: int) -> str:
-    return f"s{shards}p{pages}"
+def table(shards: int, pages: int, records: int = PAGE) -> str:
+    return f"s{shards}p{pages}r{records}"
 
 
 def stream_arn(table: str) -> str:
@@ -40,19 +42,18 @@ def answer(request: bytes) -> bytes:
     asked = orjson.loads(request)
     if "ShardIterator" in asked:
         _begun = _begun or time.monotonic()
-        shard, page, pages = asked["ShardIterator"].split("|")
-        return _page(int(shard), int(page), int(pages))
+        return _page(*map(int, asked["ShardIterator"].split("|")))
     if "ShardIteratorType" in asked:
-        _, pages = _size(asked["StreamArn"].split("/")[1])
+        _, pages, records = _size(asked["StreamArn"].split("/")[1])
         after = asked.get("SequenceNumber")
         page = int(after[8:12]) + 1 if after else 0
-        return orjson.dumps({"ShardIterator": f"{int(asked['ShardId'][-4:])}|{page}|{pages}"})
+        return orjson.dumps({"ShardIterator": f"{int(asked['ShardId'][-4:])}|{page}|{pages}|{records}"})
     if "Prepare" in asked:
-        shards, pages = _size(asked["Prepare"])
+        shards, pages, records = _size(asked["Prepare"])
         _page.cache_clear()
         for shard in range(shards):
             for page in range(pages):
-                _page(shard, page, pages)
+                _page(shard, page, pages, records)
         _begun = 0.0
         return b"{}"
     if "Begun" in asked:
@@ -61,10 +62,11 @@ def answer(request: bytes) -> bytes:
     return orjson.dumps(_table(name) if "TableName" in asked else _stream(name, asked))
 
 
-def _size(name: str) -> tuple[int, int]:
-    match = re.fullmatch(r"s(\d+)p(\d+)", name)
+def _size(name: str) -> tuple[int, int, int]:
+    """Return the numbers of shards, of pages in a shard, and of records in a page."""
+    match = re.fullmatch(r"s(\d+)p(\d+)r(\d+)", name)
     assert match is not None
-    return int(match[1]), int(match[2])
+    return int(match[1]), int(match[2]), int(match[3])
 
 
 def _table(name: str) -> dict[str, Any]:
@@ -103,19 +105,19 @@ def _stream(name: str, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 @cache
-def _page(shard: int, page: int, pages: int) -> bytes:
-    body = _template().replace(_SEQUENCE, f"1000{shard:04}{page:04}".encode())
-    following = f',"NextShardIterator":"{shard}|{page + 1}|{pages}"' if page + 1 < pages else ""
+def _page(shard: int, page: int, pages: int, records: int) -> bytes:
+    body = _template(records).replace(_SEQUENCE, f"1000{shard:04}{page:04}".encode())
+    following = f',"NextShardIterator":"{shard}|{page + 1}|{pages}|{records}"' if page + 1 < pages else ""
     return body + following.encode() + b"}"
 
 
 @cache
-def _template() -> bytes:
-    return orjson.dumps({"Records": [_record(number) for number in range(PAGE)]})[:-1]
+def _template(records: int) -> bytes:
+    return orjson.dumps({"Records": [_record(number, MEGABYTE // records) for number in range(records)]})[:-1]
 
 
-def _record(number: int) -> dict[str, Any]:
-    """Return the update of an item of about 500 bytes."""
+def _record(number: int, size: int) -> dict[str, Any]:
+    """Return the update of an item with two images of ``size`` bytes together, as DynamoDB counts them."""
     chance = random.Random(number)
     key = {
         "customer": {"S": f"customer-{number % 50:02}-{_SEQUENCE.decode()}"},
@@ -126,7 +128,7 @@ def _record(number: int) -> dict[str, Any]:
         | {
             "version": {"N": str(version)},
             "total": {"N": f"{chance.randint(1, 10**9)}.25"},
-            "note": {"S": "".join(chance.choices("abcdefghijklmnopqrstuvwxyz ", k=180))},
+            "note": {"S": "".join(chance.choices("abcdefghijklmnopqrstuvwxyz ", k=180 + (size - 1000) // 2))},
             "tags": {"SS": ["red", "green", "blue"]},
             "paid": {"BOOL": True},
             "address": {"M": {"street": {"S": "High Street"}, "number": {"N": "12"}, "lines": {"L": [{"S": "a"}]}}},
@@ -145,7 +147,7 @@ def _record(number: int) -> dict[str, Any]:
             "NewImage": new,
             "OldImage": old,
             "SequenceNumber": f"{_SEQUENCE.decode()}{number:09}",
-            "SizeBytes": 1000,
+            "SizeBytes": size,
             "StreamViewType": "NEW_AND_OLD_IMAGES",
         },
     }

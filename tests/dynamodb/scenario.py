@@ -101,9 +101,9 @@ class Scenario(ScriptedStream):
             while self._later:
                 self._tick()
             self._omitted, self._omits = set(), False
-            # Five empty pages in a row count as the head, and a new iterator reads them again.
+            # Five empty pages in a row count as the head of an open shard, and a new iterator reads them again.
             for shard in self.shards.values():
-                shard.empties = dict.fromkeys(shard.empties, 1)
+                shard.empties = dict.fromkeys(shard.empties, 20 if shard.closed else 1)
 
     def while_no_relay_runs(self, checkpoints: Mapping[str, Checkpoint]) -> None:
         """Continue for a while. ``checkpoints``: those that the relays have committed for this stream."""
