@@ -34,8 +34,9 @@ class ReaderPool:
         self.clock = clock
         # Shared with the reading threads: the shards to read and since when they wait (None ends a thread), ...
         self._wanted: queue.SimpleQueue[tuple[OpenShard, float] | None] = queue.SimpleQueue()
-        # ... the results, ...
-        self._done: queue.SimpleQueue[tuple[OpenShard, ReadResult | BaseException]] = queue.SimpleQueue()
+        # ... the results, in a `Queue`, since the worker's thread handles signals: in Python 3.11 and 3.12 a
+        # `SimpleQueue.get` with a timeout waits for ever if a signal handler outlasts the timeout, ...
+        self._done: queue.Queue[tuple[OpenShard, ReadResult | BaseException]] = queue.Queue()
         # ... and for how long, in seconds, the last read waited for a thread: written by them in one step.
         self._waited = 0.0
         # The rest belongs to the worker's thread.

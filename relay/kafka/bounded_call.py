@@ -25,8 +25,9 @@ class BoundedCaller:
     def __init__(self, name: str) -> None:
         # Both threads use these two queues and share nothing else. The caller writes calls, None to end the thread.
         self._calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
-        # The thread writes one answer per call: its result, or the exception it raised.
-        self._answers: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+        # The thread writes one answer per call: its result, or the exception it raised. A `Queue`, because in Python
+        # 3.11 and 3.12 a `SimpleQueue.get` with a timeout waits for ever if a signal handler outlasts the timeout.
+        self._answers: queue.Queue[tuple[Any, BaseException | None]] = queue.Queue()
         # A daemon, so that a hanging call does not keep the process alive.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()

@@ -14,6 +14,7 @@ from relay.engine.open_shard import OpenShard, ShardOwner
 from relay.engine.reader_pool import ReaderPool
 from relay.lineage import Shard
 from relay.source import Page, ReadResult, UnknownShard, Unreadable
+from tests import interrupted
 
 SHARD = Shard("s")
 PAGE = Page(SHARD, [], None, None, None, begun=0.0)
@@ -152,4 +153,13 @@ def test_the_next_page_is_read_while_the_one_before_is_worked_on() -> None:
     reads.begun.clear()
     pump.again(reading, 0.0)
     assert reads.begun.wait(10)  # without another call of the pump
+    pump.close()
+
+
+def test_waiting_for_pages_ends_although_a_signal_handler_outlasts_it() -> None:
+    """I10"""
+    pump = ReaderPool()
+    with interrupted.by_a_slow_handler() as handled:
+        assert not pump.take(0.1)
+    assert handled
     pump.close()
