@@ -11,8 +11,9 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -32,7 +33,11 @@ STALLED_AFTER = "RELAY_STALLED_AFTER"
 """The environment variable with the seconds without progress after which ``/healthz`` is red; default 60."""
 
 _JSON = "application/json"
-_REQUEST_TIMEOUT = 10.0
+_REQUEST_SECONDS = 10.0
+"""From the connection to the last byte of the answer, however slowly the client sends and reads."""
+
+_CONNECTIONS = 32
+"""Each has a thread. A client that connects when there are so many takes the place of the oldest."""
 
 HttpAnswer = tuple[int, str, bytes]
 """Status code, content type, body."""
@@ -115,8 +120,13 @@ def _number_from_environment(name: str, default: float) -> float:
 
 class _StatusServer(ThreadingHTTPServer):
     daemon_threads = True
+    block_on_close = False
 
     def __init__(self, host: str, port: int, observer: Observer) -> None:
+        # When each open connection was accepted, by the monotonic clock, the oldest first. The accepting thread adds
+        # and looks, the connection's own thread removes.
+        self._open: dict[socket.socket, float] = {}
+        self._places = threading.BoundedSemaphore(_CONNECTIONS)
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = found[0][0]
         super().__init__((host, port), _handler(observer))
@@ -126,6 +136,35 @@ class _StatusServer(ThreadingHTTPServer):
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
+
+    def service_actions(self) -> None:
+        """End the connections whose time is up. Called by the accepting thread, ten times a second."""
+        now = time.monotonic()
+        for connection, since in list(self._open.items()):
+            if now - since > _REQUEST_SECONDS:
+                _hang_up(connection)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._places.acquire(blocking=False):
+            for oldest in list(self._open)[:1]:
+                _hang_up(oldest)
+            self._places.acquire()  # its thread leaves at once
+        self._open[request] = time.monotonic()
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self._leave(request)
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._leave(request)
+
+    def _leave(self, request: socket.socket) -> None:
+        self._open.pop(request, None)
+        self._places.release()
 
     @property
     def address(self) -> str:
@@ -137,6 +176,11 @@ class _StatusServer(ThreadingHTTPServer):
             log.debug("http: client %s closed the connection", client_address)
         else:
             log.exception("http: a request from %s failed", client_address)
+
+
+def _hang_up(connection: socket.socket) -> None:
+    with suppress(OSError):  # it has been closed meanwhile
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _listen(host: str, port: int, observer: Observer) -> _StatusServer:
@@ -151,7 +195,6 @@ def _listen(host: str, port: int, observer: Observer) -> _StatusServer:
 def _handler(observer: Observer) -> type[BaseHTTPRequestHandler]:
     class StatusHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        timeout = _REQUEST_TIMEOUT
         disable_nagle_algorithm = True
         server_version = "relay"
         sys_version = ""
@@ -168,6 +211,7 @@ def _handler(observer: Observer) -> type[BaseHTTPRequestHandler]:
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Cache-Control", "no-store")
+            self.send_header("Connection", "close")  # so that the time of a connection is that of one request
             self.send_header("X-Content-Type-Options", "nosniff")
             self.send_header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
             self.end_headers()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.client
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +158,35 @@ def test_a_head_request_gets_no_body(server: ObservedServer) -> None:
 def test_a_silent_client_does_not_block_others(server: ObservedServer) -> None:
     with socket.create_connection(("127.0.0.1", server.port)):
         assert server.get("/healthz")[0] == 200
+
+
+def test_many_slow_clients_neither_keep_others_out_nor_take_a_thread_each(server: ObservedServer) -> None:
+    with ExitStack() as slow:
+        for _ in range(100):
+            client = slow.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+            client.sendall(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
+            with suppress(ConnectionError):
+                client.sendall(b"x")
+        assert server.get("/healthz")[0] == 200
+        assert sum("process_request_thread" in thread.name for thread in threading.enumerate()) <= 32
+
+
+def test_a_client_that_sends_its_request_byte_by_byte_is_hung_up_on(
+    server: ObservedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.observe.server._REQUEST_SECONDS", 0.3)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=0.02) as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
+        for _ in range(1000):  # 20 s
+            try:
+                client.sendall(b"x")
+                if client.recv(1) == b"":
+                    return
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                return
+    pytest.fail("the connection is still open")
 
 
 def test_an_address_in_use_is_reported() -> None:
