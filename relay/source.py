@@ -160,7 +160,12 @@ class SnapshotSource(Protocol):
 
 
 class Source(Protocol):
-    """One entry of ``sources:``. ``connect`` comes first."""
+    """One entry of ``sources:``. ``connect`` comes first.
+
+    The calls that may ask the database (``connect``, ``newest``, ``shards``, ``starting_points``, ``measure`` of its
+    snapshots) are made outside the worker's thread, but ``connect`` never beside another of them. When ``connect``
+    raises, nothing has changed.
+    """
 
     name: str
     start: str

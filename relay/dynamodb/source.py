@@ -57,7 +57,8 @@ class DynamoDBSource:
         )
         # The shards that the newest listing shows closed. Replaced by the thread that lists.
         self._closed: frozenset[str] = frozenset()
-        # Iterators at the heads of shards from when the plan was made, by shard. Used by the worker's thread only.
+        # Iterators at the heads of shards from when the plan was made, by shard. The thread that makes the plan fills
+        # it, before the worker's thread opens any shard.
         self._heads: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -76,14 +77,14 @@ class DynamoDBSource:
         patience = describe.CREATION_PATIENCE if label is None else 0.0
         found = describe.describe(self._dynamodb, self.config, self._streams, patience=patience)
         describe.verify(found, self.config)
-        # The label in `stream_arn`, or of the table's newest stream.
-        self._described_label = found.stream_label
         arn = found.stream_arn
         if label is not None and label != found.stream_label:
             arn = f"{arn.removesuffix(found.stream_label)}{label}"
+        self.table = table_schema(self.config, found)
+        # The label in `stream_arn`, or of the table's newest stream.
+        self._described_label = found.stream_label
         self.stream = StreamId(self.name, label or found.stream_label)
         self.session = StreamSession(self._streams, arn)
-        self.table = table_schema(self.config, found)
         return self.stream
 
     def newest(self) -> str:

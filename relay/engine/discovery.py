@@ -6,13 +6,12 @@ Shards that journals announce are not listed: they follow from the checkpoints a
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 
 from relay.engine.journals import shards_of
 from relay.engine.pruning import unpruned
+from relay.engine.slow_call import SlowCall
 from relay.errors import RelayError, StreamGone, Unavailable
 from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState, StreamId
 from relay.source import Source
@@ -45,6 +44,10 @@ class JournaledShards:
     def close(self) -> None:
         """No listing is ever under way."""
 
+    @property
+    def is_listing(self) -> bool:
+        return False
+
     def soon(self) -> None:
         """The shards are always as new as the checkpoints."""
 
@@ -65,7 +68,7 @@ class JournaledShards:
 class ListedShards:
     """Keeps ``lineage`` up to date with listings.
 
-    Used by the worker's thread; the thread that lists only fills a Future.
+    Used by the worker's thread.
     """
 
     def __init__(
@@ -93,7 +96,7 @@ class ListedShards:
         self._wait = _RELIST_SOON
         # Whether a listing that is under way may have begun too early.
         self._again = False
-        self._under_way: Future[tuple[list[Shard], str]] | None = None
+        self._under_way: SlowCall[tuple[list[Shard], str]] | None = None
 
     def __repr__(self) -> str:
         return f"<ListedShards[{self.source.name}: {len(self.lineage.listed)} shards]>"
@@ -102,6 +105,11 @@ class ListedShards:
         """Drop a listing that is under way: its calls may take long."""
         self._under_way = None
 
+    @property
+    def is_listing(self) -> bool:
+        """Whether a listing is under way, or has arrived and was not applied yet."""
+        return self._under_way is not None
+
     def soon(self) -> None:
         """List again soon: a listing that is under way is too old."""
         self._again = True
@@ -109,25 +117,16 @@ class ListedShards:
 
     def poll(self, checkpoints: Mapping[str, Checkpoint]) -> bool:
         """Apply a listing that has arrived, or start one that is due. Return whether one has arrived."""
-        if self._under_way is not None and self._under_way.done():
+        if self._under_way is not None and self._under_way.done:
             under_way, self._under_way = self._under_way, None
             return self._take(under_way, checkpoints)
         if self._under_way is None and self.monotonic() >= self._next_at:
             self._begun = self.clock()
             self._again = False
-            self._under_way = Future()
-            # A daemon, so that a call that hangs does not keep the process alive.
-            name = f"list-{self.source.name}"
-            threading.Thread(target=self._run, args=(self._under_way,), name=name, daemon=True).start()
+            self._under_way = SlowCall(f"list-{self.source.name}", self._list)
         return False
 
-    def _run(self, under_way: Future[tuple[list[Shard], str]]) -> None:
-        try:
-            under_way.set_result(self._list())
-        except BaseException as error:  # raised again by `Future.result`
-            under_way.set_exception(error)
-
-    def _take(self, listing: Future[tuple[list[Shard], str]], checkpoints: Mapping[str, Checkpoint]) -> bool:
+    def _take(self, listing: SlowCall[tuple[list[Shard], str]], checkpoints: Mapping[str, Checkpoint]) -> bool:
         self._next_at = self.monotonic() + _RELIST
         try:
             shards, newest = listing.result()

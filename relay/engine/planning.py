@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from relay.engine.journals import renamed
@@ -73,18 +74,28 @@ class Planning:
             shards, past = renamed(begin.shards, before, checkpoints)
         return Plan(requested, now, shards, before.keys, before.config_hash, gap.id, floor, before.hashed, past), gap
 
-    def successor(self, stream: StreamId, before: StreamId) -> tuple[Plan, Gap]:
-        """Return the plan of a stream that replaces the one ``before``, and the gap between them (I9).
+    def making(self, stream: StreamId) -> Callable[[], tuple[Plan, Gap | None]]:
+        """Return what makes the plan of ``stream``, and the gap before it if it has one.
 
-        The new stream is read from its horizon. Raises ``ConfigError`` if the key of the table has changed.
+        That asks the source, which may take long: it may be called in another thread, since it has what it needs of
+        the view already. Raises as `first`, and ``ConfigError`` if the key of the table has changed.
         """
-        self._check_keys(self.view.plans[before])
-        now = self.clock()
-        place = {"stream": before.label}, {"stream": stream.label}
-        gap = Gap(self.source.name, stream.label, None, "new stream", *place, now)
+        before = self.before(stream)
+        if before is None:
+            return partial(self.first, stream)
+        plan = self.view.plans[before]
         tokens = [c.token.timestamp for c in self.view.checkpoints.get(before, {}).values() if c.token]
+        return partial(self._successor, stream, before.label, plan, floor=max([plan.floor, *tokens]))
+
+    def _successor(self, stream: StreamId, label: str, before: Plan, *, floor: int) -> tuple[Plan, Gap]:
+        """Return the plan of a stream that replaces the one called ``label``, and the gap between them (I9).
+
+        The new stream is read from its horizon.
+        """
+        self._check_keys(before)
+        now = self.clock()
+        gap = Gap(self.source.name, stream.label, None, "new stream", {"stream": label}, {"stream": stream.label}, now)
         start = {shard.id: {"type": "trim_horizon"} for shard in self.source.shards()}
-        floor = max([self.view.plans[before].floor, *tokens])
         plan = Plan(self.source.start, now, start, self._keys(), self.source.config_hash(), gap.id, floor)
         return plan, gap
 

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
 from relay.engine.open_shard import OpenShard
 from relay.engine.reader_pool import ReaderPool
+from relay.engine.slow_call import SlowCall
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.lineage import Checkpoint, Plan, Shard, ShardState, StreamId
@@ -104,6 +105,8 @@ class Snapshots:
         self._logged_at = 0.0
         # When to check again whether a snapshot can begin.
         self._retry_at = 0.0
+        # The measurement under way, with the id and ``as_of`` of the snapshot that it is for.
+        self._measuring: tuple[str, int, SlowCall[tuple[int, int]]] | None = None
 
     def __repr__(self) -> str:
         return f"<Snapshots[{self.source.name}: {len(self.open)} segments open]>"
@@ -140,27 +143,39 @@ class Snapshots:
         if control is None or control.snapshot is None:
             return None
         if control.state is ShardState.PLANNED:
-            as_of = int(self.clock() - self.tables.margin)
-            if self.clock() < self._retry_at:
+            if (measured := self._measure(control.snapshot)) is None:
                 return None
-            self._retry_at = self.clock() + _RETRY_AFTER
-            if as_of <= control.snapshot["after"]:
-                # A READ could not yet replace what was published before the gap.
-                wait = control.snapshot["after"] + 1 - as_of
-                log.info("source %s: the snapshot that repairs a gap starts in %d s", self.source.name, wait)
-                return None
-            try:
-                segments, rows = self.tables.measure()
-            except Unavailable as error:
-                log.warning("source %s: the snapshot cannot start yet: %s", self.source.name, error)
-                return None
-            fields = {**control.snapshot, "as_of": as_of, "segments": segments, "rows": rows}
-            log.info("source %s: snapshot %s starts, about %d rows", self.source.name, fields["id"], rows)
+            fields = {**control.snapshot, **measured}
+            log.info("source %s: snapshot %s starts, about %d rows", self.source.name, fields["id"], fields["rows"])
             return self._advance(control, ShardState.READING, fields), "begin"
         if control.state is ShardState.READING and all(self._has_finished(name) for name, _ in self._segments(control)):
             log.info("source %s: snapshot %s is finished", self.source.name, control.snapshot["id"])
             return self._advance(control, ShardState.FINISHED, control.snapshot), "end"
         return None
+
+    def _measure(self, snapshot: Mapping[str, Any]) -> Mapping[str, int] | None:
+        """Return ``as_of``, ``segments`` and ``rows`` of a snapshot that begins now, None if it cannot begin yet."""
+        if self._measuring is None or self._measuring[0] != snapshot["id"]:
+            as_of = int(self.clock() - self.tables.margin)
+            if self.clock() < self._retry_at:
+                return None
+            self._retry_at = self.clock() + _RETRY_AFTER
+            if as_of <= snapshot["after"]:
+                # A READ could not yet replace what was published before the gap.
+                wait = snapshot["after"] + 1 - as_of
+                log.info("source %s: the snapshot that repairs a gap starts in %d s", self.source.name, wait)
+                return None
+            self._measuring = snapshot["id"], as_of, SlowCall(f"measure-{self.source.name}", self.tables.measure)
+        _, as_of, measuring = self._measuring
+        if not measuring.done:
+            return None
+        self._measuring = None
+        try:
+            segments, rows = measuring.result()
+        except Unavailable as error:
+            log.warning("source %s: the snapshot cannot start yet: %s", self.source.name, error)
+            return None
+        return {"as_of": as_of, "segments": segments, "rows": rows}
 
     def mark(self, control: Checkpoint, kind: str) -> Iterator[Change]:
         """Yield, for each table, the change that marks the begin or the end in every partition."""

@@ -10,6 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 
 from relay.engine import gap_decisions
 from relay.engine.caught_up import CaughtUp
@@ -20,6 +21,7 @@ from relay.engine.progress import CommittedProgress, low_watermark, read_until
 from relay.engine.pruning import replaced
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.shard_checkpoints import ShardCheckpoints
+from relay.engine.slow_call import SlowCall
 from relay.engine.snapshots import Snapshots
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
@@ -34,11 +36,12 @@ _RETRY_AFTER = 5.0
 
 
 class SourceState:
-    """The shards of one source. Used by the worker's thread."""
+    """The shards of one source, which is connected to ``stream``. Used by the worker's thread."""
 
     def __init__(
         self,
         source: Source,
+        stream: StreamId,
         view: CheckpointView,
         readers: ReaderPool,
         *,
@@ -52,7 +55,7 @@ class SourceState:
         self.planning = Planning(source, view, clock=clock)
         self.started = clock()
         self._until_caught_up = until_caught_up
-        self._switch_to(source.connect())
+        self._switch_to(stream)
 
     def _switch_to(self, stream: StreamId) -> None:
         """Read ``stream`` from here on, and forget the one before it."""
@@ -72,6 +75,9 @@ class SourceState:
         self._progress = CommittedProgress(lambda: self.checkpoints, lambda: self.view.version)
         self._retry_at = 0.0
         self._warned_at = 0.0
+        # Under way: the plan of this stream, and the connection to the stream that replaces it.
+        self._making_plan: SlowCall[tuple[Plan, Gap | None]] | None = None
+        self._connecting: SlowCall[StreamId] | None = None
         # Open shards, and finished ones whose last checkpoint is not visible yet.
         self.open: dict[str, OpenShard] = {}
         self._open_checkpoints = ShardCheckpoints(
@@ -110,7 +116,10 @@ class SourceState:
     # ------------------------------------------------------------------ the plan
 
     def resume_previous_stream(self) -> None:
-        """Read the stream that was being read when the relay stopped, although the source has a newer one by now."""
+        """Read the stream that was being read when the relay stopped, although the source has a newer one by now.
+
+        Waits for the source: call it before this worker joins the group.
+        """
         before = self.planning.before(self.stream)
         if self.plan is None and before is not None:
             log.info("source %s: reading its previous stream %s to the end first", self.source.name, before.label)
@@ -118,8 +127,13 @@ class SourceState:
             self._switch_to(self.source.connect(before.label))
 
     def advance_to_successor(self) -> bool:
-        """Switch to the stream that has replaced this one, if this one is drained. Return whether it has switched."""
-        if self.discovery.successor is None or self.plan is None or self.is_waiting:
+        """Switch to the stream that has replaced this one, if this one is drained. Return whether it does.
+
+        While it connects, nothing else must be asked of the source.
+        """
+        if self._connecting is not None:
+            return not self._connecting.done or self._switch()
+        if self.discovery.successor is None or self.plan is None or self.is_waiting or self.discovery.is_listing:
             return False
         ends = [
             checkpoint.updated_at if checkpoint is not None and checkpoint.state.ended else math.inf
@@ -130,8 +144,16 @@ class SourceState:
             return False
         if not self._is_snapshot_settled():
             return False  # a snapshot of the successor would not repair the gaps of this stream
+        connect = partial(self.source.connect, self.discovery.successor)
+        self._connecting = SlowCall(f"connect-{self.source.name}", connect)
+        return True
+
+    def _switch(self) -> bool:
+        """Switch to the stream that the source is connected to by now. Return whether it has switched."""
+        assert self._connecting is not None
+        connecting, self._connecting = self._connecting, None
         try:
-            following = self.source.connect(self.discovery.successor)
+            following = connecting.result()
         except Unavailable as error:
             self.retry_later(error)
             return False
@@ -163,10 +185,26 @@ class SourceState:
         )
         self._retry_at = self.clock() + _RETRY_AFTER
 
-    def make_plan(self) -> tuple[Plan, Gap | None]:
-        """Return the plan of this stream, and the gap if it has one. For the owner of the source's own key."""
-        before = self.planning.before(self.stream)
-        return self.planning.successor(self.stream, before) if before is not None else self.planning.first(self.stream)
+    @property
+    def is_making_plan(self) -> bool:
+        """Whether a plan is being made, or is made and was not taken yet."""
+        return self._making_plan is not None
+
+    def make_plan(self) -> tuple[Plan, Gap | None] | None:
+        """Return the plan of this stream, and the gap if it has one; None while it is being made.
+
+        For the owner of the source's own key. Raises ``ConfigError``, ``Unavailable``.
+        """
+        if self._making_plan is None:
+            self._making_plan = SlowCall(f"plan-{self.source.name}", self.planning.making(self.stream))
+        if not self._making_plan.done:
+            return None
+        made, self._making_plan = self._making_plan, None
+        return made.result()
+
+    def drop_plan(self) -> None:
+        """Forget a plan that is being made: another worker makes it now."""
+        self._making_plan = None
 
     def warns_of_no_plan(self) -> bool:
         """Whether it is time to warn, once a minute, that no worker has planned this source (I10)."""

@@ -18,7 +18,8 @@ from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import Schemas, TopicWriter
 from relay.table import TableSchema
 
-_KEPT = 1000  # I11
+_KEPT = 1000
+"""I11: writers of earlier schemas, which pages may still come with."""
 
 Make = Callable[[TableSchema], TopicWriter]
 
@@ -29,23 +30,45 @@ class TopicWriters(dict[tuple[str, str], TopicWriter]):
     def __init__(self, make: Make, tables: Iterable[TableSchema] = ()) -> None:
         super().__init__()
         self._make = make
+        # Every writer, and those of them that another has replaced, the one replaced first at the beginning.
         self._made: dict[TableSchema, TopicWriter] = {}
+        self._replaced: dict[TableSchema, None] = {}
         self.use(tables)
+
+    def missing(self, tables: Iterable[TableSchema]) -> list[TableSchema]:
+        """Return those of ``tables`` whose schema has no writer yet."""
+        return [table for table in tables if not self._is_used(table) and table not in self._made]
+
+    def make(self, tables: Iterable[TableSchema]) -> list[TopicWriter]:
+        """Make writers, which `add` takes: publish the schemas, and create topics. Raises ``RelayError``.
+
+        This waits for Kafka or for the schema registry, and may be called in any thread.
+        """
+        return [self._make(table) for table in tables]
+
+    def add(self, writers: Iterable[TopicWriter]) -> None:
+        """Keep writers that `make` has made."""
+        self._made |= {writer.table: writer for writer in writers}
 
     def use(self, tables: Iterable[TableSchema]) -> None:
         """Use the schemas of ``tables`` from here on. Raises ``RelayError`` if one cannot be published."""
         for table in tables:
+            if self._is_used(table):
+                continue
+            if table not in self._made:
+                self.add(self.make([table]))
             place = table.source, table.table
-            now = self.get(place)
-            if now is None or now.table is not table:
-                self[place] = self._writer(table)
+            if (before := self.get(place)) is not None:
+                self._replaced[before.table] = None
+            self._replaced.pop(table, None)
+            self[place] = self._made[table]
+            if len(self._replaced) > _KEPT:
+                oldest = next(iter(self._replaced))
+                del self._replaced[oldest], self._made[oldest]
 
-    def _writer(self, table: TableSchema) -> TopicWriter:
-        if table not in self._made:
-            if len(self._made) >= _KEPT:
-                self._made.clear()
-            self._made[table] = self._make(table)
-        return self._made[table]
+    def _is_used(self, table: TableSchema) -> bool:
+        now = self.get((table.source, table.table))
+        return now is not None and now.table is table
 
 
 def open_topic_writers(

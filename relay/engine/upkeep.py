@@ -14,9 +14,15 @@ from relay.kafka.checkpoints import partition_of
 
 log = logging.getLogger(__name__)
 
+_PLANS_AT_ONCE = 16
+"""Each has a thread, and asks its source about every shard."""
+
 
 class Upkeep:
-    """Used by the worker's thread. ``show``: what shows the progress of snapshots, if anything does."""
+    """Used by the worker's thread. ``show``: what shows the progress of snapshots, if anything does.
+
+    That thread serves the group, so nothing here waits for a database: see ``slow_call``.
+    """
 
     def __init__(self, group: Assignment, publishing: Publishing, show: Callable[[], Show | None]) -> None:
         self._group = group
@@ -24,10 +30,13 @@ class Upkeep:
         self._show = show
 
     def serve(self, sources: Sequence[SourceState]) -> None:
-        """Plan, list and open shards, with the records that this needs: for all sources in one transaction."""
+        """Plan, list and open shards, with the records that this needs: listings of all sources in one transaction."""
         unplanned = [source for source in sources if source.plan is None]
-        if sum(map(self._plan, unplanned)):
-            self._publishing.commit_and_see()
+        making = sum(source.is_making_plan for source in unplanned)
+        for source in unplanned:
+            if source.is_making_plan or making < _PLANS_AT_ONCE:
+                making += not source.is_making_plan
+                self._plan(source)
         planned = [source for source in sources if source.plan is not None]
         for source in planned:
             source.check_plan()  # another worker may have made it
@@ -50,28 +59,32 @@ class Upkeep:
                 self._serve_snapshots(source, source.snapshots)
             self._remove(source.resolved_gaps(self._group.owned))
 
-    def _plan(self, source: SourceState) -> bool:
-        """Write the plan of ``source`` if this worker owns it. Return whether it did."""
+    def _plan(self, source: SourceState) -> None:
+        """Have the plan of ``source`` made if this worker owns it, and commit it once it is made."""
         if partition_of(source.plan_key) not in self._group.owned:
+            source.drop_plan()
             if source.warns_of_no_plan():
                 log.warning(
                     "source %s: no worker has planned it yet; check that the config of every worker has this source",
                     source.source.name,
                 )
-            return False
+            return
         if source.is_waiting:
-            return False
+            return
         try:
-            plan, gap = source.make_plan()
+            made = source.make_plan()
         except Unavailable as error:
             if not source.replaces:
                 raise
             source.retry_later(error)
-            return False
+            return
+        if made is None:
+            return
+        plan, gap = made
         if gap is not None:
             self._publishing.gap(source.source, gap)
         self._publishing.record(source.plan_key, plan.to_json())
-        return True
+        self._publishing.commit_and_see()
 
     def _write_listing(self, source: SourceState) -> None:
         owned = self._group.owned

@@ -1,7 +1,8 @@
 """The worker: publishes the pages of the shards it owns in Kafka transactions.
 
 One thread does everything here, in one loop: serve the group, fence gained partitions, open shards, publish pages,
-commit. Reads happen in the threads of the reader pool.
+commit. Reads happen in the threads of the reader pool, and whatever else asks a database, a schema registry or a disk
+in threads of their own (``slow_call``), because the group expels a worker that does not serve it in time.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -23,6 +24,7 @@ from relay.engine.open_shard import OpenShard
 from relay.engine.open_source import open_sources
 from relay.engine.publishing import Publishing
 from relay.engine.reader_pool import ReaderPool
+from relay.engine.slow_call import SlowCall, call_all
 from relay.engine.source_state import SourceState
 from relay.engine.status import take
 from relay.engine.topic_writers import TopicWriters, open_topic_writers
@@ -35,12 +37,15 @@ from relay.kafka.limits import Limits
 from relay.kafka.producers import Producers
 from relay.kafka.publisher import Abandoned, Aborted, Fenced, Probe
 from relay.kafka.settings import KafkaSettings
+from relay.kafka.topic_writer import TopicWriter
+from relay.lineage import StreamId
 from relay.observe.bars import SnapshotBars
 from relay.observe.observer import Observer
 from relay.observe.server import serve_observer
 from relay.observe.status import WorkerStatus
 from relay.process.signals import Signals
 from relay.source import Page, ReadResult, Source, UnknownShard, Unreadable
+from relay.table import TableSchema
 
 log = logging.getLogger(__name__)
 
@@ -59,14 +64,14 @@ _WARN_AT_FAILURES = {3, 10, 100, 1000, 10_000}
 class Worker:
     """Relays ``sources`` until stopped or, if asked to, until caught up.
 
-    ``writers``: where the changes of (source, table) go. ``observer``: shows what happens. ``probe``: called between
-    the steps of a commit.
+    ``sources``: by the streams they are connected to. ``writers``: where the changes of (source, table) go.
+    ``observer``: shows what happens. ``probe``: called between the steps of a commit.
     """
 
     def __init__(
         self,
         settings: KafkaSettings,
-        sources: Sequence[Source],
+        sources: Mapping[StreamId, Source],
         writers: TopicWriters,
         *,
         observer: Observer,
@@ -75,20 +80,25 @@ class Worker:
     ) -> None:
         self.settings = settings
         self._observer = observer
-        for source in sources:
+        for source in sources.values():
             observer.metrics.add_source(source.name)
         self.until_caught_up = until_caught_up
         self.stopping: int | None = None
         self._reload: Callable[[], Config] | None = None
+        self._reading_config: SlowCall[Config] | None = None
         self._stop_by = math.inf
         self._served_at = 0.0
         self._is_done = False
         # Taken from the reader pool and not published yet.
         self._inbox: deque[tuple[OpenShard, ReadResult]] = deque()
+        # Pages with schemas that are being published.
+        self._held: list[tuple[OpenShard, Page]] = []
+        self._publishing_schemas: SlowCall[list[TopicWriter]] | None = None
         self._readers = ReaderPool()
         self._view = CheckpointView(settings.client, settings.checkpoints)
         self._sources = [
-            SourceState(source, self._view, self._readers, until_caught_up=until_caught_up) for source in sources
+            SourceState(source, stream, self._view, self._readers, until_caught_up=until_caught_up)
+            for stream, source in sources.items()
         ]
         self._group = Assignment(
             settings.client, settings.group, self._view, transaction_timeout=settings.transaction_timeout
@@ -117,6 +127,7 @@ class Worker:
         """Relay until stopped. Raises ``RelayError`` on what is final; the next run repeats what is not committed."""
         try:
             self._check_plans()
+            self._group.join()
             while self.stopping is None:
                 self._turn()
                 if self._is_done and not self._publishing.open:
@@ -133,7 +144,7 @@ class Worker:
                 self._serve()
             # Do not keep the records of an open transaction waiting for more, unless much arrives.
             if not self._inbox:  # I11: taken pages no longer count against the pool's budget
-                self._inbox.extend(self._take(self._publishing.linger if self._publishing.open else _TURN_SECONDS))
+                self._receive(self._take(self._publishing.linger if self._publishing.open else _TURN_SECONDS))
             idle = not self._inbox
             while self._inbox and not self._publishing.is_long:
                 self._publish(*self._inbox.popleft())
@@ -164,6 +175,32 @@ class Worker:
             self._try_to_commit()
             raise
 
+    def _receive(self, results: Sequence[tuple[OpenShard, ReadResult]]) -> None:
+        """Put ``results`` into the inbox, but hold pages whose schemas have to be published first.
+
+        Nothing more is read of a shard before its page is published, so its order stays (I2).
+        """
+        writers = self._publishing.writers
+        if (call := self._publishing_schemas) is not None and call.done:
+            self._publishing_schemas = None
+            try:
+                writers.add(call.result())
+            except RelayError:
+                self._try_to_commit()
+                raise
+        if self._held:
+            results = [*self._held, *results]
+            self._held.clear()
+        missing: dict[TableSchema, None] = {}
+        for shard, result in results:
+            if isinstance(result, Page) and result.tables and (found := writers.missing(result.tables)):
+                self._held.append((shard, result))
+                missing |= dict.fromkeys(found)
+            else:
+                self._inbox.append((shard, result))
+        if missing and self._publishing_schemas is None:
+            self._publishing_schemas = SlowCall("schemas", partial(writers.make, list(missing)))
+
     def _try_to_commit(self) -> None:
         """Commit before the end if possible: whoever starts next reads again what is aborted."""
         with suppress(Aborted, Fenced, NotAMember):
@@ -172,9 +209,13 @@ class Worker:
     def _serve(self) -> None:
         """Do everything that is due beside publishing pages."""
         self._serve_group()
-        if self._reload is not None:
+        if self._reading_config is not None:
+            if self._reading_config.done:
+                reading, self._reading_config = self._reading_config, None
+                self._apply_config(reading.result)
+        elif self._reload is not None:
             read, self._reload = self._reload, None
-            self._apply_config(read)
+            self._reading_config = SlowCall("config", read)
         self._view.poll()
         self._upkeep.serve(self._sources)
         self._publishing.watermarks(lambda: [(s.stream, s.low_watermark()) for s in self._sources])
@@ -241,6 +282,7 @@ class Worker:
         for source in self._sources:
             source.close_shards()
         self._inbox.clear()
+        self._held.clear()
         self._group.refence()
         self._publishing.start_over(under_a_new_name=not isinstance(reason, Abandoned))
 
@@ -304,8 +346,7 @@ def run(
     with Signals() as signals, serve_observer(config) as observer, ExitStack() as opened:
         sources = open_sources(config)
         admin = topics.connect(config)
-        for source in sources:
-            source.connect()
+        streams = call_all("connect", [source.connect for source in sources])
         found = topics.create_missing(admin, config, [table.table for source in sources for table in source.tables()])
         settings = settings or KafkaSettings.from_config(config)
         limits = Limits.from_topics(found, settings.producer)
@@ -316,7 +357,7 @@ def run(
         writers = open_topic_writers(config, admin, limits, settings, schemas, tables)
         worker = Worker(
             settings,
-            sources,
+            dict(zip(streams, sources, strict=True)),
             writers,
             observer=observer,
             until_caught_up=until_caught_up,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,6 +53,8 @@ class Assignment:
         self.barrier_timeout = transaction_timeout + 20.0
         # The member id with which this worker last passed the fence.
         self._member = ""
+        # When it last served the group, by the monotonic clock.
+        self._served_at = time.monotonic()
         self._consumer = Consumer(
             {
                 **client,
@@ -67,7 +70,10 @@ class Assignment:
                 "auto.offset.reset": "latest",
             }
         )
-        self._consumer.subscribe([view.topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
+
+    def join(self) -> None:
+        """Join the group. From here on ``poll`` has to be called all the time."""
+        self._consumer.subscribe([self.view.topic], on_assign=self._on_assign, on_revoke=self._on_revoke)
 
     @property
     def joined(self) -> bool:
@@ -80,12 +86,17 @@ class Assignment:
 
     def poll(self, timeout: float = 0.0) -> set[int]:
         """Take part in the group for up to ``timeout`` seconds; return the owned partitions that it has revoked."""
+        away = time.monotonic() - self._served_at
         message = self._consumer.poll(timeout)
+        self._served_at = time.monotonic()
         error = message.error() if message is not None else None
         if error is not None:
             if error.code() == KafkaError._MAX_POLL_EXCEEDED:
                 log.warning(
-                    "group %s expelled this worker because its main loop did not poll in time; rejoining", self.group
+                    "group %s expelled this worker because its main loop did not serve the group for %.0f s: the "
+                    "process was paused, or a call to Kafka took that long (see the messages before); rejoining",
+                    self.group,
+                    away,
                 )
             elif error.code() == KafkaError.INVALID_SESSION_TIMEOUT:
                 raise Unavailable(

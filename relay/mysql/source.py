@@ -59,7 +59,7 @@ class MySQLSource:
         # The servers of each shard; shards that replace others come after those. ``reload`` replaces the mapping in the
         # worker's thread, and never changes it: the readers' threads read the attribute once for each use.
         self._shards: Mapping[str, Sequence[str]] = _checked(config)
-        # Used in the worker's thread only; the maps themselves are filled by the readers' threads.
+        # The thread that makes the plan and the worker's add maps, each in one step; the readers' threads fill them.
         self._times: dict[str, TimestampMap] = {}
         self._tables: dict[str, TableSchema] = {}
         self._ssl = _context(config.tls)

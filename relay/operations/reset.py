@@ -75,6 +75,7 @@ def reset(config: Config, name: str, to: str) -> Reset:
         view = stack.enter_context(closing(CheckpointView(settings.client, settings.checkpoints)))
         group = Assignment(settings.client, settings.group, view, transaction_timeout=settings.transaction_timeout)
         stack.callback(group.close)
+        group.join()
         _join(group, view)
         decided = _decide(config, entry, view, ())
         identity = Identity(settings.name)

@@ -73,6 +73,7 @@ def _run(client: dict[str, Any]) -> list[Benchmark]:
 
     view = CheckpointView(client, topics["checkpoints"])
     group = Assignment(client, f"{name}.relay", view, transaction_timeout=10.0)
+    group.join()
     while len(group.owned) < CHECKPOINT_PARTITIONS:
         group.poll(0.1)
         group.fence()

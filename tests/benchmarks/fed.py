@@ -196,7 +196,7 @@ def main(text: str) -> None:
     live = feed.per_second > 0
     worker = Worker(
         KafkaSettings.from_config(config),
-        [source],
+        {STREAM: source},
         outboxes,
         observer=Observer(feed.name),
         until_caught_up=not live,

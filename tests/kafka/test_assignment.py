@@ -42,6 +42,7 @@ def topic(client: dict[str, Any], unique: str) -> str:
 def group(client: dict[str, Any], topic: str) -> Iterator[Assignment]:
     view = CheckpointView(client, topic)
     assignment = Assignment(client, f"{topic}.relay", view, transaction_timeout=TIMEOUT)
+    assignment.join()
     yield assignment
     assignment.close()
     view.close()
@@ -119,6 +120,7 @@ def test_a_transaction_with_the_generation_before_a_rebalance_is_refused(
 def test_a_session_timeout_that_the_broker_refuses_is_reported_at_once(client: dict[str, Any], topic: str) -> None:
     view = CheckpointView(client, topic)
     group = Assignment(client, f"{topic}.short", view, transaction_timeout=0.2)
+    group.join()
 
     def poll_for_ever() -> None:
         wait_until(lambda: group.poll(0.1) or None, 60)

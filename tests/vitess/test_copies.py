@@ -235,7 +235,7 @@ def test_a_copy_waits_until_its_rows_are_newer_than_what_is_published() -> None:
     ):
         assert "no newer than what is published" in failure(reader)
         assert not vtgate.reads
-        page = until(reader, lambda page: bool(page.changes), 1_000_000)[-1]
+        page = until(reader, lambda page: bool(page.changes), 10_000)[-1]
     (row,) = page.changes
     assert row.snapshot is not None
     assert row.snapshot.as_of > last

@@ -1,0 +1,63 @@
+"""Calls that may take long, made outside the worker's thread: that one serves the group, which expels whoever is late.
+
+Each has a thread of its own, so a database that does not answer delays no call of another source.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class SlowCall(Generic[T]):
+    """A call that runs in a thread from here on. ``name``: of the thread."""
+
+    def __init__(self, name: str, call: Callable[[], T]) -> None:
+        # Filled by the thread, which shares nothing else.
+        self.future: Future[T] = Future()
+        self._call = call
+        # A daemon, so that a call that hangs does not keep the process alive.
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    @property
+    def done(self) -> bool:
+        return self.future.done()
+
+    def result(self) -> T:
+        """Return or raise what the call did; wait until it has ended."""
+        return self.future.result()
+
+    def _run(self) -> None:
+        try:
+            self.future.set_result(self._call())
+        except BaseException as error:  # raised again by `result`
+            self.future.set_exception(error)
+
+
+def call_all(name: str, calls: Sequence[Callable[[], T]], *, at_once: int = 16) -> list[T]:
+    """Make ``calls``, several ``at_once``, and return their results in order. Raises what the first to fail raised."""
+    results: list[Future[T]] = [Future() for _ in calls]
+    left = iter(list(zip(calls, results, strict=True)))
+    turn = threading.Lock()
+
+    def work() -> None:
+        while True:
+            with turn:
+                found = next(left, None)
+            if found is None:
+                return
+            call, result = found
+            try:
+                result.set_result(call())
+            except BaseException as error:
+                result.set_exception(error)
+
+    for _ in calls[:at_once]:
+        threading.Thread(target=work, name=name, daemon=True).start()
+    for ended in wait(results, return_when=FIRST_EXCEPTION).done:
+        ended.result()
+    return [result.result() for result in results]

@@ -1,0 +1,161 @@
+"""A database, a registry or a disk that answers late delays only what needs the answer, never the group."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from functools import partial
+from typing import Any
+
+import pytest
+
+from relay.config import Config
+from relay.engine.slow_call import SlowCall, call_all
+from relay.errors import Unavailable
+from relay.source import Segment, ShardReader
+from relay.table import Column, KeyColumn, TableSchema
+from tests.benchmarks.harness import count_committed
+from tests.faults.harness import wait_until
+from tests.scripted_source import LABEL, ScriptedSource, config_of, open_schemas_of, running, worker_of
+
+ALTERED = TableSchema("orders", "orders", (KeyColumn("id", "S"),), 1, row=(Column("id", "string"),))
+
+
+def published(config: Config, source: ScriptedSource, at_least: int = 1) -> int | None:
+    found = count_committed(config.kafka.client(), config.topic(source.name))
+    return found if found >= at_least else None
+
+
+def test_results_come_in_order_and_the_first_failure_is_raised_at_once() -> None:
+    assert call_all("test", [partial(int, n) for n in range(40)]) == list(range(40))
+    assert call_all("test", []) == []
+    never = threading.Event()
+
+    def fail() -> bool:
+        raise Unavailable("no")
+
+    with pytest.raises(Unavailable, match="no"):
+        call_all("test", [never.wait, fail])
+    never.set()
+
+
+def test_a_slow_call_gives_what_it_returned_or_raised() -> None:
+    assert SlowCall("test", lambda: 7).result() == 7
+    failed = SlowCall("test", lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        failed.result()
+    assert failed.done
+
+
+@pytest.mark.services
+def test_a_source_that_is_planned_for_long_delays_no_other(kafka: Any, unique: str) -> None:
+    """I10"""
+    slow, quick = ScriptedSource("slow"), ScriptedSource("quick")
+    let_go = slow.hold("starting_points")
+    config = config_of(unique, kafka.bootstrap_servers, [slow, quick])
+    with running(config, [slow, quick]):
+        slow.wait_for("starting_points")
+        assert wait_until(lambda: published(config, quick), 60) == 1
+        assert not published(config, slow)
+        let_go()
+        assert wait_until(lambda: published(config, slow), 60) == 1
+
+
+@pytest.mark.services
+def test_a_change_of_columns_holds_only_the_shard_that_needs_its_schema(kafka: Any, unique: str) -> None:
+    """I2: and the pages of that shard stay in order."""
+    source = ScriptedSource("orders", shards=3)
+    source.new_tables["shard-00001"] = (ALTERED,)
+    asked, let_go = threading.Event(), threading.Event()
+
+    def make(table: TableSchema) -> None:
+        if table is ALTERED:
+            asked.set()
+            assert let_go.wait(60)
+
+    config = config_of(unique, kafka.bootstrap_servers, [source])
+    with running(config, [source], make=make):
+        assert asked.wait(60)
+        assert wait_until(lambda: published(config, source, 2), 60) == 2
+        let_go.set()
+        assert wait_until(lambda: published(config, source, 3), 60) == 3
+
+
+@pytest.mark.services
+def test_a_schema_that_cannot_be_published_ends_the_relay_with_the_reason(kafka: Any, unique: str) -> None:
+    source = ScriptedSource("orders")
+    source.new_tables["shard-00000"] = (ALTERED,)
+
+    def make(table: TableSchema) -> None:
+        if table is ALTERED:
+            raise Unavailable("the registry is away")
+
+    config = config_of(unique, kafka.bootstrap_servers, [source])
+    with closing(open_schemas_of(config)) as schemas:
+        worker = worker_of(config, [source], schemas, make=make)
+        with pytest.raises(Unavailable, match="the registry is away"):
+            worker.run()
+
+
+@pytest.mark.services
+def test_a_config_that_is_read_slowly_delays_nothing(kafka: Any, unique: str) -> None:
+    source = ScriptedSource("orders")
+    config = config_of(unique, kafka.bootstrap_servers, [source])
+    reading, let_go = threading.Event(), threading.Event()
+
+    def read() -> Config:
+        reading.set()
+        assert let_go.wait(60)
+        return config
+
+    with running(config, [source]) as worker:
+        worker.reload(read)
+        assert reading.wait(60)
+        assert wait_until(lambda: published(config, source), 60) == 1
+        let_go.set()
+
+
+class SlowSnapshot:
+    """The snapshot of a table that is measured for as long as its source holds ``measure``."""
+
+    initial = True
+    margin = 0.0
+
+    def __init__(self, source: ScriptedSource) -> None:
+        self._source = source
+
+    def measure(self) -> tuple[int, int]:
+        self._source.arrive("measure")
+        return 0, 0
+
+    def open(self, segment: Segment) -> ShardReader:
+        raise AssertionError("it has no segments")
+
+
+@pytest.mark.services
+def test_a_table_that_is_measured_for_long_delays_nothing(kafka: Any, unique: str) -> None:
+    slow, quick = ScriptedSource("slow"), ScriptedSource("quick")
+    slow.snapshots = SlowSnapshot(slow)
+    let_go = slow.hold("measure")
+    config = config_of(unique, kafka.bootstrap_servers, [slow, quick])
+    with running(config, [slow, quick]):
+        slow.wait_for("measure")
+        assert wait_until(lambda: published(config, quick), 60) == 1
+        assert wait_until(lambda: published(config, slow), 60) == 1
+        let_go()
+        assert wait_until(lambda: published(config, slow, 3), 60) == 3  # with the marks of begin and end
+
+
+@pytest.mark.services
+def test_a_new_stream_that_is_slow_to_connect_to_delays_no_other_source(kafka: Any, unique: str) -> None:
+    replaced, other = ScriptedSource("replaced", ends=True), ScriptedSource("other")
+    replaced.on_gap = "skip"
+    config = config_of(unique, kafka.bootstrap_servers, [replaced, other])
+    with running(config, [replaced, other]):
+        let_go = replaced.hold("connect")
+        replaced.label = LABEL.replace("01", "02")
+        replaced.wait_for("connect")
+        assert wait_until(lambda: published(config, other), 60) == 1
+        assert published(config, replaced) == 1
+        let_go()
+        assert wait_until(lambda: published(config, replaced, 2), 60) == 2

@@ -1,0 +1,206 @@
+"""A source of a few changes, any of whose calls can be held up, and the worker that relays it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, Literal
+
+from relay.avro.registry import open_schemas
+from relay.change import Change, Images, Operation, event_id
+from relay.config import Config
+from relay.engine.topic_writers import TopicWriters
+from relay.engine.worker import Worker
+from relay.kafka import topics
+from relay.kafka.settings import KafkaSettings
+from relay.kafka.topic_writer import TopicWriter
+from relay.lineage import Shard, StreamId
+from relay.observe.observer import Observer
+from relay.source import Opening, Page, ReadResult, ShardReader, SnapshotSource, StartingPoints
+from relay.table import KeyColumn, TableSchema
+from relay.token import EventToken
+
+LABEL = "2026-01-01T00:00:00.000"
+
+
+class ScriptedSource:
+    """One change per shard, then empty pages, or the end of the shard if ``ends``. ``label``: of its newest stream."""
+
+    start = "trim_horizon"
+    on_gap: Literal["fail", "skip", "resnapshot"] = "fail"
+    has_journals = False
+
+    def __init__(self, name: str, shards: int = 1, *, ends: bool = False) -> None:
+        self.name = name
+        self.stream = StreamId(name, LABEL)
+        self.label = LABEL
+        self.ends = ends
+        self.snapshots: SnapshotSource | None = None
+        self.table = TableSchema(name, name, (KeyColumn("id", "S"),), 1)
+        # By shard, the tables whose schemas its change uses.
+        self.new_tables: dict[str, tuple[TableSchema, ...]] = {}
+        self._shards = [Shard(f"shard-{number:05}") for number in range(shards)]
+        # By name of a call: set once it may return, and once it was made.
+        self._held: dict[str, threading.Event] = {}
+        self._made: dict[str, threading.Event] = {}
+
+    def hold(self, call: str) -> Callable[[], None]:
+        """Let ``call`` wait from now on. Returns what lets it go."""
+        self._held[call], self._made[call] = threading.Event(), threading.Event()
+        return self._held[call].set
+
+    def wait_for(self, call: str) -> None:
+        """Wait until a call that is held was made."""
+        assert self._made[call].wait(30), f"{call} was not called"
+
+    def arrive(self, call: str) -> None:
+        if call in self._held:
+            self._made[call].set()
+            assert self._held[call].wait(60), f"nobody lets {call} go"
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def reload(self, entry: Any) -> None:
+        """It has no settings to change."""
+
+    def connect(self, label: str | None = None) -> StreamId:
+        self.arrive("connect")
+        self.stream = StreamId(self.name, label or self.label)
+        return self.stream
+
+    def newest(self) -> str:
+        return self.label
+
+    def tables(self) -> Sequence[TableSchema]:
+        return (self.table,)
+
+    def config_hash(self) -> str:
+        return "scripted"
+
+    def starting_points(self, shards: Sequence[Shard], clock: Callable[[], float]) -> StartingPoints:
+        self.arrive("starting_points")
+        return StartingPoints({shard.id: {"type": "trim_horizon"} for shard in shards}, clock())
+
+    def shards(self) -> list[Shard]:
+        return list(self._shards)
+
+    def open(self, opening: Opening) -> ShardReader:
+        return ScriptedReader(self, opening)
+
+
+class ScriptedReader:
+    """Reads one shard of a `ScriptedSource`."""
+
+    streams = False
+
+    def __init__(self, source: ScriptedSource, opening: Opening) -> None:
+        self.shard = opening.shard
+        self._source = source
+        self._stream = source.stream
+        self._is_read = opening.position is not None
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def read(self) -> ReadResult:
+        begun = time.time()
+        changes, self._is_read = [] if self._is_read else [self._change()], True
+        return Page(
+            shard=self.shard,
+            changes=changes,
+            position={"type": "scripted", "sequence": 1},
+            token=changes[0].token if changes else None,
+            progress=begun,
+            begun=begun,
+            records=len(changes),
+            tables=self._source.new_tables.get(self.shard.id, ()) if changes else (),
+            finished=self._source.ends,
+        )
+
+    def _change(self) -> Change:
+        source, shard = self._source, self._stream.qualified(self.shard.id)
+        table = source.new_tables.get(self.shard.id, (source.table,))[0]
+        return Change(
+            event_id=event_id(shard, "1", table.table, self.shard.id.encode(), 0),
+            operation=Operation.INSERT,
+            source=source.name,
+            table=table.table,
+            key={"id": self.shard.id},
+            old=None,
+            new={"id": self.shard.id} if table.row else "{}",
+            images=Images.NEW_AND_OLD,
+            token=EventToken(1_700_000_000, shard, "DynamoDB/1"),
+            committed_at=1_700_000_000_000_000,
+        )
+
+
+def config_of(name: str, servers: str, sources: Sequence[ScriptedSource]) -> Config:
+    """Return a config whose sources have the names of ``sources``, which take their places."""
+    entries = [
+        {"name": source.name, "type": "dynamodb", "table": source.name, "region": "us-east-1"} for source in sources
+    ]
+    kafka = {"bootstrap_servers": servers, "partitions": 1, "producer": {"transaction.timeout.ms": 2000}}
+    return Config.model_validate({"name": name, "kafka": kafka, "sources": entries})
+
+
+def worker_of(
+    config: Config,
+    sources: Sequence[ScriptedSource],
+    schemas: Any,
+    *,
+    make: Callable[[TableSchema], None] = lambda table: None,
+    observer: Observer | None = None,
+) -> Worker:
+    """Return a worker of ``sources``. ``make``: called with each table before its writer is made."""
+
+    def writer(table: TableSchema) -> TopicWriter:
+        make(table)
+        return TopicWriter(table, config.topic(table.source), config.kafka.partitions, "hash", schemas)
+
+    tables = [source.table for source in sources]
+    topics.create_missing(topics.connect(config), config, [table.table for table in tables])
+    return Worker(
+        KafkaSettings.from_config(config),
+        {source.connect(): source for source in sources},
+        TopicWriters(writer, tables),
+        observer=observer or Observer(config.name),
+    )
+
+
+@contextmanager
+def running(
+    config: Config,
+    sources: Sequence[ScriptedSource],
+    *,
+    make: Callable[[TableSchema], None] = lambda table: None,
+) -> Iterator[Worker]:
+    """Run a worker of ``sources`` in a thread. Raises what it raised."""
+    with closing(open_schemas_of(config)) as schemas:
+        worker = worker_of(config, sources, schemas, make=make)
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                worker.run()
+            except BaseException as error:  # raised below
+                errors.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield worker
+        finally:
+            worker.stop()
+            thread.join(60)
+            assert not thread.is_alive()
+        if errors:
+            raise errors[0]
+
+
+def open_schemas_of(config: Config) -> Any:
+    """Open the schemas topic of ``config``, which is created if it is missing."""
+    topics.create_missing(topics.connect(config), config, [])
+    return open_schemas(config)
