@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from relay.avro.schema_registry import RegistrySchemas
     from relay.config import Config
 
-_PATIENCE = 30.0  # seconds for one read to the end or one write
+_PATIENCE = 30.0  # seconds without progress for a read to the end, and for one write
+_STEP = 2.0  # seconds: a signal is handled between two calls of the client
 _PARTITION = 0  # the topic has one, so that its records have one order
 _LOG = logging.getLogger("relay.kafka.client")
 _FOREIGN = "only the relay may write to it. Delete the record, and stop what wrote it"
@@ -141,10 +142,14 @@ class TopicSchemas:
 
     def _look_for_topic(self) -> None:
         # A consumer waits silently for a topic that does not exist.
-        try:
-            found = self._consumer.list_topics(self._topic, timeout=self._patience).topics[self._topic]
-        except KafkaException as fault:
-            raise self._unavailable(f"cannot be looked up: {fault.args[0].str()}") from fault
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                found = self._consumer.list_topics(self._topic, timeout=min(_STEP, self._patience)).topics[self._topic]
+                break
+            except KafkaException as fault:
+                if time.monotonic() > deadline:
+                    raise self._unavailable(f"cannot be looked up: {fault.args[0].str()}") from fault
         if found.error is not None:
             if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise self._unavailable("does not exist: start `relay run`, which creates it")
@@ -156,11 +161,14 @@ class TopicSchemas:
             message = self._consumer.poll(0.2)
             if message is None:
                 if time.monotonic() > deadline:
-                    raise self._unavailable(f"was not read to its end within {self._patience:g} s")
+                    raise self._unavailable(
+                        f"was not read to its end: nothing arrived for {self._patience:g} s at offset {self._next}"
+                    )
                 continue
             error = message.error()
             if error is None:
                 self._add(message)
+                deadline = time.monotonic() + self._patience
             elif error.code() == KafkaError._PARTITION_EOF:
                 return
             elif not error.retriable() or time.monotonic() > deadline:
@@ -211,7 +219,9 @@ class TopicSchemas:
                 partition=_PARTITION,
                 on_delivery=on_delivery,
             )
-            left = producer.flush(self._patience + 5)
+            deadline = time.monotonic() + self._patience + 5
+            while (left := producer.flush(_STEP)) and time.monotonic() < deadline:
+                pass
         except KafkaException as fault:
             raise self._unavailable(f"cannot be written to: {fault}") from fault
         if left or failures:

@@ -32,7 +32,7 @@ from relay.engine.upkeep import Upkeep
 from relay.errors import RelayError
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
-from relay.kafka.checkpoints import CheckpointView, partition_of
+from relay.kafka.checkpoints import CheckpointView, StopRequested, partition_of
 from relay.kafka.limits import Limits
 from relay.kafka.producers import Producers
 from relay.kafka.publisher import Abandoned, Aborted, Fenced, Probe
@@ -95,7 +95,7 @@ class Worker:
         self._held: list[tuple[OpenShard, Page]] = []
         self._publishing_schemas: SlowCall[list[TopicWriter]] | None = None
         self._readers = ReaderPool()
-        self._view = CheckpointView(settings.client, settings.checkpoints)
+        self._view = CheckpointView(settings.client, settings.checkpoints, stopping=lambda: self.stopping is not None)
         self._sources = [
             SourceState(source, stream, self._view, self._readers, until_caught_up=until_caught_up)
             for stream, source in sources.items()
@@ -126,12 +126,13 @@ class Worker:
     def run(self) -> None:
         """Relay until stopped. Raises ``RelayError`` on what is final; the next run repeats what is not committed."""
         try:
-            self._check_plans()
-            self._group.join()
-            while self.stopping is None:
-                self._turn()
-                if self._is_done and not self._publishing.open:
-                    break
+            with suppress(StopRequested):  # while it waited for Kafka
+                self._check_plans()
+                self._group.join()
+                while self.stopping is None:
+                    self._turn()
+                    if self._is_done and not self._publishing.open:
+                        break
             self._try_to_commit()
         finally:
             self._close()

@@ -21,7 +21,8 @@ from relay.kafka.keys import partition
 from relay.kafka.topics import CHECKPOINT_PARTITIONS, refresh_metadata
 from relay.lineage import Checkpoint, Plan, StreamId, parse_key
 
-_READ_TIMEOUT = 60.0
+_READ_PATIENCE = 60.0
+"""Seconds without progress after which a command gives up reading."""
 
 
 @lru_cache(maxsize=1 << 16)
@@ -34,29 +35,44 @@ def read_checkpoints(client: Mapping[str, Any], topic: str) -> CheckpointView:
     """Return a view that has read ``topic`` to its end; the caller closes it. Raises ``Unavailable``."""
     view = CheckpointView(client, topic)
     try:
-        view.require_end(range(CHECKPOINT_PARTITIONS), _READ_TIMEOUT)
+        view.require_end(range(CHECKPOINT_PARTITIONS), _READ_PATIENCE)
     except BaseException:
         view.close()
         raise
     return view
 
 
+class StopRequested(Exception):
+    """The relay was asked to stop while it waited for Kafka. Nothing was written in that wait."""
+
+
 class CheckpointView:
     """A read_committed copy of all partitions of the checkpoints topic, whoever owns them.
 
-    Used by one thread. ``poll`` applies what has arrived; ``read_to_end`` waits until it is up to date.
+    Used by one thread. ``poll`` applies what has arrived; ``read_to_end`` waits until it is up to date. ``stopping``:
+    whether the relay was asked to stop; waits then raise ``StopRequested``.
     """
 
-    def __init__(self, client: Mapping[str, Any], topic: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        client: Mapping[str, Any],
+        topic: str,
+        *,
+        stopping: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.topic = topic
+        self.stopping = stopping
         self.clock = clock
         self.plans: dict[StreamId, Plan] = {}
         self.checkpoints: dict[StreamId, dict[str, Checkpoint]] = {}
-        # Records applied, and how many of them ended a shard: cheap to compare, to see whether something has changed.
+        # Records read, and how many shards were seen to end: cheap to compare, to see whether something has changed.
         self.version = 0
         self.endings = 0
         # The next offset to read, per partition; also moves past transaction markers.
         self._positions = dict.fromkeys(range(CHECKPOINT_PARTITIONS), 0)
+        # The last record read of each key, not applied yet: most records are replaced by a later one of their key.
+        self._unapplied: dict[bytes, tuple[int, int, bytes | None]] = {}
         self._admin = AdminClient(dict(client))
         self._consumer = Consumer(
             {
@@ -82,32 +98,52 @@ class CheckpointView:
 
     def poll(self, timeout: float = 0.0) -> None:
         """Apply the records that have arrived, waiting at most ``timeout`` seconds for the first."""
-        first = self._consumer.poll(timeout)  # consume() would wait for a thousand
-        if first is not None:
-            self._apply(first)
-            for message in self._consumer.consume(1000, 0.0):
-                self._apply(message)
+        self._take(timeout)
+        self._apply()
 
     def read_to_end(self, partitions: Collection[int], timeout: float) -> bool:
         """Read ``partitions`` to their present ends; return False if that takes longer than ``timeout`` seconds.
 
         The end is the high watermark, not the last stable offset: the markers of a just committed transaction may reach
-        this topic after they reach the group's offsets, and until then a reader would miss its records (I3).
+        this topic after they reach the group's offsets, and until then a reader would miss its records (I3). Raises
+        ``StopRequested``.
         """
         deadline = self.clock() + timeout
         ends = self._ends(partitions, deadline)
         if ends is None:
             return False
-        while any(self._positions[p] < end for p, end in ends.items()):
-            if self.clock() > deadline:
-                return False
-            self.poll(0.02)
-        return True
+        while self._missing(ends) and self.clock() <= deadline:
+            self._check_stop()
+            self._take(0.02)
+        self._apply()
+        return not self._missing(ends)
 
-    def require_end(self, partitions: Collection[int], timeout: float) -> None:
-        """Read ``partitions`` to their end, as `read_to_end`. Raises ``Unavailable`` after ``timeout`` seconds."""
-        if not self.read_to_end(partitions, timeout):
-            raise Unavailable(f"cannot read topic {self.topic} to its end within {timeout:.0f} s")
+    def require_end(self, partitions: Collection[int], patience: float) -> None:
+        """Read ``partitions`` to their end, as `read_to_end`, however long that takes while it advances.
+
+        Raises ``Unavailable`` if nothing is read for ``patience`` seconds, and ``StopRequested``.
+        """
+        ends = self._ends(partitions, self.clock() + patience)
+        if ends is None:
+            raise Unavailable(f"cannot read topic {self.topic}: no answer about its end offsets for {patience:.0f} s")
+        advanced_at = self.clock()
+        before: dict[int, int] = {}
+        # Only what is missing counts as progress: other partitions may grow for ever.
+        while missing := self._missing(ends):
+            if missing != before:
+                advanced_at, before = self.clock(), missing
+            elif self.clock() - advanced_at > patience:
+                raise Unavailable(
+                    f"cannot read topic {self.topic} to its end: nothing could be read for {patience:.0f} s in "
+                    f"{_listed(missing, ends)}"
+                )
+            self._check_stop()
+            self._take(0.02)
+        self._apply()
+
+    def _missing(self, ends: Mapping[int, int]) -> dict[int, int]:
+        """Return the partitions that are not read to ``ends``, with the next offset of each."""
+        return {p: at for p, end in ends.items() if (at := self._positions[p]) < end}
 
     def _ends(self, partitions: Collection[int], deadline: float) -> dict[int, int] | None:
         """Return the high watermarks, None if the broker does not answer in time."""
@@ -129,11 +165,24 @@ class CheckpointView:
                     raise Unavailable(f"topic {self.topic}: cannot look up its end offsets: {error}") from error
             if self.clock() > deadline:
                 return None
+            self._check_stop()
             refresh_metadata(self._admin)
             timeout = min(2 * timeout, 5.0)
             time.sleep(0.1)
 
-    def _apply(self, message: Message) -> None:
+    def _check_stop(self) -> None:
+        if self.stopping():
+            raise StopRequested
+
+    def _take(self, timeout: float) -> None:
+        """Take the records that have arrived, waiting at most ``timeout`` seconds for the first."""
+        first = self._consumer.poll(timeout)  # consume() would wait for a thousand
+        if first is not None:
+            self._keep(first)
+            for message in self._consumer.consume(1000, 0.0):
+                self._keep(message)
+
+    def _keep(self, message: Message) -> None:
         error = message.error()
         where, offset = message.partition(), message.offset()
         if error is not None:
@@ -149,21 +198,37 @@ class CheckpointView:
                 f"{self.topic}[{where}] offset {offset}: the record has no key; the relay did not write it"
             )
         self._positions[where] = offset + 1
-        value = message.value()
         self.version += 1
-        try:
-            stream, shard = parse_key(key)
-            if shard is None and value is not None:
-                self.plans[stream] = Plan.from_json(value)
-            elif shard is not None and value is not None:
-                checkpoint = Checkpoint.from_json(value)
-                self.checkpoints.setdefault(stream, {})[shard] = checkpoint
-                self.endings += checkpoint.state.ended
-            elif shard is not None:
-                self.checkpoints.get(stream, {}).pop(shard, None)
-            else:
-                self.plans.pop(stream, None)
-        except (ValueError, KeyError, TypeError, orjson.JSONDecodeError) as bad:
-            raise RelayError(
-                f"{self.topic}[{where}] offset {offset}: this version of the relay cannot read the record: {bad}"
-            ) from bad
+        self._unapplied[key] = where, offset, message.value()
+
+    def _apply(self) -> None:
+        """Apply what was taken: of each key the last record, since those before it no longer hold."""
+        unapplied, self._unapplied = self._unapplied, {}
+        for key, (where, offset, value) in unapplied.items():
+            try:
+                self._apply_record(key, value)
+            except (ValueError, KeyError, TypeError, orjson.JSONDecodeError) as bad:
+                raise RelayError(
+                    f"{self.topic}[{where}] offset {offset}: this version of the relay cannot read the record: {bad}"
+                ) from bad
+
+    def _apply_record(self, key: bytes, value: bytes | None) -> None:
+        stream, shard = parse_key(key)
+        if shard is None and value is not None:
+            self.plans[stream] = Plan.from_json(value)
+        elif shard is not None and value is not None:
+            checkpoint = Checkpoint.from_json(value)
+            self.checkpoints.setdefault(stream, {})[shard] = checkpoint
+            self.endings += checkpoint.state.ended
+        elif shard is not None:
+            removed = self.checkpoints.get(stream, {}).pop(shard, None)
+            # Its end and its removal may have arrived together.
+            self.endings += removed is not None and not removed.state.ended
+        else:
+            self.plans.pop(stream, None)
+
+
+def _listed(positions: Mapping[int, int], ends: Mapping[int, int]) -> str:
+    shown = [f"partition {p} (at offset {at} of {ends[p]})" for p, at in sorted(positions.items())]
+    more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
+    return ", ".join(shown[:3]) + more

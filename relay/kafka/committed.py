@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
 
@@ -12,6 +13,9 @@ from confluent_kafka.admin import AdminClient
 from relay.config import Config
 from relay.errors import Unavailable
 from relay.kafka import topics
+
+_PATIENCE = 60.0
+"""Seconds without progress after which a read to the end gives up."""
 
 
 def read_all_committed(admin: AdminClient, config: Config, topic: str) -> Iterator[Message]:
@@ -34,7 +38,8 @@ def read_committed(
     """Yield the committed records of some partitions, in order per partition. Raises ``Unavailable``.
 
     ``ends``: the first and the end offset of each partition. ``from_beginning``: start at the first offset, not at the
-    end. ``exit_at_end``: stop at the end offsets. ``flush``: called whenever no record is waiting.
+    end. ``exit_at_end``: stop at the end offsets, however long that takes while records arrive. ``flush``: called
+    whenever no record is waiting.
     """
     settings: dict[str, Any] = {
         **config.client("tail"),
@@ -51,14 +56,20 @@ def read_committed(
         starts = {where: low if from_beginning else high for where, (low, high) in ends.items()}
         consumer.assign([TopicPartition(*where, offset) for where, offset in starts.items()])
         unread = {where for where, (_, high) in ends.items() if starts[where] < high}
+        advanced_at = time.monotonic()
         while unread or not exit_at_end:
             message = consumer.poll(0)
             if message is None:
                 flush()
                 message = consumer.poll(0.5)
             if message is None:
+                if exit_at_end and time.monotonic() - advanced_at > _PATIENCE:
+                    left = ", ".join(f"{topic}[{number}]" for topic, number in sorted(unread)[:3])
+                    raise Unavailable(f"cannot read {left} to the end: nothing arrived for {_PATIENCE:.0f} s")
                 continue
             where = (message.topic() or "", message.partition() or 0)
+            if where in unread:  # others may grow for ever
+                advanced_at = time.monotonic()
             offset, end = message.offset() or 0, ends[where][1]
             problem = message.error()
             if problem is not None and problem.code() != KafkaError._PARTITION_EOF:

@@ -23,7 +23,10 @@ from confluent_kafka.cimpl import NewTopic
 
 from relay.config import Config
 from relay.errors import ConfigError, Unavailable
+from relay.kafka import compaction
 from relay.kafka.failures import is_transient
+
+log = logging.getLogger(__name__)
 
 CHECKPOINT_PARTITIONS = 64
 """Fixed: the partition of a checkpoint is a hash of its key, and decides which worker owns the shard."""
@@ -76,13 +79,15 @@ class RequiredTopic:
 class FoundTopic:
     """A required topic as the broker has it. ``problem``: why the relay cannot use it, empty if it can or is missing.
 
-    ``hint``: what could be improved, shown by ``relay check`` only.
+    ``hint``: what could be improved, shown by ``relay check`` only. ``growth``: why reading it takes ever longer, and
+    what to do, which the relay also logs.
     """
 
     topic: RequiredTopic
     exists: bool
     problem: str = ""
     hint: str = ""
+    growth: str = ""
     # Bytes; None if the topic is missing.
     largest_message: int | None = None
     compacted: bool = False
@@ -113,12 +118,17 @@ def required(config: Config, tables: Iterable[str]) -> list[RequiredTopic]:
             config.internal("checkpoints"),
             CHECKPOINT_PARTITIONS,
             "a shard's checkpoint is found by the hash of its key",  # I4
-            compact,
+            compaction.PROMPT,
             compacted=True,
         ),
+        # It has one record for each layout of a table, so it stays small.
         RequiredTopic(config.internal("schemas"), 1, "schemas are read in a single order", compact, compacted=True),
         RequiredTopic(
-            config.internal("watermarks"), 1, "watermarks are read in a single order", compact, compacted=True
+            config.internal("watermarks"),
+            1,
+            "watermarks are read in a single order",
+            compaction.PROMPT,
+            compacted=True,
         ),
         RequiredTopic(config.internal("gaps"), 1, "gaps are read in a single order", forever, compactable=False),
         RequiredTopic(
@@ -164,8 +174,9 @@ def survey(admin: AdminClient, config: Config, tables: Sequence[str]) -> list[Fo
         FoundTopic(
             topic,
             exists=True,
-            problem=_problem(topic, there[topic.name], settings[topic.name]),
+            problem=_problem(topic, there[topic.name], settings[topic.name], config.kafka.bootstrap_servers),
             hint=replication_hint(*_replicas(there[topic.name], settings[topic.name]), len(cluster.brokers)),
+            growth=compaction.growth(topic.name, topic.settings, settings[topic.name], config.kafka.bootstrap_servers),
             largest_message=int(settings[topic.name].get("max.message.bytes", LARGEST_MESSAGE)),
             compacted="compact" in settings[topic.name].get("cleanup.policy", ""),
         )
@@ -206,10 +217,13 @@ def _require_usable(admin: AdminClient, config: Config, tables: Sequence[str]) -
     found = survey(admin, config, tables)
     if problems := [topic.problem for topic in found if topic.problem]:
         raise Unavailable("\n".join(problems))
+    for each in found:
+        if each.growth:
+            log.warning("topic %s: %s", each.topic.name, each.growth)
     return found
 
 
-def _problem(topic: RequiredTopic, found: TopicMetadata, settings: Mapping[str, str]) -> str:
+def _problem(topic: RequiredTopic, found: TopicMetadata, settings: Mapping[str, str], bootstrap_servers: str) -> str:
     count = len(found.partitions)
     policy = settings.get("cleanup.policy", "")
     policies = set(policy.split(","))
@@ -237,7 +251,7 @@ def _problem(topic: RequiredTopic, found: TopicMetadata, settings: Mapping[str, 
             f"topic {topic.name!r} has cleanup.policy={policy} but needs delete: "
             "Kafka would delete all but the last record of each key"
         )
-    return ""
+    return compaction.forgetting(topic.name, topic.settings, settings, bootstrap_servers)
 
 
 def _replicas(found: TopicMetadata, settings: Mapping[str, str]) -> tuple[int, int]:

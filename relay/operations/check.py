@@ -102,8 +102,8 @@ def _topic_finding(found: topics.FoundTopic) -> Finding:
         return Finding(name, found.problem, Unavailable.exit_code)
     if not found.exists:
         return Finding(name, f"will be created with {count}")
-    if found.hint:
-        count += f"; {found.hint}"
+    for advice in filter(None, (found.hint, found.growth)):
+        count += f"; {advice}"
     wanted = int(topic.settings.get("max.message.bytes", 0))
     if found.largest_message is not None and found.largest_message < wanted:
         largest = found.largest_message

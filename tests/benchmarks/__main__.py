@@ -20,6 +20,7 @@ NAMES = (
     "memory",
     "publish_latency",
     "scale_out",
+    "start",
     "vstream",
     "vstream_client",
     "vstream_latency",

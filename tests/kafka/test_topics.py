@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from relay.config import Config
 from relay.errors import ConfigError, Unavailable
-from relay.kafka import topics
+from relay.kafka import compaction, topics
 from relay.process.managed import free_port
 from tests.kafka.configs import config
 
@@ -110,6 +110,10 @@ class TestOnABroker:
             f"{relayed.name}.dead_letters": 1,
         }
         assert self.settings(admin, f"{relayed.name}.checkpoints")["cleanup.policy"] == "compact"
+        for name in ("checkpoints", "watermarks"):
+            found = self.settings(admin, f"{relayed.name}.{name}")
+            assert {setting: found[setting] for setting in compaction.PROMPT} == compaction.PROMPT
+        assert not any(each.growth for each in topics.survey(admin, relayed, ["orders"]))
         assert self.settings(admin, f"{relayed.name}.schemas")["cleanup.policy"] == "compact"
         assert self.settings(admin, f"{relayed.name}.gaps")["retention.ms"] == "-1"
         orders = self.settings(admin, f"{relayed.name}.orders")
@@ -131,6 +135,38 @@ class TestOnABroker:
         topics.create_missing(admin, relayed, ["orders"])
         topics.create_missing(admin, relayed, ["orders"])
         assert self.settings(admin, f"{relayed.name}.orders")["retention.ms"] == "1234567"
+
+    def test_a_topic_that_kafka_compacts_late_is_used_with_a_warning_that_has_the_remedy(
+        self, relayed: Config, admin: AdminClient, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A topic of an earlier version."""
+        self.create(admin, f"{relayed.name}.checkpoints", 64, cleanup_policy="compact", segment_bytes="104857600")
+        topics.create_missing(admin, relayed, ["orders"])
+        command = (
+            f"run `kafka-configs --bootstrap-server {relayed.kafka.bootstrap_servers} --alter --entity-type topics "
+            f"--entity-name {relayed.name}.checkpoints --add-config segment.bytes=1048576,max.compaction.lag.ms=600000,"
+            "delete.retention.ms=3600000`"
+        )
+        assert command in caplog.text
+        self.alter(admin, command)
+        assert not any(each.growth for each in topics.survey(admin, relayed, ["orders"]))
+
+    def alter(self, admin: AdminClient, command: str) -> None:
+        """Do what the command of ``kafka-configs`` does."""
+        words = command.strip("`").split()
+        resource = ConfigResource(ResourceType.TOPIC, words[words.index("--entity-name") + 1])
+        for setting in words[words.index("--add-config") + 1].split(","):
+            name, _, value = setting.partition("=")
+            resource.add_incremental_config(ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET))
+        admin.incremental_alter_configs([resource])[resource].result(30)
+
+    def test_a_checkpoints_topic_that_soon_forgets_deletions_is_refused(
+        self, relayed: Config, admin: AdminClient
+    ) -> None:
+        """I4: a worker would resume from a checkpoint that was deleted."""
+        self.create(admin, f"{relayed.name}.checkpoints", 64, cleanup_policy="compact", delete_retention_ms="60000")
+        with pytest.raises(Unavailable, match=r"has delete\.retention\.ms=60000 but needs 3600000: .*=3600000`$"):
+            topics.create_missing(admin, relayed, ["orders"])
 
     def test_another_number_of_partitions_is_refused_with_the_reason_and_the_remedy(
         self, relayed: Config, admin: AdminClient

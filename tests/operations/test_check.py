@@ -12,6 +12,7 @@ from typing import Any
 import boto3
 import pytest
 import yaml
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 from typer.testing import CliRunner, Result
 
 from relay.avro.schema import change_schema
@@ -195,6 +196,19 @@ class TestOnServices:
         content["kafka"]["bootstrap_servers"] = kafka.bootstrap_servers
         content["sources"][0] |= {"table": name, "endpoint_url": dynamodb.endpoint_url}
         return content
+
+    def test_a_topic_that_makes_starts_slow_is_named_with_the_command_that_repairs_it(
+        self, run: Callable[..., Result], kafka: Any, dynamodb: Any, unique: str
+    ) -> None:
+        self.create(dynamodb, unique)
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+        name = f"{unique}.checkpoints"
+        admin.create_topics([NewTopic(name, 64, config={"cleanup.policy": "compact"})])[name].result(30)
+        result = run(self.content(kafka, dynamodb, unique))
+        assert result.exit_code == 0, result.output
+        (line,) = (line for line in result.stdout.splitlines() if f"topic {name}" in line)
+        assert line.startswith(f"✓ topic {name}: 64 partitions; it has segment.bytes=1073741824, ")
+        assert f"--alter --entity-type topics --entity-name {name} --add-config segment.bytes=1048576," in line
 
     def test_a_config_whose_services_are_all_reachable_passes(
         self,

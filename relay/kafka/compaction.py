@@ -1,0 +1,61 @@
+"""How soon Kafka compacts the topics that grow with every commit and are read from their start.
+
+Compaction removes what a later record of the same key replaces. Kafka never compacts a topic's active segment, which
+by default ends after 1 GiB or a week: until then, everything written is read at every start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+DELETIONS_KEPT = 3600.0
+"""Seconds for which Kafka keeps at least the record of a deletion, so that every reader sees it (I4)."""
+
+_DELETIONS = "delete.retention.ms"
+
+PROMPT = {
+    "cleanup.policy": "compact",
+    # The least that Kafka accepts.
+    "segment.bytes": str(1 << 20),
+    # Also ends a segment that grows slowly, and has it compacted although little of it is obsolete.
+    "max.compaction.lag.ms": str(10 * 60 * 1000),
+    # The markers of transactions stay as long as deletions, one for each checkpoint. The default is a day.
+    _DELETIONS: str(int(DELETIONS_KEPT * 1000)),
+}
+"""The settings of such a topic."""
+
+
+def growth(topic: str, wanted: Mapping[str, str], found: Mapping[str, str], bootstrap_servers: str) -> str:
+    """Return by which of its settings ``topic`` grows too much, and what to do; empty if by none of them."""
+    larger = {name: value for name, value in _limits(wanted).items() if int(found.get(name, value)) > int(value)}
+    if not larger:
+        return ""
+    settings = ", ".join(f"{name}={found[name]}" for name in larger)
+    return (
+        f"it has {settings}, so Kafka compacts it late, and starts, `relay status` and `relay reset` take ever longer: "
+        f"{_command(topic, larger, bootstrap_servers)}"
+    )
+
+
+def forgetting(topic: str, wanted: Mapping[str, str], found: Mapping[str, str], bootstrap_servers: str) -> str:
+    """Return why a reader of ``topic`` may miss that a record was deleted; empty if it cannot."""
+    limits = _limits(wanted)
+    if _DELETIONS not in limits or int(found.get(_DELETIONS, limits[_DELETIONS])) >= int(limits[_DELETIONS]):
+        return ""
+    return (
+        f"topic {topic!r} has {_DELETIONS}={found[_DELETIONS]} but needs {limits[_DELETIONS]}: a worker that reads it "
+        f"slowly would go on from checkpoints that were deleted: "
+        f"{_command(topic, {_DELETIONS: limits[_DELETIONS]}, bootstrap_servers)}"
+    )
+
+
+def _limits(wanted: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in wanted.items() if name in PROMPT and name != "cleanup.policy"}
+
+
+def _command(topic: str, settings: Mapping[str, str], bootstrap_servers: str) -> str:
+    added = ",".join(f"{name}={value}" for name, value in settings.items())
+    return (
+        f"run `kafka-configs --bootstrap-server {bootstrap_servers} --alter --entity-type topics --entity-name {topic} "
+        f"--add-config {added}`"
+    )
