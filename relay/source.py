@@ -54,6 +54,8 @@ class Page:
     """Seconds: this page or an earlier one has all that was committed before. Only if the source knows its head."""
     journal: ReshardJournal | None = None
     """Why the shard ends and which shards continue it. Only with ``finished``."""
+    warning: str | None = None
+    """What is wrong although the shard can be read, such as a server that does not answer, and since when (I10)."""
 
 
 @dataclass(frozen=True, slots=True)

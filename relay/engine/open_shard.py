@@ -67,7 +67,7 @@ class OpenShard:
     closed: bool = False
     # When the last read began, by the pool's clock.
     read_at: float = 0.0
-    # When the last good read arrived, or the shard was opened; and why the last read failed, if it did (I10).
+    # When the last good read arrived, or the shard was opened; why the last read failed, or what it warned of (I10).
     polled: float = 0.0
     error: str | None = None
     # Whether a read is under way, or its result has not been taken yet.
@@ -84,7 +84,7 @@ class OpenShard:
         elif not isinstance(result, Page):
             self.error = "the source does not know it"
         elif self._has_news(result):
-            self.failures, self.error = 0, None
+            self.failures, self.error = 0, result.warning
             self.polled = now
 
     def _has_news(self, page: Page) -> bool:

@@ -13,6 +13,7 @@ from relay.mysql.binlog.events import BinlogEvent, EventStream
 from relay.mysql.connection import ServerConnection
 from relay.mysql.gtids import SequencesRead
 from relay.mysql.positions import BinlogPosition
+from relay.mysql.probe import BackgroundProbe
 from relay.mysql.roles import role_of
 from relay.mysql.servers import LostPosition, ReadableServer, ShardServers
 
@@ -36,6 +37,7 @@ class CurrentServer:
         self._events: EventStream | None = None
         self._sequences_read = SequencesRead()
         self._ask_role_at = 0.0
+        self._search = BackgroundProbe(f"better-than-{shard}", servers.better, every=_ROLE_EVERY)
 
     def __repr__(self) -> str:
         return f"<CurrentServer[{self.shard}: {self.address or 'none'}]>"
@@ -43,6 +45,12 @@ class CurrentServer:
     @property
     def address(self) -> str | None:
         return self.found.server.account.address if self.found is not None else None
+
+    @property
+    def warning(self) -> str | None:
+        """Why a server that is far behind is read, and since when; None if none is."""
+        trouble = self._search.trouble
+        return f"read from {self.address}, which is far behind: {trouble}" if trouble else None
 
     @property
     def is_open(self) -> bool:
@@ -89,25 +97,32 @@ class CurrentServer:
         return found is not None
 
     def close(self) -> None:
+        self._search.close()
         for each in (self._events, self.found.server if self.found else None):
             if each is not None:
                 each.close()
         self._events = self.found = None
 
     def should_be_left(self, position: BinlogPosition) -> bool:
-        """Ask for the role now and then. Return whether another server should be read. Raises ``Unavailable``."""
+        """Ask for the role now and then. Return whether another server should be read. Raises ``Unavailable``.
+
+        Another one is searched for in another thread, since servers that do not answer take long.
+        """
         found = self.found
-        if found is None or time.monotonic() < self._ask_role_at:
+        if found is None:
             return False
-        self._ask_role_at = time.monotonic() + _ROLE_EVERY
-        before, found.role = found.role, role_of(found.server)
-        has_changed = (found.role.is_replica, found.role.is_read_only) != (before.is_replica, before.is_read_only)
         address = found.server.account.address
-        if address not in self.servers.addresses():
-            return True  # a reload has removed it
-        if not has_changed and found.role.lag <= self.servers.max_lag:
-            return False
-        better = self.servers.better(address, position)
+        if time.monotonic() >= self._ask_role_at:
+            self._ask_role_at = time.monotonic() + _ROLE_EVERY
+            before, found.role = found.role, role_of(found.server)
+            has_changed = (found.role.is_replica, found.role.is_read_only) != (before.is_replica, before.is_read_only)
+            if address not in self.servers.addresses():
+                return True  # a reload has removed it
+            if has_changed or found.role.lag > self.servers.max_lag:
+                self._search.start(address, position)
+            else:
+                self._search.forget()
+        better = self._search.take()
         if better is not None:
             log.info("source %s: shard %s: switching from %s to %s", self.source, self.shard, address, better)
         return better is not None

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 
 from relay.errors import Unavailable
 from relay.gtid import GtidSet, parse
 from relay.mysql.connection import ServerConnection
+from relay.mysql.probe import BackgroundProbe
 from relay.mysql.servers import ReadableServer, ShardServers
 
 _HEAD_EVERY = 2.0  # seconds between two questions for the head, while no events arrive
-_PRIMARY_EVERY = 30.0  # seconds between two searches for a primary: connecting to a dead one takes long
+_PRIMARY_EVERY = 30.0  # seconds between two searches for a primary
 
 
 class ShardHead:
     """What a shard had executed and when it was asked: its primary if one answers, else the server that is read.
 
-    Used by one thread at a time.
+    The primary is searched for in another thread, since servers that do not answer take long. Used by one thread at a
+    time.
     """
 
     def __init__(self, servers: ShardServers, clock: Callable[[], float]) -> None:
@@ -26,9 +27,14 @@ class ShardHead:
         self.clock = clock
         # What the shard had executed, and when that was asked; None once it was read.
         self._head: tuple[GtidSet, float] | None = None
+        # When the head was wanted that nobody was asked for yet, since a primary is searched for the first time.
+        self._wanted_at: float | None = None
         self._ask_at = 0.0
         self._primary: ServerConnection | None = None
-        self._search_at = -math.inf
+        self._search: BackgroundProbe[ServerConnection | None] = BackgroundProbe(
+            f"primary-of-{servers.shard}", servers.primary, every=_PRIMARY_EVERY, discard=_close
+        )
+        self._has_searched = False
         self._of_primary = parse("")
 
     def __repr__(self) -> str:
@@ -36,29 +42,31 @@ class ShardHead:
 
     def close(self) -> None:
         """Forget the head, and close the connection to the primary."""
-        if self._primary is not None:
-            self._primary.close()
-            self._search_at = -math.inf  # it answered
-        self._primary = self._head = None
+        self._search.close()
+        _close(self._primary)
+        self._primary = self._head = self._wanted_at = None
+        self._has_searched = False
         self._of_primary = parse("")
 
     def start(self, server: ReadableServer, asked: float) -> None:
         """Set the head when reading from ``server`` starts. ``asked``: when it was asked. Raises ``Unavailable``."""
         self._head = server.executed, asked
         if server.role.is_replica:
-            self._head = self._ask(server), asked
+            self._head, self._wanted_at = None, asked
+            self._ask(server)
         self._ask_at = time.monotonic() + _HEAD_EVERY
 
-    def ask_again(self, server: ReadableServer) -> None:
-        """Ask for a new head if the last one was read some time ago. Raises ``Unavailable``."""
-        if self._head is None and time.monotonic() >= self._ask_at:
+    def ask_again(self, server: ReadableServer, is_idle: bool) -> None:
+        """Ask for a new head if the last one was read some time ago and no events arrive. Raises ``Unavailable``."""
+        if is_idle and self._head is None and self._wanted_at is None and time.monotonic() >= self._ask_at:
             self._ask_at = time.monotonic() + _HEAD_EVERY
-            asked = self.clock()
-            self._head = self._ask(server), asked
+            self._wanted_at = self.clock()
+        if self._wanted_at is not None:
+            self._ask(server)
 
     def is_read(self, executed: GtidSet) -> bool:
         """Whether everything was read that the shard had executed when it was last asked."""
-        return self._head is None or executed.contains(self._head[0])
+        return self._wanted_at is None and (self._head is None or executed.contains(self._head[0]))
 
     def take_reached(self, executed: GtidSet) -> float | None:
         """Return, once for each head, when it was asked, if everything up to it was read."""
@@ -70,7 +78,8 @@ class ShardHead:
     def is_local(self, server: ReadableServer, gtid: str) -> bool:
         """Whether only ``server``, a replica, has a transaction.
 
-        MySQL names those of a former primary like those it made as a replica: the primary has the former.
+        MySQL names those of a former primary like those it made as a replica: the primary has the former. So this waits
+        for a primary that is being searched for.
         """
         if not server.role.is_local(server.server, gtid):
             return False
@@ -78,23 +87,42 @@ class ShardHead:
             return True
         wanted = parse(gtid)
         if not self._of_primary.contains(wanted):
-            self._of_primary = self._ask_primary() or self._of_primary
+            self._search_primary(wait=True)
+            self._of_primary = self._executed_by_primary() or self._of_primary
             if self._primary is None and self.servers.primary_may_be_silent:
                 return False  # a primary that does not answer may have it; if it does not, that is a loss (I9)
         return not self._of_primary.contains(wanted)
 
-    def _ask(self, server: ReadableServer) -> GtidSet:
-        head = self._ask_primary() if server.role.is_replica else None
-        return server.server.executed() if head is None else head
+    def _ask(self, server: ReadableServer) -> None:
+        """Ask for the head that is wanted, unless the first search for a primary still runs."""
+        executed = None
+        if server.role.is_replica:
+            self._search_primary()
+            if self._primary is None and not self._has_searched:
+                return
+            executed = self._executed_by_primary()
+        if self._wanted_at is not None:
+            self._head = server.server.executed() if executed is None else executed, self._wanted_at
+            self._wanted_at = None
 
-    def _ask_primary(self) -> GtidSet | None:
-        if self._primary is None and time.monotonic() >= self._search_at:
-            self._search_at = time.monotonic() + _PRIMARY_EVERY
-            self._primary = self.servers.primary()
+    def _search_primary(self, *, wait: bool = False) -> None:
+        if self._primary is not None:
+            return
+        self._search.start()
+        was_asking = self._search.is_asking
+        self._primary = self._search.wait() if wait else self._search.take()
+        self._has_searched |= was_asking and not self._search.is_asking
+
+    def _executed_by_primary(self) -> GtidSet | None:
         if self._primary is not None:
             try:
                 return self._primary.executed()
             except Unavailable:
-                self._primary.close()
+                _close(self._primary)
                 self._primary = None
         return None
+
+
+def _close(server: ServerConnection | None) -> None:
+    if server is not None:
+        server.close()

@@ -13,14 +13,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from relay.errors import RelayError, Unavailable
-from relay.gtid import GtidSet
 from relay.lineage import Gap, Shard, StreamId
 from relay.mysql.current_server import CurrentServer, OpenEvents
 from relay.mysql.errors import Closed
 from relay.mysql.head import ShardHead
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
-from relay.mysql.reshard import Handover
+from relay.mysql.reshard import HandoverCheck
 from relay.mysql.servers import ShardServers
 from relay.mysql.timestamps import TimestampMap
 from relay.mysql.transactions import Consumed, ShardTransactions
@@ -31,14 +30,8 @@ log = logging.getLogger(__name__)
 WAIT = 0.5
 """Seconds that a read waits for changes."""
 
-_WARN_EVERY = 60.0  # seconds between two warnings that a handover has to wait
+_WARN_EVERY = 60.0  # seconds between two warnings in the log
 _ROUNDING = 1.0  # seconds: binlogs have whole seconds
-
-FindHandover = Callable[[GtidSet], Handover | None]
-"""Called between transactions with the executed set: how other shards take over from this one, None if they do not yet.
-
-Raises ``Unavailable``, to be called again.
-"""
 
 
 class BinlogShardReader:
@@ -59,7 +52,7 @@ class BinlogShardReader:
         open_events: OpenEvents,
         *,
         floor: int = 0,
-        find_handover: FindHandover | None = None,
+        find_handover: HandoverCheck | None = None,
         times: TimestampMap | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -91,6 +84,11 @@ class BinlogShardReader:
 
     def close(self) -> None:
         """Close the connections. Reading continues after the last row that was returned."""
+        self._disconnect()
+        if self._find_handover is not None:
+            self._find_handover.close()
+
+    def _disconnect(self) -> None:
         self.server.close()
         self.head.close()
         self.transactions.drop_events()
@@ -142,6 +140,9 @@ class BinlogShardReader:
         if not page.changes and failure is not None:
             return Unreadable(self.shard, begun, failure)
         self._check_server(is_idle)
+        if page.warning is not None and time.monotonic() >= self._warn_at:
+            self._warn_at = time.monotonic() + _WARN_EVERY
+            log.warning("source %s: shard %s: %s", self.stream.source, self.shard.id, page.warning)
         return page
 
     # ------------------------------------------------------------------ pages
@@ -166,6 +167,7 @@ class BinlogShardReader:
             behind=behind,
             tables=tables,
             reached=self.head.take_reached(transactions.executed),
+            warning=self.server.warning,
         )
 
     def _handed_over(self, page: Page) -> Page:
@@ -175,10 +177,8 @@ class BinlogShardReader:
         try:
             handover = self._find_handover(self.transactions.executed)
         except Unavailable as error:
-            if time.monotonic() >= self._warn_at:
-                self._warn_at = time.monotonic() + _WARN_EVERY
-                log.warning("source %s: still reading shard %s: %s", self.stream.source, self.shard.id, error)
-            return page
+            waits = f"no handover to the shards that replace it yet: {error}"
+            return replace(page, warning=f"{page.warning}; {waits}" if page.warning else waits)
         if handover is None:
             return page
         # Events that were not consumed come after the executed set: the targets have them.
@@ -217,7 +217,7 @@ class BinlogShardReader:
     def _leave(self, error: RelayError) -> bool:
         """Close a server that cannot be read. Return whether there was one."""
         had_server = self.server.failed(error)
-        self.close()
+        self._disconnect()
         return had_server
 
     def _check_server(self, is_idle: bool) -> None:
@@ -226,10 +226,9 @@ class BinlogShardReader:
         if found is None:
             return
         try:
-            if is_idle:
-                self.head.ask_again(found)
+            self.head.ask_again(found, is_idle)
             if self.server.should_be_left(self.transactions.position):
-                self.close()
+                self._disconnect()
         except Unavailable as error:
             self._leave(error)
 

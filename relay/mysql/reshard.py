@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -23,6 +22,7 @@ from relay.mysql.connection import ServerConnection
 from relay.mysql.gtids import common
 from relay.mysql.origins import CheckpointRow, CheckpointTable
 from relay.mysql.positions import BinlogPosition
+from relay.mysql.probe import BackgroundProbe
 
 _RETRY = 1.0  # seconds between two questions to targets that are not ready
 
@@ -137,7 +137,9 @@ class _Targets:
 class HandoverCheck:
     """Decides when one shard may end. ``connect``: to a server of a shard, whichever answers.
 
-    ``listed``: called each time, since a reload may change the shards. Used by one thread at a time.
+    ``listed``: called each time, since a reload may change the shards. Connections are made in another thread, since
+    servers that do not answer take long; the targets are asked in the caller's, so that the answers fit what it has
+    read. Used by one thread at a time.
     """
 
     def __init__(
@@ -154,8 +156,24 @@ class HandoverCheck:
         self._connect = connect
         self._checkpoints = checkpoints
         self._clock = clock
+        self._connecting = BackgroundProbe(
+            f"targets-of-{shard}", self._connect_to, every=_RETRY, discard=_close, clock=clock
+        )
+        # The open connections, by target.
+        self._servers: dict[str, ServerConnection] = {}
         self._targets: _Targets | None = None
         self._ask_at = 0.0
+        # Why the targets that were asked last are not ready.
+        self._waits_for: str | None = None
+
+    @property
+    def is_connecting(self) -> bool:
+        return self._connecting.is_asking
+
+    def close(self) -> None:
+        self._connecting.close()
+        _close(self._servers)
+        self._servers = {}
 
     def __call__(self, executed: GtidSet) -> Handover | None:
         """Return the handover once all targets continue from within ``executed``.
@@ -167,37 +185,69 @@ class HandoverCheck:
             self._targets = None
             return None
         if self._targets is None or self._targets.reshard != reshard:
-            if self._clock() < self._ask_at:
-                return None
-            self._ask_at = self._clock() + _RETRY
-            self._targets = self._ask(reshard)
+            self._targets = self._ask_if_due(reshard)
         targets = self._targets
+        if targets is None:
+            if (reason := self._connecting.trouble or self._waits_for) is not None:
+                raise Unavailable(reason)
+            return None
         if not all(executed.contains(each) for each in (*targets.replicated, *targets.running)):
             return None  # this shard is read until it gets there
         if not all(each.contains(executed) for each in targets.running):
             # I3: some of the transactions that are committed as one after this may have been read here.
             self._targets = None
-            raise Unavailable(
+            self._waits_for = (
                 f"the replication from shard {self.shard} is running, and is not at the position that was read here: "
                 "the shard ends as soon as both are at the same position, which they are when writes pause or are "
                 "switched over"
             )
+            raise Unavailable(self._waits_for)
         return Handover(reshard.journal(), dict(targets.positions))
+
+    def _ask_if_due(self, reshard: Reshard) -> _Targets | None:
+        names = overlapping(self.shard, reshard.targets)
+        if self._servers.keys() != set(names):
+            _close(self._servers)
+            self._connecting.start(names)
+            self._servers = self._connecting.take() or {}
+            if self._servers.keys() != set(names):
+                return None
+        if self._clock() < self._ask_at:
+            return None
+        self._ask_at = self._clock() + _RETRY
+        try:
+            found = self._ask(reshard)
+        except Unavailable as error:
+            self._waits_for = str(error)
+            _close(self._servers)
+            self._servers = {}
+            return None
+        self._waits_for = None
+        return found
+
+    def _connect_to(self, names: Iterable[str]) -> dict[str, ServerConnection]:
+        found: dict[str, ServerConnection] = {}
+        try:
+            for name in names:
+                found[name] = self._connect(name)
+        except BaseException:
+            _close(found)
+            raise
+        return found
 
     def _ask(self, reshard: Reshard) -> _Targets:
         positions: dict[str, str] = {}
         replicated: list[GtidSet] = []
         running: list[GtidSet] = []
-        for target in overlapping(self.shard, reshard.targets):
-            with closing(self._connect(target)) as server:
-                # In this order: what the target applies from now on comes after its own position.
-                positions[target] = server.executed().position
-                rows = self._rows(server, target)
-                least = rows[0].position
-                for row in rows[1:]:
-                    least = common(least, row.position)
-                replicated.append(least)
-                running += [row.position for row in rows if row.state.lower() == _RUNNING]
+        for target, server in self._servers.items():
+            # In this order: what the target applies from now on comes after its own position.
+            positions[target] = server.executed().position
+            rows = self._rows(server, target)
+            least = rows[0].position
+            for row in rows[1:]:
+                least = common(least, row.position)
+            replicated.append(least)
+            running += [row.position for row in rows if row.state.lower() == _RUNNING]
         return _Targets(reshard, positions, replicated, running)
 
     def _rows(self, server: ServerConnection, target: str) -> list[CheckpointRow]:
@@ -211,6 +261,11 @@ class HandoverCheck:
             if row.state.lower() in _NOT_READY:
                 raise Unavailable(f"{place}: the replication from shard {self.shard} is {row.state}")
         return found
+
+
+def _close(servers: Mapping[str, ServerConnection]) -> None:
+    for server in servers.values():
+        server.close()
 
 
 def checkpoint_rows(server: ServerConnection, checkpoints: CheckpointTable) -> list[CheckpointRow]:

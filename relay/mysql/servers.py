@@ -128,15 +128,22 @@ class ShardServers:
             survey.close(keep=keep)
 
     def better(self, current: str, position: BinlogPosition) -> str | None:
-        """Return the address of a server that should be read instead of ``current``, None if there is none."""
+        """Return the address of a server that should be read instead of ``current``, None to stay there.
+
+        May be called in another thread. Raises ``Unavailable`` with the reason of each server if all are behind.
+        """
         try:
             survey = self._survey(position)
         except RelayError as error:
-            log.warning("shard %s: %s", self.shard, error)
-            return None
+            raise Unavailable(str(error)) from error
         with closing(survey):
-            near = [each for each in survey.found if each.role.lag <= self.max_lag]
-            return near[0].server.account.address if near and near[0].server.account.address != current else None
+            for each in survey.found:
+                address = each.server.account.address
+                if each.role.lag <= self.max_lag:
+                    return address if address != current else None
+                lag = f"{each.role.lag:.0f} s behind" if each.role.lag < math.inf else "not replicating"
+                survey.unusable.append(f"{address} is {lag}")
+            raise Unavailable(f"no other server can be read: {'; '.join(survey.unusable)}")
 
     def primary(self) -> ServerConnection | None:
         """Connect to the first server that is not a replica; None if none answers."""

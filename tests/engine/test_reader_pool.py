@@ -84,6 +84,15 @@ def test_only_a_read_that_succeeds_makes_a_shard_polled(pump: ReaderPool, clock:
         assert (reading.polled, reading.error) == (polled, error)
 
 
+def test_what_a_page_warns_of_is_shown_as_long_as_pages_do(pump: ReaderPool) -> None:
+    """I10"""
+    reading = pump.open(Reads(replace(PAGE, warning="db2 does not answer"), PAGE), b"", OWNER)
+    take(pump, reading)
+    assert (reading.failures, reading.error) == (0, "db2 does not answer")
+    take(pump, reading)
+    assert reading.error is None
+
+
 def test_a_reader_is_let_go_of_at_once_and_once_where_no_read_is_under_way(pump: ReaderPool) -> None:
     reads = Reads(PAGE)
     reading = pump.open(reads, b"", OWNER)

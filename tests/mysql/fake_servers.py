@@ -116,6 +116,8 @@ class FakeShard:
     def __init__(self, *servers: FakeServer, max_lag: float = 10.0) -> None:
         self.known = {server.account.address: server for server in servers}
         self.down: set[str] = set()
+        # By address: what connects instead.
+        self.silent: dict[str, Any] = {}
         self.now = 1000.0
         self.servers = ShardServers(
             "-", lambda: list(self.known), self._connect, max_lag=max_lag, clock=lambda: self.now
@@ -124,6 +126,8 @@ class FakeShard:
     def _connect(self, address: str) -> ServerConnection:
         if address in self.down:
             raise Interrupted(f"{address} is down")
+        if address in self.silent:
+            return self.silent[address].connect(address)  # type: ignore[no-any-return]
         return self.known[address]
 
     def find(self, executed: str, local: str = "", unfinished: Sequence[str] = ()) -> str | LostPosition:

@@ -6,38 +6,17 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from relay.gtid import GtidSet
 from relay.lineage import Shard, StreamId
-from relay.mysql.binlog.events import COMMIT, BinlogEvent, Heartbeat, Rows, TransactionBegin
-from relay.mysql.connection import ServerConnection
+from relay.mysql.binlog.events import BinlogEvent, Heartbeat
 from relay.mysql.errors import Interrupted
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.servers import ReadableServer, ShardServers
-from relay.sql.tables import lay_out
-from relay.table import Column
 from tests.mysql.fake_servers import A, B, FakeMariaDB, FakeServer, FakeShard
+from tests.mysql.scripted_events import Binlog, transaction
 from tests.mysql.shards import config
 from tests.reads import pages_of, read_page
-
-TABLE = lay_out("shop", "t", [Column("id", "int")], ["id"])
-
-
-class Binlog:
-    """Returns the events of a test, whatever server and position it is opened for."""
-
-    def __init__(self, events: Iterator[list[BinlogEvent]]) -> None:
-        self.events = events
-
-    def __call__(self, server: ServerConnection, executed: GtidSet) -> Binlog:
-        return self
-
-    def read(self, timeout: float) -> list[BinlogEvent]:
-        return next(self.events, [])
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def reader(servers: ShardServers, position: Mapping[str, Any], *events: list[BinlogEvent]) -> BinlogShardReader:
@@ -49,11 +28,6 @@ def reader(servers: ShardServers, position: Mapping[str, Any], *events: list[Bin
         Layouts(config("shop", {"-": ["one:3306"]})),
         Binlog(iter(events)),
     )
-
-
-def transaction(gtid: str, position: str, at: int = 1_700_000_000) -> list[BinlogEvent]:
-    row = int(gtid.replace(":", "-").rpartition("-")[2])
-    return [TransactionBegin(gtid, position, at, None, False), Rows(TABLE, [(None, (row,))], 10), COMMIT]
 
 
 def test_a_heartbeat_moves_the_progress_only_after_the_backlog_was_read() -> None:

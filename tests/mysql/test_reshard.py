@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -15,7 +16,7 @@ from relay.keyrange import KeyRange
 from relay.lineage import Checkpoint, ShardState
 from relay.mysql.connection import ServerConnection, connect
 from relay.mysql.origins import CheckpointTable
-from relay.mysql.reshard import HandoverCheck, Reshard, first_shards, reshard_of, start_of_target, unfinished
+from relay.mysql.reshard import Handover, HandoverCheck, Reshard, first_shards, reshard_of, start_of_target, unfinished
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
 from tests.mysql.resharding import PLAIN, VITESS, World, create_tables, reshard_under_load
@@ -158,7 +159,7 @@ def test_a_shard_is_read_until_its_replication_writes_checkpoints(
     low.execute(f"DROP TABLE {meta}")
     end = HandoverCheck("-", lambda: ["-", "-80", "80-"], lambda _: connected_to(low), CheckpointTable.named(meta))
     with pytest.raises(Unavailable, match="reshard_checkpoint_table"):
-        end(parse("MariaDB/0-1-1"))
+        decided(end, "MariaDB/0-1-1")
 
 
 @pytest.mark.services
@@ -173,14 +174,14 @@ def test_a_shard_hands_over_only_at_positions_that_were_read(servers: list[Maria
     listed = ["0", *targets]
     end = HandoverCheck("0", lambda: listed, lambda shard: connected_to(targets[shard]), CheckpointTable.named(meta))
     with pytest.raises(Unavailable, match="is Copying"):
-        end(parse(f"MariaDB/{origin.gtid}"))
+        decided(end, f"MariaDB/{origin.gtid}")
     for target in targets.values():
         target.execute(f"UPDATE {meta} SET state = 'Running'")
     end = HandoverCheck("0", lambda: listed, lambda shard: connected_to(targets[shard]), CheckpointTable.named(meta))
-    assert end(parse(f"MariaDB/0-{origin.server_id}-1")) is None
+    assert decided(end, f"MariaDB/0-{origin.server_id}-1") is None
     at = {shard: f"MariaDB/{server.gtid}" for shard, server in targets.items()}
     low.execute(f"INSERT {unique}.t VALUES (1, 1)")
-    ended = end(parse(f"MariaDB/{origin.gtid}"))
+    ended = decided(end, f"MariaDB/{origin.gtid}")
     assert ended is not None
     assert ended.journal.participants == ("0",)
     assert ended.targets == at
@@ -209,17 +210,17 @@ def test_a_shard_hands_over_between_two_commits_of_a_replication_that_groups_tra
         CheckpointTable.named(meta),
         clock=lambda: now,
     )
-    assert end(parse(position(6))) is None
+    assert decided(end, position(6)) is None
     with pytest.raises(Unavailable, match="as soon as"):
-        end(parse(position(7)))
+        decided(end, position(7))
     low.execute(f"UPDATE {meta} SET pos = %s", (position(9),))
     now += 10
-    assert end(parse(position(8))) is None
+    assert decided(end, position(8)) is None
     with pytest.raises(Unavailable, match="as soon as"):
-        end(parse(position(9)))
+        decided(end, position(9))
     high.execute(f"UPDATE {meta} SET pos = %s", (position(9),))
     now += 10
-    assert end(parse(position(9))) is not None
+    assert decided(end, position(9)) is not None
 
 
 def test_a_shard_hands_over_once_the_replication_is_stopped(servers: list[MariaDB], unique: str) -> None:
@@ -234,7 +235,16 @@ def test_a_shard_hands_over_once_the_replication_is_stopped(servers: list[MariaD
     end = HandoverCheck(
         "0", lambda: ["0", *targets], lambda shard: connected_to(targets[shard]), CheckpointTable.named(meta)
     )
-    assert end(parse(f"MariaDB/{origin.gtid}")) is not None
+    assert decided(end, f"MariaDB/{origin.gtid}") is not None
+
+
+def decided(end: HandoverCheck, position: str) -> Handover | None:
+    """Return what ``end`` says at a position, once its targets are connected."""
+    deadline = time.monotonic() + 20
+    while (found := end(parse(position))) is None and end.is_connecting:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    return found
 
 
 def connected_to(server: MariaDB) -> ServerConnection:
