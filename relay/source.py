@@ -187,8 +187,14 @@ class Source(Protocol):
     def connect(self, label: str | None = None) -> StreamId:
         """Look up and verify the newest stream, or the one called ``label``. Raises ``Unavailable``."""
 
-    def newest(self) -> str:
-        """Return the label of the newest stream. Raises ``Unavailable``."""
+    def first(self) -> str:
+        """Return the label of the stream in which ``start`` is: the connected one, or one before it that can be read.
+
+        Raises ``Unavailable``.
+        """
+
+    def following(self) -> str:
+        """Return the label of the stream that continues the connected one, or of that one. Raises as ``first``."""
 
     def tables(self) -> Sequence[TableSchema]: ...
 

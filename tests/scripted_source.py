@@ -71,7 +71,10 @@ class ScriptedSource:
         self.stream = StreamId(self.name, label or self.label)
         return self.stream
 
-    def newest(self) -> str:
+    def first(self) -> str:
+        return self.stream.label
+
+    def following(self) -> str:
         return self.label
 
     def tables(self) -> Sequence[TableSchema]:

@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import boto3
@@ -60,12 +61,21 @@ _READABLE = {"ACTIVE", "UPDATING"}
 CREATION_PATIENCE = 300.0
 """Seconds to wait for a table that is being created."""
 
+# Seconds by which the time in a stream's label may be before the creation time of its table.
+_LABEL_MARGIN = 5.0
+
 _TYPES = {"S": "string", "N": "decimal(38,0)", "B": "bytes"}
+
+
+class NotAllowed(Unavailable):
+    """The credentials do not allow the call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Description:
     """A table with a stream. ``key``: hash column first. ``view_type``: a StreamViewType.
+
+    ``created_at``: when the table was created, in seconds since the epoch, 0 if that is not known.
 
     ``attributes``: the types (``S``, ``N``, ``B``) of the key attributes of the table and its indexes, by name.
     """
@@ -77,6 +87,7 @@ class Description:
     view_type: str
     key: tuple[KeyColumn, ...]
     attributes: Mapping[str, str] = field(default_factory=dict)
+    created_at: float = 0.0
 
     @property
     def has_images(self) -> bool:
@@ -161,6 +172,7 @@ def describe(
         view_type=stream["StreamViewType"],
         key=tuple(KeyColumn(column["AttributeName"], types[column["AttributeName"]]) for column in key),
         attributes=types,
+        created_at=table["CreationDateTime"].timestamp() if "CreationDateTime" in table else 0.0,
     )
 
 
@@ -177,6 +189,37 @@ def newest(client: DynamoDBClient, source: DynamoDBConfig) -> str | None:
     """Return the label of the newest stream of the table, disabled or not. Raises ``Unavailable``."""
     label = _table(client, source).get("LatestStreamLabel")
     return None if label is None else str(label)
+
+
+def stream_labels(client: DynamoDBStreamsClient, source: DynamoDBConfig, table: Description) -> list[str]:
+    """Return the labels of the streams of ``table`` that can be read, oldest first.
+
+    A stream can be read for 24 hours after it was disabled. Streams of an earlier table with the same name are left
+    out. Raises ``NotAllowed``, ``Unavailable``.
+    """
+    arguments: dict[str, Any] = {"TableName": table.table}
+    labels = {table.stream_label}
+    while True:
+        page = _ask(
+            source,
+            client,
+            f"to list the streams of table {table.table}",
+            lambda: client.list_streams(**arguments),
+            missing=f"table {table.table!r} does not exist any longer",
+        )
+        labels |= {
+            stream["StreamLabel"]
+            for stream in page["Streams"]
+            if created(stream["StreamLabel"]) >= table.created_at - _LABEL_MARGIN
+        }
+        if not page.get("LastEvaluatedStreamArn"):
+            return sorted(labels)
+        arguments["ExclusiveStartStreamArn"] = page["LastEvaluatedStreamArn"]
+
+
+def created(label: str) -> float:
+    """Return when the stream with this ``label`` was created, in seconds since the epoch."""
+    return datetime.fromisoformat(label).replace(tzinfo=UTC).timestamp()
 
 
 def _table(client: DynamoDBClient, source: DynamoDBConfig) -> Any:
@@ -267,7 +310,7 @@ def _ask(
         if code in _BAD_CREDENTIALS:
             raise Unavailable(f"{where}DynamoDB {at} refuses the AWS credentials: {message}") from error
         if code.startswith("AccessDenied"):
-            raise Unavailable(f"{where}not allowed {doing} {at}: {message}") from error
+            raise NotAllowed(f"{where}not allowed {doing} {at}: {message}") from error
         raise Unavailable(f"{where}DynamoDB {at} refuses {doing}: {code}: {message}") from error
     except BotoCoreError as error:
         raise Unavailable(f"{where}DynamoDB {at} cannot be reached: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,6 +28,8 @@ from relay.table import TableSchema
 
 if TYPE_CHECKING:
     from relay.config import DynamoDBConfig
+
+log = logging.getLogger(__name__)
 
 _LISTING_RETRIES = 5
 
@@ -81,17 +84,40 @@ class DynamoDBSource:
         if label is not None and label != found.stream_label:
             arn = f"{arn.removesuffix(found.stream_label)}{label}"
         self.table = table_schema(self.config, found)
-        # The label in `stream_arn`, or of the table's newest stream.
-        self._described_label = found.stream_label
+        # With the stream in `stream_arn`, or the table's newest.
+        self._described = found
         self.stream = StreamId(self.name, label or found.stream_label)
         self.session = StreamSession(self._streams, arn)
         return self.stream
 
-    def newest(self) -> str:
+    def first(self) -> str:
+        start = self.config.start
+        if self.config.stream_arn is not None or isinstance(start, StartAtToken) or start == "latest":
+            return self.stream.label
+        since = self.config.start_time(time.time())
+        labels = self._labels()
+        begun = [label for label in labels if since is not None and describe.created(label) <= since]
+        return begun[-1] if begun else labels[0]
+
+    def following(self) -> str:
+        own = self.stream.label
         if self.config.stream_arn is not None:
-            return self._described_label
+            return own
         # DescribeTable may be behind: never return an older one.
-        return max(describe.newest(self._dynamodb, self.config) or "", self.stream.label)
+        newest = max(describe.newest(self._dynamodb, self.config) or "", own)
+        return newest if newest == own else min(label for label in (*self._labels(), newest) if label > own)
+
+    def _labels(self) -> list[str]:
+        """Return the labels of the readable streams of the table, oldest first; its newest if it may not list them."""
+        try:
+            return describe.stream_labels(self._streams, self.config, self._described)
+        except describe.NotAllowed as error:
+            log.warning(
+                "%s; if the table had another stream in the last 24 hours, its changes are not read: allow "
+                "dynamodb:ListStreams",
+                error,
+            )
+            return [self._described.stream_label]
 
     def tables(self) -> Sequence[TableSchema]:
         return (self.table,)

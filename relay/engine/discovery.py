@@ -85,7 +85,7 @@ class ListedShards:
         self.lineage = lineage
         self.clock = clock
         self.monotonic = monotonic
-        # The stream that has replaced this one, once it was seen.
+        # The stream that continues this one, once it was seen.
         self.successor: str | None = None
         # When the listing in ``lineage`` began, 0 before the first; and when the first was wanted.
         self.listed_at = 0.0
@@ -129,14 +129,14 @@ class ListedShards:
     def _take(self, listing: SlowCall[tuple[list[Shard], str]], checkpoints: Mapping[str, Checkpoint]) -> bool:
         self._next_at = self.monotonic() + _RELIST
         try:
-            shards, newest = listing.result()
+            shards, following = listing.result()
         except RelayError as error:
             log.warning(
                 "source %s: cannot list its shards; retrying in %d s: %s", self.source.name, _AFTER_FAILURE, error
             )
             self._next_at = self.monotonic() + _AFTER_FAILURE
             return False
-        self.successor = newest if newest != self.stream.label else None
+        self.successor = following if following != self.stream.label else None
         known = set(self.lineage.listed)
         self.listed_at = self._begun
         self.lineage.update(unpruned(shards, checkpoints), checkpoints)
@@ -148,19 +148,19 @@ class ListedShards:
         return True
 
     def _list(self) -> tuple[list[Shard], str]:
-        """In the thread: return the shards and the label of the newest stream."""
+        """In the thread: return the shards and the label of the stream that continues this one."""
         try:
-            newest = self.source.newest()
+            following = self.source.following()
         except Unavailable as error:
             # The stream of a deleted table exists for another day.
-            log.warning("source %s: cannot look up its newest stream: %s", self.source.name, error)
-            newest = self.stream.label
+            log.warning("source %s: cannot look up the stream that follows: %s", self.source.name, error)
+            following = self.stream.label
         try:
-            return self.source.shards(), newest
+            return self.source.shards(), following
         except StreamGone:
-            if newest == self.stream.label:
+            if following == self.stream.label:
                 raise
-            return [], newest  # replaced so long ago that it is gone, with everything that was not read
+            return [], following  # replaced so long ago that it is gone, with everything that was not read
 
     def _is_uncertain(self, checkpoints: Mapping[str, Checkpoint]) -> bool:
         """Whether a shard is missing for the first time, or has ended while its children are not listed yet."""

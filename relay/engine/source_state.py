@@ -55,6 +55,8 @@ class SourceState:
         self.planning = Planning(source, view, clock=clock)
         self.started = clock()
         self._until_caught_up = until_caught_up
+        # The stream before this one, once it was read to its end.
+        self._drained: StreamId | None = None
         self._switch_to(stream)
 
     def _switch_to(self, stream: StreamId) -> None:
@@ -115,16 +117,30 @@ class SourceState:
 
     # ------------------------------------------------------------------ the plan
 
-    def resume_previous_stream(self) -> None:
-        """Read the stream that was being read when the relay stopped, although the source has a newer one by now.
+    def choose_stream(self) -> None:
+        """Begin with the stream that was being read when the relay stopped, or else the one in which ``start`` is.
 
-        Waits for the source: call it before this worker joins the group.
+        Newer ones follow. Waits for the source: call it before this worker joins the group. Raises ``Unavailable``.
         """
+        if self.plan is not None:
+            return
         before = self.planning.before(self.stream)
-        if self.plan is None and before is not None:
-            log.info("source %s: reading its previous stream %s to the end first", self.source.name, before.label)
+        label = before.label if before is not None else self.source.first()
+        if label != self.stream.label:
+            log.info("source %s: reading its previous stream %s to the end first", self.source.name, label)
             self.discovery.close()
-            self._switch_to(self.source.connect(before.label))
+            self._switch_to(self.source.connect(label))
+
+    def join_planned_stream(self) -> bool:
+        """Switch to a stream that another worker has chosen meanwhile. Return whether it does."""
+        if self._connecting is not None:
+            return not self._connecting.done or self._switch()
+        before = self.planning.before(self.stream)
+        if self.plan is not None or before is None or before == self._drained or self.is_waiting:
+            return False
+        self.drop_plan()
+        self._connecting = SlowCall(f"connect-{self.source.name}", partial(self.source.connect, before.label))
+        return True
 
     def advance_to_successor(self) -> bool:
         """Switch to the stream that has replaced this one, if this one is drained. Return whether it does.
@@ -144,6 +160,8 @@ class SourceState:
             return False
         if not self._is_snapshot_settled():
             return False  # a snapshot of the successor would not repair the gaps of this stream
+        self._drained = self.stream
+        log.info("source %s: stream %s is drained", self.source.name, self.stream.label)
         connect = partial(self.source.connect, self.discovery.successor)
         self._connecting = SlowCall(f"connect-{self.source.name}", connect)
         return True
@@ -159,12 +177,7 @@ class SourceState:
             return False
         self.close_shards()
         self.discovery.close()
-        log.info(
-            "source %s: stream %s is drained; switching to stream %s",
-            self.source.name,
-            self.stream.label,
-            following.label,
-        )
+        log.info("source %s: switching from stream %s to %s", self.source.name, self.stream.label, following.label)
         self._switch_to(following)
         return True
 

@@ -31,7 +31,7 @@ class Upkeep:
 
     def serve(self, sources: Sequence[SourceState]) -> None:
         """Plan, list and open shards, with the records that this needs: listings of all sources in one transaction."""
-        unplanned = [source for source in sources if source.plan is None]
+        unplanned = [source for source in sources if source.plan is None and not source.join_planned_stream()]
         making = sum(source.is_making_plan for source in unplanned)
         for source in unplanned:
             if source.is_making_plan or making < _PLANS_AT_ONCE:

@@ -249,7 +249,7 @@ class Worker:
         everything = range(topics.CHECKPOINT_PARTITIONS)
         self._view.require_end(everything, self._group.barrier_timeout)
         for source in self._sources:
-            source.resume_previous_stream()
+            source.choose_stream()
             source.check_plan()
 
     def _serve_group(self) -> None:

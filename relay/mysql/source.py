@@ -109,7 +109,10 @@ class MySQLSource:
                 log.warning("source %s: %s", self.name, error)
         return self.stream
 
-    def newest(self) -> str:
+    def first(self) -> str:
+        return self.stream.label
+
+    def following(self) -> str:
         return self.stream.label
 
     def tables(self) -> Sequence[TableSchema]:

@@ -134,7 +134,10 @@ class VitessSource:
                 "databases, and restart its tablets, whose connections keep the old value"
             )
 
-    def newest(self) -> str:
+    def first(self) -> str:
+        return self.config.keyspace
+
+    def following(self) -> str:
         return self.config.keyspace
 
     def tables(self) -> Sequence[TableSchema]:

@@ -104,7 +104,10 @@ class FedSource:
     def connect(self, label: str | None = None) -> StreamId:
         return STREAM
 
-    def newest(self) -> str:
+    def first(self) -> str:
+        return STREAM.label
+
+    def following(self) -> str:
         return STREAM.label
 
     def tables(self) -> Sequence[TableSchema]:

@@ -21,8 +21,8 @@ LABEL = "2026-01-01T00:00:00.000"
 TABLE = "scripted"
 
 
-def arn(table: str) -> str:
-    return f"arn:aws:dynamodb:us-east-1:000000000000:table/{table}/stream/{LABEL}"
+def arn(table: str, label: str = LABEL) -> str:
+    return f"arn:aws:dynamodb:us-east-1:000000000000:table/{table}/stream/{label}"
 
 
 ARN = arn(TABLE)
@@ -64,10 +64,14 @@ class Dropped(Exception):
 
 
 class ScriptedStream:
-    """One table with one stream. ``with ScriptedStream() as stream: ... stream.url``."""
+    """One table with one stream, or several. ``with ScriptedStream() as stream: ... stream.url``."""
 
-    def __init__(self, *, page: int = 1000, listing_page: int = 100, table: str = TABLE) -> None:
-        self.table, self.arn = table, arn(table)
+    def __init__(self, *, page: int = 1000, listing_page: int = 100, table: str = TABLE, label: str = LABEL) -> None:
+        self.table, self.label, self.arn = table, label, arn(table, label)
+        # Streams that the table had before and that can still be read.
+        self.earlier: list[ScriptedStream] = []
+        # When the table was created, in seconds since the epoch.
+        self.table_created = 1_600_000_000
         self.shards: dict[str, ScriptedShard] = {}
         self._pages = (page, listing_page)
         self.page, self.listing_page = self._pages
@@ -103,6 +107,14 @@ class ScriptedStream:
         self._thread.join()
 
     # ------------------------------------------------------------------ the script
+
+    def disabled(self, label: str) -> ScriptedStream:
+        """Return a stream that the table had before, without shards. This one answers for it."""
+        stream = ScriptedStream(page=self.page, listing_page=self.listing_page, table=self.table, label=label)
+        stream._server.server_close()
+        stream.status = "DISABLED"
+        self.earlier.append(stream)
+        return stream
 
     def clear(self) -> None:
         """Reset: no shards, no calls, no failures, the initial page sizes."""
@@ -212,7 +224,22 @@ class ScriptedStream:
             self.calls.append(operation)
             self.requests.append(request)
             self.before(operation)
-            return getattr(self, f"_{operation}")(request)  # type: ignore[no-any-return]
+            return getattr(self._asked(request), f"_{operation}")(request)  # type: ignore[no-any-return]
+
+    def _asked(self, request: dict[str, Any]) -> ScriptedStream:
+        name = request.get("ShardIterator", "").partition("|")[0]
+        return next((s for s in self.earlier if s.arn == request.get("StreamArn") or name in s.shards), self)
+
+    def _ListStreams(self, request: dict[str, Any]) -> dict[str, Any]:
+        streams = sorted((s for s in (self, *self.earlier) if s.table == request["TableName"]), key=lambda s: s.arn)
+        after = [s for s in streams if s.arn > request.get("ExclusiveStartStreamArn", "")]
+        page = after[: self.listing_page]
+        answer: dict[str, Any] = {
+            "Streams": [{"StreamArn": s.arn, "TableName": s.table, "StreamLabel": s.label} for s in page]
+        }
+        if len(after) > len(page):
+            answer["LastEvaluatedStreamArn"] = page[-1].arn
+        return answer
 
     def _DescribeTable(self, request: dict[str, Any]) -> dict[str, Any]:
         if request["TableName"] != self.table:
@@ -222,6 +249,7 @@ class ScriptedStream:
                 "TableName": self.table,
                 "TableArn": self.arn.split("/stream/")[0],
                 "TableStatus": "ACTIVE",
+                "CreationDateTime": self.table_created,
                 "ItemCount": len(self.items),
                 "TableSizeBytes": 600 << 20,  # three segments
                 "KeySchema": self._key_schema(),
@@ -231,7 +259,7 @@ class ScriptedStream:
                 ],
                 "StreamSpecification": {"StreamEnabled": True, "StreamViewType": self.view_type},
                 "LatestStreamArn": self.arn,
-                "LatestStreamLabel": LABEL,
+                "LatestStreamLabel": self.label,
             }
         }
 
@@ -265,7 +293,7 @@ class ScriptedStream:
         page = rest[: min(request.get("Limit", 100), self.listing_page)]
         description: dict[str, Any] = {
             "StreamArn": self.arn,
-            "StreamLabel": LABEL,
+            "StreamLabel": self.label,
             "StreamStatus": self.status,
             "StreamViewType": self.view_type,
             "TableName": self.table,

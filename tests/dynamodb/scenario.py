@@ -86,7 +86,7 @@ class Scenario(ScriptedStream):
                 listed = [shard.id for shard in self.shards.values() if shard.id not in self._omitted]
                 few = self._omits and self._calls.random() < 0.15
                 self._omitted = set(self._calls.sample(listed, k=min(len(listed), 2))) if few else set()
-            if operation != "DescribeTable" and request.get("Limit") != 1:
+            if operation not in ("DescribeTable", "ListStreams") and request.get("Limit") != 1:
                 if self._calls.random() < self.trouble / 4:
                     self.expire_iterators()
                 if self._calls.random() < self.trouble:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 import pytest
 
 from relay.change import Snapshot, Uncarriable
 from relay.config import DynamoDBConfig
+from relay.dynamodb import describe
 from relay.dynamodb.source import DynamoDBSource
 from relay.errors import RelayError
 from relay.lineage import Shard
@@ -28,6 +31,75 @@ def test_a_listing_spans_pages_and_keeps_parents(source: DynamoDBSource, stream:
         full("e"): (full("gone"),),
     }
     assert stream.calls.count("DescribeStream") - 1 == 3
+
+
+def labels(stream: ScriptedStream, **config: Any) -> tuple[str, list[str]]:
+    """Return in which stream a source begins, and which stream follows each."""
+    source = DynamoDBSource(
+        DynamoDBConfig(**{"name": "orders", "type": "dynamodb", "table": TABLE, "endpoint_url": stream.url, **config})
+    )
+    source.connect()
+    first = source.first()
+    following = [(source.connect(each.label), source.following())[1] for each in (*stream.earlier, stream)]
+    source.close()
+    return first, following
+
+
+FIRST, SECOND = "2025-12-31T20:00:00.000", "2025-12-31T22:00:00.000"
+
+
+@pytest.mark.parametrize(
+    ("start", "first"),
+    [
+        ("trim_horizon", FIRST),
+        ("latest", LABEL),
+        ("2025-12-31T19:00:00", FIRST),
+        ("2025-12-31T21:00:00", FIRST),
+        ("2025-12-31T23:00:00", SECOND),
+        ("2026-01-01T00:00:00", LABEL),
+        ("-30s", LABEL),
+    ],
+)
+def test_reading_begins_in_the_stream_that_has_the_start_and_each_stream_is_followed_by_the_next(
+    stream: ScriptedStream, start: str, first: str
+) -> None:
+    """I1: a stream can be read for a day after it was disabled."""
+    stream.listing_page = 1
+    stream.disabled(FIRST), stream.disabled(SECOND)
+    assert labels(stream, region="us-east-1", start=start) == (first, [SECOND, LABEL, LABEL])
+
+
+def test_the_stream_of_an_earlier_table_with_the_same_name_is_not_read(stream: ScriptedStream) -> None:
+    """I2: its items are gone, and no change says so."""
+    stream.disabled(FIRST), stream.disabled(SECOND)
+    stream.table_created = int(describe.created(SECOND))
+    assert labels(stream, region="us-east-1")[0] == SECOND
+
+
+def test_a_stream_that_is_named_in_the_config_is_neither_preceded_nor_followed(stream: ScriptedStream) -> None:
+    stream.disabled(FIRST), stream.disabled(SECOND)
+    assert labels(stream, table=None, stream_arn=stream.earlier[1].arn)[0] == SECOND
+    source = DynamoDBSource(
+        DynamoDBConfig(name="orders", type="dynamodb", stream_arn=stream.earlier[1].arn, endpoint_url=stream.url)
+    )
+    source.connect()
+    assert source.following() == SECOND
+    source.close()
+
+
+def test_without_permission_to_list_streams_the_newest_is_read_with_a_warning(
+    stream: ScriptedStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I1: an upgrade must not stop a relay, and what it does not see must not go unsaid."""
+    stream.disabled(FIRST), stream.disabled(SECOND)
+
+    def refuse(operation: str) -> None:
+        if operation == "ListStreams":
+            raise Refused("AccessDeniedException")
+
+    stream.before = refuse
+    assert labels(stream, region="us-east-1") == (LABEL, [LABEL, LABEL, LABEL])
+    assert "allow dynamodb:ListStreams" in caplog.text
 
 
 def test_a_call_that_is_refused_for_good_raises_an_error_with_the_stream(

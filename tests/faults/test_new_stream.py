@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.dynamodb.endpoint import ScriptedStream
 from tests.faults.harness import Scene, wait_until
-from tests.faults.scripted_relay import tail_topic
+from tests.faults.scripted_relay import published_versions, run_until_caught_up, tail_topic, write_config
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
 
@@ -82,3 +83,40 @@ def test_a_relay_that_was_down_drains_the_old_stream_first(scene: Scene) -> None
         assert relay.wait(90) == 0, relay.log()
     assert orders(scene) == [1, 2, 4]
     assert reasons(scene) == ["new stream"]
+
+
+@pytest.fixture
+def stream() -> Iterator[ScriptedStream]:
+    """A table whose stream was replaced twice, within a day: versions 1 and 2, then 3, then 4."""
+    with ScriptedStream() as current:
+        first, second = current.disabled("2025-12-31T20:00:00.000"), current.disabled("2025-12-31T22:00:00.000")
+        for version, (scripted, shard) in enumerate([(first, "a"), (first, "a"), (second, "b"), (current, "c")], 1):
+            if version != 2:
+                scripted.shard(shard)
+            scripted.put(shard, "item", version, old=version - 1 or None)
+        first.close("a")
+        second.close("b")
+        yield current
+
+
+def test_a_relay_that_begins_at_the_horizon_begins_with_the_oldest_stream(
+    tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str
+) -> None:
+    """I1, I2, I9: every stream that can still be read, in order, with a gap before each that follows another."""
+    path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
+    assert "new stream" in run_until_caught_up(path, expected_code=1)
+    assert published_versions(path)[0] == {"item": [1, 2]}
+    write_config(tmp_path, stream, kafka.bootstrap_servers, unique, on_gap="skip")
+    run_until_caught_up(path)
+    run_until_caught_up(path)
+    histories, ids = published_versions(path)
+    assert histories == {"item": [1, 2, 3, 4]}
+    assert set(ids.values()) == {1}
+    assert [gap["value"]["reason"] for gap in tail_topic(path, f"{unique}.gaps")] == ["new stream"] * 2
+
+
+def test_a_disabled_stream_is_read_by_its_arn(tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str) -> None:
+    path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique, stream_arn=stream.earlier[0].arn, table=None)
+    run_until_caught_up(path)
+    assert published_versions(path)[0] == {"item": [1, 2]}
+    assert tail_topic(path, f"{unique}.gaps") == []
