@@ -21,7 +21,7 @@ from functools import partial
 from relay.dynamodb.buffer import RecordBuffer
 from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD
 from relay.dynamodb.resume import resume
-from relay.dynamodb.session import Listing, ShardNotFound, StreamNotFound, StreamSession, retried
+from relay.dynamodb.session import Listing, ShardNotFound, StreamNotFound, StreamSession
 from relay.dynamodb.shard import OnGap, StreamShard
 from relay.dynamodb.shard_graph import ShardGraph
 from relay.dynamodb.stream_record import Record
@@ -279,7 +279,7 @@ class Coordinator:
     def _describe(self, call: Callable[[], Listing]) -> Listing:
         arn = self.session.stream_arn
         try:
-            return retried(call, f"listing the shards of {arn}", sleep=self.sleep)
+            return call()
         except StreamNotFound as error:
             raise InvalidStream(
                 f"stream {arn} does not exist, or no longer: look up the table's LatestStreamArn ({error})"

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError, ParamValidationError
@@ -80,11 +81,17 @@ def retried(call: Callable[[], T], doing: str, *, sleep: Callable[[float], None]
 
 
 class StreamSession:
-    """The calls on one stream. Threads may share it: a boto3 client is safe to share, and no lock is held."""
+    """The calls on one stream. Threads may share it: a boto3 client is safe to share, and no lock is held.
 
-    def __init__(self, client: DynamoDBStreamsClient, stream_arn: str) -> None:
+    ``sleep``: waits for a number of seconds between two tries of a page of a listing.
+    """
+
+    def __init__(
+        self, client: DynamoDBStreamsClient, stream_arn: str, *, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
         self.client = client
         self.stream_arn = stream_arn
+        self._sleep = sleep
         # Whether the endpoint accepts a ShardFilter. Only ever becomes False, so threads need no lock.
         self._filters = True
 
@@ -98,7 +105,8 @@ class StreamSession:
     def describe(self, first_shard: str | None = None) -> Listing:
         """Return all shards, or those listed after ``first_shard``, across pages, and the stream's status.
 
-        Raises ``StreamNotFound``, ``Transient``, or ``RelayError`` on what is final.
+        A page that fails is requested again, as ``retried`` does. Raises ``StreamNotFound``, ``Unavailable``, or
+        ``RelayError`` on what is final.
         """
         return self._describe({"ExclusiveStartShardId": first_shard} if first_shard is not None else {})
 
@@ -120,12 +128,12 @@ class StreamSession:
         shards: dict[str, Shard] = {}
         seen: set[str] = set()
         for _ in range(_MAX_LISTING_PAGES):
-            try:
-                with translated(self.stream_arn):
-                    answer = self.client.describe_stream(StreamArn=self.stream_arn, **arguments)
-            except ShardNotFound as error:
-                raise StreamNotFound(str(error)) from error
-            description = answer["StreamDescription"]
+            # A stream of thousands of shards has many pages: those before a throttled one are kept.
+            description = retried(
+                partial(self._describe_page, arguments),
+                f"listing the shards of {self.stream_arn}",
+                sleep=self._sleep,
+            )
             for raw in description.get("Shards", []):
                 if shard := raw.get("ShardId"):
                     parent = raw.get("ParentShardId")
@@ -142,6 +150,13 @@ class StreamSession:
             seen.add(last)
             arguments = {**arguments, "ExclusiveStartShardId": last}
         raise RelayError(f"DescribeStream of {self.stream_arn} has more than {_MAX_LISTING_PAGES} pages")
+
+    def _describe_page(self, arguments: dict[str, Any]) -> Any:
+        try:
+            with translated(self.stream_arn):
+                return self.client.describe_stream(StreamArn=self.stream_arn, **arguments)["StreamDescription"]
+        except ShardNotFound as error:
+            raise StreamNotFound(str(error)) from error
 
     def iterator(self, shard: str, position: Position) -> str | None:
         """Return an iterator at ``position``; None if the shard is closed and has no records from there on."""

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LISTING_RETRIES = 5
-
 
 def table_schema(config: DynamoDBConfig, found: describe.Description) -> TableSchema:
     """Return the schema of a described table's changes."""
@@ -156,20 +154,16 @@ class DynamoDBSource:
 
     def shards(self) -> list[Shard]:
         """Return one complete listing. Raises ``StreamGone``, or ``Unavailable`` if DynamoDB does not answer."""
-        for attempt in range(_LISTING_RETRIES):
-            try:
-                shards = self.session.shards()
-                self._closed = frozenset(shard.id for shard in shards if shard.closed)
-                return shards
-            except ShardNotFound as error:
-                raise StreamGone(
-                    f"source {self.name}: stream {self.session.stream_arn} does not exist, or no longer"
-                ) from error
-            except Transient as error:
-                if attempt == _LISTING_RETRIES - 1:
-                    raise Unavailable(f"source {self.name}: cannot list shards: {error}") from error
-                time.sleep(0.2 * 2**attempt)
-        raise AssertionError("unreachable")
+        try:
+            shards = self.session.shards()
+        except ShardNotFound as error:
+            raise StreamGone(
+                f"source {self.name}: stream {self.session.stream_arn} does not exist, or no longer"
+            ) from error
+        except Unavailable as error:
+            raise Unavailable(f"source {self.name}: {error}") from error
+        self._closed = frozenset(shard.id for shard in shards if shard.closed)
+        return shards
 
     def open(self, opening: Opening) -> DynamoDBShardReader:
         shard = opening.shard.id

@@ -64,7 +64,7 @@ class Stream:
         if calls_to_reach_head < 1:
             raise ValueError(f"calls_to_reach_head must be at least 1, not {calls_to_reach_head}")
         self.stream_arn = stream_arn
-        self._session = StreamSession(client, stream_arn)
+        self._session = StreamSession(client, stream_arn, sleep=sleep)
         self._unpack: Unpack | None = plain if unpack is True else unpack
         self._on_gap = on_gap
         self._calls_to_reach_head = calls_to_reach_head

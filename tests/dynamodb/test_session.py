@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from relay.dynamodb.session import (
@@ -16,7 +18,10 @@ from relay.dynamodb.session import (
 from relay.errors import RelayError, Unavailable
 from relay.lineage import Shard
 from relay.stream_token import TRIM_HORIZON
-from tests.dynamodb.endpoint import Refused, ScriptedStream, full
+from tests.dynamodb.endpoint import ARN, Refused, ScriptedStream, full
+
+if TYPE_CHECKING:
+    from types_boto3_dynamodbstreams import DynamoDBStreamsClient
 
 
 @pytest.fixture
@@ -103,16 +108,34 @@ def test_shards_without_an_id_and_an_empty_last_shard_id_are_ignored(
         del six._DescribeStream
 
 
-def test_an_error_in_the_middle_of_a_listing_fails_the_listing(session: StreamSession, six: ScriptedStream) -> None:
+def test_a_page_of_a_listing_that_is_throttled_is_requested_again_and_those_before_it_are_kept(
+    client: DynamoDBStreamsClient, six: ScriptedStream
+) -> None:
+    """A stream may have thousands of shards, which every worker lists."""
+    waits: list[float] = []
+
+    def throttle(operation: str) -> None:
+        if len(six.calls) in (2, 3, 5):
+            raise Refused("ThrottlingException")
+
+    six.before = throttle
+    listing = StreamSession(client, ARN, sleep=waits.append).describe()
+    assert names(listing.shards) == ["0", "1", "2", "3", "4", "5"]
+    asked = [request.get("ExclusiveStartShardId") for request in six.requests]
+    assert asked == [None, *[full("1")] * 3, *[full("3")] * 2]
+    assert len(waits) == 3
+
+
+def test_a_page_that_always_fails_fails_the_listing(client: DynamoDBStreamsClient, six: ScriptedStream) -> None:
     """In half a listing, shards would seem to be gone."""
 
     def fail(operation: str) -> None:
-        if len(six.calls) == 2:
+        if len(six.calls) > 1:
             raise Refused("InternalServerError", 500)
 
     six.before = fail
-    with pytest.raises(Transient):
-        session.describe()
+    with pytest.raises(Unavailable, match=r"listing the shards of .* failed 8 times"):
+        StreamSession(client, ARN, sleep=lambda seconds: None).describe()
 
 
 @pytest.mark.parametrize(
