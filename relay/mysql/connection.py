@@ -30,6 +30,10 @@ _NOT_LOGGING = 1381
 # How servers refuse a position that is not in their history; the second one refuses a hole in it.
 _DIVERGED = ("not in the master's binlog", "is missing the gtid", "more gtids than", "gtid_strict_mode")
 
+# Authentication plugins that send the password as it is, and the code of the error for those that cannot be used.
+_CLEAR = ("mysql_clear_password", "dialog")
+_NO_PLUGIN = 2059
+
 _TAGGED = re.compile(r"(?<=:)[a-z_]\w*(?=:)", re.IGNORECASE)
 
 _VARIABLES = (
@@ -71,7 +75,7 @@ class Login:
     def connect(self) -> Connection[Cursor]:
         """Raises ``Interrupted`` or ``Denied``."""
         try:
-            return pymysql.connect(
+            connection = pymysql.connect(
                 host=self.host,
                 port=self.port,
                 user=self.user,
@@ -83,9 +87,42 @@ class Login:
                 connect_timeout=CONNECT_TIMEOUT,
                 read_timeout=READ_TIMEOUT,
                 write_timeout=READ_TIMEOUT,
+                auth_plugin_map=dict.fromkeys(_CLEAR, _ClearPassword),
             )
-        except (pymysql.err.MySQLError, OSError, RuntimeError) as fault:
+        except (pymysql.err.MySQLError, OSError, RuntimeError, ValueError) as fault:
             raise translated(fault, self.address) from None
+        if self.ssl is not None and not _is_encrypted(connection):
+            # PyMySQL 1.1 goes on without TLS if the server, or who pretends to be it, offers none.
+            connection.close()
+            raise Denied(f"{self.address}: it offers no TLS, which `tls` requires")
+        return connection
+
+
+class _ClearPassword:
+    """Sends the password itself to a server that asks for it, and only over TLS: anybody else could be that server.
+
+    PyMySQL makes one for a connection that authenticates so.
+    """
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def authenticate(self, _: object) -> Any:
+        connection = self._connection
+        if not _is_encrypted(connection):
+            raise pymysql.err.OperationalError(
+                _NO_PLUGIN,
+                "it asks for the password in clear text, which it gets only over TLS: set `tls`, or give the user "
+                "another authentication plugin",
+            )
+        connection.write_packet(connection.password + b"\0")
+        answer = connection._read_packet()
+        answer.check_error()
+        return answer
+
+
+def _is_encrypted(connection: Any) -> bool:
+    return bool(connection._secure)
 
 
 class ServerConnection:
@@ -260,6 +297,8 @@ def translated(fault: Exception, address: str) -> RelayError:
     if isinstance(fault, RuntimeError):
         # PyMySQL raises it when an optional package is missing.
         return Denied(f"{address}: {fault}")
+    if isinstance(fault, ValueError):
+        return Denied(f"{address}: it cannot be logged in to: {fault}")  # such as a public key that is none
     if isinstance(fault, struct.error):
         return Interrupted(f"{address}: its answer is not in MySQL's protocol: check host and port")
     return Interrupted(f"{address}: {fault or type(fault).__name__}")

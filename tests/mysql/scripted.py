@@ -32,7 +32,8 @@ SETTINGS = {
 class Scripted:
     """``events``: sent in answer to a dump command. ``ends``: a last packet; without one the server is silent then.
 
-    ``asked``: the dump commands received. ``chunk``: bytes sent at a time.
+    ``asked``: the dump commands received. ``chunk``: bytes sent at a time. ``challenges``: packets sent one after the
+    other in answer to the login, which is rejected then; ``told``: the login and what the client answered.
     """
 
     events: Sequence[bytes] = ()
@@ -44,6 +45,9 @@ class Scripted:
     port: int = 0
     asked: list[bytes] = field(default_factory=list)
     set: list[str] = field(default_factory=list)
+    challenges: Sequence[bytes] = ()
+    told: list[bytes] = field(default_factory=list)
+    plugin: bytes = b"mysql_native_password"
     _reader: socket.socket | None = None
 
     def more(self, stream: bytes) -> None:
@@ -55,8 +59,16 @@ class Scripted:
         with connection, suppress(ConnectionError, OSError):
             greeting = b"\x0a" + self.settings["version"].encode() + b"\0" + struct.pack("<I", 1) + b"12345678\0"
             greeting += struct.pack("<HBHH", 0xF7DF, 255, 2, 0x0008) + bytes([21]) + bytes(10) + b"123456789012\0"
-            send(connection, 0, greeting + b"mysql_native_password\0")
-            receive(connection)
+            send(connection, 0, greeting + self.plugin + b"\0")
+            self.told.append(receive(connection) or b"")
+            for at, challenge in enumerate(self.challenges):
+                send(connection, 2 + 2 * at, challenge)
+                self.told.append(receive(connection) or b"")
+            if self.challenges:
+                send(
+                    connection, 2 + 2 * len(self.challenges), b"\xff" + struct.pack("<H", 1045) + b"#28000Access denied"
+                )
+                return
             send(connection, 2, OK)
             while (command := receive(connection)) is not None and command[0] != 1:
                 if command[0] == 3:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from relay.errors import RelayError
+from relay.errors import RelayError, Unavailable
 from relay.gtid import parse
 from relay.mysql import connection
 from relay.mysql.binlog import files
@@ -23,7 +25,7 @@ from relay.services.sql_server import PASSWORD, USER
 from tests.certificates import Authority
 from tests.mysql.encoder import event
 from tests.mysql.reading import connected, is_mysql, reading, session
-from tests.mysql.scripted import SETTINGS, Scripted, running
+from tests.mysql.scripted import OK, SETTINGS, Scripted, running
 from tests.mysql.scripted_binlogs import HEAD, A, B, connected_to, layout
 
 
@@ -73,6 +75,33 @@ class TestAScriptedServer:
             port = scripted.port
         with pytest.raises(Interrupted, match=str(port)):
             connection.connect("127.0.0.1", port, "relay", "secret")
+
+    @pytest.mark.parametrize("plugin", [b"mysql_native_password", b"mysql_clear_password"])
+    @pytest.mark.parametrize("challenge", [b"\xfemysql_clear_password\0", b"\xfedialog\0\4Password: "])
+    def test_never_gets_the_password_in_clear_text_without_tls(self, plugin: bytes, challenge: bytes) -> None:
+        """Whoever answers at its address could ask for it."""
+        script = Scripted(plugin=plugin, challenges=[challenge])
+        with running(script), pytest.raises(Denied, match=r"password in clear text.*set `tls`"):
+            connection.connect("127.0.0.1", script.port, "relay", "a secret")
+        assert b"a secret" not in b"".join(script.told)
+
+    def test_gets_the_password_encrypted_with_its_key_for_a_full_authentication_without_tls(self) -> None:
+        key = rsa.generate_private_key(65537, 2048)
+        pem = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+        full = [b"\xfecaching_sha2_password\0" + b"x" * 20 + b"\0", b"\1\4"]
+        for last in (b"\1" + pem, b"\1no key", OK):
+            script = Scripted(challenges=[*full, last])
+            with running(script), pytest.raises(Denied if last is not OK else Unavailable):
+                connection.connect("127.0.0.1", script.port, "relay", "a secret")
+            _, _, wants_key, *more = script.told
+            assert wants_key == b"\2"
+            assert b"a secret" not in b"".join(script.told)
+            assert [len(each) for each in more if each] == ([256] if pem in last else [])
+
+    def test_that_offers_no_tls_is_refused_where_tls_is_required(self) -> None:
+        script = Scripted()
+        with running(script), pytest.raises(Unavailable, match=r"TLS|SSL"):
+            connection.connect("127.0.0.1", script.port, "relay", "a secret", ssl.create_default_context())
 
     def test_refuses_a_position_of_the_other_flavour(self) -> None:
         with connected_to(Scripted(HEAD)) as server, pytest.raises(RelayError, match="MySQL56 server"):
