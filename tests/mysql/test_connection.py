@@ -110,7 +110,8 @@ class TestAScriptedServer:
 
 @pytest.mark.services
 class TestARealServer:
-    def test_has_its_flavour_settings_and_executed_set(self, server: Any) -> None:
+    def test_has_its_flavour_settings_and_executed_set(self, server: Any, unique: str) -> None:
+        server.execute(f"CREATE DATABASE {unique}")  # the executed set of a new server is empty, and has no flavour
         with connected(server) as connection:
             connection.verify()
             assert connection.flavour == ("MySQL56" if is_mysql(server) else "MariaDB")
