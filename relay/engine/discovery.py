@@ -27,6 +27,7 @@ class JournaledShards:
     """Keeps ``lineage`` up to date with the plan and with the journals in the checkpoints."""
 
     successor: str | None = None
+    took = 0.0
 
     def __init__(
         self, stream: StreamId, lineage: Lineage, plan: Callable[[], Plan | None], *, clock: Callable[[], float]
@@ -90,6 +91,8 @@ class ListedShards:
         # When the listing in ``lineage`` began, 0 before the first; and when the first was wanted.
         self.listed_at = 0.0
         self.wanted_at = clock()
+        # Seconds that it took.
+        self.took = 0.0
         self._begun = 0.0
         # By the monotonic clock.
         self._next_at = 0.0
@@ -138,7 +141,7 @@ class ListedShards:
             return False
         self.successor = following if following != self.stream.label else None
         known = set(self.lineage.listed)
-        self.listed_at = self._begun
+        self.listed_at, self.took = self._begun, self.clock() - self._begun
         self.lineage.update(unpruned(shards, checkpoints), checkpoints)
         # A leaf may stay a leaf for long, such as while its stream is disabled: list less and less often.
         changed = self._again or known != set(self.lineage.listed)

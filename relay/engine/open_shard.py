@@ -70,6 +70,8 @@ class OpenShard:
     # When the last good read arrived, or the shard was opened; why the last read failed, or what it warned of (I10).
     polled: float = 0.0
     error: str | None = None
+    # Seconds from that read to the next one, as it was scheduled: with many shards each is read rarely.
+    wait: float = 0.0
     # Whether a read is under way, or its result has not been taken yet.
     running: bool = False
     # Position and `Page.reached` of the last page.

@@ -44,6 +44,8 @@ class ReaderPool:
         # Shards to read next: by the clock, in order of time.
         self._due: list[tuple[float, int, OpenShard]] = []
         self._numbers = itertools.count()
+        # How late, in seconds, the last read started.
+        self._late = 0.0
         # Every open shard by identity, how many of them stream, and how many reads are under way or not yet taken.
         self._open: dict[int, OpenShard] = {}
         self._streaming = 0
@@ -76,6 +78,8 @@ class ReaderPool:
 
     def again(self, shard: OpenShard, wait: float) -> None:
         """Read ``shard`` again, ``wait`` seconds after its last read began or as soon as that is past."""
+        if shard.error is None:
+            shard.wait = wait
         self._schedule(shard, wait)
         self._start()  # the next page is read while this one is published
 
@@ -86,6 +90,11 @@ class ReaderPool:
     def longest_wait(self) -> float:
         """Seconds between two reads of an idle shard."""
         return max(LONGEST_WAIT, (len(self._due) + self._running) / IDLE_READS)
+
+    @property
+    def delay(self) -> float:
+        """Seconds that a read which is due has to wait for others. It does not grow while all reads hang."""
+        return self._late + self._waited
 
     def close(self) -> None:
         self._due.clear()
@@ -127,9 +136,9 @@ class ReaderPool:
         """Start the reads that are due and that there is room for."""
         now = self.clock()
         while self._due and self._due[0][0] <= now and self._has_room():
-            shard = heapq.heappop(self._due)[2]
+            due, _, shard = heapq.heappop(self._due)
             if not shard.closed:
-                shard.read_at = now
+                shard.read_at, self._late = now, now - due
                 shard.running = True
                 self._running += 1
                 self._under_way += shard.largest_page

@@ -19,6 +19,7 @@ def take(
     sources: Iterable[SourceState],
     fencing_since: float | None = None,
     unconfirmed_since: float | None = None,
+    read_delay: float = 0.0,
 ) -> WorkerStatus:
     """For the worker's thread."""
     return WorkerStatus(
@@ -34,10 +35,11 @@ def take(
                 listed=dict(source.lineage.listed),
                 listed_at=source.discovery.listed_at,
                 listing_wanted_at=source.discovery.wanted_at,
+                listing_took=source.discovery.took,
                 resume_timestamp=source.resume_timestamp(),
                 low_watermark=source.low_watermark(),
-                open=_polls(source.open),
-                segments=_polls(source.snapshots.open) if source.snapshots is not None else {},
+                open=polls(source.open),
+                segments=polls(source.snapshots.open) if source.snapshots is not None else {},
                 snapshots=records_of(source.stream),
                 rows=source.snapshots.progress() if source.snapshots is not None else None,
             )
@@ -46,8 +48,10 @@ def take(
         group.barrier_timeout,
         fencing_since,
         unconfirmed_since,
+        read_delay,
     )
 
 
-def _polls(shards: Mapping[str, OpenShard]) -> dict[str, Poll]:
-    return {name: Poll(each.polled, each.failures, each.error) for name, each in shards.items()}
+def polls(shards: Mapping[str, OpenShard]) -> dict[str, Poll]:
+    """Return the polls of open shards."""
+    return {name: Poll(each.polled, each.failures, each.error, each.wait) for name, each in shards.items()}

@@ -163,7 +163,8 @@ class Worker:
             self._start_over(error)
 
     def _status(self, fencing_since: float | None) -> WorkerStatus:
-        return take(self._group, self._sources, fencing_since, self._publishing.unconfirmed_since)
+        unconfirmed_since, delay = self._publishing.unconfirmed_since, self._readers.delay
+        return take(self._group, self._sources, fencing_since, unconfirmed_since, delay)
 
     def _take(self, timeout: float) -> list[tuple[OpenShard, ReadResult]]:
         """Take what was read. Raises what a reader raised, after committing what it had read before.

@@ -9,7 +9,7 @@ from relay.config.fields import redacted
 from relay.observe.status import SourceView, WorkerStatus
 
 STALLED_AFTER = 60.0
-"""Seconds without a successful poll of a shard, or without a turn of the main loop. The longest backoff is 5 s."""
+"""Seconds without a turn of the main loop, or since a successful poll was due. The longest backoff is 5 s."""
 
 _LISTING_INTERVAL = 60.0
 """Seconds between two listings of shards when nothing happens."""
@@ -46,21 +46,23 @@ def find_stalls(
     if status.fencing_since is not None and now - status.fencing_since > limit + status.barrier_timeout:
         found.append(Stall("assigned partitions do not pass the fence; see the log", now - status.fencing_since))
     for source in status.sources:
-        found += _source_stalls(source, now, wall, limit)
+        found += _source_stalls(source, now, wall, limit, status.read_delay)
     return found
 
 
-def _source_stalls(source: SourceView, now: float, wall: float, limit: float) -> Iterator[Stall]:
+def _source_stalls(source: SourceView, now: float, wall: float, limit: float, delay: float) -> Iterator[Stall]:
     name = source.stream.source
     # A shard that waits for its parents is not open, so it is not stalled.
     for stream, shard, poll in source.polls():
-        if now - poll.polled > limit:
+        # Many shards share the reads of a worker, so the next one may be due late.
+        if now - poll.polled > limit + poll.wait + delay:
             error = redacted(poll.error) if poll.error else None
             yield Stall("no successful poll of the shard", now - poll.polled, name, stream.label, shard, error)
     if source.plan is not None:
         # Without a listing no shard is opened, and the children of ended shards are never found.
         age = wall - (source.listed_at or source.listing_wanted_at)
-        if age > _LISTING_INTERVAL + limit:
+        # The age counts from the begin of the last listing, to the end of the next.
+        if age > _LISTING_INTERVAL + limit + 2 * source.listing_took:
             yield Stall("the shards of the source cannot be listed", age, name, source.stream.label)
 
 

@@ -201,7 +201,7 @@ POLL_AGE = Metric(
     ("source",),
     "seconds",
     "Time since the last successful poll of a shard; the maximum over the shards open in this worker.",
-    "Above 60 s, /healthz is red and names the shard.",
+    "Above 60 s after a poll was due, /healthz is red and names the shard.",
 )
 LISTING_AGE = Metric(
     "relay_listing_age_seconds",
@@ -209,7 +209,7 @@ LISTING_AGE = Metric(
     ("source",),
     "seconds",
     "Time since the shards of the source were last listed.",
-    "Normally up to 60 s. Above 120 s, /healthz is red: new shards are not found.",
+    "Normally up to 60 s. Above 120 s and the time of two listings, /healthz is red: new shards are not found.",
 )
 TURN_AGE = Metric(
     "relay_turn_age_seconds",

@@ -17,12 +17,13 @@ class Poll:
     """The polls of a shard that is open in this worker.
 
     ``polled``: the monotonic time of the last successful read, or of its opening. ``failures``: failed reads since;
-    ``error``: that of the last one.
+    ``error``: that of the last one. ``wait``: seconds from ``polled`` to the next read, as it was scheduled.
     """
 
     polled: float
     failures: int
     error: str | None
+    wait: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,9 @@ class SourceView:
     """One source. ``checkpoints``: the committed ones of all workers. ``listed``: the shards of the latest listing.
 
     ``listed_at``: when that was, in seconds since the epoch, 0 before the first. ``listing_wanted_at``: when a listing
-    was last requested. ``resume_timestamp``, ``low_watermark``: see ``relay.lineage``. ``segments``: the snapshot
-    segments open in this worker. ``rows``: rows read and estimated, while a snapshot is running.
+    was last requested. ``listing_took``: how many seconds the latest took. ``resume_timestamp``, ``low_watermark``: see
+    ``relay.lineage``. ``segments``: the snapshot segments open in this worker. ``rows``: rows read and estimated, while
+    a snapshot is running.
     """
 
     stream: StreamId
@@ -46,6 +48,7 @@ class SourceView:
     segments: Mapping[str, Poll]
     snapshots: StreamId
     rows: tuple[int, int] | None
+    listing_took: float = 0.0
 
     def polls(self) -> Iterator[tuple[StreamId, str, Poll]]:
         """Yield everything that is open in this worker: shards, then snapshot segments."""
@@ -94,7 +97,8 @@ class WorkerStatus:
     """``joined``: whether this worker is a member of the group and has passed the fence with some partitions.
 
     ``fencing_since``: since when some partitions have not passed it, which may take ``barrier_timeout`` seconds.
-    ``unconfirmed_since``: since when pages are published but not committed. Both are monotonic times.
+    ``unconfirmed_since``: since when pages are published but not committed. Both are monotonic times. ``read_delay``:
+    seconds that a read which is due has to wait for others.
     """
 
     group: str
@@ -105,3 +109,4 @@ class WorkerStatus:
     barrier_timeout: float = 0.0
     fencing_since: float | None = None
     unconfirmed_since: float | None = None
+    read_delay: float = 0.0

@@ -12,9 +12,12 @@ import pytest
 
 from relay.engine.open_shard import OpenShard, ShardOwner
 from relay.engine.reader_pool import ReaderPool
+from relay.engine.status import polls
 from relay.lineage import Shard
+from relay.observe.health import STALLED_AFTER, find_stalls
 from relay.source import Page, ReadResult, UnknownShard, Unreadable
 from tests import interrupted
+from tests.observe.known import WALL, source, status
 
 SHARD = Shard("s")
 PAGE = Page(SHARD, [], None, None, None, begun=0.0)
@@ -41,6 +44,18 @@ class Reads:
 
     def close(self) -> None:
         self.closed += 1
+
+
+class Idle:
+    """A reader of a shard without changes."""
+
+    shard, streams = SHARD, False
+
+    def read(self) -> ReadResult:
+        return PAGE
+
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 class Clock:
@@ -91,6 +106,30 @@ def test_what_a_page_warns_of_is_shown_as_long_as_pages_do(pump: ReaderPool) -> 
     assert (reading.failures, reading.error) == (0, "db2 does not answer")
     take(pump, reading)
     assert reading.error is None
+
+
+def test_of_20_000_idle_shards_none_is_stalled_before_it_is_late(pump: ReaderPool, clock: Clock) -> None:
+    """I10: a worker reads its idle shards 250 times a second, so each has to wait for 80 s."""
+    every = {str(number): pump.open(Idle(), b"", OWNER) for number in range(20_000)}
+    for shard in every.values():
+        shard.empty = 100
+    arrived, deadline = 0, time.monotonic() + 60
+    while arrived < len(every):
+        assert time.monotonic() < deadline
+        for shard, result in pump.take(0.0):
+            arrived += 1
+            pump.again(shard, shard.wait_after(result, pump.longest_wait))
+        time.sleep(0)  # a thread that only asks takes the interpreter from those that read
+
+    def stalls() -> int:
+        known = status(source(open=polls(every)), read_delay=pump.delay)
+        return len(find_stalls(known, clock.now, clock.now, WALL))
+
+    begun = clock.now
+    clock.now = begun + 80
+    assert stalls() == 0
+    clock.now = begun + 80 + STALLED_AFTER + 1
+    assert stalls() == 20_000
 
 
 def test_a_reader_is_let_go_of_at_once_and_once_where_no_read_is_under_way(pump: ReaderPool) -> None:

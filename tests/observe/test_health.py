@@ -5,6 +5,7 @@ from __future__ import annotations
 from relay.lineage import Shard
 from relay.observe.health import STALLED_AFTER, find_stalls, not_ready_reasons
 from relay.observe.report import report
+from relay.observe.status import Poll
 from tests.observe.known import NOW, WALL, finished, listed, polled, reading, source, status
 
 LONG = STALLED_AFTER + 1
@@ -21,6 +22,20 @@ def test_a_shard_without_a_successful_poll_is_a_stall_with_its_name_and_last_err
 
 def test_a_failing_shard_that_was_polled_recently_is_not_stalled() -> None:
     assert find_stalls(status(source(open={"a": polled(STALLED_AFTER, 30, "throttled")})), NOW, NOW, WALL) == []
+
+
+def test_a_shard_that_is_read_rarely_is_stalled_once_it_is_late() -> None:
+    """I10: with many shards, or slow calls, each is read as often as the worker can."""
+    rare, behind = Poll(NOW - LONG - 80, 0, None, wait=80.0), Poll(NOW - LONG, 0, None)
+    assert find_stalls(status(source(open={"a": rare})), NOW - 1, NOW - 1, WALL) == []
+    assert len(find_stalls(status(source(open={"a": rare})), NOW, NOW, WALL)) == 1
+    assert find_stalls(status(source(open={"a": behind}), read_delay=30.0), NOW, NOW, WALL) == []
+
+
+def test_a_listing_of_many_pages_may_take_long() -> None:
+    """I10: DynamoDB answers ten pages a second, for all workers together."""
+    late = source(listed_at=WALL - 61 - STALLED_AFTER, listing_took=90.0)
+    assert find_stalls(status(late), NOW, NOW, WALL) == []
 
 
 def test_a_snapshot_segment_without_a_successful_poll_is_a_stall() -> None:
