@@ -16,6 +16,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from relay.errors import RelayError, Unavailable
+from relay.kafka.bounded_call import BoundedCaller, CallTimedOut
 from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.failures import is_transient
 
@@ -23,6 +24,9 @@ log = logging.getLogger(__name__)
 
 _STEP_TIMEOUT = 5.0
 """Seconds for one step of the fence, before the group is polled again."""
+
+
+_LEAVE_TIMEOUT = 2.0
 
 
 class NotAMember(Exception):
@@ -81,8 +85,17 @@ class Assignment:
         return bool(self._member) and self._consumer.memberid() == self._member
 
     def close(self) -> None:
-        """Leave the group, so that another worker takes over at once."""
-        self._consumer.close()
+        """Leave the group, so that another worker takes over at once.
+
+        If the broker does not answer in time, the group misses this worker only after the session timeout.
+        """
+        leave = BoundedCaller(f"{self.group}-leave")
+        try:
+            leave(self._consumer.close, _LEAVE_TIMEOUT)
+        except CallTimedOut as error:
+            log.info("group %s: left without an answer: %s", self.group, error)
+        finally:
+            leave.close()
 
     def poll(self, timeout: float = 0.0) -> set[int]:
         """Take part in the group for up to ``timeout`` seconds; return the owned partitions that it has revoked."""

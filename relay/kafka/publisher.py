@@ -141,9 +141,10 @@ class Publisher:
         self._bounded.close()
 
     def abort(self) -> None:
-        """Abort the open transaction, if there is one. Raises ``Fenced``."""
+        """Abort the open transaction, if there is one. Raises ``Fenced``, and ``NotDrained`` if it is too late."""
         if not self.open:
             return
+        self._check_stop("abort", "no time is left")
         try:
             self._call("abort", lambda: self._producer.abort_transaction(_CALL_TIMEOUT))
         except Aborted as error:

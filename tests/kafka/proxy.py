@@ -22,6 +22,7 @@ class Api(IntEnum):
     LIST_OFFSETS = 2
     METADATA = 3
     OFFSET_FETCH = 9
+    JOIN_GROUP = 11
     HEARTBEAT = 12
     LEAVE_GROUP = 13
     INIT_PRODUCER_ID = 22
@@ -59,6 +60,8 @@ class KafkaProxy:
         self.port = free_port()
         self.target = 0
         self.rule: Rule = passing
+        # The requests that were lost, or whose answers were.
+        self.lost: list[Request] = []
         self._listener = socket.create_server((HOST, self.port))
         self._open: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
@@ -67,9 +70,18 @@ class KafkaProxy:
     def bootstrap_servers(self) -> str:
         return f"{HOST}:{self.port}"
 
-    def lose(self, *apis: Api, verdict: Verdict = Verdict.LOSE_REQUEST) -> None:
-        """Lose all requests of some kinds, or of all kinds if none is given, or their answers."""
-        self.rule = lambda request: verdict if not apis or request.api in apis else Verdict.PASS
+    def lose(self, *apis: Api, verdict: Verdict = Verdict.LOSE_REQUEST, client: str = "") -> None:
+        """Lose all requests of some kinds, or of all kinds if none is given, or their answers.
+
+        ``client``: what the client id ends with.
+        """
+
+        def rule(request: Request) -> Verdict:
+            is_meant = (not apis or request.api in apis) and request.client.endswith(client)
+            return verdict if is_meant else Verdict.PASS
+
+        self.lost.clear()
+        self.rule = rule
 
     def close(self) -> None:
         for each in (self._listener, *self._open):
@@ -99,7 +111,10 @@ class KafkaProxy:
         with suppress(OSError):
             for frame in _frames(client):
                 api, _, correlation, length = struct.unpack_from(">hh4sh", frame)
-                verdict = self.rule(Request(api, frame[10 : 10 + max(0, length)].decode()))
+                request = Request(api, frame[10 : 10 + max(0, length)].decode())
+                verdict = self.rule(request)
+                if verdict is not Verdict.PASS:
+                    self.lost.append(request)
                 if verdict is Verdict.LOSE_ANSWER:
                     lost.add(correlation)
                 if verdict is not Verdict.LOSE_REQUEST:

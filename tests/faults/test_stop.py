@@ -1,0 +1,92 @@
+"""SIGTERM while Kafka does not answer: the relay ends soon, with the exit code that says whether anything was open.
+
+0: nothing was left to drain. 143: an open transaction could not be committed; the next start publishes it again.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.dynamodb.endpoint import ScriptedStream
+from tests.faults.harness import wait_until
+from tests.faults.scripted_relay import published_versions, run_until_caught_up, start_relay, write_config
+from tests.kafka.proxy import Api, ProxiedBroker, passing
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+
+HANGS = 20.0
+"""Seconds after which a relay counts as hanging. It should end within 10."""
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[ProxiedBroker]:
+    with ProxiedBroker() as proxied:
+        yield proxied
+
+
+@pytest.fixture
+def path(tmp_path: Path, stream: ScriptedStream, broker: ProxiedBroker, unique: str) -> Iterator[Path]:
+    yield write_config(tmp_path, stream, broker.bootstrap_servers, unique)
+    broker.proxy.rule = passing
+
+
+@pytest.fixture
+def stream() -> Iterator[ScriptedStream]:
+    with ScriptedStream() as scripted:
+        scripted.shard("root")
+        scripted.put("root", "k", 1)
+        yield scripted
+
+
+@pytest.mark.parametrize(
+    ("apis", "client"),
+    [
+        pytest.param([Api.METADATA], "", id="looking for brokers"),
+        pytest.param([Api.FETCH], "-schemas", id="reading the schemas"),
+        pytest.param([Api.INIT_PRODUCER_ID], "", id="opening the producers"),
+        pytest.param([Api.LIST_OFFSETS], "", id="looking up the ends of the checkpoints"),
+        pytest.param([Api.FETCH], "-relay", id="reading the checkpoints"),
+        pytest.param([Api.JOIN_GROUP], "", id="joining the group"),
+        pytest.param([Api.OFFSET_FETCH], "", id="at the barrier of the fence"),
+    ],
+)
+def test_a_relay_that_waits_for_kafka_at_its_start_can_be_stopped(
+    path: Path, broker: ProxiedBroker, apis: Sequence[Api], client: str
+) -> None:
+    run_until_caught_up(path)
+    broker.proxy.lose(*apis, client=client)
+    relay = start_relay(path)
+    wait_until(lambda: bool(broker.proxy.lost) or None, 60)
+    assert relay.stop(signal.SIGTERM, HANGS) == 0, relay.log()
+
+
+@pytest.mark.parametrize(
+    ("apis", "codes"),
+    [
+        pytest.param([Api.END_TXN], {143}, id="committing"),
+        pytest.param([Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_COMMIT], {143}, id="sending the offsets"),
+        pytest.param([Api.PRODUCE], {143}, id="publishing"),
+        pytest.param([Api.LEAVE_GROUP], {0}, id="leaving the group"),
+        pytest.param([], {143, 0}, id="doing anything"),
+    ],
+)
+def test_a_relay_that_waits_for_kafka_while_it_runs_can_be_stopped_and_loses_nothing(
+    path: Path, stream: ScriptedStream, broker: ProxiedBroker, apis: Sequence[Api], codes: set[int]
+) -> None:
+    """I1, I3"""
+    relay = start_relay(path)
+    wait_until(lambda: "reading shard" in relay.log() or None, 60)
+    broker.proxy.lose(*apis)
+    stream.put("root", "k", 2, old=1)
+    if Api.LEAVE_GROUP not in apis:
+        wait_until(lambda: bool(broker.proxy.lost) or None, 60)
+    assert relay.stop(signal.SIGTERM, HANGS) in codes, relay.log()
+    broker.proxy.rule = passing
+    run_until_caught_up(path)
+    histories, ids = published_versions(path)
+    assert histories == {"k": [1, 2]}
+    assert set(ids.values()) == {1}
