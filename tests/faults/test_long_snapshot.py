@@ -1,0 +1,220 @@
+"""A snapshot that takes longer than a stream keeps its records, which are read, and trimmed, beside it (I1, I3, I7)."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from relay.avro.registry import open_schemas
+from relay.change import MARK, Images, Operation, Snapshot
+from relay.config import load
+from relay.demo.truth import read_changes
+from relay.dynamodb.snapshot import MARGIN
+from relay.token import EventToken
+from spark_consumers import fold
+from tests.dynamodb.endpoint import TABLE, Refused, ScriptedStream, full
+from tests.faults.harness import Relay, wait_until
+from tests.faults.scripted_relay import tail_topic, write_config
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+
+HOUR = 3600
+ITEMS = 120
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A change on the topic, as the rule of the copy takes it. ``item`` None: a mark. ``read_at``: when it was read."""
+
+    partition: int
+    item: str | None
+    event_id: str
+    operation: Operation
+    new: int | None
+    images: Images
+    token: EventToken | None
+    snapshot: Snapshot | None
+    attributes: Mapping[str, str]
+    read_at: float
+
+
+class World:
+    """A table, the relays that read it, and a clock for both that jumps. Segments are read one page at a time."""
+
+    def __init__(self, folder: Path, stream: ScriptedStream, servers: str, name: str) -> None:
+        self.stream = stream
+        self.folder = folder
+        self.path = write_config(folder, stream, servers, name, snapshot="initial")
+        self.gaps = f"{name}.gaps"
+        self.random = random.Random(14)
+        self.writes: dict[str, list[int | None]] = defaultdict(list)
+        self.leaves = {"root": [f"item-{number}" for number in range(ITEMS)]}
+        self.pages_allowed = 0.0
+        self.pages = 0
+        self.ahead = 0
+        self.pass_hours(0)
+        stream.shard("root")
+        stream.before = self._hold_scans
+        self.relays: list[Relay] = []
+
+    def now(self) -> float:
+        return time.time() + self.ahead
+
+    def pass_hours(self, hours: int) -> None:
+        """Let time pass, in which iterators expire and records older than a day are trimmed."""
+        self.ahead += hours * HOUR
+        file = self.folder / "ahead.new"
+        file.write_text(str(self.ahead))
+        os.replace(file, self.folder / "ahead")
+        self.stream.expire_iterators()
+        for shard in self.stream.shards.values():
+            times = [record["dynamodb"]["ApproximateCreationDateTime"] for record in shard.records]
+            self.stream.trim(shard.id, sum(created < self.now() - 24 * HOUR for created in times))
+
+    def start(self, *options: str) -> Relay:
+        command = [sys.executable, "-m", "tests.faults.clocked_relay", str(self.folder / "ahead"), str(self.path)]
+        relay = Relay([*command, *options], self.folder / f"relay-{len(self.relays)}.log")
+        self.relays.append(relay)
+        return relay
+
+    def write(self, item: str, *, delete: bool = False) -> None:
+        shard = next(shard for shard, items in self.leaves.items() if item in items)
+        before = self.writes[item][-1] if self.writes[item] else None
+        if delete and before is None:
+            return
+        version = 1 + sum(version is not None for version in self.writes[item])
+        more: dict[str, Any] = {"eventName": "REMOVE"} if delete else {}
+        self.stream.put(shard, item, version, old=before, created=int(self.now()), **more)
+        self.writes[item].append(None if delete else version)
+
+    def split(self) -> None:
+        shard = self.random.choice(list(self.leaves))
+        items = self.leaves.pop(shard)
+        left, right = f"{shard}0", f"{shard}1"
+        self.stream.split(shard, left, right)
+        self.leaves |= {left: items[::2], right: items[1::2]}
+
+    def seen(self) -> list[Seen]:
+        """Return everything on the topic, each partition in its order."""
+        config = load(self.path)
+        changes = read_changes(config.kafka.client(), config.topic(TABLE), open_schemas(config))
+        return [_seen(partition, change) for partition, _, change in sorted(changes, key=lambda found: found[:2])]
+
+    def wait_until_published(self) -> None:
+        """Wait until the stream was read to its head."""
+        written = sum(map(len, self.writes.values()))
+        wait_until(lambda: sum(each.token is not None for each in self.seen()) == written or None, 60)
+
+    def wait_for_pages(self) -> None:
+        wait_until(lambda: self.pages >= self.pages_allowed or None, 60)
+
+    def _hold_scans(self, operation: str) -> None:
+        if operation == "Scan":
+            if self.pages >= self.pages_allowed:
+                raise Refused("ProvisionedThroughputExceededException")
+            self.pages += 1
+
+
+@pytest.fixture
+def world(tmp_path: Path, kafka: Any, unique: str) -> Iterator[World]:
+    with ScriptedStream(page=5) as stream:
+        world = World(tmp_path, stream, kafka.bootstrap_servers, unique)
+        yield world
+        for relay in world.relays:
+            relay.kill()
+
+
+def test_a_snapshot_that_takes_more_than_a_day_loses_nothing_and_undoes_nothing(world: World) -> None:
+    for item in world.leaves["root"]:
+        world.write(item)
+    world.pass_hours(1)
+    world.pages_allowed = 2
+    relay = world.start()
+    wait_until(lambda: "reading shard" in relay.log() or None, 60)  # its topics exist
+    world.wait_until_published()
+    world.wait_for_pages()
+    for step in range(10):
+        world.pass_hours(3)
+        for item in world.random.sample(list(world.writes), 15):
+            world.write(item, delete=world.random.random() < 0.4)
+        if step in (1, 5):
+            world.split()
+        if step in (3, 7):
+            relay.kill()
+            relay = world.start()
+        world.pages_allowed += 1
+        world.wait_until_published()
+        world.wait_for_pages()
+    assert world.stream.shards[full("root")].trimmed == len(world.stream.shards[full("root")].records)
+    assert relay.is_running, relay.log()
+    relay.kill()
+    world.pages_allowed = float("inf")
+    last = world.start("--until-caught-up")
+    assert last.wait(120) == 0, last.log()
+
+    seen = world.seen()
+    assert tail_topic(world.path, world.gaps) == []
+    assert len({each.event_id for each in seen if each.item is not None}) == sum(e.item is not None for e in seen)
+    for item, versions in world.writes.items():
+        assert [each.new for each in seen if each.item == item and each.token is not None] == versions
+    begin = _check_marks(seen)
+    rows = [each for each in seen if each.item is not None and each.operation is Operation.READ]
+    # Each row has the time of its own page, though the snapshot began 30 hours before the last.
+    assert all(each.snapshot and begin <= each.snapshot.as_of <= each.read_at - MARGIN for each in rows)
+    assert max(each.snapshot.as_of for each in rows if each.snapshot) > begin + 29 * HOUR
+    assert _copied(seen) == {item: int(row["version"]["N"]) for item, row in world.stream.items.items()}
+
+
+def _check_marks(seen: list[Seen]) -> int:
+    """Check that each partition has one snapshot, between two marks; return its ``as_of``."""
+    times = set()
+    for partition in {each.partition for each in seen}:
+        of_snapshot = [e for e in seen if e.partition == partition and e.snapshot is not None]
+        kinds = [each.attributes.get(MARK) for each in of_snapshot]
+        assert kinds == ["begin", *[None] * (len(kinds) - 2), "end"]
+        times |= {each.snapshot.as_of for each in of_snapshot if each.item is None and each.snapshot is not None}
+        assert len({each.snapshot.id for each in of_snapshot if each.snapshot is not None}) == 1
+    [begin] = times
+    return begin
+
+
+def _copied(seen: list[Seen]) -> dict[str, int]:
+    """Return the rows of a copy that applies the topic. Its tombstones stay while a snapshot runs."""
+    rows: dict[str, fold.StoredRow] = {}
+    where: dict[str, int] = {}
+    for each in seen:
+        if each.item is not None:
+            where[each.item] = each.partition
+            after, _ = fold.store(rows.get(each.item), each)
+            if after is not None:
+                rows[each.item] = after
+        elif each.attributes[MARK] == "end":
+            for item in [item for item in rows if where[item] == each.partition]:
+                rows[item], _ = fold.sweep(rows[item], each)
+    return {item: row.item for item, row in rows.items() if not row.deleted}
+
+
+def _seen(partition: int, change: Mapping[str, Any]) -> Seen:
+    token, snapshot = change["token"], change["snapshot"]
+    return Seen(
+        partition=partition,
+        item=change["key"]["id"] if change["key"] else None,
+        event_id=change["event_id"],
+        operation=Operation(change["operation"]),
+        new=int(orjson.loads(change["new"])["version"]["N"]) if change["new"] else None,
+        images=Images(change["images"]),
+        token=EventToken.from_json(orjson.dumps(token)) if token else None,
+        snapshot=Snapshot(snapshot["id"], snapshot["as_of"]) if snapshot else None,
+        attributes=change["attributes"],
+        read_at=change["committed_at"].timestamp(),
+    )
