@@ -148,9 +148,13 @@ class VitessLoader:
     """Loads values from the PRIMARY tablets of a keyspace, through vtgate's MySQL protocol.
 
     ``connect`` returns a new connection of any DB-API 2.0 driver, such as PyMySQL; each thread gets one of its own.
-    ``read(cursor, keys)`` returns the values of the cache keys that have one, by any queries over any tables. The
-    keyspace must be the relayed one: a read of a primary that starts after a change came out of the stream reflects it.
-    So the reads have no token, and are always fresher.
+    ``read(cursor, keys)`` returns the values of the cache keys that have one, by any queries over any tables, inside a
+    transaction that it must not end. The keyspace must be the relayed one: a read of a primary that starts after a
+    change came out of the stream reflects it. So the reads have no token, and are always fresher.
+
+    A replica that acknowledges a transaction (semi-synchronous replication, AFTER_SYNC) has it in its binlog, and so in
+    the stream, before other sessions of the primary see it. So the reads are serializable: they lock the rows that they
+    find, and wait for the transactions that have changed them.
     """
 
     def __init__(
@@ -188,12 +192,17 @@ class VitessLoader:
             connection, is_new = self._connection()
             try:
                 with closing(connection.cursor()) as cursor:
+                    cursor.execute("BEGIN")
                     found = self._read(cursor, keys)
+                    cursor.execute("COMMIT")
             except Exception:
                 self._drop(connection)
                 if is_new:
                     raise
                 continue  # vtgate may have closed it since its last use
+            except BaseException:
+                self._drop(connection)
+                raise
             return {key: LoadedValue(found.get(key), {}, fresher=True) for key in keys}
 
     def _connection(self) -> tuple[Any, bool]:
@@ -206,9 +215,9 @@ class VitessLoader:
             self._connections.append(connection)
         try:
             with closing(connection.cursor()) as cursor:
-                # I6: this makes `fresher` true. A transaction would keep the view of its first read.
+                # I6: this makes `fresher` true.
                 cursor.execute(f"USE `{self.keyspace}@primary`")
-                cursor.execute("SET autocommit = 1")
+                cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE")
         except BaseException:
             self._drop(connection)
             raise

@@ -63,6 +63,21 @@ def test_each_load_sees_everything_committed_before_it(names: Names) -> None:
     assert len(names.connections) == 1
 
 
+def test_a_load_waits_for_a_transaction_that_has_changed_the_row(vitess: Any, names: Names) -> None:
+    """I6: the stream may have the transaction already, if a replica got it first."""
+    names.write(1, "ada")
+    found: list[bytes | None] = []
+    with closing(vitess.connect()) as connection, connection.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute(f"UPDATE {names.table} SET name = 'bob' WHERE id = 1")
+        reader = threading.Thread(target=lambda: found.append(names.loader.load("1", None).value))
+        reader.start()
+        reader.join(0.5)
+        connection.commit()
+    reader.join(30)
+    assert found == [b"bob"]
+
+
 def test_reads_go_to_the_primary_even_on_a_connection_to_replicas(names: Names) -> None:
     """I6"""
     names.loader.load("1", None)
