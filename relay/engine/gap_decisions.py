@@ -162,4 +162,6 @@ def write(settings: KafkaSettings, gap: PendingGap) -> None:
         raise Unavailable(f"cannot write to {settings.checkpoints}: {error}") from error
     if left or failures:
         reason = failures[0].str() if failures else f"the broker did not answer in {_WRITE_SECONDS:.0f} s"
-        raise Unavailable(f"cannot write to {settings.checkpoints}: {reason}")
+        raise Unavailable(
+            f"cannot write to {settings.checkpoints}: {reason}. The record may have been stored: run `relay gaps list`"
+        )

@@ -31,11 +31,11 @@ def partition_of(key: bytes) -> int:
     return partition(key, CHECKPOINT_PARTITIONS)
 
 
-def read_checkpoints(client: Mapping[str, Any], topic: str) -> CheckpointView:
-    """Return a view that has read ``topic`` to its end; the caller closes it. Raises ``Unavailable``."""
+def read_checkpoints(client: Mapping[str, Any], topic: str, patience: float = _READ_PATIENCE) -> CheckpointView:
+    """Return a view that has read ``topic`` to its end; the caller closes it. Raises as ``require_end``."""
     view = CheckpointView(client, topic)
     try:
-        view.require_end(range(CHECKPOINT_PARTITIONS), _READ_PATIENCE)
+        view.require_end(range(CHECKPOINT_PARTITIONS), patience)
     except BaseException:
         view.close()
         raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 
 from relay.config import Config, SourceConfig
@@ -16,13 +16,13 @@ from relay.engine.gap_decisions import records_of as losses_of
 from relay.engine.open_source import open_source
 from relay.engine.planning import Planning, newest_planned
 from relay.engine.snapshots import records_of as snapshots_of
-from relay.errors import ConfigError, RelayError, Unavailable
+from relay.errors import ConfigError, NotDrained, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
 from relay.kafka.checkpoints import CheckpointView, read_checkpoints
 from relay.kafka.group import members
 from relay.kafka.identity import Identity
-from relay.kafka.publisher import Abandoned, Aborted, Fenced, Publisher
+from relay.kafka.publisher import Aborted, Fenced, Publisher
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.transaction import OpenTransaction
 from relay.lineage import Gap, Plan, StreamId
@@ -30,6 +30,8 @@ from relay.operations.status import find_source
 
 _JOIN_TIMEOUT = 60.0
 """Seconds until this process must be the only member of the group."""
+
+_PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,13 @@ def preview(config: Config, name: str, to: str) -> Reset:
         return _decide(config, entry, view, workers)
 
 
-def reset(config: Config, name: str, to: str) -> Reset:
+def reset(config: Config, name: str, to: str, *, patience: float = _PATIENCE) -> Reset:
     """Let the next run of the relay read the source ``name`` from ``to``.
 
+    ``patience``: seconds for a broker that does not answer, once for the reset and once to look for its outcome.
     Raises ``ConfigError`` for an invalid place, or one of another stream; ``RelayError`` while workers are running, or
     if the source has not been read yet; ``Unavailable``. After an error nothing has changed, unless the message says
-    otherwise.
+    that this is not known.
     """
     entry = _with_start(config, name, to)
     settings = KafkaSettings.from_config(config)
@@ -81,7 +84,7 @@ def reset(config: Config, name: str, to: str) -> Reset:
         identity = Identity(settings.name)
         stack.callback(identity.release)
         try:
-            publisher = Publisher(settings.producer, identity.transactional_id)
+            publisher = _open(settings, identity, patience)
             transaction = OpenTransaction([publisher], group, settings.checkpoints)
             stack.callback(_abort, transaction)
             for key in decided.removed_keys:
@@ -89,17 +92,42 @@ def reset(config: Config, name: str, to: str) -> Reset:
             transaction.record(decided.stream.plan_key, decided.plan.to_json())
             publisher.send(settings.gaps, decided.gap.to_json(), decided.gap.id.encode(), 0)
             group.poll()
+        except (Aborted, Fenced, NotDrained) as error:
+            raise Unavailable(f"nothing was reset: {error}") from error
+        try:
             transaction.commit()
-        except Abandoned as error:
-            raise Unavailable(f"the broker does not answer: nothing was reset ({error})") from error
         except (Aborted, NotAMember) as error:
-            raise RelayError(f"a worker of {config.name} started meanwhile: nothing was reset ({error})") from error
-        except Fenced as error:
             raise RelayError(
-                f"another process took over {identity.transactional_id} ({error}): run `relay status` to see whether "
-                "the reset took effect"
+                f"nothing was reset: the transaction was aborted, as when a worker of {config.name} starts meanwhile "
+                f"({error})"
             ) from error
+        except (Fenced, RelayError) as error:
+            if not _took_effect(settings, identity, decided, patience, error):
+                raise Unavailable(f"nothing was reset: {error}; run it again") from error
     return decided
+
+
+def _open(settings: KafkaSettings, identity: Identity, patience: float) -> Publisher:
+    stop_by = time.monotonic() + patience
+    return Publisher(settings.producer, identity.transactional_id, stop_by=lambda: stop_by)
+
+
+def _took_effect(
+    settings: KafkaSettings, identity: Identity, decided: Reset, patience: float, error: Exception
+) -> bool:
+    """Whether a reset was committed although ``error`` ended the commit. Raises ``Unavailable`` if nobody can tell."""
+    try:
+        # From here on the commit can no longer happen: a new producer of this name completes it, or aborts it.
+        _open(settings, identity, patience).close()
+        with closing(read_checkpoints(settings.client, settings.checkpoints, patience)) as view:
+            plan = view.plans.get(decided.stream)
+    except (Aborted, Fenced, NotDrained, Unavailable) as unanswered:
+        raise Unavailable(
+            f"it is not known whether the reset took effect, because the broker does not answer ({error}; {unanswered})"
+            f". Once it does, run `relay gaps list CONFIG`: it shows gap {decided.gap.id} if the reset took effect. If "
+            "it does not show it, run the reset again"
+        ) from error
+    return plan is not None and plan.gap == decided.gap.id
 
 
 def _with_start(config: Config, name: str, to: str) -> SourceConfig:
@@ -147,8 +175,6 @@ def _decide(config: Config, entry: SourceConfig, view: CheckpointView, workers: 
 
 
 def _abort(transaction: OpenTransaction) -> None:
-    """Abort after a failure. A transaction that cannot be aborted times out."""
-    try:
+    """Abort after a failure. A transaction that cannot be aborted times out, or has been committed or aborted."""
+    with suppress(Fenced, RelayError):
         transaction.abort()
-    except Fenced:
-        return

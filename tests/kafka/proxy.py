@@ -112,7 +112,8 @@ class KafkaProxy:
             for frame in _frames(client):
                 api, _, correlation, length = struct.unpack_from(">hh4sh", frame)
                 request = Request(api, frame[10 : 10 + max(0, length)].decode())
-                verdict = self.rule(request)
+                # The broker sends itself the markers of transactions.
+                verdict = Verdict.PASS if request.client.startswith("broker-") else self.rule(request)
                 if verdict is not Verdict.PASS:
                     self.lost.append(request)
                 if verdict is Verdict.LOSE_ANSWER:
