@@ -64,6 +64,14 @@ def is_unread(view: CheckpointView, source: str) -> bool:
     )
 
 
+def unfinished_repairs(view: CheckpointView, stream: StreamId) -> Set[str]:
+    """Return the ids of the gaps that the last snapshot of ``stream`` was to repair, if it has not finished."""
+    control = view.checkpoints.get(records_of(stream), {}).get(CONTROL)
+    if control is None or control.snapshot is None or control.state is ShardState.FINISHED:
+        return set()
+    return set(control.snapshot["gaps"])
+
+
 class SnapshottedStream(Protocol):
     """What snapshots need to know about the stream that they stand beside: a ``SourceState``."""
 
@@ -196,12 +204,14 @@ class Snapshots:
                 attributes={MARK: kind},
             )
 
+    @property
+    def is_due(self) -> bool:
+        """Whether a snapshot is wanted that was not requested yet."""
+        return self._is_wanted(self.control)
+
     def is_settled(self) -> bool:
         """Whether no snapshot is running or due."""
-        control = self.control
-        if self._is_wanted(control):
-            return False
-        return control is None or control.state is ShardState.FINISHED
+        return not self.is_due and (self.control is None or self.control.state is ShardState.FINISHED)
 
     def prunable(self, owned: set[int]) -> list[bytes]:
         """Return the keys, in the partitions ``owned``, of segments that nobody will read again."""

@@ -22,7 +22,7 @@ from relay.engine.pruning import replaced
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.shard_checkpoints import ShardCheckpoints
 from relay.engine.slow_call import SlowCall
-from relay.engine.snapshots import Snapshots
+from relay.engine.snapshots import Snapshots, unfinished_repairs
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.lineage import Checkpoint, Gap, Lineage, Plan, ShardState, StreamId, has_ended
@@ -158,8 +158,8 @@ class SourceState:
         # Two listings, the last one begun after the last end: a single one may lack a child.
         if self.lineage.listings < 2 or self.discovery.listed_at < max(ends, default=0.0):
             return False
-        if not self._is_snapshot_settled():
-            return False  # a snapshot of the successor would not repair the gaps of this stream
+        if self.snapshots is not None and self.snapshots.is_due:
+            return False  # its request says which gaps the snapshot of the successor has to repair
         self._drained = self.stream
         log.info("source %s: stream %s is drained", self.source.name, self.stream.label)
         connect = partial(self.source.connect, self.discovery.successor)
@@ -375,12 +375,23 @@ class SourceState:
     def gaps(self) -> Set[str]:
         """Return the ids of the known gaps of this stream, the one it began with included."""
         before = {self.plan.gap} if self.plan is not None and self.plan.gap is not None else set()
-        return self._progress.exact().gaps | self._open_checkpoints.reported_gaps | before
+        return self._progress.exact().gaps | self._open_checkpoints.reported_gaps | before | self._inherited_gaps
 
     def gaps_to_repair(self) -> Set[str]:
         """Return the ids of the gaps that a snapshot has to repair."""
         gaps = self.gaps()
-        return gaps if self.source.on_gap == "resnapshot" else gap_decisions.to_repair(self.view, self.stream) & gaps
+        if self.source.on_gap == "resnapshot":
+            return gaps
+        return (gap_decisions.to_repair(self.view, self.stream) & gaps) | self._inherited_gaps
+
+    @property
+    def _inherited_gaps(self) -> Set[str]:
+        """The ids of the gaps that a snapshot of the stream before this one was to repair and has not finished.
+
+        Waiting for it could take longer than this stream keeps its records (I1).
+        """
+        before = self.planning.before(self.stream)
+        return unfinished_repairs(self.view, before) if before is not None else set()
 
     def resolved_gaps(self, owned: set[int]) -> list[bytes]:
         """Return the keys, in the partitions ``owned``, of pending gaps that are published and need no repair."""

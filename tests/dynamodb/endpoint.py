@@ -217,6 +217,15 @@ class ScriptedStream:
         """Whether a listing shows ``shard``."""
         return shard.listed
 
+    def replace(self, label: str) -> None:
+        """Disable the stream, which stays readable, and enable another one without shards."""
+        with self._lock:
+            before = self.disabled(self.label)
+            before.shards, self.shards = self.shards, {}
+            for shard in before.shards:
+                before.close(shard)
+            self.label, self.arn = label, arn(self.table, label)
+
     # ------------------------------------------------------------------ the service
 
     def answer(self, operation: str, request: dict[str, Any]) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class World:
     def __init__(self, folder: Path, stream: ScriptedStream, servers: str, name: str) -> None:
         self.stream = stream
         self.folder = folder
-        self.path = write_config(folder, stream, servers, name, snapshot="initial")
+        self.path = write_config(folder, stream, servers, name, snapshot="initial", on_gap="skip")
         self.gaps = f"{name}.gaps"
         self.random = random.Random(14)
         self.writes: dict[str, list[int | None]] = defaultdict(list)
@@ -104,6 +104,47 @@ class World:
         self.stream.split(shard, left, right)
         self.leaves |= {left: items[::2], right: items[1::2]}
 
+    def replace_stream(self) -> None:
+        """Disable the stream and enable it again: the new one has shards of its own."""
+        self.stream.replace("2026-01-02T00:00:00.000")
+        items = [item for items in self.leaves.values() for item in items]
+        self.stream.shard("again")
+        self.leaves = {"again": items}
+
+    def pass_three_hours(self) -> None:
+        """Write beside the snapshot, which reads one page, and wait until both have arrived."""
+        self.pass_hours(3)
+        for item in self.random.sample(list(self.writes), 15):
+            self.write(item, delete=self.random.random() < 0.4)
+        self.pages_allowed = self.pages + 1
+        self.wait_until_published()
+        wait_until(lambda: self.pages >= self.pages_allowed or None, 60)
+
+    def start_with_pages(self, pages: int) -> Relay:
+        """Start a relay, and wait until it has read the stream to its head, and ``pages`` of the snapshot."""
+        for item in self.leaves["root"]:
+            self.write(item)
+        self.pass_hours(1)
+        self.pages_allowed = pages
+        relay = self.start()
+        wait_until(lambda: "reading shard" in relay.log() or None, 60)  # its topics exist
+        self.wait_until_published()
+        wait_until(lambda: self.pages >= pages or None, 60)
+        return relay
+
+    def finish(self) -> list[Seen]:
+        """Let the snapshot end, and return everything on the topic."""
+        self.pages_allowed = float("inf")
+        last = self.start("--until-caught-up")
+        assert last.wait(120) == 0, last.log()
+        return self.seen()
+
+    def check(self, seen: list[Seen]) -> None:
+        """Check that each write is on the topic once, in its order, and that a copy of it equals the table."""
+        for item, versions in self.writes.items():
+            assert [each.new for each in seen if each.item == item and each.token is not None] == versions
+        assert _copied(seen) == {item: int(row["version"]["N"]) for item, row in self.stream.items.items()}
+
     def seen(self) -> list[Seen]:
         """Return everything on the topic, each partition in its order."""
         config = load(self.path)
@@ -114,9 +155,6 @@ class World:
         """Wait until the stream was read to its head."""
         written = sum(map(len, self.writes.values()))
         wait_until(lambda: sum(each.token is not None for each in self.seen()) == written or None, 60)
-
-    def wait_for_pages(self) -> None:
-        wait_until(lambda: self.pages >= self.pages_allowed or None, 60)
 
     def _hold_scans(self, operation: str) -> None:
         if operation == "Scan":
@@ -135,44 +173,41 @@ def world(tmp_path: Path, kafka: Any, unique: str) -> Iterator[World]:
 
 
 def test_a_snapshot_that_takes_more_than_a_day_loses_nothing_and_undoes_nothing(world: World) -> None:
-    for item in world.leaves["root"]:
-        world.write(item)
-    world.pass_hours(1)
-    world.pages_allowed = 2
-    relay = world.start()
-    wait_until(lambda: "reading shard" in relay.log() or None, 60)  # its topics exist
-    world.wait_until_published()
-    world.wait_for_pages()
+    relay = world.start_with_pages(2)
     for step in range(10):
-        world.pass_hours(3)
-        for item in world.random.sample(list(world.writes), 15):
-            world.write(item, delete=world.random.random() < 0.4)
+        world.pass_three_hours()
         if step in (1, 5):
             world.split()
         if step in (3, 7):
             relay.kill()
             relay = world.start()
-        world.pages_allowed += 1
-        world.wait_until_published()
-        world.wait_for_pages()
-    assert world.stream.shards[full("root")].trimmed == len(world.stream.shards[full("root")].records)
+    root = world.stream.shards[full("root")]
+    assert root.trimmed == len(root.records)
     assert relay.is_running, relay.log()
     relay.kill()
-    world.pages_allowed = float("inf")
-    last = world.start("--until-caught-up")
-    assert last.wait(120) == 0, last.log()
-
-    seen = world.seen()
+    seen = world.finish()
+    world.check(seen)
     assert tail_topic(world.path, world.gaps) == []
     assert len({each.event_id for each in seen if each.item is not None}) == sum(e.item is not None for e in seen)
-    for item, versions in world.writes.items():
-        assert [each.new for each in seen if each.item == item and each.token is not None] == versions
     begin = _check_marks(seen)
     rows = [each for each in seen if each.item is not None and each.operation is Operation.READ]
     # Each row has the time of its own page, though the snapshot began 30 hours before the last.
     assert all(each.snapshot and begin <= each.snapshot.as_of <= each.read_at - MARGIN for each in rows)
     assert max(each.snapshot.as_of for each in rows if each.snapshot) > begin + 29 * HOUR
-    assert _copied(seen) == {item: int(row["version"]["N"]) for item, row in world.stream.items.items()}
+
+
+def test_a_stream_that_replaces_another_during_a_snapshot_is_read_before_its_records_expire(world: World) -> None:
+    """The snapshot begins again: what it has read so far says nothing of the writes between the streams."""
+    relay = world.start_with_pages(2)
+    world.pass_three_hours()
+    world.replace_stream()
+    for _ in range(9):
+        world.pass_three_hours()
+    assert world.stream.shards[full("again")].trimmed > 0
+    assert relay.is_running, relay.log()
+    relay.kill()
+    world.check(world.finish())
+    assert [gap["value"]["reason"] for gap in tail_topic(world.path, world.gaps)] == ["new stream"]
 
 
 def _check_marks(seen: list[Seen]) -> int:

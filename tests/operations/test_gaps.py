@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from relay.config import DynamoDBConfig
-from tests.dynamodb.endpoint import ScriptedStream, full
+from tests.dynamodb.endpoint import Refused, ScriptedStream, full
 from tests.faults.scripted_relay import start_relay
 from tests.operating import Operated
 
@@ -106,3 +106,28 @@ def test_a_source_without_snapshots_refuses_a_resnapshot(
     gap = lose(relay, stream)
     refused = relay.command("gaps", "accept", "CONFIG", gap, "resnapshot", code=2)
     assert "have no snapshots" in refused.stderr
+
+
+def test_a_repair_that_a_new_stream_interrupts_is_made_in_that_stream(relay: Operated, stream: ScriptedStream) -> None:
+    """I1, I9: waiting for the end of a long snapshot, the relay would lose what the new stream drops meanwhile."""
+    relay.command("gaps", "accept", "CONFIG", lose(relay, stream), "resnapshot")
+    stream.replace("2026-01-02T00:00:00.000")
+    stream.shard("again")
+
+    reads_again = False
+
+    def hold(operation: str) -> None:
+        nonlocal reads_again
+        reads_again |= stream.requests[-1].get("ShardId") == full("again")
+        if operation == "Scan" and not reads_again:
+            raise Refused("ProvisionedThroughputExceededException")
+
+    stream.before = hold
+    relay.run(code=1)
+    (pending,) = [gap for gap in relay.gaps() if gap["state"] == "pending"]
+    assert pending["reason"] == "new stream"
+    relay.command("gaps", "accept", "CONFIG", pending["id"], "skip")
+    relay.run()
+    relay.run()
+    snapshot = [change for change in relay.changes() if change["snapshot"] is not None]
+    assert [change["key"] for change in snapshot if change["key"]] == [{"id": "k"}]
