@@ -51,7 +51,7 @@ class ShardHead:
     def start(self, server: ReadableServer, asked: float) -> None:
         """Set the head when reading from ``server`` starts. ``asked``: when it was asked. Raises ``Unavailable``."""
         self._head = server.executed, asked
-        if server.role.is_replica:
+        if not server.role.is_primary:
             self._head, self._wanted_at = None, asked
             self._ask(server)
         self._ask_at = time.monotonic() + _HEAD_EVERY
@@ -96,7 +96,7 @@ class ShardHead:
     def _ask(self, server: ReadableServer) -> None:
         """Ask for the head that is wanted, unless the first search for a primary still runs."""
         executed = None
-        if server.role.is_replica:
+        if not server.role.is_primary:
             self._search_primary()
             if self._primary is None and not self._has_searched:
                 return

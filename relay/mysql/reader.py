@@ -193,8 +193,7 @@ class BinlogShardReader:
         # MySQL also sends heartbeats while it skips what was read before.
         if consumed.heartbeat is None or found is None or not self.head.is_read(self.transactions.executed):
             return
-        lag = found.role.lag if found.role.is_replica else 0.0
-        until = min(float(consumed.heartbeat), self.clock()) - _ROUNDING - lag
+        until = min(float(consumed.heartbeat), self.clock()) - _ROUNDING - found.role.lag
         if until > (self._progress or 0.0):
             self._progress = until
 

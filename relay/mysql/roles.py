@@ -19,11 +19,23 @@ class Role:
     is_replica: bool
     is_read_only: bool
     lag: float = 0.0
-    """Seconds that a replica is behind, infinite while it does not replicate. Not known of a group's members."""
+    """Seconds that a server is behind, infinite while nobody knows. Not known of a group's members."""
     domains: frozenset[str] = frozenset()
     """MariaDB: the domains that it replicates."""
     in_group: bool = False
     """It is a member of MySQL's group replication, where the others still send what one lacks, even the primary."""
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether it neither replicates nor accepts writes.
+
+        A standby does so between ``RESET SLAVE ALL`` and ``CHANGE MASTER``, and a primary during a switchover.
+        """
+        return not self.is_replica and self.is_read_only
+
+    @property
+    def is_primary(self) -> bool:
+        return not self.is_replica and not self.is_read_only
 
     def is_local(self, server: ServerConnection, gtid: str) -> bool:
         """Whether a replica made the transaction itself, so that no other server of the shard gets it."""
@@ -47,8 +59,9 @@ def role_of(server: ServerConnection) -> Role:
     if statuses and server.is_mariadb:
         ((text,),) = server.execute("SELECT @@global.gtid_slave_pos")
         domains = frozenset(gtid.domain for gtid in split_mariadb(str(text)))
-    lag = max((_lag(status) for status in statuses), default=0.0)
     is_replica = bool(statuses) or (server.in_group and server.read_only)
+    unreplicated = math.inf if server.read_only and not is_replica else 0.0
+    lag = max((_lag(status) for status in statuses), default=unreplicated)
     return Role(is_replica, server.read_only, lag, domains, server.in_group)
 
 

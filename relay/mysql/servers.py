@@ -51,11 +51,13 @@ class _Survey:
     """What the servers of a shard answered. The servers in it are open."""
 
     found: list[ReadableServer] = field(default_factory=list)
-    # Primaries that lack what was read, or whose history diverged.
+    # Primaries that lack what was read, or whose history diverged, as far as is known.
     lacking: list[ReadableServer] = field(default_factory=list)
     purged: list[ReadableServer] = field(default_factory=list)
     # Why each of the others cannot be used now; it may be later.
     unusable: list[str] = field(default_factory=list)
+    # Whether one did not answer, or did not tell its role: that one may be the primary.
+    has_silent: bool = False
 
     def close(self, *, keep: ReadableServer | None = None) -> None:
         for each in (*self.found, *self.lacking, *self.purged):
@@ -120,7 +122,7 @@ class ShardServers:
             if best is not None:
                 self._lacking_since = None
                 return best
-            return self._lost(survey, position.executed, sequences_read)
+            return self._lost(survey, position, sequences_read)
         except BaseException:
             keep = None
             raise
@@ -155,8 +157,10 @@ class ShardServers:
                 self.primary_may_be_silent = True
                 continue
             try:
-                if not role_of(server).is_replica:
+                role = role_of(server)
+                if role.is_primary:
                     return server
+                self.primary_may_be_silent |= role.is_unknown
             except RelayError as error:
                 self.primary_may_be_silent = True
                 log.info("shard %s: %s", self.shard, error)
@@ -179,6 +183,7 @@ class ShardServers:
                     self._ask(address, needed, unfinished, survey)
                 except Unavailable as error:
                     survey.unusable.append(str(error))
+                    survey.has_silent = True
                 if survey.found and survey.found[-1].role.lag <= self.max_lag:
                     break
         except BaseException:
@@ -212,38 +217,46 @@ class ShardServers:
             survey.purged.append(found)
         elif not is_behind and not has_diverged and refusal is None:
             survey.found.append(found)
-        elif (role.is_replica or role.in_group) and not has_diverged and refusal is None:
+        elif (not role.is_primary or role.in_group) and not has_diverged and refusal is None:
             server.close()
-            survey.unusable.append(f"{address} is behind, at {executed.position}")
-        elif role.is_replica:
+            what = "neither replicates nor accepts writes, and is behind" if role.is_unknown else "is behind"
+            survey.unusable.append(f"{address} {what}, at {executed.position}")
+        elif not role.is_primary:
             server.close()
             survey.unusable.append(f"{address} has another history, at {executed.position}")
         else:
             survey.lacking.append(found)
 
-    def _lost(self, survey: _Survey, executed: GtidSet, sequences_read: Sequences) -> LostPosition:
+    def _lost(self, survey: _Survey, position: BinlogPosition, sequences_read: Sequences) -> LostPosition:
         """Return what is lost, if that is certain. Raises ``Unavailable`` if it is not."""
-        if survey.lacking:
-            # A primary does not receive from anyone what it lacks.
+        executed = position.executed
+        # A primary does not receive from anyone what it lacks. While another server may be the primary, one that seems
+        # to be it may be a standby, unless it has made transactions after those that were read.
+        primaries = [
+            each for each in survey.lacking if not survey.has_silent or _has_own(each, position, sequences_read)
+        ]
+        if primaries:
             now = self._clock()
             if self._lacking_since is None:
                 self._lacking_since = now
             if now - self._lacking_since >= _CERTAIN:
-                new = survey.lacking[0]
+                new = primaries[0]
                 resume = _common(executed, new, sequences_read)
                 if resume == executed and new.server.is_mariadb and new.server.account.address in self._refusals:
                     resume = _after_hole(executed, new)
                 self._refusals.clear()
                 return LostPosition("failover lost transactions", resume)
-            survey.unusable += [
-                f"{each.server.account.address} lacks transactions that were already read" for each in survey.lacking
-            ]
+        survey.unusable += [
+            f"{each.server.account.address} lacks transactions that were already read" for each in survey.lacking
+        ]
+        if survey.lacking and not primaries:
+            survey.unusable.append("whether that is the primary is not known while another server does not answer")
         elif survey.purged and not survey.unusable:
             oldest = min((purged(each.server) for each in survey.purged), key=_BySize)
             self._refusals.clear()
             return LostPosition("purged", executed | oldest)
         reasons = [*survey.unusable, *(str(self._refusals[each.server.account.address][0]) for each in survey.purged)]
-        advice = ". Remove from `shards` the servers that will not come back" if survey.purged else ""
+        advice = ". Remove from `shards` the servers that will not come back" if survey.purged or survey.lacking else ""
         raise Unavailable(
             f"shard {self.shard}: no server can continue after {executed.position}, retrying: {'; '.join(reasons)}"
             f"{advice}"
@@ -258,6 +271,23 @@ class _BySize:
 
     def __lt__(self, other: _BySize) -> bool:
         return other.gtids.contains(self.gtids) and self.gtids != other.gtids
+
+
+def _has_own(each: ReadableServer, position: BinlogPosition, sequences_read: Sequences) -> bool:
+    """Whether a server has made transactions that were not read: it has accepted writes since.
+
+    MariaDB may have given their numbers to others, which were read; then it shows only while those are remembered.
+    """
+    if not (position.executed | position.local).contains(each.executed):
+        return True
+    if not each.server.is_mariadb:
+        return False
+    own = str(each.server.server_id)
+    return any(
+        servers.get(own, 0) > sequences_read[domain].get(own, 0)
+        for domain, servers in last_sequences(each.server.binlog_state()).items()
+        if domain in sequences_read
+    )
 
 
 def _common(executed: GtidSet, new: ReadableServer, sequences_read: Sequences) -> GtidSet:

@@ -106,6 +106,30 @@ def test_transactions_that_a_failover_lost_are_a_gap(primary: Any, replica: Any,
 
 
 @pytest.mark.parametrize("kind", [MariaDB], indirect=True)
+def test_a_standby_whose_replication_is_set_up_again_is_not_taken_for_a_primary(primary: Any, replica: Any) -> None:
+    """I9, I10: while the primary does not answer, nothing shows that transactions are lost, so the reader waits."""
+    source = source_of(DATABASE, primary, replica)
+    reader = opened(source)
+    put(primary, 1)
+    replica.wait_for(primary.gtid)
+    replica.stop_replication()
+    put(primary, 2)
+    read_until(reader, lambda found: len(found) == 2)
+    primary.kill()
+    replica.execute("RESET SLAVE ALL")
+    until = time.monotonic() + 4  # much longer than it takes until a loss counts as certain
+    while time.monotonic() < until:
+        assert [page.gap for page in pages_of([reader.read()]) if page.gap] == []
+        time.sleep(0.1)
+    primary.restart()
+    replica.replicate_from(primary)
+    put(primary, 3)
+    changes, _ = read_until(reader, lambda found: len(found) == 1, passing=True)
+    assert short(changes) == [("INSERT", 3, "a")]
+    reader.close()
+
+
+@pytest.mark.parametrize("kind", [MariaDB], indirect=True)
 @pytest.mark.parametrize("rotated", [False, True])
 def test_a_hole_in_the_binlog_at_the_position_is_a_gap(primary: Any, rotated: bool) -> None:
     """I9: the server has its own transactions before and after the last one that was read, but not that one."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import parse
 from relay.mysql.errors import BinlogPurged, Diverged, Interrupted
+from relay.mysql.positions import BinlogPosition
 from relay.mysql.roles import role_of
 from relay.mysql.servers import LostPosition, ReadableServer
 from tests.mysql.fake_servers import A, B, FakeMariaDB, FakeServer, FakeShard
@@ -42,6 +45,63 @@ def test_a_primary_that_lacks_what_was_read_is_a_loss_once_that_is_certain() -> 
     shard.down.clear()
     shard.known["old:3306"].gtids = f"{A}:1-100"
     assert shard.find(f"{A}:1-100") == "old"
+
+
+def test_a_standby_without_a_primary_is_neither_a_loss_nor_the_primary() -> None:
+    """I9: between RESET SLAVE ALL and CHANGE MASTER it looks like a primary that has lost what it lacks."""
+    standby = FakeServer("standby", f"{A}:1-90", uuid=B)
+    standby.settings = {**standby.settings, "read_only": "ON"}
+    shard = FakeShard(FakeServer("primary", f"{A}:1-100"), standby)
+    shard.down.add("primary:3306")
+    for _ in range(5):
+        shard.now += 10
+        with pytest.raises(Unavailable, match="standby:3306 neither replicates nor accepts writes, and is behind"):
+            shard.find(f"{A}:1-100")
+    assert shard.servers.primary() is None
+    assert shard.servers.primary_may_be_silent
+    assert math.isinf(role_of(standby).lag)
+    assert shard.find(f"{A}:1-90") == "standby"  # it has all, so it can be read, but not for the newest
+    shard.down.clear()
+    assert shard.find(f"{A}:1-90") == "primary"
+
+
+def test_a_writable_server_that_lacks_something_is_not_a_loss_before_it_has_written_or_all_others_answer() -> None:
+    """I9: a standby may be writable."""
+    standby = FakeServer("standby", f"{A}:1-90", uuid=B)
+    shard = FakeShard(FakeServer("primary", f"{A}:1-100"), standby)
+    shard.down.add("primary:3306")
+    for _ in range(5):
+        shard.now += 10
+        with pytest.raises(Unavailable, match=r"whether that is the primary is not known .*Remove from `shards`"):
+            shard.find(f"{A}:1-100")
+    standby.gtids = f"{A}:1-90,{B}:1"
+    lost = LostPosition("failover lost transactions", parse(f"{A}:1-90"))
+    assert shard.find_after_retries(f"MySQL56/{A}:1-100") == lost
+    standby.gtids = f"{A}:1-90"
+    del shard.known["primary:3306"]
+    assert shard.find_after_retries(f"MySQL56/{A}:1-100") == lost
+
+
+def test_what_a_new_primary_of_mariadb_has_written_shows_by_its_server_id() -> None:
+    """I9: until it has as many transactions as were read, its set does not show it."""
+    new = FakeMariaDB("0-1-90", "0-1-90")
+    shard = FakeShard(new)
+    new.server_id = 2
+    shard.known["old:3306"] = new
+    shard.down.add("old:3306")
+    read = {"0": {"1": 100, "2": 40}}
+    position = BinlogPosition("MariaDB/0-1-100")
+    for gtids, state in (("0-1-90", "0-1-90"), ("0-1-90", "0-2-40,0-1-90")):
+        new.gtids, new.state = gtids, state
+        for _ in range(3):
+            shard.now += 10
+            with pytest.raises(Unavailable, match="whether that is the primary is not known"):
+                shard.servers.find(position, read)
+    new.gtids, new.state = "0-2-91", "0-1-90,0-2-91"
+    with pytest.raises(Unavailable):
+        shard.servers.find(position, read)
+    shard.now += 10
+    assert shard.servers.find(position, read) == LostPosition("failover lost transactions", parse("MariaDB/0-1-90"))
 
 
 def test_a_primary_that_lacks_a_transaction_read_in_part_is_a_loss() -> None:
