@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 
 import pytest
@@ -319,3 +320,17 @@ def _named(a: EventToken) -> set[tuple[str, str]]:
         except GtidError:
             continue
     return canonical
+
+
+def test_long_positions_are_not_kept() -> None:
+    """I11: the GTID sets of servers with a long history may have megabytes."""
+    tracemalloc.start()
+    try:
+        for number in range(200):
+            position = "no GTID set" + f"{number}" * 50_000
+            token = EventToken(1000, "s/k/-", position)
+            assert compare(token, EventToken(1001, "s/k/-", "MariaDB/0-1-1")) is Order.OLDER
+        del position, token
+        assert tracemalloc.get_traced_memory()[0] < 2 << 20
+    finally:
+        tracemalloc.stop()

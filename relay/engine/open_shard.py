@@ -67,7 +67,7 @@ class OpenShard:
     closed: bool = False
     # When the last read began, by the pool's clock.
     read_at: float = 0.0
-    # When the last good read arrived, or the shard was opened; why the last read failed, or what it warned of (I10).
+    # When the last good read arrived, or the shard was opened; why the last read failed, or what it warned of.
     polled: float = 0.0
     error: str | None = None
     # Seconds from that read to the next one, as it was scheduled: with many shards each is read rarely.
@@ -85,7 +85,7 @@ class OpenShard:
             self.error = result.reason
         elif not isinstance(result, Page):
             self.error = "the source does not know it"
-        elif self._has_news(result):
+        elif self._has_news(result):  # I10
             self.failures, self.error = 0, result.warning
             self.polled = now
 

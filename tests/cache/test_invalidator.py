@@ -98,6 +98,20 @@ def test_a_call_of_any_length_keeps_the_order_of_each_key(
     assert kept.tokens == {SHARD: token(20_000)}
 
 
+def test_a_call_of_any_length_is_applied_in_parts() -> None:
+    """I11"""
+    largest = 0
+
+    class Measuring(MemoryStore):
+        def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
+            nonlocal largest
+            largest = max(largest, len(writes))
+            return super().compare_and_set(writes)
+
+    assert Invalidator(Measuring(), "shop").apply([(str(n), token(n + 1)) for n in range(50_000)]).applied == 50_000
+    assert largest < 10_000
+
+
 def test_a_tombstone_expires_and_each_new_invalidation_extends_it() -> None:
     now = 0.0
     store = MemoryStore(lambda: now)

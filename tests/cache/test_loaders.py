@@ -132,8 +132,8 @@ class Driver:
         pass
 
 
-def test_a_connection_to_vitess_reads_the_primary_and_each_time_anew() -> None:
-    """I6: a replica lags, and a transaction keeps the view of its first read."""
+def test_a_connection_to_vitess_reads_the_primary_and_each_time_in_a_transaction_that_locks() -> None:
+    """I6: a replica lags, and may have a change before the primary shows it; a transaction keeps its first view."""
     driver = Driver()
 
     def read(cursor: Driver, keys: Sequence[str]) -> Mapping[str, bytes]:
@@ -143,7 +143,8 @@ def test_a_connection_to_vitess_reads_the_primary_and_each_time_anew() -> None:
     loader = VitessLoader(lambda: driver, "commerce", read)
     loader.load("k", None)
     loader.load("k", None)
-    assert driver.statements == ["USE `commerce@primary`", "SET autocommit = 1", "SELECT", "SELECT"]
+    first = ["USE `commerce@primary`", "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE"]
+    assert driver.statements == [*first, "BEGIN", "SELECT", "COMMIT", "BEGIN", "SELECT", "COMMIT"]
 
 
 @pytest.mark.services

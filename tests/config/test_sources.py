@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from relay.config import DynamoDBConfig, MySQLConfig
+from relay.config import DynamoDBConfig, MySQLConfig, VitessConfig
 from relay.config.fields import StartAtGtids, StartAtToken
 from relay.errors import ConfigError
 from tests.config.configs import ARN, GOOD, ONE_TABLE, change, only, read, refused
@@ -315,3 +315,20 @@ class TestMySQLSources:
         text = f"{MYSQL}        shards: {{'-': ['db:1']}}\n        reshard_checkpoint_table: {table}\n"
         (said,) = refused(file, text)
         assert "must be a table with its database, such as _vt.vreplication" in said
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        (VitessConfig, {"type": "vitess", "vtgate": "v:15991", "keyspace": "shop"}),
+        (MySQLConfig, {"type": "mysql", "shards": {"-": ["db:3306"]}, "database": "shop", "user": "relay"}),
+    ],
+)
+def test_tombstones_of_sql_tables_require_the_full_primary_key_as_the_kafka_key(
+    kind: type[VitessConfig | MySQLConfig], more: dict[str, object]
+) -> None:
+    """I1: under the hash key alone, compaction would drop all of its rows."""
+    entry = {"name": "shop", "keyrange": "-", "tombstones": True, **more}
+    with pytest.raises(ValueError, match="requires `key: item`"):
+        kind.model_validate(entry)
+    assert kind.model_validate({**entry, "key": "item"}).tombstones

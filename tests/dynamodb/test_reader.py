@@ -31,6 +31,16 @@ def test_a_closed_shard_is_read_to_its_last_record(source: DynamoDBSource, strea
     assert (first.finished, second.finished) == (False, True)
 
 
+def test_a_page_has_the_size_of_its_changes(source: DynamoDBSource, stream: ScriptedStream) -> None:
+    """I11: by which a transaction is committed before it is too large."""
+    stream.shard("s")
+    stream.put("s", "k", 1)
+    one = read_page(reader(source))
+    stream.put("s", "k", 2)
+    both = read_page(reader(source))
+    assert 0 < one.size < both.size
+
+
 def test_a_reader_resumes_exactly_after_a_position(source: DynamoDBSource, stream: ScriptedStream) -> None:
     """I4"""
     stream.shard("s")

@@ -59,3 +59,10 @@ def test_a_forgotten_shard_leaves_its_children_as_roots(shards: list[Shard], dat
     assert graph.shards.keys() == {shard.id for shard in listed}
     assert set(graph.roots) == {shard.id for shard in listed if not shard.parents or shard.parents[0] in ended}
     assert sorted(graph.parents_first()) == sorted(graph.shards)
+
+
+def test_a_token_leaves_out_a_shard_that_waits_for_a_complete_listing() -> None:
+    """I1: a token that names it would say that it is finished."""
+    graph = ShardGraph(lambda: 0.0)
+    graph.add([Shard("started"), Shard("waits", ("of a parent that was not listed",))])
+    assert graph.needed_by_token({"started"}) == ["started"]

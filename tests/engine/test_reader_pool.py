@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from relay.engine.open_shard import OpenShard, ShardOwner
+from relay.engine.open_shard import LARGEST_PAGE, OpenShard, ShardOwner
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.status import polls
 from relay.lineage import Shard
@@ -211,3 +211,28 @@ def test_waiting_for_pages_ends_although_a_signal_handler_outlasts_it() -> None:
         assert not pump.take(0.1)
     assert handled
     pump.close()
+
+
+def test_pages_that_are_read_ahead_are_bounded_in_bytes() -> None:
+    """I11: however many shards have a backlog."""
+    pump = ReaderPool()
+    every = [Reads(PAGE) for _ in range(200)]
+    for reads in every:
+        reads.may_end.clear()
+        pump.open(reads, b"", OWNER)
+    assert not pump.take(0.0)
+    ahead = [shard for shard in pump._open.values() if shard.running]
+    assert 1 < len(ahead) * LARGEST_PAGE <= 64 << 20
+    for reads in every:
+        reads.may_end.set()
+    pump.close()
+
+
+def test_empty_pages_of_a_stream_prove_nothing_unless_they_move(pump: ReaderPool, clock: Clock) -> None:
+    """I10: a stream that is cut off is as silent as a shard without changes."""
+    moved = replace(PAGE, position={"gtid": "0-1-1"})
+    reading = pump.open(Reads(PAGE, moved, moved, streams=True), b"", OWNER)
+    for now, polled in ((101.0, 100.0), (102.0, 102.0), (103.0, 102.0)):
+        clock.now = now
+        take(pump, reading)
+        assert reading.polled == polled

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import signal
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -10,13 +13,21 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from relay.avro.registry import open_schemas
+from relay.change import Change
 from relay.demo.truth import read_changes
-from relay.kafka.checkpoints import CheckpointView
+from relay.engine.open_shard import LARGEST_PAGE
+from relay.kafka.checkpoints import CheckpointView, partition_of
+from relay.kafka.dead_letters import RecordSender
 from relay.kafka.keys import partition
+from relay.kafka.settings import KafkaSettings
+from relay.kafka.topic_writer import TopicWriter
+from relay.lineage import Checkpoint, Plan, ShardState
+from relay.source import Opening, ShardReader
 from tests.faults.harness import Scene, wait_until
+from tests.scripted_source import ScriptedSource, config_of, open_schemas_of, running, worker_of
 
 pytestmark = pytest.mark.services
 
@@ -146,3 +157,72 @@ def test_an_idle_shard_writes_down_how_far_it_has_come(scene: Scene) -> None:
     wait_until(lambda: "reading shard" in relay.log() or None, 60)
     first = wait_until(progress, 60)
     assert wait_until(lambda: later if (later := progress() or 0) > first else None, 60) > first
+
+
+def test_pages_that_wait_to_be_published_count_against_the_budget_of_the_readers(kafka: Any, unique: str) -> None:
+    """I11: no more are read until those that were taken are published."""
+    source = ScriptedSource("orders", shards=300)
+    config = config_of(unique, kafka.bootstrap_servers, [source])
+    waiting: list[int] = []
+
+    class Slow(TopicWriter):
+        def send(self, publisher: RecordSender, change: Change, resume_timestamp: int) -> int:
+            waiting.append(len(worker._inbox))
+            time.sleep(0.005)
+            return super().send(publisher, change, resume_timestamp)
+
+    with closing(open_schemas_of(config)) as schemas:
+        worker = worker_of(config, [source], schemas)
+        place = config.topic("orders"), config.kafka.partitions, "hash"
+        worker._publishing.writers["orders", "orders"] = Slow(source.table, *place, schemas)  # type: ignore[arg-type]
+        relaying = threading.Thread(target=worker.run)
+        relaying.start()
+        deadline = time.monotonic() + 60
+        while len(waiting) < 300 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        worker.stop()
+        relaying.join(60)
+    assert len(waiting) == 300
+    assert max(waiting) <= (64 << 20) // LARGEST_PAGE
+
+
+def test_a_shard_is_opened_only_when_the_transaction_of_its_previous_owner_has_ended(
+    kafka: Any, unique: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I3: the checkpoint in that transaction covers what would be published again."""
+    opened: list[Any] = []
+
+    class Opened(ScriptedSource):
+        def open(self, opening: Opening) -> ShardReader:
+            opened.append(opening.position)
+            return super().open(opening)
+
+    source = Opened("orders")
+    config = config_of(unique, kafka.bootstrap_servers, [source])
+    settings = KafkaSettings.from_config(config)
+    stream, position = source.connect(), {"type": "scripted", "sequence": 1}
+    starts, keys = {"shard-00000": {"type": "trim_horizon"}}, {"orders": [["id", "S"]]}
+    plan = Plan(source.start, time.time(), starts, keys, source.config_hash())
+    checkpoint = Checkpoint(ShardState.READING, position, progress=time.time())
+    open_schemas_of(config).close()
+    previous = Producer({**config.kafka.client(), "transactional.id": unique})
+    previous.init_transactions(30)
+    key, topic = stream.checkpoint_key("shard-00000"), settings.checkpoints
+    previous.begin_transaction()
+    previous.produce(topic, key=stream.plan_key, value=plan.to_json(), partition=partition_of(stream.plan_key))
+    previous.commit_transaction(30)
+    previous.begin_transaction()
+    with closing(Consumer({**config.kafka.client(), "group.id": settings.group})) as member:
+        offsets = [TopicPartition(topic, partition_of(key), 0)]
+        previous.send_offsets_to_transaction(offsets, member.consumer_group_metadata(), 30)
+
+    def is_at_the_fence() -> bool | None:
+        waits = caplog.text.count("waiting for the transaction of the partitions' previous owner to end")
+        return bool(opened) or waits >= 2 or None
+
+    with caplog.at_level(logging.INFO), running(config, [source]):
+        wait_until(is_at_the_fence, 60)
+        previous.produce(topic, key=key, value=checkpoint.to_json(), partition=partition_of(key))
+        previous.commit_transaction(30)
+        wait_until(lambda: bool(opened) or None, 60)
+    assert opened == [position]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.errors import RelayError
-from relay.kafka.keys import KeyCodec, murmur2, partition
+from relay.kafka.keys import KeyCodec, Partitioner, murmur2, partition
 from relay.table import KeyColumn, TableSchema
 
 
@@ -132,3 +132,16 @@ def test_an_invalid_key_is_refused_with_the_expected_columns(
     made = codec(*columns, hashes=len(columns), mode=mode)
     with pytest.raises(RelayError, match=r"is not a key of table orders, whose key columns are id \("):
         made.kafka_key(key)
+
+
+def test_the_partitions_of_few_and_short_keys_are_kept() -> None:
+    """I11"""
+    partitioner = Partitioner(6)
+    for number in range(20_000):
+        key = b"%d" % number
+        assert partitioner[key] == partition(key, 6)
+    assert len(partitioner) < 10_000
+    before = len(partitioner)
+    long = bytes(10_000)
+    assert partitioner[long] == partition(long, 6)
+    assert len(partitioner) == before

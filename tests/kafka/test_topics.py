@@ -74,6 +74,15 @@ def test_the_hint_says_what_losing_one_broker_would_cost(replicas: int, in_sync:
     assert bool(hint) == bool(said)
 
 
+def test_the_topics_keep_what_the_relay_cannot_do_without() -> None:
+    """I1, I2, I4: as many partitions as keys and checkpoints are spread over, and dead letters for ever."""
+    wanted = {topic.name: topic for topic in topics.required(config("shop", "127.0.0.1:9"), ["orders"])}
+    assert wanted["shop.orders"].partitions == config("shop", "127.0.0.1:9").kafka.partitions != 1
+    assert wanted["shop.checkpoints"].partitions == topics.CHECKPOINT_PARTITIONS
+    assert wanted["shop.dead_letters"].settings["retention.ms"] == "-1"
+    assert wanted["shop.gaps"].settings["retention.ms"] == "-1"
+
+
 @pytest.mark.services
 class TestOnABroker:
     @pytest.fixture

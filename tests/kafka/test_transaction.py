@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from relay.kafka.checkpoints import partition_of
+from relay.kafka.publisher import Aborted
 from relay.kafka.transaction import GATHER_FOR, LATE_AFTER, LONGEST_OPEN, OpenTransaction
 
 
@@ -115,3 +117,69 @@ def test_while_catching_up_a_transaction_stays_open_until_it_is_long(
     transaction.size += 5_000
     transaction.lag = 3600.0
     assert transaction.linger == 0.0, "a few late changes do not wait"
+
+
+class ScriptedPublisher:
+    """Holds what was sent until it is committed or aborted. ``fails``: the next commit does so."""
+
+    def __init__(self) -> None:
+        self.open = False
+        self.fails = False
+        self.aborted = 0
+        self.committed: list[Any] = []
+
+    def begin(self) -> None:
+        self.open = True
+
+    def send(self, topic: str, value: bytes | None, key: bytes, partition: int) -> None:
+        assert self.open
+
+    def commit(self, offsets: Any, metadata: Any) -> None:
+        if self.fails:
+            raise Aborted("a rebalance")
+        self.open = False
+        self.committed.append(offsets)
+
+    def abort(self) -> None:
+        self.open = False
+        self.aborted += 1
+
+
+class Group:
+    """Gives the partitions themselves for their offsets."""
+
+    metadata = None
+
+    def offsets(self, partitions: set[int]) -> list[int]:
+        return sorted(partitions)
+
+
+def test_a_transaction_that_fails_to_commit_is_the_one_that_is_aborted() -> None:
+    """I2, I3: else its records stay open beside those of the other publisher, and may be committed after them."""
+    first, second = ScriptedPublisher(), ScriptedPublisher()
+    publishers: Any = [first, second]
+    transaction = OpenTransaction(publishers, Group(), "checkpoints")  # type: ignore[arg-type]
+    transaction.record(b"k", b"v")
+    first.fails = True
+    with pytest.raises(Aborted):
+        transaction.commit()
+    transaction.abort()
+    assert (first.open, first.aborted, second.aborted) == (False, 1, 0)
+    first.fails = False
+    for _ in range(3):
+        transaction.record(b"k", b"v")
+        transaction.commit()
+    assert [len(first.committed), len(second.committed)] == [2, 1]
+
+
+def test_a_transaction_commits_only_with_the_partitions_that_it_requires() -> None:
+    """I4: those of its checkpoints, and those that it says it needs, such as of a watermark."""
+    publisher = ScriptedPublisher()
+    publishers: Any = [publisher]
+    transaction = OpenTransaction(publishers, Group(), "checkpoints")  # type: ignore[arg-type]
+    transaction.record(b"written", b"v")
+    transaction.require_owned(b"required")
+    assert transaction.commit() == {partition_of(b"written")}
+    transaction.begin()
+    transaction.commit()
+    assert publisher.committed == [sorted({partition_of(b"written"), partition_of(b"required")}), []]

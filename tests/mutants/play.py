@@ -112,7 +112,7 @@ class Tests:
             self._seconds |= result.seconds
             missing = [test for test in part if not any(_is_of(node, test) for node in result.passed)]
             if not result.ended or result.failed or result.broken or missing:
-                which = ", ".join([*result.failed, *result.broken, *missing][:5]) or "a run did not end"
+                which = ", ".join(dict.fromkeys([*result.failed, *result.broken, *missing])) or "a run did not end"
                 raise BaselineFailed(f"without a mutant, these tests do not pass: {which}\n{result.output[-3000:]}")
 
     def seconds_of(self, mutant: Mutant) -> float:
@@ -127,7 +127,7 @@ def _run(copy: Copy, tests: Sequence[str], environment: Mapping[str, str]) -> Ru
 def _play(mutant: Mutant, copy: Copy, tests: Tests, patience: float, environment: Mapping[str, str]) -> Verdict:
     begun = time.monotonic()
     with copy.mutated(mutant):
-        limit = patience + _TIMES * tests.seconds_of(mutant)
+        limit = (patience / 4 if mutant.hangs else patience) + _TIMES * tests.seconds_of(mutant)
         result = copy.run(mutant.tests, "-x", timeout=limit, environment=environment)
     took = time.monotonic() - begun
     if not result.ended:

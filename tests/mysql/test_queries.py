@@ -8,9 +8,11 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pymysql.constants import SERVER_STATUS
 
 from relay.cache import Invalidator, MemoryStore, Outcome, QueriesLoader, TokenCache
 from relay.errors import RelayError
@@ -233,6 +235,41 @@ def test_whether_a_read_is_fresher_depends_on_positions_only() -> None:
     assert reflects(read, EventToken(2_000, "shop/orders/80-", "MariaDB/7-1-5", made_here))
     not_yet = OriginToken(1, SHARD, "MariaDB/0-1-12")
     assert not reflects(read, EventToken(1, "shop/orders/80-", "MariaDB/7-1-5", not_yet))
+
+
+class Driver:
+    """A connection, and its cursor. A transaction is committed, and watched, right after each query."""
+
+    server_status = SERVER_STATUS.SERVER_STATUS_AUTOCOMMIT
+
+    def __init__(self, watcher: SimpleNamespace) -> None:
+        self.watcher = watcher
+
+    def cursor(self) -> Driver:
+        return self
+
+    def __enter__(self) -> Driver:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing is open."""
+
+    def execute(self, sql: str, arguments: object = None) -> None:
+        if sql == SELECT:
+            self.watcher.token = EventToken(1001, SHARD, "MariaDB/0-1-6")
+
+    def fetchall(self) -> list[tuple[object, ...]]:
+        return [("server_id", "7")]
+
+
+def test_the_token_of_a_query_is_taken_before_it_is_sent() -> None:
+    """I6: it may not have seen a transaction that is committed while it runs."""
+    before = EventToken(1000, SHARD, "MariaDB/0-1-5")
+    watcher: Any = SimpleNamespace(shard=SHARD, identity="7", token=before)
+    connection: Any = Driver(watcher)
+    later = EventToken(1001, SHARD, "MariaDB/0-1-6")
+    answer = TokenQueries(connection, watcher).execute(SELECT, include_event_token=True, compare_event_token=later)
+    assert (answer.token, answer.fresher) == (before, False)
 
 
 def test_a_watcher_needs_the_qualified_name_of_its_shard() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,7 @@ from relay.mysql.origins import CheckpointTable
 from relay.mysql.reshard import Handover, HandoverCheck, Reshard, first_shards, reshard_of, start_of_target, unfinished
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
+from tests.mysql.fake_servers import A, B, FakeServer
 from tests.mysql.resharding import PLAIN, VITESS, World, create_tables, reshard_under_load
 
 ALL = KeyRange()
@@ -98,6 +100,37 @@ def test_a_target_starts_at_the_earliest_position_of_its_parents() -> None:
     )
     with pytest.raises(RelayError, match="relay reset"):
         start_of_target("-", {"-80": Checkpoint(ShardState.FINISHED, {"gtid": "MariaDB/0-1-99"})})
+
+
+class Target(FakeServer):
+    """A target of a reshard. ``position``: of the shard ``-``, in the row of its replication, which is Running."""
+
+    def __init__(self, position: str) -> None:
+        super().__init__("target", f"{B}:1-9")
+        self.position = position
+
+    def execute(self, statement: str, arguments: Sequence[object] | None = None) -> Sequence[tuple[Any, ...]]:
+        if "information_schema" in statement:
+            return [("source_shard",), ("pos",), ("state",)]
+        if statement.startswith("SELECT `"):
+            return [("-", self.position, "Running")]
+        return super().execute(statement, arguments)
+
+
+def test_a_shard_does_not_hand_over_in_the_middle_of_what_a_running_replication_groups() -> None:
+    """I3: some of the transactions that it commits as one after this would have been published here."""
+    now = 1000.0
+    target = Target(f"MySQL56/{A}:1-5")
+    check = HandoverCheck(
+        "-", lambda: ["-", "-80", "80-"], lambda shard: target, CheckpointTable.named("r.t"), clock=lambda: now
+    )
+    with pytest.raises(Unavailable, match="the replication from shard - is running"):
+        check(parse(f"{A}:1-7"))
+    target.position = f"MySQL56/{A}:1-7"
+    now += 3600
+    handover = check(parse(f"{A}:1-7"))
+    assert handover is not None
+    assert handover.targets == {"-80": f"MySQL56/{B}:1-9", "80-": f"MySQL56/{B}:1-9"}
 
 
 # ---------------------------------------------------------------------- on real servers

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from relay.change import REDRIVEN, Images, Operation, Snapshot
 from relay.token import EventToken
-from spark_consumers.fold import StoredRow, VerdictCounts, fold, store
+from spark_consumers.fold import StoredRow, VerdictCounts, fold, group_by_item, store
 
 
 @dataclass(frozen=True)
@@ -158,6 +158,12 @@ def test_redriven_changes_complete_the_row_and_undo_nothing(
     assert state == apply(None, history)
 
 
+def test_a_stub_that_is_read_again_does_not_undo_its_redrive() -> None:
+    """I7: the redrive may be of yesterday, and not be read again."""
+    completed = apply(None, [change(4), stub(change(5)), redriven(change(5))])
+    assert apply(completed, [stub(change(5))]) == completed
+
+
 def test_a_redriven_change_is_ignored_after_its_tombstone_was_collected() -> None:
     assert apply(None, [redriven(change(5))]) is None
 
@@ -176,3 +182,11 @@ def test_a_stub_of_a_snapshot_row_is_only_completed_by_its_own_redrive() -> None
     assert incomplete == StoredRow("v5", None, "r", incomplete=True, read_as_of=2000)
     assert apply(incomplete, [redriven(change(5))]) == incomplete
     assert apply(incomplete, [redriven(read)]) == StoredRow("read", None, "r", read_as_of=2000)
+
+
+def test_the_changes_of_an_item_are_applied_in_the_order_of_the_topic() -> None:
+    """I2: Spark returns the rows of a batch in any order."""
+    rows = [("a", (0, 9)), ("b", (1, 2)), ("a", (0, 10)), ("a", (0, 2)), ("b", (1, 1))]
+    grouped = group_by_item(rows, lambda row: row[0], lambda row: row[1])
+    offsets = {key: [offset for _, (_, offset) in found] for key, found in grouped.items()}
+    assert offsets == {"a": [2, 9, 10], "b": [1, 2]}

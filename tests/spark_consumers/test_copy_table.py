@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from relay.change import Images, Operation
+from relay.change import Images, Operation, Snapshot
 from relay.errors import RelayError
 from relay.token import EventToken
 from spark_consumers.decode import Layout, RecordField
@@ -66,3 +66,32 @@ def test_nothing_is_written_without_changes() -> None:
     table = ContendedTable(0)
     assert apply(table, {}) == VerdictCounts()
     assert table.writes == 0
+
+
+class Session:
+    """A Spark session whose table has many rows. The rows that were asked for come one by one."""
+
+    def __init__(self, rows: int, counts: VerdictCounts) -> None:
+        self.rows = rows
+        self.counts = counts
+        self.undecided = 0
+
+    def sql(self, statement: str) -> Session:
+        return self
+
+    def toLocalIterator(self) -> Iterator[Mapping[str, Any]]:
+        state = {"_relay_token": None, "_relay_deleted": False, "_relay_event_id": "e", "_relay_incomplete": False}
+        for number in range(self.rows):
+            self.undecided = max(self.undecided, number - self.counts.ignored)
+            yield {"id": str(number), **state, "_relay_read_as_of": 1000}
+
+
+def test_a_sweep_decides_about_rows_in_parts() -> None:
+    """I11: the table may be of any size."""
+    counts = VerdictCounts()
+    session = Session(50_000, counts)
+    end: Any = SimpleNamespace(snapshot=Snapshot("s", 1000), token=None, event_id="end")
+    batch: Any = SimpleNamespace(sparkSession=session)
+    CopyTable("/copy/orders/orders", LAYOUT, 60.0).sweep(batch, end, 0, counts)
+    assert counts == VerdictCounts(ignored=50_000)
+    assert session.undecided <= 20_000

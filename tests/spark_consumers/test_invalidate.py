@@ -11,7 +11,7 @@ import pytest
 
 from relay.avro.framing import fingerprint, single_object_header
 from relay.avro.schema import change_schema
-from relay.cache import LoadedValue, Outcome, RedisStore, TokenCache
+from relay.cache import LoadedValue, Outcome, RedisStore, TokenCache, entry_key, generation_key
 from relay.config import CacheConfig, Config
 from relay.lineage import Gap
 from relay.table import Column, KeyColumn, TableSchema
@@ -136,3 +136,32 @@ def test_a_gap_of_a_source_of_the_cache_or_of_nobody_knows_which_invalidates_the
         found = cache.get_or_load("k", lambda key, compare: LoadedValue(b"after", {}, fresher=True))
     assert found.outcome is expected
     assert counts["bumps"] == (expected is Outcome.FILLED)
+
+
+@pytest.mark.services
+def test_a_large_batch_is_applied_in_parts(redis_server: Any, unique: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I11: of a backlog, only a part is in memory."""
+    config = config_of(redis_server.url, unique)
+    assert config.cache is not None
+    schema = change_schema(TableSchema("orders", "orders", (KeyColumn("order_id", "S"),), 1))
+    monkeypatch.setattr(Decoder, "reduced_changes", lambda self, records, columns: None)
+    consumer = CacheConsumer(config, config.cache)
+    decoder = Decoder({single_object_header(fingerprint(schema)): schema}, registry=False, gaps="shop.gaps")
+    consumer.stream(None, decoder)  # type: ignore[arg-type]
+    image = orjson.dumps({"customer_id": '{"S":"c"}', "day": '{"S":"d"}'}).decode()
+    with RedisStore(redis_server.url) as store, DeadLetterTopic(config, "cache") as dead_letters:
+
+        def is_invalidated(order: int) -> bool:
+            found, _ = store.read([entry_key(unique, f"order:{order}")], generation_key(unique))
+            return found[0] is not None
+
+        class Backlog(Batch):
+            def collect(self) -> Any:
+                for number in range(20_000):
+                    assert number != 19_999 or is_invalidated(number - 10_000)
+                    change = {"i": 0, "op": "INSERT", "key": [str(number)], "new": image}
+                    yield (orjson.dumps({"c": change}),)
+
+        counts = consumer.apply(Backlog(), dead_letters, 9000)  # type: ignore[arg-type]
+        assert is_invalidated(19_999)
+    assert counts["rows"] == 20_000

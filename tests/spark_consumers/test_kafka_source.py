@@ -9,7 +9,7 @@ import pytest
 
 from relay.config import Config
 from relay.errors import ConfigError
-from spark_consumers.kafka_source import java_settings
+from spark_consumers.kafka_source import java_settings, read
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -97,3 +97,44 @@ def test_an_unsupported_setting_is_refused_by_name_without_its_value(producer: d
     with pytest.raises(ConfigError, match=rf"^kafka\.producer: {message}") as refused:
         translated(**producer)
     assert "hunter2" not in str(refused.value)
+
+
+class Session:
+    """Keeps the options of the stream that is asked of Spark."""
+
+    def __init__(self) -> None:
+        self.options_given: dict[str, str] = {}
+
+    @property
+    def readStream(self) -> Session:
+        return self
+
+    def format(self, name: str) -> Session:
+        assert name == "kafka"
+        return self
+
+    def options(self, **options: str) -> Session:
+        self.options_given = options
+        return self
+
+    def load(self) -> Session:
+        return self
+
+    def select(self, *columns: str) -> Session:
+        return self
+
+
+def test_a_stream_has_committed_records_only_and_stops_where_some_were_lost() -> None:
+    """I3, I9, I11"""
+    config = {
+        "name": "shop",
+        "kafka": {"bootstrap_servers": "b:1"},
+        "sources": [{"name": "orders", "type": "dynamodb", "table": "orders"}],
+    }
+    session: Any = Session()
+    read(session, Config.model_validate(config), "log", ["shop.orders", "shop.gaps"], "earliest", 5000)
+    given = session.options_given
+    assert given["subscribe"] == "shop.orders,shop.gaps"
+    assert given["kafka.isolation.level"] == "read_committed"
+    assert given["failOnDataLoss"] == "true"
+    assert given["maxOffsetsPerTrigger"] == "5000"

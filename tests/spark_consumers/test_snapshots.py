@@ -189,6 +189,8 @@ def test_a_read_only_replaces_older_rows() -> None:
     read = Published("r", Operation.READ, 0, 2, None, Snapshot("s", 100), Images.NEW)
     assert fold.store(stored(99), read)[0] == StoredRow(2, None, "r", read_as_of=100)
     assert fold.store(stored(100), read)[0] == stored(100)
+    read_later = StoredRow(3, None, "r2", read_as_of=101)
+    assert fold.store(read_later, read)[0] == read_later
     late = Published("e2", Operation.UPDATE, 0, 3, EventToken(50, SHARD, "DynamoDB/2"))
     after = fold.store(StoredRow(2, None, "r", read_as_of=100), late)[0]
     assert after == StoredRow(3, late.token, "e2", read_as_of=100)

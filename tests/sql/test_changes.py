@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -214,3 +215,13 @@ def test_the_number_of_published_rows_never_decreases(one: dict[str, int], other
     old = {ANY_TABLE: sum(one.values())} if one else {}
     later = furthest(other, old)
     assert sum(later.values()) >= max(sum(old.values()), 0)
+
+
+def test_the_functions_for_old_layouts_are_forgotten() -> None:
+    """I11: a table may be altered again and again."""
+    changes = TransactionChanges("s", SHARD)
+    for number in range(1500):
+        table = lay_out("forgotten", "t", [Column("id", "int"), Column(f"c{number}", "int")], ["id"])
+        assert len(play(changes, number + 1, [(table, None, (1, 2))])) == 1
+    kept = [each for each in gc.get_objects() if isinstance(each, Table) and each.schema.source == "forgotten"]
+    assert len(kept) <= 1002

@@ -110,3 +110,15 @@ def test_the_wait_for_a_layout_is_bounded(pool: ThreadPoolExecutor) -> None:
     finally:
         make.release["slow"].set()
     assert waiting.result(WAIT) is not None
+
+
+def test_old_layouts_are_forgotten() -> None:
+    """I11: a table may be altered again and again."""
+    make = SlowMaker()
+    layouts = LayoutCache(make)
+    for number in range(10_001):
+        layouts("t", (Column("id", "int"), Column(f"c{number}", "int")), ["id"])
+    layouts("t", (Column("id", "int"), Column("c10000", "int")), ["id"])
+    assert len(make.asked) == 10_001
+    layouts("t", (Column("id", "int"), Column("c0", "int")), ["id"])
+    assert len(make.asked) == 10_002

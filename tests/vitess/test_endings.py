@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from relay.errors import RelayError
-from relay.source import ReadResult, UnknownShard
+from relay.source import ReadResult, UnknownShard, Unreadable
 from relay.vitess.client import TABLET_TYPES
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests.reads import pages_of, read_page, reason
@@ -44,6 +44,18 @@ def test_journals_of_table_moves_and_of_other_shards_are_ignored(migration: int)
     pages = read_all(log)
     assert not any(page.finished for page in pages)
     assert [change.key for page in pages for change in page.changes] == [{"id": 2}]
+
+
+def test_a_journal_whose_positions_cannot_be_read_does_not_end_the_shard() -> None:
+    """I4: the shards that continue it would begin nowhere, at each start of the relay again."""
+    log = Log()
+    broken = journal(["0"], ["-80", "80-"])
+    broken.shard_gtids[0].gtid = "current"
+    log.add(journal=broken)
+    with ScriptedVtgate(log.script) as vtgate, opened(vtgate.address, START) as reader:
+        results = results_until(reader, lambda read: isinstance(read, Unreadable), most=100)
+    assert "a position in journal 77 cannot be read" in reason(results[-1])
+    assert not any(page.finished for page in pages_of(results[:-1]))
 
 
 PARTICIPANTS = (

@@ -79,7 +79,7 @@ class BinlogEvents:
         self._committed = executed.position
         # A GTID of MySQL whose begin was not returned yet: only the next event says whether it is DDL.
         self._pending_gtid: tuple[int, int | None] | None = None
-        # A compressed transaction that was not returned to its end (I11), and the events after it.
+        # A compressed transaction that was not returned to its end, and the events after it.
         self._unpacking: Iterator[tuple[bytes, list[RawEvent]]] | None = None
         self._rest: tuple[bytes, Iterator[RawEvent]] | None = None
         # What ends the stream, once the events before it were returned.
@@ -112,7 +112,7 @@ class BinlogEvents:
             raise self._error
         out: list[BinlogEvent] = []
         has_read = False
-        while not out:
+        while not out:  # I11: one part of a compressed transaction at a time
             if self._unpacking is not None:
                 part = next(self._unpacking, None)
                 if part is None:

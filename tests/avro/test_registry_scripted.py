@@ -1,0 +1,60 @@
+"""Answers of a schema registry that no real one should give."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from relay.avro.schema import change_schema
+from relay.avro.schema_registry import RegistrySchemas
+from relay.errors import RelayError
+from relay.table import Column, KeyColumn, TableSchema
+
+
+class MixedUp(BaseHTTPRequestHandler):
+    """A registry that gives any schema the id 7, and returns another one for it."""
+
+    def _answer(self, status: int, answer: object) -> None:
+        body = json.dumps(answer).encode()
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.send_response(status)
+        self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        if self.path.startswith("/schemas/ids/7"):
+            self._answer(200, {"schema": json.dumps({"type": "string"}), "schemaType": "AVRO"})
+        else:
+            self._answer(404, {"error_code": 40401, "message": "there is none"})
+
+    def do_POST(self) -> None:
+        self._answer(200, {"id": 7})
+
+    def do_PUT(self) -> None:
+        self._answer(200, {"compatibility": "BACKWARD"})
+
+    def log_message(self, *arguments: object) -> None:
+        """Write nothing to stderr."""
+
+
+@pytest.fixture
+def mixed_up() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), MixedUp) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_an_id_for_which_the_registry_returns_another_schema_is_refused(mixed_up: str) -> None:
+    """I8: readers would decode the values with that one."""
+    schemas = RegistrySchemas(mixed_up)
+    table = TableSchema("shop", "orders", (KeyColumn("id", "S"),), 1, (Column("a", "int"),))
+    with pytest.raises(RelayError, match=r"assigned id 7 .* returns another schema for this id"):
+        schemas.register("shop.orders", change_schema(table))
+    schemas.close()

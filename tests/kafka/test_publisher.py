@@ -1,0 +1,44 @@
+"""A transactional producer on a broker."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+
+from relay.errors import RelayError
+from relay.kafka.publisher import Publisher
+
+
+def create(client: dict[str, Any], name: str, **settings: str) -> None:
+    admin = AdminClient(client)
+    admin.create_topics([NewTopic(name, 1, 1, config=settings)])[name].result(30)
+
+
+@pytest.mark.services
+def test_a_transaction_may_be_longer_than_the_queue_of_the_producer(kafka: Any, unique: str) -> None:
+    """I11: it waits for the broker to take records, and takes their delivery reports."""
+    client = {"bootstrap.servers": kafka.bootstrap_servers}
+    create(client, unique)
+    deadline = time.monotonic() + 20
+    publisher = Publisher({**client, "queue.buffering.max.messages": 10}, unique, stop_by=lambda: deadline)
+    publisher.begin()
+    for number in range(100):
+        publisher.send(unique, b"%d" % number, b"", 0)
+    publisher.commit_without_offsets()
+    publisher.close()
+
+
+@pytest.mark.services
+def test_a_record_that_the_topic_refuses_is_final_and_says_what_to_do(kafka: Any, unique: str) -> None:
+    """I10: an aborted transaction would be published again, and refused again, for ever."""
+    client = {"bootstrap.servers": kafka.bootstrap_servers}
+    create(client, unique, **{"max.message.bytes": "1000"})
+    publisher = Publisher(client, unique)
+    publisher.begin()
+    publisher.send(unique, bytes(5000), b"", 0)
+    with pytest.raises(RelayError, match=r"max\.message\.bytes of a topic was lowered .* restart the relay"):
+        publisher.commit_without_offsets()
+    publisher.close()

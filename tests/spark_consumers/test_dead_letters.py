@@ -1,0 +1,48 @@
+"""The dead letters of a consumer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from relay.config import Config
+from spark_consumers import dead_letters
+from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
+from spark_consumers.decode import DecodeStatus
+
+
+class FullProducer:
+    """A producer whose queue holds two records. ``poll`` and ``flush`` deliver them."""
+
+    def __init__(self, settings: dict[str, Any], logger: Any) -> None:
+        self.queued: list[bytes] = []
+        self.delivered: list[bytes] = []
+
+    def produce(self, topic: str, *, key: bytes, **record: Any) -> None:
+        if len(self.queued) == 2:
+            raise BufferError
+        self.queued.append(key)
+
+    def poll(self, timeout: float) -> None:
+        if timeout:
+            self.flush(timeout)
+
+    def flush(self, timeout: float) -> int:
+        self.delivered += self.queued
+        self.queued.clear()
+        return 0
+
+
+def test_a_full_queue_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I11, I1: librdkafka takes no more records than its queue holds."""
+    monkeypatch.setattr(dead_letters, "Producer", FullProducer)
+    config = {
+        "name": "shop",
+        "kafka": {"bootstrap_servers": "127.0.0.1:9"},
+        "sources": [{"name": "orders", "type": "dynamodb", "table": "orders"}],
+    }
+    topic = DeadLetterTopic(Config.model_validate(config), "log")
+    assert topic.send(NonChangeRecord(DecodeStatus.FRAMING, "t", 0, n, b"") for n in range(7)) == 7
+    producer: Any = topic._producer
+    assert producer.delivered == [b"t/0/%d/log" % n for n in range(7)]
