@@ -49,6 +49,8 @@ def take(
         fencing_since,
         unconfirmed_since,
         read_delay,
+        group.view.topic,
+        group.view.read_at,
     )
 
 

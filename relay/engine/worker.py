@@ -33,6 +33,7 @@ from relay.errors import NotDrained, RelayError
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember
 from relay.kafka.checkpoints import CheckpointView, StopRequested, partition_of
+from relay.kafka.freshness import MissedDeletions
 from relay.kafka.limits import Limits
 from relay.kafka.producers import Producers
 from relay.kafka.publisher import Abandoned, Aborted, Fenced, Probe
@@ -366,6 +367,20 @@ def run(
     ``settings``: of the Kafka clients, instead of the config's. ``reload``: reads the config again on SIGHUP. Raises
     ``RelayError``. Has to be called from the main thread, since it handles signals.
     """
+    while True:
+        try:
+            return _run(config, until_caught_up, settings, probe, reload)
+        except MissedDeletions as error:  # I4
+            log.warning("%s; starting again from the checkpoints in Kafka", error)
+
+
+def _run(
+    config: Config,
+    until_caught_up: bool,
+    settings: KafkaSettings | None,
+    probe: Probe | None,
+    reload: Callable[[], Config] | None,
+) -> None:
     with Signals() as signals, serve_observer(config) as observer, ExitStack() as opened:
         sources = open_sources(config)
         admin = topics.connect(config)

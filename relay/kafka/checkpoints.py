@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from functools import lru_cache
+from concurrent.futures import Future
+from functools import lru_cache, partial
 from typing import Any
 
 import orjson
@@ -17,6 +18,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-d
 
 from relay.errors import RelayError, Unavailable
 from relay.kafka.failures import is_transient
+from relay.kafka.freshness import Freshness, Moment
 from relay.kafka.keys import partition
 from relay.kafka.topics import CHECKPOINT_PARTITIONS, refresh_metadata
 from relay.lineage import Checkpoint, Plan, StreamId, parse_key
@@ -49,8 +51,9 @@ class StopRequested(Exception):
 class CheckpointView:
     """A read_committed copy of all partitions of the checkpoints topic, whoever owns them.
 
-    Used by one thread. ``poll`` applies what has arrived; ``read_to_end`` waits until it is up to date. ``stopping``:
-    whether the relay was asked to stop; waits then raise ``StopRequested``.
+    Used by one thread. ``poll`` applies what has arrived; ``read_to_end`` waits until it is up to date. Both raise
+    ``MissedDeletions`` if the view has to be made anew. ``stopping``: whether the relay was asked to stop; waits then
+    raise ``StopRequested``. ``clock``, ``wall``: monotonic seconds, and seconds since the epoch.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class CheckpointView:
         *,
         stopping: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.topic = topic
         self.stopping = stopping
@@ -74,6 +78,9 @@ class CheckpointView:
         # The last record read of each key, not applied yet: most records are replaced by a later one of their key.
         self._unapplied: dict[bytes, tuple[int, int, bytes | None]] = {}
         self._admin = AdminClient(dict(client))
+        self._freshness = Freshness(
+            topic, self._positions, partial(self._ask_ends, list(self._positions)), clock=clock, wall=wall
+        )
         self._consumer = Consumer(
             {
                 **client,
@@ -96,9 +103,15 @@ class CheckpointView:
         """Return the next offset to read in ``partition``."""
         return self._positions[partition]
 
+    @property
+    def read_at(self) -> dict[int, float]:
+        """By partition, a monotonic time: everything that was committed to it by then is in the view (I10)."""
+        return self._freshness.read_at
+
     def poll(self, timeout: float = 0.0) -> None:
         """Apply the records that have arrived, waiting at most ``timeout`` seconds for the first."""
         self._take(timeout)
+        self._freshness.poll()
         self._apply()
 
     def read_to_end(self, partitions: Collection[int], timeout: float) -> bool:
@@ -108,21 +121,21 @@ class CheckpointView:
         this topic after they reach the group's offsets, and until then a reader would miss its records (I3). Raises
         ``StopRequested``.
         """
-        deadline = self.clock() + timeout
+        asked_at, deadline = self._freshness.now(), self.clock() + timeout
         ends = self._ends(partitions, deadline)
         if ends is None:
             return False
         while self._missing(ends) and self.clock() <= deadline:
             self._check_stop()
             self._take(0.02)
-        self._apply()
-        return not self._missing(ends)
+        return self._finish(ends, asked_at)
 
     def require_end(self, partitions: Collection[int], patience: float) -> None:
         """Read ``partitions`` to their end, as `read_to_end`, however long that takes while it advances.
 
         Raises ``Unavailable`` if nothing is read for ``patience`` seconds, and ``StopRequested``.
         """
+        asked_at = self._freshness.now()
         ends = self._ends(partitions, self.clock() + patience)
         if ends is None:
             raise Unavailable(f"cannot read topic {self.topic}: no answer about its end offsets for {patience:.0f} s")
@@ -139,7 +152,15 @@ class CheckpointView:
                 )
             self._check_stop()
             self._take(0.02)
+        self._finish(ends, asked_at)
+
+    def _finish(self, ends: Mapping[int, int], asked_at: Moment) -> bool:
+        """Apply what was read, and return whether that is everything before ``ends``."""
+        missing = self._missing(ends)
+        for p in ends.keys() - missing.keys():
+            self._freshness.reached(p, asked_at)
         self._apply()
+        return not missing
 
     def _missing(self, ends: Mapping[int, int]) -> dict[int, int]:
         """Return the partitions that are not read to ``ends``, with the next offset of each."""
@@ -147,14 +168,10 @@ class CheckpointView:
 
     def _ends(self, partitions: Collection[int], deadline: float) -> dict[int, int] | None:
         """Return the high watermarks, None if the broker does not answer in time."""
-        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        wanted = {TopicPartition(self.topic, p): latest for p in partitions}
         timeout = 1.0
         while True:
             try:
-                found = self._admin.list_offsets(
-                    wanted, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=timeout
-                )
+                found = self._ask_ends(partitions, timeout)
                 ends = {where.partition: future.result().offset for where, future in found.items()}
                 # I3: a timed-out request gives offset -1001 without an error.
                 if all(end >= 0 for end in ends.values()):
@@ -169,6 +186,14 @@ class CheckpointView:
             refresh_metadata(self._admin)
             timeout = min(2 * timeout, 5.0)
             time.sleep(0.1)
+
+    def _ask_ends(self, partitions: Collection[int], timeout: float) -> Mapping[TopicPartition, Future[Any]]:
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        return self._admin.list_offsets(
+            {TopicPartition(self.topic, p): latest for p in partitions},
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=timeout,
+        )
 
     def _check_stop(self) -> None:
         if self.stopping():

@@ -45,6 +45,14 @@ def find_stalls(
     # The previous owner's transaction may hold up the fence until it times out: a restart would not shorten that.
     if status.fencing_since is not None and now - status.fencing_since > limit + status.barrier_timeout:
         found.append(Stall("assigned partitions do not pass the fence; see the log", now - status.fencing_since))
+    # An open transaction holds up its readers until it times out.
+    late = limit + status.barrier_timeout
+    unread = {p: now - at for p, at in status.checkpoints_read_at.items() if now - at > late}
+    if unread:
+        # The end of a parent in them would never be seen, and its children never be read.
+        partitions = ", ".join(map(str, sorted(unread)))
+        what = f"topic {status.checkpoints} is not read to its end in partitions {partitions}; see the brokers"
+        found.append(Stall(what, max(unread.values())))
     for source in status.sources:
         found += _source_stalls(source, now, wall, limit, status.read_delay)
     return found

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from relay.kafka.checkpoints import partition_of
 from relay.lineage import Checkpoint, Plan, Shard, StreamId, has_ended
@@ -98,7 +98,8 @@ class WorkerStatus:
 
     ``fencing_since``: since when some partitions have not passed it, which may take ``barrier_timeout`` seconds.
     ``unconfirmed_since``: since when pages are published but not committed. Both are monotonic times. ``read_delay``:
-    seconds that a read which is due has to wait for others.
+    seconds that a read which is due has to wait for others. ``checkpoints_read_at``: by partition of the topic
+    ``checkpoints``, the monotonic time up to which everything committed to it is known.
     """
 
     group: str
@@ -110,3 +111,5 @@ class WorkerStatus:
     fencing_since: float | None = None
     unconfirmed_since: float | None = None
     read_delay: float = 0.0
+    checkpoints: str = ""
+    checkpoints_read_at: Mapping[int, float] = field(default_factory=dict)

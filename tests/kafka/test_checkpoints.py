@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from relay.errors import RelayError, Unavailable
 from relay.kafka.checkpoints import CheckpointView, StopRequested, partition_of
+from relay.kafka.compaction import DELETIONS_KEPT
+from relay.kafka.freshness import MissedDeletions
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.lineage import Checkpoint, ShardState, StreamId
+from relay.services.kafka import KafkaBroker
+from tests.faults.harness import wait_until
 from tests.kafka.proxy import Api, ProxiedBroker, passing
 
 pytestmark = pytest.mark.services
@@ -25,9 +30,9 @@ READING = Checkpoint(ShardState.READING, position={"sequence": "1"}, updated_at=
 FINISHED = Checkpoint(ShardState.FINISHED, updated_at=2.0).to_json()
 
 
-def create_topic(client: dict[str, Any], name: str) -> str:
+def create_topic(client: dict[str, Any], name: str, **settings: str) -> str:
     admin = AdminClient(client)
-    topic = NewTopic(name, CHECKPOINT_PARTITIONS, 1, config={"cleanup.policy": "compact"})
+    topic = NewTopic(name, CHECKPOINT_PARTITIONS, 1, config={"cleanup.policy": "compact", **settings})
     admin.create_topics([topic])[name].result(30)
     return name
 
@@ -56,9 +61,11 @@ def write(client: dict[str, Any], topic: str, *values: bytes | None, key: bytes 
 
 
 def test_a_read_that_advances_is_never_given_up(client: dict[str, Any], topic: str) -> None:
-    """Each record takes a second, and the view waits for ten seconds without one."""
+    """Each record takes a tenth of a second, and the view waits for ten seconds without one."""
     write(client, topic, *[READING] * 5000, FINISHED)
-    with closing(CheckpointView(client, topic, clock=lambda: float(view.version))) as view:
+    views: list[CheckpointView] = []
+    with closing(CheckpointView(client, topic, clock=lambda: sum(view.version for view in views) / 10)) as view:
+        views.append(view)
         view.require_end(EVERYTHING, 10.0)
         assert view.checkpoints[STREAM]["a"].state is ShardState.FINISHED
 
@@ -123,3 +130,91 @@ def test_the_end_of_a_shard_is_noticed_though_only_its_last_record_is_applied(
         assert (view.endings > before) is ended
         view.require_end(EVERYTHING, 30.0)
         assert view.endings <= before + 1
+
+
+class Clocks:
+    """A monotonic clock and a wall clock that a test can advance."""
+
+    def __init__(self) -> None:
+        self.skipped = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.skipped
+
+    def wall(self) -> float:
+        return time.time() + self.skipped
+
+
+def poll_until(view: CheckpointView, done: Callable[[], bool]) -> None:
+    def polled() -> bool | None:
+        view.poll(0.05)
+        return done() or None
+
+    wait_until(polled, 60)
+
+
+def test_a_view_knows_up_to_when_it_has_read_each_partition(client: dict[str, Any], topic: str) -> None:
+    """I10"""
+    clocks = Clocks()
+    with closing(CheckpointView(client, topic, clock=clocks.monotonic, wall=clocks.wall)) as view:
+        view.require_end(EVERYTHING, 30.0)
+        clocks.skipped += 100.0
+        skipped_to = clocks.monotonic()
+        write(client, topic, READING)
+        poll_until(view, lambda: min(view.read_at.values()) > skipped_to)
+        assert view.checkpoints[STREAM]["a"].state is ShardState.READING
+
+
+def test_a_partition_that_cannot_be_fetched_stays_behind_while_others_advance(broker: ProxiedBroker) -> None:
+    """I10: the consumer reports nothing, and every other client reaches the broker."""
+    client = {"bootstrap.servers": broker.bootstrap_servers}
+    topic = create_topic(client, "c")
+    clocks = Clocks()
+    with closing(CheckpointView(client, topic, clock=clocks.monotonic, wall=clocks.wall)) as view:
+        view.require_end(EVERYTHING, 30.0)
+        broker.proxy.lose(Api.FETCH)
+        poll_until(view, lambda: bool(broker.proxy.lost))  # the request under way is still answered
+        write(client, topic, READING)
+        clocks.skipped += 100.0
+        skipped_to = clocks.monotonic()
+        poll_until(view, lambda: max(view.read_at.values()) > skipped_to)
+        assert [p for p, at in view.read_at.items() if at < skipped_to] == [partition_of(KEY)]
+
+
+def test_a_view_that_was_paused_until_kafka_forgot_a_deletion_is_not_used_any_longer() -> None:
+    """I4: a reset and a pruned shard are deletions. Here Kafka forgets them at once, and the clock is advanced."""
+    prompt = {"log.cleaner.backoff.ms": "100", "log.initial.task.delay.ms": "100"}
+    with KafkaBroker(settings=prompt) as broker:
+        client = {"bootstrap.servers": broker.bootstrap_servers}
+        topic = create_topic(
+            client, "c", **{"delete.retention.ms": "1", "segment.ms": "1", "max.compaction.lag.ms": "1"}
+        )
+        clocks = Clocks()
+        write(client, topic, READING)
+        with closing(CheckpointView(client, topic, clock=clocks.monotonic, wall=clocks.wall)) as view:
+            view.require_end(EVERYTHING, 30.0)
+            write(client, topic, None)
+            other = next(k for k in map(STREAM.checkpoint_key, map(str, range(9999))) if same_partition(k))
+
+            def is_forgotten() -> bool | None:
+                write(client, topic, READING, key=other)  # ends the segment before it
+                return KEY not in keys_left(client, topic, partition_of(KEY)) or None
+
+            wait_until(is_forgotten, 60)
+            clocks.skipped += DELETIONS_KEPT
+            with pytest.raises(MissedDeletions, match=rf"c\[{partition_of(KEY)}\] was not read for 3[0-9]{{3}} s"):
+                view.require_end([partition_of(KEY)], 30.0)
+
+
+def same_partition(key: bytes) -> bool:
+    return partition_of(key) == partition_of(KEY)
+
+
+def keys_left(client: dict[str, Any], topic: str, partition: int) -> set[bytes | None]:
+    """The keys of all records that a reader from the start still finds."""
+    keys: set[bytes | None] = set()
+    with closing(Consumer({**client, "group.id": "left", "enable.partition.eof": True})) as consumer:
+        consumer.assign([TopicPartition(topic, partition, 0)])
+        while (message := consumer.poll(10.0)) is not None and message.error() is None:
+            keys.add(message.key())
+    return keys

@@ -82,6 +82,15 @@ def test_a_fence_held_up_for_longer_than_the_transaction_timeout_is_a_stall() ->
     assert len(find_stalls(held, NOW, NOW + 1, WALL)) == 1
 
 
+def test_checkpoints_that_are_not_read_to_their_end_are_a_stall_with_topic_and_partitions() -> None:
+    """I10, I2: the children of a shard whose end is never seen would silently never be read."""
+    seen = {0: NOW - 1, 3: NOW - LONG - 30, 7: NOW - LONG - 40, 8: NOW - LONG - 29}
+    known = status(source(), barrier_timeout=30.0, checkpoints="shop.checkpoints", checkpoints_read_at=seen)
+    [stall] = find_stalls(known, NOW, NOW, WALL)
+    assert stall.what.startswith("topic shop.checkpoints is not read to its end in partitions 3, 7; ")
+    assert stall.seconds == LONG + 40
+
+
 def test_a_worker_that_is_still_starting_is_alive_but_not_ready() -> None:
     assert find_stalls(None, None, NOW, WALL) == []
     assert not_ready_reasons(None) == ["starting: connecting to the sources and to Kafka"]

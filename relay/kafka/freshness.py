@@ -1,0 +1,109 @@
+"""How far behind its topic a reader is, partition by partition.
+
+A consumer says nothing while a broker is out of its reach, and a process does not notice that it was paused. So the
+ends of all partitions are asked for every few seconds, by another connection, and compared with what was read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import TopicPartition
+
+from relay.errors import RelayError
+from relay.kafka.compaction import DELETIONS_KEPT
+
+_ASK_EVERY = 10.0
+_REQUEST_TIMEOUT = 5.0
+_LONGEST_UNREAD = DELETIONS_KEPT / 2
+
+AskForEnds = Callable[[float], Mapping[TopicPartition, "Future[Any]"]]
+"""Requests the end offsets of all partitions, with a timeout in seconds."""
+
+
+class MissedDeletions(RelayError):
+    """A partition was not read for so long that deletions in it may be gone: it has to be read from its start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The same moment by the monotonic clock and by the wall clock, in seconds."""
+
+    monotonic: float
+    wall: float
+
+    def until(self, later: Moment) -> float:
+        """Return the seconds until ``later``. While a machine sleeps, its monotonic clock may stand still."""
+        return max(later.monotonic - self.monotonic, later.wall - self.wall)
+
+
+class Freshness:
+    """Used by the thread that reads. ``positions``: the next offset to read, per partition."""
+
+    def __init__(
+        self,
+        topic: str,
+        positions: Mapping[int, int],
+        ask: AskForEnds,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.topic = topic
+        self.clock = clock
+        self.wall = wall
+        self._positions = positions
+        self._ask = ask
+        # Everything that was in the partition at this moment is read.
+        self._read_at = dict.fromkeys(positions, self.now())
+        # Ends that are not read yet, and when they were asked for.
+        self._ends: dict[int, tuple[Moment, int]] = {}
+        self._asking: tuple[Moment, Mapping[TopicPartition, Future[Any]]] | None = None
+        self._ask_at = 0.0
+
+    def now(self) -> Moment:
+        return Moment(self.clock(), self.wall())
+
+    @property
+    def read_at(self) -> dict[int, float]:
+        """By partition, a monotonic time: everything that was in it by then is read."""
+        return {partition: moment.monotonic for partition, moment in self._read_at.items()}
+
+    def poll(self) -> None:
+        """Ask for the ends when it is time, without waiting. Raises ``MissedDeletions``."""
+        if self._asking is not None:
+            self._take_answers()
+        elif self.clock() >= self._ask_at:
+            self._ask_at = self.clock() + _ASK_EVERY
+            self._asking = self.now(), self._ask(_REQUEST_TIMEOUT)
+        for partition, (asked_at, end) in list(self._ends.items()):
+            if self._positions[partition] >= end:
+                del self._ends[partition]
+                self.reached(partition, asked_at)
+
+    def reached(self, partition: int, asked_at: Moment) -> None:
+        """The end that ``partition`` had at ``asked_at`` is read. Raises ``MissedDeletions``."""
+        unread = self._read_at[partition].until(self.now())
+        if unread > _LONGEST_UNREAD:
+            raise MissedDeletions(
+                f"{self.topic}[{partition}] was not read for {unread:.0f} s, because this process was paused or a "
+                f"broker was out of its reach. Kafka keeps deletions for {DELETIONS_KEPT:.0f} s at least"
+            )
+        if asked_at.monotonic > self._read_at[partition].monotonic:
+            self._read_at[partition] = asked_at
+
+    def _take_answers(self) -> None:
+        assert self._asking is not None
+        asked_at, answers = self._asking
+        if not all(answer.done() for answer in answers.values()):
+            return
+        self._asking = None
+        for where, answer in answers.items():
+            # A partition without an answer is not known to be read; a timed-out request gives offset -1001.
+            if answer.exception() is None and (end := answer.result().offset) >= 0:
+                # An end that is not reached yet stays: a later one would never be, while the partition grows.
+                self._ends.setdefault(where.partition, (asked_at, end))

@@ -1,0 +1,60 @@
+"""A worker that was paused for longer than its copy of the checkpoints can be trusted (I4)."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay.kafka.freshness import _ASK_EVERY
+from tests.dynamodb.endpoint import ScriptedStream
+from tests.faults.harness import Relay, wait_until
+from tests.faults.scripted_relay import published_versions
+from tests.operating import Operated
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+
+TRUSTED = _ASK_EVERY + 5.0
+"""Seconds instead of half an hour. A worker that is not paused asks for the ends more often."""
+IMPATIENT = f"""
+from relay.kafka import freshness
+freshness._LONGEST_UNREAD = {TRUSTED}
+from relay.cli import main
+main()
+"""
+
+
+@pytest.fixture
+def stream() -> Iterator[ScriptedStream]:
+    with ScriptedStream() as scripted:
+        yield scripted
+
+
+def test_a_worker_that_slept_through_a_reset_starts_again_from_the_checkpoints(
+    tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str
+) -> None:
+    """I3, I4"""
+    stream.shard("root")
+    stream.put("root", "k", 1)
+    operated = Operated(tmp_path, stream, kafka.bootstrap_servers, unique)
+    relay = Relay([sys.executable, "-c", IMPATIENT, "run", str(operated.path)], tmp_path / "relay.log")
+    try:
+        wait_until(lambda: (operated.path.exists() and "reading shard" in relay.log()) or None, 60)
+        wait_until(lambda: operated.versions() == [1] or None, 60)
+        relay.pause()
+        wait_until(lambda: not operated.status()["members"] or None, 60)
+        operated.command("reset", "CONFIG", "s", "--to", "trim_horizon")
+        time.sleep(TRUSTED)
+        relay.wake()
+        wait_until(lambda: "starting again from the checkpoints" in relay.log() or None, 60)
+        wait_until(lambda: operated.versions() == [1, 1] or None, 60)
+        stream.put("root", "k", 2, old=1)
+        wait_until(lambda: operated.versions() == [1, 1, 2] or None, 60)
+        assert relay.terminate() == 0, relay.log()
+    finally:
+        relay.kill()
+    assert published_versions(operated.path)[0] == {"k": [1, 1, 2]}
