@@ -17,6 +17,7 @@ NAMES = (
     "idle_cost",
     "invalidate",
     "latency",
+    "look",
     "memory",
     "publish_latency",
     "scale_out",
