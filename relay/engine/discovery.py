@@ -24,30 +24,39 @@ _AFTER_FAILURE = 5.0
 
 
 class JournaledShards:
-    """Keeps ``lineage`` up to date with the plan and with the journals in the checkpoints."""
+    """Keeps ``lineage`` up to date with the plan and with the journals in the checkpoints.
 
+    ``endings``: how many of the checkpoints have shown the end of a shard.
+    """
+
+    is_due = False
+    is_listing = False
     successor: str | None = None
     took = 0.0
 
     def __init__(
-        self, stream: StreamId, lineage: Lineage, plan: Callable[[], Plan | None], *, clock: Callable[[], float]
+        self,
+        stream: StreamId,
+        lineage: Lineage,
+        plan: Callable[[], Plan | None],
+        endings: Callable[[], int],
+        *,
+        clock: Callable[[], float],
     ) -> None:
         self.stream = stream
         self.lineage = lineage
         self.clock = clock
         self.wanted_at = self.listed_at = clock()
         self._plan = plan
-        self._seen: list[Shard] | None = None
+        self._endings = endings
+        # What the shards were last derived from: a journal arrives with the end of a shard.
+        self._seen: tuple[Plan, int] | None = None
 
     def __repr__(self) -> str:
         return f"<JournaledShards[{self.stream.source}: {len(self.lineage.listed)} shards]>"
 
     def close(self) -> None:
         """No listing is ever under way."""
-
-    @property
-    def is_listing(self) -> bool:
-        return False
 
     def soon(self) -> None:
         """The shards are always as new as the checkpoints."""
@@ -58,10 +67,13 @@ class JournaledShards:
         if plan is None:
             return False
         self.listed_at = self.clock()
-        shards = shards_of(plan, checkpoints)
-        if shards == self._seen:
+        endings = self._endings()
+        if self._seen is not None and self._seen[0] is plan and self._seen[1] == endings:
             return False
-        self._seen = shards
+        self._seen = plan, endings
+        shards = shards_of(plan, checkpoints)
+        if self.lineage.listings and shards == list(self.lineage.listed.values()):
+            return False
         self.lineage.update(shards)
         return True
 
@@ -112,6 +124,13 @@ class ListedShards:
     def is_listing(self) -> bool:
         """Whether a listing is under way, or has arrived and was not applied yet."""
         return self._under_way is not None
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a listing has arrived, or is due."""
+        if self._under_way is not None:
+            return self._under_way.done
+        return self.monotonic() >= self._next_at
 
     def soon(self) -> None:
         """List again soon: a listing that is under way is too old."""

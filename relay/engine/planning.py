@@ -12,11 +12,14 @@ from functools import partial
 from typing import Any
 
 from relay.engine.journals import renamed
+from relay.engine.slow_call import SlowCall
 from relay.errors import ConfigError, RelayError
 from relay.kafka.checkpoints import CheckpointView
 from relay.lineage import Checkpoint, Gap, Plan, StreamId
 from relay.source import Source
 from relay.table import TableSchema
+
+_WARN_EVERY = 60.0
 
 
 def newest_planned(view: CheckpointView, source: str) -> StreamId | None:
@@ -32,6 +35,8 @@ class Planning:
         self.source = source
         self.view = view
         self.clock = clock
+        self._making: SlowCall[tuple[Plan, Gap | None]] | None = None
+        self._warned_at = 0.0
 
     def before(self, stream: StreamId) -> StreamId | None:
         """Return the newest other planned stream of this source. Labels are times, and sort as times."""
@@ -74,11 +79,43 @@ class Planning:
             shards, past = renamed(begin.shards, before, checkpoints)
         return Plan(requested, now, shards, before.keys, before.config_hash, gap.id, floor, before.hashed, past), gap
 
-    def making(self, stream: StreamId) -> Callable[[], tuple[Plan, Gap | None]]:
-        """Return what makes the plan of ``stream``, and the gap before it if it has one.
+    @property
+    def is_making(self) -> bool:
+        """Whether a plan is being made, or is made and was not taken yet."""
+        return self._making is not None
 
-        That asks the source, which may take long: it may be called in another thread, since it has what it needs of
-        the view already. Raises as `first`, and ``ConfigError`` if the key of the table has changed.
+    @property
+    def is_made(self) -> bool:
+        return self._making is not None and self._making.done
+
+    def make(self, stream: StreamId) -> tuple[Plan, Gap | None] | None:
+        """Return the plan of ``stream``, and the gap before it if it has one; None while it is being made.
+
+        For the owner of the source's own key. Raises as `first`, and ``ConfigError`` if the key of the table has
+        changed.
+        """
+        if self._making is None:
+            self._making = SlowCall(f"plan-{self.source.name}", self._maker(stream))
+        if not self._making.done:
+            return None
+        made, self._making = self._making, None
+        return made.result()
+
+    def drop(self) -> None:
+        """Forget a plan that is being made: another worker makes it now."""
+        self._making = None
+
+    def warns_of_no_plan(self) -> bool:
+        """Whether it is time to warn, once a minute, that no worker has planned this source (I10)."""
+        if self.clock() - self._warned_at < _WARN_EVERY:
+            return False
+        first, self._warned_at = not self._warned_at, self.clock()
+        return not first
+
+    def _maker(self, stream: StreamId) -> Callable[[], tuple[Plan, Gap | None]]:
+        """Return what makes the plan of ``stream``.
+
+        It asks the source, and is called in another thread: what it needs of the view it has already.
         """
         before = self.before(stream)
         if before is None:

@@ -11,48 +11,76 @@ from typing import Any, Self
 from relay.lineage import PRUNE_AFTER, Checkpoint, Lineage, Plan, Shard
 
 _RECENT = 0.1  # seconds
+_SHARE = 50
+"""Of the time between two computations, one part in so many is the computation: it takes longer with more shards."""
 _RETENTION = PRUNE_AFTER / 2
 _PROMPT = 600.0  # seconds after the end of its parents within which reading a shard counts as immediate
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """``resume``: see `resume_timestamp`. ``last``: seconds, of the newest token. ``gaps``: the ids of all gaps."""
+    """``resume``: see `resume_timestamp`. ``last``: seconds, of the newest token."""
 
     resume: int = 0
     last: int = 0
-    gaps: Set[str] = frozenset()
 
     @classmethod
     def of(cls, checkpoints: Mapping[str, Checkpoint]) -> Self:
         return cls(
             resume_timestamp(checkpoints),
             max((c.token.timestamp for c in checkpoints.values() if c.token), default=0),
-            {c.gap for c in checkpoints.values() if c.gap is not None},
         )
 
 
 class CommittedProgress:
-    """The progress of one stream, computed once for each version of its checkpoints. Used by the worker's thread."""
+    """What the committed checkpoints of one stream say, computed only where they changed. Used by the worker's thread.
 
-    def __init__(self, checkpoints: Callable[[], Mapping[str, Checkpoint]], version: Callable[[], int]) -> None:
+    ``version`` and ``gap_version``: of its checkpoints, and of the gaps in them. ``clock``: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Callable[[], Mapping[str, Checkpoint]],
+        version: Callable[[], int],
+        gap_version: Callable[[], int],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.clock = clock
         self._checkpoints = checkpoints
         self._version = version
+        self._gap_version = gap_version
         self._computed = Progress()
         self._of_version = -1
         self._due = 0.0
+        self._gaps: Set[str] = frozenset()
+        self._gaps_of_version = -1
+
+    def gaps(self) -> Set[str]:
+        """Return the ids of all gaps."""
+        if self._gaps_of_version != (version := self._gap_version()):
+            self._gaps_of_version = version
+            self._gaps = {c.gap for c in self._checkpoints().values() if c.gap is not None}
+        return self._gaps
 
     def exact(self) -> Progress:
         """Return the progress of the newest checkpoints in the view."""
         if self._of_version != (version := self._version()):
             self._of_version = version
-            self._due = time.monotonic() + _RECENT
             self._computed = Progress.of(self._checkpoints())
         return self._computed
 
     def recent(self) -> Progress:
-        """Return progress at most a tenth of a second old: cheap, though other workers commit all the time."""
-        return self.exact() if time.monotonic() >= self._due else self._computed
+        """Return progress that is a tenth of a second old at most, or more with very many shards.
+
+        Other workers commit all the time.
+        """
+        now = self.clock()
+        if now < self._due:
+            return self._computed
+        found = self.exact()
+        self._due = now + max(_RECENT, _SHARE * (self.clock() - now))
+        return found
 
 
 def read_until(

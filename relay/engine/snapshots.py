@@ -138,6 +138,11 @@ class Snapshots:
 
     # ------------------------------------------------------------------ the control record
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether a measurement has ended."""
+        return self._measuring is not None and self._measuring[2].done
+
     def next_step(self) -> tuple[Checkpoint, str | None] | None:
         """Return the control record to write next, and which mark to publish with it; None if nothing is due.
 

@@ -15,6 +15,7 @@ from functools import partial
 from relay.engine import gap_decisions
 from relay.engine.caught_up import CaughtUp
 from relay.engine.discovery import JournaledShards, ListedShards
+from relay.engine.look import Look
 from relay.engine.open_shard import OpenShard
 from relay.engine.planning import Planning
 from relay.engine.progress import CommittedProgress, low_watermark, read_until
@@ -31,7 +32,6 @@ from relay.table import TableSchema
 
 log = logging.getLogger(__name__)
 
-_WARN_EVERY = 60.0
 _RETRY_AFTER = 5.0
 
 
@@ -53,6 +53,7 @@ class SourceState:
         self.readers = readers
         self.clock = clock
         self.planning = Planning(source, view, clock=clock)
+        self.look = Look(lambda: view.versions[source.name], self._has_answers, clock=readers.clock)
         self.started = clock()
         self._until_caught_up = until_caught_up
         # The stream before this one, once it was read to its end.
@@ -65,7 +66,9 @@ class SourceState:
         self.plan_key = stream.plan_key
         self.lineage = Lineage(stream)
         self.discovery: ListedShards | JournaledShards = (
-            JournaledShards(stream, self.lineage, lambda: self.plan, clock=self.clock)
+            JournaledShards(
+                stream, self.lineage, lambda: self.plan, lambda: self.view.endings[stream.source], clock=self.clock
+            )
             if self.source.has_journals
             else ListedShards(self.source, stream, self.lineage, clock=self.clock)
         )
@@ -74,11 +77,13 @@ class SourceState:
             if self.source.snapshots is not None
             else None
         )
-        self._progress = CommittedProgress(lambda: self.checkpoints, lambda: self.view.version)
+        name, view = self.source.name, self.view
+        self._progress = CommittedProgress(
+            lambda: self.checkpoints, lambda: view.versions[name], lambda: view.gap_versions[name]
+        )
+        self.look.soon()
         self._retry_at = 0.0
-        self._warned_at = 0.0
-        # Under way: the plan of this stream, and the connection to the stream that replaces it.
-        self._making_plan: SlowCall[tuple[Plan, Gap | None]] | None = None
+        # Under way: the connection to another stream.
         self._connecting: SlowCall[StreamId] | None = None
         # Open shards, and finished ones whose last checkpoint is not visible yet.
         self.open: dict[str, OpenShard] = {}
@@ -115,6 +120,16 @@ class SourceState:
         self.discovery.close()
         self.source.close()
 
+    def _has_answers(self) -> bool:
+        """Whether a call of the source has ended, or is due."""
+        if self.plan is None and self._connecting is None:
+            return not self.planning.is_making or self.planning.is_made
+        return (
+            (self._connecting is not None and self._connecting.done)
+            or self.discovery.is_due
+            or (self.snapshots is not None and self.snapshots.is_measured)
+        )
+
     # ------------------------------------------------------------------ the plan
 
     def choose_stream(self) -> None:
@@ -138,7 +153,9 @@ class SourceState:
         before = self.planning.before(self.stream)
         if self.plan is not None or before is None or before == self._drained or self.is_waiting:
             return False
-        self.drop_plan()
+        if self.planning.is_making and not self.planning.is_made:
+            return True  # the source is still being asked
+        self.planning.drop()
         self._connecting = SlowCall(f"connect-{self.source.name}", partial(self.source.connect, before.label))
         return True
 
@@ -182,11 +199,6 @@ class SourceState:
         return True
 
     @property
-    def replaces(self) -> bool:
-        """Whether the source had another stream before this one."""
-        return self.planning.before(self.stream) is not None
-
-    @property
     def is_waiting(self) -> bool:
         """Whether a call failed a moment ago and is not due again yet."""
         return self.clock() < self._retry_at
@@ -197,34 +209,6 @@ class SourceState:
             "source %s: its new stream cannot be read yet; retrying in %d s: %s", self.source.name, _RETRY_AFTER, error
         )
         self._retry_at = self.clock() + _RETRY_AFTER
-
-    @property
-    def is_making_plan(self) -> bool:
-        """Whether a plan is being made, or is made and was not taken yet."""
-        return self._making_plan is not None
-
-    def make_plan(self) -> tuple[Plan, Gap | None] | None:
-        """Return the plan of this stream, and the gap if it has one; None while it is being made.
-
-        For the owner of the source's own key. Raises ``ConfigError``, ``Unavailable``.
-        """
-        if self._making_plan is None:
-            self._making_plan = SlowCall(f"plan-{self.source.name}", self.planning.making(self.stream))
-        if not self._making_plan.done:
-            return None
-        made, self._making_plan = self._making_plan, None
-        return made.result()
-
-    def drop_plan(self) -> None:
-        """Forget a plan that is being made: another worker makes it now."""
-        self._making_plan = None
-
-    def warns_of_no_plan(self) -> bool:
-        """Whether it is time to warn, once a minute, that no worker has planned this source (I10)."""
-        if self.clock() - self._warned_at < _WARN_EVERY:
-            return False
-        first, self._warned_at = not self._warned_at, self.clock()
-        return not first
 
     def check_plan(self) -> None:
         """Refuse a plan that contradicts the config or the table. Raises ``ConfigError``."""
@@ -278,7 +262,7 @@ class SourceState:
     def open_ready_shards(self, owned: set[int]) -> None:
         """Open every shard of ``owned`` that may be read: after the fence, and after its parents (I2)."""
         plan = self.plan
-        state = (self.view.endings, self.lineage.listings, frozenset(owned))
+        state = (self.view.endings[self.source.name], self.lineage.listings, frozenset(owned))
         if plan is None or state == self._opened_in:
             return
         self._opened_in = state
@@ -305,6 +289,7 @@ class SourceState:
     def close_shards(self, lost: set[int] | None = None) -> None:
         """Close the open shards of ``lost`` partitions, or all of them."""
         self._opened_in = None
+        self.look.soon()
         for name, shard in list(self.open.items()):
             if lost is None or partition_of(shard.key) in lost:
                 self._close(name)
@@ -313,9 +298,10 @@ class SourceState:
 
     def close_ended_shards(self) -> None:
         """Close the shards whose end is committed and visible."""
-        if self._endings == self.view.endings:
+        endings = self.view.endings[self.source.name]
+        if self._endings == endings:
             return
-        self._endings = self.view.endings
+        self._endings = endings
         for shard in [shard for shard in self.open if has_ended(self.checkpoints, shard)]:
             self._close(shard)
         self.list_soon()  # whichever worker read it, its children may belong to this one
@@ -370,12 +356,12 @@ class SourceState:
     @property
     def last_timestamp(self) -> int:
         """The newest timestamp of a token that may have been published, in seconds."""
-        return max(self.plan.floor if self.plan is not None else 0, self._progress.recent().last)
+        return max(self.plan.floor if self.plan is not None else 0, self._progress.exact().last)
 
     def gaps(self) -> Set[str]:
         """Return the ids of the known gaps of this stream, the one it began with included."""
         before = {self.plan.gap} if self.plan is not None and self.plan.gap is not None else set()
-        return self._progress.exact().gaps | self._open_checkpoints.reported_gaps | before | self._inherited_gaps
+        return self._progress.gaps() | self._open_checkpoints.reported_gaps | before | self._inherited_gaps
 
     def gaps_to_repair(self) -> Set[str]:
         """Return the ids of the gaps that a snapshot has to repair."""
@@ -397,7 +383,7 @@ class SourceState:
         """Return the keys, in the partitions ``owned``, of pending gaps that are published and need no repair."""
         if gap_decisions.records_of(self.stream) not in self.view.checkpoints:
             return []
-        published = self._progress.exact().gaps | ({self.plan.gap} if self.plan is not None else set())
+        published = self._progress.gaps() | ({self.plan.gap} if self.plan is not None else set())
         repaired = self.snapshots.repaired if self.snapshots is not None else set()
         keys = gap_decisions.resolved(self.view, self.stream, published, repaired)
         return [key for key in keys if partition_of(key) in owned]

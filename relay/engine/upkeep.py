@@ -28,15 +28,32 @@ class Upkeep:
         self._group = group
         self._publishing = publishing
         self._show = show
+        # What was owned in the last look.
+        self._owned: frozenset[int] = frozenset()
 
     def serve(self, sources: Sequence[SourceState]) -> None:
-        """Plan, list and open shards, with the records that this needs: listings of all sources in one transaction."""
-        unplanned = [source for source in sources if source.plan is None and not source.join_planned_stream()]
-        making = sum(source.is_making_plan for source in unplanned)
-        for source in unplanned:
-            if source.is_making_plan or making < _PLANS_AT_ONCE:
-                making += not source.is_making_plan
-                self._plan(source)
+        """Plan, list and open shards, with the records that this needs, where something has changed."""
+        owned = frozenset(self._group.owned)
+        everything = owned != self._owned
+        due = [source for source in sources if source.look.begin() or everything]
+        if due:
+            making = sum(source.planning.is_making for source in sources)
+            self._serve(due, making)
+        for source in due:
+            source.look.end()
+        self._owned = owned
+
+    def _serve(self, sources: Sequence[SourceState], making: int) -> None:
+        """Serve ``sources``, with common transactions. ``making``: how many plans are being made."""
+        planned_now = False
+        for source in sources:
+            if source.plan is not None or source.join_planned_stream():
+                continue
+            if source.planning.is_making or making < _PLANS_AT_ONCE:
+                making += not source.planning.is_making
+                planned_now |= self._plan(source)
+        if planned_now:
+            self._publishing.commit_and_see()
         planned = [source for source in sources if source.plan is not None]
         for source in planned:
             source.check_plan()  # another worker may have made it
@@ -59,32 +76,32 @@ class Upkeep:
                 self._serve_snapshots(source, source.snapshots)
             self._remove(source.resolved_gaps(self._group.owned))
 
-    def _plan(self, source: SourceState) -> None:
-        """Have the plan of ``source`` made if this worker owns it, and commit it once it is made."""
+    def _plan(self, source: SourceState) -> bool:
+        """Have the plan of ``source`` made if this worker owns it, and write it. Return whether it is written."""
         if partition_of(source.plan_key) not in self._group.owned:
-            source.drop_plan()
-            if source.warns_of_no_plan():
+            source.planning.drop()
+            if source.planning.warns_of_no_plan():
                 log.warning(
                     "source %s: no worker has planned it yet; check that the config of every worker has this source",
                     source.source.name,
                 )
-            return
+            return False
         if source.is_waiting:
-            return
+            return False
         try:
-            made = source.make_plan()
+            made = source.planning.make(source.stream)
         except Unavailable as error:
-            if not source.replaces:
+            if source.planning.before(source.stream) is None:
                 raise
             source.retry_later(error)
-            return
+            return False
         if made is None:
-            return
+            return False
         plan, gap = made
         if gap is not None:
             self._publishing.gap(source.source, gap)
         self._publishing.record(source.plan_key, plan.to_json())
-        self._publishing.commit_and_see()
+        return True
 
     def _write_listing(self, source: SourceState) -> None:
         owned = self._group.owned

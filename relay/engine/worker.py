@@ -56,6 +56,8 @@ a stop takes at most ten."""
 
 _TURN_SECONDS = 0.05
 _ASK_UNKNOWN_AGAIN = 1.0  # seconds
+_ASK_DONE_SHARE = 20
+"""Of the time between two questions whether all is caught up, one part in so many is the answer."""
 _SERVE_EVERY = 0.01
 """Seconds between two visits to the group, the checkpoints and the sources while pages keep arriving."""
 
@@ -91,6 +93,7 @@ class Worker:
         self._stop_by = math.inf
         self._served_at = 0.0
         self._is_done = False
+        self._ask_done_at = 0.0
         # Taken from the reader pool and not published yet.
         self._inbox: deque[tuple[OpenShard, ReadResult]] = deque()
         # Pages with schemas that are being published.
@@ -240,7 +243,9 @@ class Worker:
         self._view.poll()
         self._upkeep.serve(self._sources)
         self._publishing.watermarks(lambda: [(s.stream, s.low_watermark()) for s in self._sources])
-        self._is_done = self.until_caught_up and all(source.is_caught_up() for source in self._sources)
+        if self.until_caught_up and (now := time.monotonic()) >= self._ask_done_at:
+            self._is_done = all(source.is_caught_up() for source in self._sources)
+            self._ask_done_at = now + _ASK_DONE_SHARE * (time.monotonic() - now)
 
     def _apply_config(self, read: Callable[[], Config]) -> None:
         """Give each source its entry of a config that was read again. An invalid config changes nothing."""

@@ -7,6 +7,7 @@ the owner of its shard.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from functools import lru_cache, partial
@@ -70,9 +71,13 @@ class CheckpointView:
         self.clock = clock
         self.plans: dict[StreamId, Plan] = {}
         self.checkpoints: dict[StreamId, dict[str, Checkpoint]] = {}
-        # Records read, and how many shards were seen to end: cheap to compare, to see whether something has changed.
-        self.version = 0
-        self.endings = 0
+        # How many records were read.
+        self.records = 0
+        # By source: records applied, shards seen to end, and changes of the gap in a checkpoint. They only grow: cheap
+        # to compare, to see whether something has changed.
+        self.versions: Counter[str] = Counter()
+        self.endings: Counter[str] = Counter()
+        self.gap_versions: Counter[str] = Counter()
         # The next offset to read, per partition; also moves past transaction markers.
         self._positions = dict.fromkeys(range(CHECKPOINT_PARTITIONS), 0)
         # The last record read of each key, not applied yet: most records are replaced by a later one of their key.
@@ -223,7 +228,7 @@ class CheckpointView:
                 f"{self.topic}[{where}] offset {offset}: the record has no key; the relay did not write it"
             )
         self._positions[where] = offset + 1
-        self.version += 1
+        self.records += 1
         self._unapplied[key] = where, offset, message.value()
 
     def _apply(self) -> None:
@@ -239,18 +244,24 @@ class CheckpointView:
 
     def _apply_record(self, key: bytes, value: bytes | None) -> None:
         stream, shard = parse_key(key)
+        source = stream.source
         if shard is None and value is not None:
             self.plans[stream] = Plan.from_json(value)
-        elif shard is not None and value is not None:
-            checkpoint = Checkpoint.from_json(value)
-            self.checkpoints.setdefault(stream, {})[shard] = checkpoint
-            self.endings += checkpoint.state.ended
-        elif shard is not None:
-            removed = self.checkpoints.get(stream, {}).pop(shard, None)
-            # Its end and its removal may have arrived together.
-            self.endings += removed is not None and not removed.state.ended
-        else:
+        elif shard is None:
             self.plans.pop(stream, None)
+        else:
+            before = self.checkpoints.get(stream, {}).get(shard)
+            after = Checkpoint.from_json(value) if value is not None else None
+            if after is not None:
+                self.checkpoints.setdefault(stream, {})[shard] = after
+                self.endings[source] += after.state.ended
+            elif before is not None:
+                del self.checkpoints[stream][shard]
+                # Its end and its removal may have arrived together.
+                self.endings[source] += not before.state.ended
+            if (before.gap if before is not None else None) != (after.gap if after is not None else None):
+                self.gap_versions[source] += 1
+        self.versions[source] += 1
 
 
 def _listed(positions: Mapping[int, int], ends: Mapping[int, int]) -> str:

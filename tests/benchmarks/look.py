@@ -18,6 +18,7 @@ from statistics import mean, quantiles
 from relay.engine.worker import Worker
 from relay.observe.observer import Observer
 from relay.services.kafka import KafkaBroker
+from relay.source import Segment, ShardReader
 from tests.benchmarks.harness import Benchmark
 from tests.scripted_source import ScriptedSource, config_of, open_schemas_of, worker_of
 
@@ -44,8 +45,8 @@ def run() -> list[Benchmark]:
                     expected=sources * shards,
                     seen=seen,
                     aa=again / one,
-                    note=f"{sources} sources of {shards} idle shards, CPU of a look; one in a hundred takes {slow:.2f} ms; "
-                    "yardstick a worker with one shard",
+                    note=f"{sources} sources of {shards} idle shards, CPU of a look; one in a hundred takes "
+                    f"{slow:.2f} ms; yardstick a worker with one shard",
                 )
             )
     return results
@@ -54,6 +55,8 @@ def run() -> list[Benchmark]:
 def _look(servers: str, sources: int, shards: int) -> tuple[float, float, int]:
     """Return the mean and the 99th percentile of a look in ms, and how many shards are open."""
     made = [ScriptedSource(f"src{number}", shards) for number in range(sources)]
+    for source in made:
+        source.snapshots = _NoSnapshot()
     config = config_of(f"bench-{secrets.token_hex(4)}", servers, made)
     config = config.model_copy(update={"topics": "{name}.all"})
     with closing(open_schemas_of(config)) as schemas:
@@ -73,14 +76,25 @@ def _look(servers: str, sources: int, shards: int) -> tuple[float, float, int]:
     return mean(found), quantiles(found, n=100)[-1], seen
 
 
+class _NoSnapshot:
+    """The snapshots of a source whose config asks for none."""
+
+    initial = False
+    margin = 0.0
+
+    def measure(self) -> tuple[int, int]:
+        raise AssertionError("no snapshot was requested")
+
+    def open(self, segment: Segment) -> ShardReader:
+        raise AssertionError("no snapshot was requested")
+
+
 def _reading(worker: Worker) -> int:
     """Return how many shards are open and have a checkpoint with a position."""
     status = worker._observer._status
     if status is None:
         return 0
-    return sum(
-        view.checkpoints[shard].position is not None for view in status.sources for shard in view.open
-    )
+    return sum(view.checkpoints[shard].position is not None for view in status.sources for shard in view.open)
 
 
 def _timed(worker: Worker) -> list[float]:

@@ -107,7 +107,7 @@ class _Started:
                 size, since = now, time.monotonic()
         self.bytes = size
         with closing(read_checkpoints(self.config.kafka.client(), self.config.internal("checkpoints"))) as view:
-            self.left = view.version
+            self.left = view.records
             if len(view.checkpoints[_BUSY]) != min(self.count, BUSY_SHARDS):
                 raise RelayError(f"{self.table}: the checkpoints of some shards are missing")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relay.engine.progress import low_watermark, read_until, resume_timestamp
+from relay.engine.progress import CommittedProgress, low_watermark, read_until, resume_timestamp
 from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState, StreamId
 from tests.lineage.graphs import finished, lineage_of
 
@@ -68,3 +68,35 @@ def test_the_low_watermark_waits_for_shards_that_are_not_planned_or_not_listed_y
     checkpoints["c"] = Checkpoint(ShardState.READING, parents=("p",), progress=70.0)
     assert low_watermark(checkpoints, graph) == 50.0
     assert low_watermark({}, Lineage(StreamId("s", "l"))) is None
+
+
+def test_progress_is_computed_less_often_the_longer_it_takes_and_gaps_at_once_when_they_change() -> None:
+    checkpoints = {"a": Checkpoint(ShardState.READING, progress=30.0)}
+    now, cost, versions = 100.0, 0.0, {"version": 1, "gaps": 1}
+
+    def read() -> dict[str, Checkpoint]:
+        nonlocal now
+        now += cost
+        return checkpoints
+
+    progress = CommittedProgress(read, lambda: versions["version"], lambda: versions["gaps"], clock=lambda: now)
+
+    def advance(to: float, seconds: float) -> int:
+        nonlocal now
+        now += seconds
+        checkpoints["a"] = Checkpoint(ShardState.READING, progress=to, gap=str(to))
+        versions["version"] += 1
+        return progress.recent().resume
+
+    assert progress.recent().resume == 30
+    assert advance(31.0, 0.09) == 30
+    assert advance(32.0, 0.02) == 32
+    cost = 0.01
+    assert advance(33.0, 0.2) == 33
+    assert advance(34.0, 0.4) == 33
+    assert progress.exact().resume == 34
+    assert not progress.gaps() & {"35.0"}
+    advance(35.0, 1.0)
+    assert "35.0" not in progress.gaps()
+    versions["gaps"] += 1
+    assert progress.gaps() == {"35.0"}

@@ -64,7 +64,7 @@ def test_a_read_that_advances_is_never_given_up(client: dict[str, Any], topic: s
     """Each record takes a tenth of a second, and the view waits for ten seconds without one."""
     write(client, topic, *[READING] * 5000, FINISHED)
     views: list[CheckpointView] = []
-    with closing(CheckpointView(client, topic, clock=lambda: sum(view.version for view in views) / 10)) as view:
+    with closing(CheckpointView(client, topic, clock=lambda: sum(view.records for view in views) / 10)) as view:
         views.append(view)
         view.require_end(EVERYTHING, 10.0)
         assert view.checkpoints[STREAM]["a"].state is ShardState.FINISHED
@@ -105,7 +105,7 @@ def test_of_each_key_only_the_last_record_has_to_be_readable(client: dict[str, A
     with closing(CheckpointView(client, topic)) as view:
         view.require_end(EVERYTHING, 30.0)
         assert view.checkpoints[STREAM]["a"].position == {"sequence": "1"}
-        assert view.version == 2
+        assert view.records == 2
     write(client, topic, b"what a newer version wrote")
     with closing(CheckpointView(client, topic)) as view:
         where = rf"{topic}\[{partition_of(KEY)}\] offset 2: this version of the relay cannot read the record"
@@ -124,12 +124,12 @@ def test_the_end_of_a_shard_is_noticed_though_only_its_last_record_is_applied(
     write(client, topic, READING)
     with closing(CheckpointView(client, topic)) as view:
         view.require_end(EVERYTHING, 30.0)
-        before = view.endings
+        before = view.endings[STREAM.source]
         write(client, topic, *records)
         view.require_end(EVERYTHING, 30.0)
-        assert (view.endings > before) is ended
+        assert (view.endings[STREAM.source] > before) is ended
         view.require_end(EVERYTHING, 30.0)
-        assert view.endings <= before + 1
+        assert view.endings[STREAM.source] <= before + 1
 
 
 class Clocks:
