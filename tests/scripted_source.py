@@ -6,11 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from functools import partial
 from typing import Any, Literal
 
 from relay.avro.registry import open_schemas
 from relay.change import Change, Images, Operation, event_id
 from relay.config import Config
+from relay.engine.slow_call import call_all
 from relay.engine.topic_writers import TopicWriters
 from relay.engine.worker import Worker
 from relay.kafka import topics
@@ -164,11 +166,14 @@ def worker_of(
         return TopicWriter(table, config.topic(table.source), config.kafka.partitions, "hash", schemas)
 
     tables = [source.table for source in sources]
+    writers = TopicWriters(writer)
+    writers.add(call_all("schemas", [partial(writer, table) for table in tables]))
+    writers.use(tables)
     topics.create_missing(topics.connect(config), config, [table.table for table in tables])
     return Worker(
         KafkaSettings.from_config(config),
         {source.connect(): source for source in sources},
-        TopicWriters(writer, tables),
+        writers,
         observer=observer or Observer(config.name),
     )
 

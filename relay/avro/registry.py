@@ -7,6 +7,7 @@ as 16 hexadecimal characters, in the order of the header; value: the schema's JS
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -62,6 +63,12 @@ class TopicSchemas:
         # Used only by the thread that has the turn to read.
         self._turn = threading.Lock()
         self._next = 0  # the first offset that was not read
+        self._answered = -1  # the number of the question before the last complete read
+        # Shared, each number taken in one step: it orders questions and reads.
+        self._questions = itertools.count()
+        # Made by the first thread that publishes; librdkafka's are thread-safe.
+        self._opening = threading.Lock()
+        self._producer: Producer | None = None
         self._consumer = Consumer(
             {
                 **self._client,
@@ -90,7 +97,8 @@ class TopicSchemas:
         mine = dict(schema)
         mark = fingerprint(mine)
         header = single_object_header(mark)
-        self.refresh()
+        if header not in self._known:  # the first holder of a fingerprint never changes
+            self.refresh()
         published = header not in self._known
         if published:
             mine = following(mine, [one for one in self.all().values() if of_one_table(one, mine)])
@@ -123,9 +131,13 @@ class TopicSchemas:
 
     def refresh(self) -> None:
         """Read the topic on to its end. Raises `Unavailable`, and `RelayError` for a record that is no schema."""
+        asked = next(self._questions)
         if not self._turn.acquire(timeout=self._patience):
             raise self._unavailable(f"was not read to its end by another thread within {self._patience:g} s")
         try:
+            if self._answered > asked:
+                return  # by a read that began after this question: one answers all threads that wait
+            answered = next(self._questions)
             if self._next == 0:
                 self._look_for_topic()
             # Assigning again makes the consumer report the end again.
@@ -134,6 +146,7 @@ class TopicSchemas:
                 self._read_to_end()
             finally:
                 self._consumer.unassign()
+            self._answered = answered
         finally:
             self._turn.release()
 
@@ -196,22 +209,13 @@ class TopicSchemas:
         self._next = offset + 1
 
     def _publish(self, mark: bytes, schema: dict[str, Any]) -> None:
-        failures: list[KafkaError] = []
-        producer = Producer(
-            {
-                **self._client,
-                "enable.idempotence": True,
-                "acks": "all",
-                "delivery.timeout.ms": int(self._patience * 1000),
-            },
-            logger=_LOG,
-        )
+        answers: list[KafkaError | None] = []
 
         def on_delivery(error: KafkaError | None, _: Message) -> None:
-            if error is not None:
-                failures.append(error)
+            answers.append(error)
 
         try:
+            producer = self._open_producer()
             producer.produce(
                 self._topic,
                 key=mark.hex().encode(),
@@ -220,13 +224,27 @@ class TopicSchemas:
                 on_delivery=on_delivery,
             )
             deadline = time.monotonic() + self._patience + 5
-            while (left := producer.flush(_STEP)) and time.monotonic() < deadline:
-                pass
+            while not answers and time.monotonic() < deadline:
+                producer.flush(_STEP)
         except KafkaException as fault:
             raise self._unavailable(f"cannot be written to: {fault}") from fault
-        if left or failures:
-            reason = failures[0].str() if failures else f"no answer within {self._patience:g} s"
+        if not answers or answers[0] is not None:
+            reason = answers[0].str() if answers and answers[0] else f"no answer within {self._patience:g} s"
             raise self._unavailable(f"cannot be written to: {reason}")
+
+    def _open_producer(self) -> Producer:
+        with self._opening:
+            if self._producer is None:
+                self._producer = Producer(
+                    {
+                        **self._client,
+                        "enable.idempotence": True,
+                        "acks": "all",
+                        "delivery.timeout.ms": int(self._patience * 1000),
+                    },
+                    logger=_LOG,
+                )
+            return self._producer
 
     def _unavailable(self, what: str) -> Unavailable:
         return Unavailable(f"the topic {self._topic} at {self._client.get('bootstrap.servers')} {what}")

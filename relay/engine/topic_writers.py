@@ -7,10 +7,12 @@ the writers of all schemas are kept, and each page says which schema it uses.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from confluent_kafka.admin import AdminClient
 
 from relay.config import Config
+from relay.engine.slow_call import call_all
 from relay.kafka import topics
 from relay.kafka.dead_letters import DeadLetterWriter
 from relay.kafka.limits import Limits
@@ -106,4 +108,9 @@ def open_topic_writers(
             on_unencodable=entry.on_unencodable,
         )
 
-    return TopicWriters(make, tables)
+    writers = TopicWriters(make)
+    tables = list(tables)
+    # At once, because each new schema waits for the broker or the registry several times.
+    writers.add(call_all("schemas", [partial(make, table) for table in tables]))
+    writers.use(tables)
+    return writers

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -256,3 +258,12 @@ def test_a_subject_with_a_compatibility_rule_of_its_owner_is_left_alone(
     with pytest.raises(RelayError, match=r"not compatible with version 1 of the subject .*-value \(compatibility FULL"):
         registered.register(subject, schema(table=subject))
     assert registered.subject(subject) == (1, "FULL")
+
+
+def test_schemas_that_many_threads_register_at_once_are_all_there(kafka: Any) -> None:
+    topic = Topic(kafka.bootstrap_servers)
+    with closing(topic.open()) as schemas, ThreadPoolExecutor(16) as pool:
+        made = [schema(table=f"t{number}") for number in range(60)]
+        headers = list(pool.map(lambda one: schemas.register("test", one), made * 2))
+    with closing(topic.open()) as reader:
+        assert [reader.lookup(header) for header in headers] == made * 2
