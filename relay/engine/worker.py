@@ -20,6 +20,7 @@ from functools import partial
 
 from relay.avro.registry import open_schemas
 from relay.config import Config
+from relay.engine.config_reload import ConfigReload
 from relay.engine.open_shard import OpenShard
 from relay.engine.open_source import open_sources
 from relay.engine.publishing import Publishing
@@ -88,8 +89,7 @@ class Worker:
             observer.metrics.add_source(source.name)
         self.until_caught_up = until_caught_up
         self.stopping: int | None = None
-        self._reload: Callable[[], Config] | None = None
-        self._reading_config: SlowCall[Config] | None = None
+        self._config = ConfigReload()
         self._stop_by = math.inf
         self._served_at = 0.0
         self._is_done = False
@@ -126,7 +126,7 @@ class Worker:
 
     def reload(self, read: Callable[[], Config]) -> None:
         """Apply the config that ``read`` returns, as far as the sources can. Safe to call from a signal handler."""
-        self._reload = read
+        self._config.request(read)
 
     def run(self) -> None:
         """Relay until stopped. Raises ``RelayError`` on what is final; the next run repeats what is not committed."""
@@ -233,39 +233,13 @@ class Worker:
     def _serve(self) -> None:
         """Do everything that is due beside publishing pages."""
         self._serve_group()
-        if self._reading_config is not None:
-            if self._reading_config.done:
-                reading, self._reading_config = self._reading_config, None
-                self._apply_config(reading.result)
-        elif self._reload is not None:
-            read, self._reload = self._reload, None
-            self._reading_config = SlowCall("config", read)
+        self._config.serve([source.source for source in self._sources])
         self._view.poll()
         self._upkeep.serve(self._sources)
         self._publishing.watermarks(lambda: [(s.stream, s.low_watermark()) for s in self._sources])
         if self.until_caught_up and (now := time.monotonic()) >= self._ask_done_at:
             self._is_done = all(source.is_caught_up() for source in self._sources)
             self._ask_done_at = now + _ASK_DONE_SHARE * (time.monotonic() - now)
-
-    def _apply_config(self, read: Callable[[], Config]) -> None:
-        """Give each source its entry of a config that was read again. An invalid config changes nothing."""
-        try:
-            entries = {entry.name: entry for entry in read().sources}
-        except RelayError as error:
-            log.error("the config is invalid; keeping the current one: %s", error)
-            return
-        for source in self._sources:
-            if (entry := entries.pop(source.source.name, None)) is None:
-                log.warning(
-                    "source %s is no longer in the config; restart the relay to stop reading it", source.source.name
-                )
-                continue
-            try:
-                source.source.reload(entry)
-            except RelayError as error:
-                log.error("source %s keeps its current settings: %s", source.source.name, error)
-        for name in entries:
-            log.warning("source %s is new in the config; restart the relay to read it", name)
 
     # ------------------------------------------------------------------ ownership
 
