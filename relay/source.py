@@ -105,6 +105,10 @@ class Opening:
     """Seconds up to which the topic is complete; what the source has dropped since then is a gap."""
     parents: Mapping[str, Checkpoint] = field(default_factory=dict)
     """How the parents ended, by shard."""
+    keys: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
+    """By table that was ever relayed, its key columns as (name, type), hash columns first: it may exist no longer."""
+    hashed: Mapping[str, int] = field(default_factory=dict)
+    """By table, how many of its key columns choose the partition. Only if the source has journals."""
 
     @property
     def position(self) -> Position | None:

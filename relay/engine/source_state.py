@@ -281,6 +281,8 @@ class SourceState:
                 floor=self.lineage.floor(shard, self.checkpoints, plan.floor),
                 read_until=read_until(shard, plan, committed, parents, self.clock()),
                 parents=parents,
+                keys=plan.keys,
+                hashed=plan.hashed,
             )
             log.info("source %s: reading shard %s from %s", self.source.name, shard.id, opening.position or "its start")
             self.open[shard.id] = self.readers.open(self.source.open(opening), key, self)

@@ -15,7 +15,7 @@ from relay.mysql.connection import ServerConnection
 from relay.sql.definitions import Definition, ask
 from relay.sql.layouts import LayoutCache, SkippedTables
 from relay.sql.statements import Classified, Kind
-from relay.sql.tables import Table, lay_out
+from relay.sql.tables import Table, lay_out, lay_out_keys
 from relay.table import Column, TableSchema
 
 if TYPE_CHECKING:
@@ -33,13 +33,18 @@ class Layouts:
         self._made = LayoutCache(self._lay_out)
         # The last layout of each table. The readers' threads replace single entries; others copy before they iterate.
         self._last: dict[str, Table] = {}
+        # The key columns of tables that were relayed before, as in ``Opening.keys``, and how many are hashed.
+        self._relayed: dict[str, tuple[Sequence[Sequence[str]], int | None]] = {}
         self._skipped = SkippedTables(config.name, config.database)
 
     def __repr__(self) -> str:
         return f"<Layouts[{self.source}: {len(self._last)} tables]>"
 
     def wanted(self, database: str, table: str) -> bool:
-        return database == self.database and (not self._named or table in self._named)
+        return database == self.database and self._is_named(table)
+
+    def _is_named(self, table: str) -> bool:
+        return not self._named or table in self._named
 
     def emptied(self, said: Classified) -> list[str]:
         """Return the wanted tables that a statement empties, also if it fills them again."""
@@ -63,9 +68,16 @@ class Layouts:
             self._last[table] = made
         return made
 
+    def remember(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> None:
+        """Remember the tables that were relayed before: some may have been dropped since. See ``Opening``."""
+        self._relayed = {name: (columns, hashed.get(name)) for name, columns in keys.items()}
+
     def last(self, table: str) -> Table | None:
-        """Return the last layout of a table, None if it is not known."""
-        return self._last.get(table)
+        """Return the last layout of a table, only its key if it was dropped; None if it is not known."""
+        found = self._last.get(table)
+        if found is None and table in self._relayed:
+            found = self._last[table] = lay_out_keys(self.source, table, *self._relayed[table])
+        return found
 
     def seen(self) -> list[TableSchema]:
         """Return the last schemas of the tables that are known."""
@@ -73,20 +85,15 @@ class Layouts:
 
     def known(self) -> list[str]:
         """Return the names of the tables that are known."""
-        return list(self._last)
+        return [*self._last, *(name for name in self._relayed if name not in self._last and self._is_named(name))]
 
     def describe(self, server: ServerConnection) -> list[TableSchema]:
         """Return the schemas of the wanted tables that the server has now.
 
-        Raises ``Unavailable``, ``RelayError`` for tables of the config that do not exist or cannot be relayed.
+        Raises ``Unavailable``, ``RelayError`` for tables of the config that cannot be relayed.
         """
         found = self._definitions(server)
         warn_of_cascades(self.source, server, self.database, found)
-        for table in sorted(self._named - found.keys()):
-            raise RelayError(
-                f"source {self.source}: {server.account.address} has no table {self.database}.{table}: create it, or "
-                "remove it from `tables`"
-            )
         tables = (self._present(name, each) for name, each in found.items())
         return [table.schema for table in tables if table is not None]
 

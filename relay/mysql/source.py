@@ -33,7 +33,7 @@ from relay.mysql.start import TooOld, executed_before
 from relay.mysql.timestamps import TimestampMap
 from relay.source import Opening, ShardReader, StartingPoints
 from relay.sql.statements import classify
-from relay.sql.tables import Table
+from relay.sql.tables import Table, missing_tables
 from relay.table import Column, TableSchema
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ class MySQLSource:
                     if not described:
                         self._tables = {table.table: table for table in self.layouts.describe(server)}
                         described = True
+                        for table in missing_tables(self.config.tables, self.tables()):
+                            log.warning("source %s: %s has no table %s", self.name, server.account.address, table)
             except Unavailable as error:
                 if reshard_of(shard, list(self._shards)) is None:
                     raise
@@ -124,6 +126,12 @@ class MySQLSource:
         return hashlib.blake2b(orjson.dumps(["mysql", self.config.database]), digest_size=8).hexdigest()
 
     def starting_points(self, shards: Sequence[Shard], clock: Callable[[], float]) -> StartingPoints:
+        if missing := missing_tables(self.config.tables, self.tables()):
+            # Only here: what was relayed before is relayed to its end, although the table was dropped meanwhile (I1).
+            raise RelayError(
+                f"source {self.name}: the database {self.config.database} has no table {', '.join(missing)}: create "
+                "it, or remove it from `tables`"
+            )
         names, now = [shard.name for shard in shards], clock()
         if isinstance(self.config.start, StartAtGtids):
             return StartingPoints(self._configured(self.config.start.positions, names), now)
@@ -144,6 +152,7 @@ class MySQLSource:
                 f"source {self.name}: shard {shard.name} was not read to its end, but `shards` does not list it: list "
                 "it with its servers, before the shards that replace it"
             )
+        self.layouts.remember(opening.keys, opening.hashed)
         return BinlogShardReader(
             self.stream,
             shard,

@@ -27,6 +27,7 @@ from relay.errors import ConfigError, RelayError, Unavailable
 from relay.extras import missing, needs
 from relay.jvm.java import find_java
 from relay.kafka import topics
+from relay.sql.tables import missing_tables
 from relay.table import TableSchema
 
 if TYPE_CHECKING:
@@ -179,6 +180,8 @@ def _check_sql(config: Config, source: VitessConfig | MySQLConfig) -> list[Findi
         opened.connect()
         tables = opened.tables()
     count = f"{len(tables)} table{'' if len(tables) == 1 else 's'}"
+    if absent := missing_tables(source.tables, tables):
+        raise Unavailable(f"it has no table {', '.join(absent)}: create it, or remove it from `tables`")
     findings = [Finding(f"source {source.name}", f"{source.database}: {count}")]
     for table in tables:
         names = [column.name for column in table.key]

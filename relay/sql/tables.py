@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,3 +77,19 @@ def lay_out(
     )
     names = tuple(column.name for column in columns)
     return Table(schema, names, tuple(names.index(column) for column in ordered), keyspace_id)
+
+
+def lay_out_keys(source: str, name: str, keys: Sequence[Sequence[str]], hashed: int | None) -> Table:
+    """Return the layout of a table of which only the key columns are known, as (name, type): enough for its TRUNCATE.
+
+    ``hashed``: how many of them choose the partition; None for all.
+    """
+    columns = [Column(column, type_) for column, type_ in keys]
+    names = [column.name for column in columns]
+    return lay_out(source, name, columns, names, hash_key=names[:hashed])
+
+
+def missing_tables(named: Iterable[str] | None, found: Iterable[TableSchema]) -> list[str]:
+    """Return the tables that a config names and that are not among those found."""
+    there = {table.table for table in found}
+    return [name for name in named or () if name not in there]

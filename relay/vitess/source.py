@@ -23,7 +23,7 @@ from relay.lineage import Shard, StreamId
 from relay.source import Opening, ShardReader, StartingPoints
 from relay.sql.definitions import Definition, ask
 from relay.sql.layouts import LayoutCache, SkippedTables
-from relay.sql.tables import Row, Table, lay_out
+from relay.sql.tables import Row, Table, lay_out, lay_out_keys, missing_tables
 from relay.table import Column, TableSchema
 from relay.vitess.client import Tls, Vtgate
 from relay.vitess.head import Head, explain_silence, row_images
@@ -151,6 +151,12 @@ class VitessSource:
         return [Shard(name) for name in self._shards]
 
     def starting_points(self, shards: Sequence[Shard], clock: Callable[[], float]) -> StartingPoints:
+        if missing := missing_tables(self.config.tables, self.tables()):
+            # Only here: a table that was relayed before may have been dropped since, which is relayed, too (I1).
+            raise Unavailable(
+                f"source {self.name}: keyspace {self.config.keyspace} has no table {', '.join(missing)}: its tables "
+                f"are {', '.join(self._layouts) or 'none'}"
+            )
         names, now = [shard.name for shard in shards], clock()
         start = self.config.start
         if start == "copy":
@@ -166,11 +172,16 @@ class VitessSource:
         return StartingPoints({name: {"gtid": self._head(name)} for name in names}, now)
 
     def open(self, opening: Opening) -> ShardReader:
+        relayed = {
+            name: lay_out_keys(self.name, name, keys, opening.hashed.get(name))
+            for name, keys in opening.keys.items()
+            if self._settings.is_wanted(name)
+        }
         return VitessShardReader(
             self._vtgate,
             StreamId(self.name, self.config.keyspace),
             opening,
-            Tables(self.layout, self._layouts, self._find_tables),
+            Tables(self.layout, self._layouts, self._find_tables, relayed),
             self._settings,
         )
 
@@ -247,12 +258,9 @@ class VitessSource:
 
     def _read_tables(self) -> None:
         found = _definitions(self._vtgate, self.config)
-        missing = [name for name in self.config.tables or () if name not in found]
-        if missing:
-            raise Unavailable(
-                f"source {self.name}: keyspace {self.config.keyspace} has no table {', '.join(missing)}: its tables "
-                f"are {', '.join(found) or 'none'}"
-            )
+        for name in self.config.tables or ():
+            if name not in found:
+                log.warning("source %s: keyspace %s has no table %s", self.name, self.config.keyspace, name)
         self._primary_keys = {name: each.primary for name, each in found.items()}
         for name in self.config.tables or ():
             self._look_up_vindex(name)

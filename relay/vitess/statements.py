@@ -60,7 +60,7 @@ class StatementEffects:
         for _, name in emptied(parsed):
             if not position.may_cover_rows_of(name):
                 continue
-            if (table := self._tables.known(name)) is not None:
+            if (table := self._tables.last(name)) is not None:
                 found.append(table)
             elif self._settings.is_wanted(name) and not parsed.replaces:
                 log.warning(

@@ -15,14 +15,20 @@ class Tables:
     """Used by the reader of one shard.
 
     ``layout``: gives the layout of a table with these columns, None if it is not wanted. ``current``: the layouts of
-    the wanted tables as they are now. ``find``: asks for them again.
+    the wanted tables as they are now. ``find``: asks for them again. ``relayed``: those that were relayed before, which
+    may have been dropped since, with their key columns at least.
     """
 
     def __init__(
-        self, layout: Layout, current: Mapping[str, Table], find: Callable[[], Mapping[str, Table]] | None = None
+        self,
+        layout: Layout,
+        current: Mapping[str, Table],
+        find: Callable[[], Mapping[str, Table]] | None = None,
+        relayed: Mapping[str, Table] | None = None,
     ) -> None:
         self._layout = layout
         self._find = find
+        self._relayed = relayed or {}
         # The last known layout of each table.
         self._known = dict(current)
         self._decoders: dict[tuple[bytes, bool], VStreamRowDecoder | None] = {}
@@ -43,6 +49,10 @@ class Tables:
     def known(self, name: str) -> Table | None:
         """Return the last known layout of a table; None if it is unknown or not wanted."""
         return self._known.get(name)
+
+    def last(self, name: str) -> Table | None:
+        """Return the same, also for a table that was dropped after it was relayed: then only its key is sure."""
+        return self._known.get(name) or self._relayed.get(name)
 
     def decoder(self, event: pb.FieldEvent, *, copied: bool) -> VStreamRowDecoder | None:
         """Return how the rows after ``event`` are read; see ``rows.decoder``."""

@@ -137,6 +137,38 @@ def test_a_refusal_ends_the_relay_even_if_the_changes_before_it_cannot_be_commit
     assert [change["key"]["id"] for change in relayed.changes("item")] == [1]
 
 
+@pytest.mark.parametrize("tables", ["", ", tables: [item, other]"], ids=["all tables", "named tables"])
+@pytest.mark.parametrize("rows", [1, 0], ids=["rows before the drop", "only the drop"])
+def test_a_table_that_is_dropped_while_the_relay_is_down_is_relayed_to_its_end(
+    kafka: Any, mariadb: MariaDB, unique: str, tmp_path: Path, tables: str, rows: int
+) -> None:
+    """I1, I7: its rows are read as the binlog describes them, and it ends with a TRUNCATE, or a copy keeps its rows."""
+    mariadb.execute(f"CREATE DATABASE {unique}")
+    for name in ("item", "other"):
+        mariadb.execute(f"CREATE TABLE {unique}.{name} (a VARCHAR(9), b INT, v DECIMAL(9,2), PRIMARY KEY (b, a))")
+    relayed = Relayed(tmp_path, unique, kafka.bootstrap_servers, json.dumps({"-": [mariadb.address]}))
+    relayed.path.write_text(relayed.path.read_text().replace("}\n", f"{tables}}}\n").replace(f"2{tables}", "2", 1))
+    relayed.run()
+    mariadb.execute(f"INSERT {unique}.item VALUES ('a', 0, 1.50)")
+    relayed.run()
+    for number in range(1, rows + 1):
+        mariadb.execute(f"INSERT {unique}.item VALUES ('a', {number}, 2.50)")
+    mariadb.execute(f"DROP TABLE {unique}.item")
+    mariadb.execute(f"INSERT {unique}.other VALUES ('a', 1, 1.50)")
+    for _ in range(2):
+        relayed.run()
+    found = [(change["operation"], change["key"] and change["key"]["b"]) for change in relayed.changes("item")]
+    assert found == [("INSERT", number) for number in range(rows + 1)] + [("TRUNCATE", None)] * 2  # one a partition
+    assert [change["operation"] for change in relayed.changes("other")] == ["INSERT"]
+    if tables:
+        checked = relayed.command("check", str(relayed.path), code=3)
+        assert "has no table item" in checked.output
+    mariadb.execute(f"CREATE TABLE {unique}.item (b INT, a VARCHAR(9), w DOUBLE, PRIMARY KEY (b, a))")
+    mariadb.execute(f"INSERT {unique}.item VALUES (7, 'a', 0.5)")
+    relayed.run()
+    assert {"b": 7, "a": "a", "w": 0.5} in [change["new"] for change in relayed.changes("item")]
+
+
 def test_a_long_position_beside_a_large_row_makes_a_stub_and_never_a_record_that_the_broker_refuses(
     kafka: Any, unique: str, tmp_path: Path
 ) -> None:

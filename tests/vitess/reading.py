@@ -41,6 +41,7 @@ def opened(
     tables: tuple[str, ...] | None = ("customer",),
     after: Page | None = None,
     now: Mapping[str, Table] | None = None,
+    relayed: Mapping[str, Table] | None = None,
     **settings: Any,
 ) -> Iterator[VitessShardReader]:
     """Open a reader at ``start``, or at the position of the page ``after`` if it has one."""
@@ -56,7 +57,7 @@ def opened(
             gate,
             StreamId(SOURCE, keyspace),
             Opening(Shard(shard), start, checkpoint, floor),
-            Tables(layout, now or {}),
+            Tables(layout, now or {}, relayed=relayed),
             VStreamSettings(keyspace, tables, **settings),
         )
         with closing(reader):

@@ -128,7 +128,6 @@ def test_tables_without_a_key_are_skipped_with_a_warning_or_refused_if_named(
     [
         ({"keyspace": "shops"}, Unavailable, "has no keyspace 'shops': its keyspaces are plain, shop"),
         ({"keyrange": "-40"}, ConfigError, "key range -40 covers only a part of -80"),
-        ({"tables": ["nothing"]}, Unavailable, "keyspace shop has no table nothing: its tables are none"),
         ({"vtgate": "127.0.0.1:1"}, Unavailable, "vtgate 127.0.0.1:1 does not answer"),
     ],
 )
@@ -137,6 +136,14 @@ def test_a_wrong_keyspace_key_range_table_or_vtgate_is_named(
 ) -> None:
     with pytest.raises(error, match=said):
         make(**settings).connect()
+
+
+def test_a_table_that_does_not_exist_is_refused_where_reading_begins(make: Callable[..., VitessSource]) -> None:
+    """I1: where it continues, the table may have been dropped since, and its changes are relayed up to that."""
+    source = make(tables=["nothing"])
+    source.connect()
+    with pytest.raises(Unavailable, match="keyspace shop has no table nothing: its tables are none"):
+        source.starting_points(source.shards(), lambda: 0.0)
 
 
 def test_checkpoints_of_another_keyspace_are_refused(make: Callable[..., VitessSource]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from relay.errors import RelayError
 from relay.source import Page
+from relay.sql.tables import lay_out_keys
 from relay.vitess.events import EventKind
 from relay.vitess.proto import vtgate_pb2 as pb
 from tests.vitess.reading import NOW, START, TABLES, is_at_head, new, opened, read_all, until
@@ -40,6 +41,25 @@ def test_a_table_that_is_dropped_by_rename_or_replaced_is_truncated(statement: s
     pages = read_all(log)
     assert published(pages) == [("INSERT", "customer"), ("TRUNCATE", "customer"), ("INSERT", "customer")]
     assert pages[-1].position == {"gtid": log.head}
+
+
+@pytest.mark.parametrize("tables", [("customer", "gone"), None])
+def test_a_table_that_was_relayed_and_dropped_while_the_relay_was_down_is_truncated(
+    tables: tuple[str, ...] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I7: only its key columns are known, from the plan, which is enough for a TRUNCATE."""
+    log = Log()
+    log.add(statement="drop table gone, never")
+    relayed = {"gone": lay_out_keys("shop", "gone", [["a", "string"], ["b", "int"]], 1)}
+    with (
+        ScriptedVtgate(log.script) as vtgate,
+        opened(vtgate.address, START, tables=tables, now=NOW, relayed=relayed) as reader,
+    ):
+        pages = until(reader, is_at_head)
+    assert published(pages) == [("TRUNCATE", "gone")]
+    (schema,) = next(page.tables for page in pages if page.changes)
+    assert ([column.name for column in schema.key], schema.hash_columns) == (["a", "b"], 1)
+    assert ("rows of never may remain" in caplog.text) == (tables is None)
 
 
 @pytest.mark.parametrize(
