@@ -106,11 +106,14 @@ class TransactionChanges:
         self.floor = max(self.floor, timestamp)
         self._token = EventToken(self.floor, self.shard, position, origin)
 
-    def row(self, table: Table, before: Row | None, after: Row | None, size: int = 0) -> None:
+    def row(
+        self, table: Table, before: Row | None, after: Row | None, size: int = 0, *, only_key_is_sure: bool = False
+    ) -> None:
         """Make the changes of one row: an insert has no ``before``, a delete no ``after``. ``size``: roughly its bytes.
 
-        An update of the key becomes a delete and an insert, so each change has its own key and partition. Raises
-        ``RelayError`` for a row outside a transaction, and for a value that cannot be part of a key.
+        ``only_key_is_sure``: of a deleted row, whose other columns may not have been logged (I8). An update of the key
+        becomes a delete and an insert, so each change has its own key and partition. Raises ``RelayError`` for a row
+        outside a transaction, and for a value that cannot be part of a key.
         """
         if not self._is_open:
             raise RelayError(f"{self.shard}: the stream sent a row of {table.name} outside of any transaction")
@@ -123,7 +126,11 @@ class TransactionChanges:
                 raise ValueError(f"{self.shard}: a row event of {table.name} has no row")
             made = self._change(Operation.INSERT, mapper, after, None, mapper.image(after))
         elif after is None:
-            made = self._change(Operation.DELETE, mapper, before, mapper.image(before), None)
+            made = self._change(
+                Operation.DELETE, mapper, before, None if only_key_is_sure else mapper.image(before), None
+            )
+            if only_key_is_sure:
+                made.images = Images.KEYS_ONLY
         elif all(before[at] == after[at] for at in table.key):
             made = self._change(Operation.UPDATE, mapper, after, mapper.image(before), mapper.image(after))
         else:

@@ -16,7 +16,7 @@ from typing import Any
 from relay.errors import RelayError
 from relay.sql import charsets
 from relay.sql.columns import carried_as
-from relay.sql.tables import Table
+from relay.sql.tables import Row, Table
 from relay.table import Column
 from relay.vitess.members import by_index, by_text, sets_by_index, sets_by_text
 from relay.vitess.proto import vtgate_pb2 as pb
@@ -66,6 +66,12 @@ class VStreamRowDecoder:
     """The same for a row before its change; `PartialRow` if columns were not logged: VStream sends them as NULL."""
     columns: tuple[tuple[str, Callable[[bytes], Any]], ...]
     """The name of each column, and what decodes a single value of it."""
+    others: tuple[int, ...] = ()
+    """The columns outside the primary key."""
+
+    def may_lack_columns(self, row: Row) -> bool:
+        """Whether an old row has NULL in each column outside the primary key: perhaps they were not logged (I8)."""
+        return bool(self.others) and all(row[at] is None for at in self.others)
 
     def explain_change(self, change: pb.RowChange) -> str:
         """Return which column of a change cannot be decoded, and why."""
@@ -120,7 +126,8 @@ def decoder(event: pb.FieldEvent, layout: Layout, *, copied: bool = False) -> VS
         exec(compile(_source("before", values, required), f"<old rows of {name}>", "exec"), environment)
         before = environment["before"]
     single = (eval(f"lambda x: {value.replace(_VALUE, 'x')}", environment) for value in values)
-    return VStreamRowDecoder(table, decode, before, tuple(zip(table.names, single, strict=True)))
+    others = tuple(at for at, field in enumerate(event.fields) if not field.flags & _PRIMARY)
+    return VStreamRowDecoder(table, decode, before, tuple(zip(table.names, single, strict=True)), others)
 
 
 def _doubtful_decoder(

@@ -106,7 +106,10 @@ class ShardRows:
                 ) from None
             except (ValueError, ArithmeticError, KeyError):
                 raise self._undecodable(decoder, change, f"in {gtid}") from None
-            row(table, before, after, size or 1)
+            if after is None and before is not None and decoder.may_lack_columns(before):
+                row(table, before, after, size or 1, only_key_is_sure=True)
+            else:
+                row(table, before, after, size or 1)
             self.records += 1
 
     def copy(self, event: pb.RowEvent, snapshot: Snapshot, started: float, executed: str) -> None:

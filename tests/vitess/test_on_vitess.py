@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from relay.change import Change, Operation
+from relay.change import Change, Images, Operation
 from relay.errors import RelayError
 from relay.services.vitess import Vitess, database
 from relay.source import Page, UnknownShard
@@ -255,6 +255,23 @@ def test_partly_logged_old_rows_are_refused(cluster: Vitess, below: Callable[...
             until(reader, is_at_head)
     finally:
         below("set session binlog_row_image = 'FULL'", "alter table long_rows modify v longtext")
+
+
+@pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB"])
+def test_columns_of_a_deleted_row_that_may_not_have_been_logged_are_not_taken_for_null(
+    cluster: Vitess, below: Callable[..., None], image: str
+) -> None:
+    """I8: VStream sends them as NULL, and does not say that a session's row image left them out."""
+    below("insert into long_rows values (97, 'x')")
+    start = head(cluster)
+    below(f"set session binlog_row_image = '{image}'", "delete from long_rows where id = 97")
+    try:
+        with opened(cluster.vtgate, start, keyspace="one", tables=("long_rows",)) as reader:
+            (deleted,) = changes(until(reader, is_at_head))
+    finally:
+        below("set session binlog_row_image = 'FULL'")
+    assert (deleted.operation, deleted.key) == (Operation.DELETE, {"id": 97})
+    assert (deleted.old, deleted.images) == (None, Images.KEYS_ONLY)
 
 
 def test_changes_of_other_databases_only_advance_the_position(cluster: Vitess, below: Callable[..., None]) -> None:

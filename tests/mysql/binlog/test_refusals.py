@@ -118,6 +118,10 @@ class TestAScriptedServer:
 COMMON_REFUSALS = [
     ("SET binlog_row_image = MINIMAL", "UPDATE t SET n = 2", r"row of .*\.t was logged without all its columns.*FULL"),
     ("SET binlog_row_image = NOBLOB", "UPDATE t SET n = 2", r"row of .*\.t was logged without all its columns.*FULL"),
+    ("SET binlog_row_image = MINIMAL", "DELETE FROM t", r"row of .*\.t was logged without all its columns.*FULL"),
+    ("SET binlog_row_image = NOBLOB", "DELETE FROM t", r"row of .*\.t was logged without all its columns.*FULL"),
+    ("SET binlog_row_image = NOBLOB", "UPDATE t SET b = 'c'", r"row of .*\.t was logged without all its columns.*FULL"),
+    ("SET binlog_row_image = MINIMAL", "INSERT t (id) VALUES (2)", r"row of .*\.t was logged without all .*FULL"),
     ("SET binlog_format = STATEMENT", "UPDATE t SET n = 2", r"\.t is logged as a statement.*ROW"),
     ("DO 0", "XA START 'a'; UPDATE t SET n = 2; XA END 'a'; XA PREPARE 'a'; XA COMMIT 'a'", r"XA.*\.t"),
     ("DO 0", "ALTER TABLE t TRUNCATE PARTITION p", r"removes or replaces rows of .*\.t.*Start after"),
