@@ -349,7 +349,7 @@ def run(
     while True:
         try:
             return _run(config, until_caught_up, settings, probe, reload)
-        except MissedDeletions as error:  # I4
+        except MissedDeletions as error:
             log.warning("%s; starting again from the checkpoints in Kafka", error)
 
 

@@ -88,7 +88,7 @@ class Freshness:
     def reached(self, partition: int, asked_at: Moment) -> None:
         """The end that ``partition`` had at ``asked_at`` is read. Raises ``MissedDeletions``."""
         unread = self._read_at[partition].until(self.now())
-        if unread > _LONGEST_UNREAD:
+        if unread > _LONGEST_UNREAD:  # I4
             raise MissedDeletions(
                 f"{self.topic}[{partition}] was not read for {unread:.0f} s, because this process was paused or a "
                 f"broker was out of its reach. Kafka keeps deletions for {DELETIONS_KEPT:.0f} s at least"

@@ -236,6 +236,30 @@ def test_a_gap_is_kept_over_failed_reads_until_a_page_reports_it(
     assert read_page(reading).gap is None
 
 
+def test_of_two_gaps_before_one_page_the_first_says_where_the_loss_begins(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    """I9: records are trimmed again while the page after the gap is requested."""
+    stream.shard("s")
+    stream.put("s", "k", 1)
+    position = read_page(reader(source)).position
+    for version in range(2, 7):
+        stream.put("s", "k", version)
+    reading = reader(source, position=position)
+    stream.trim("s", 3)
+
+    def trim_more(operation: str) -> None:
+        if operation == "GetRecords":
+            stream.before = lambda operation: None
+            stream.trim("s", 5)
+
+    stream.before = trim_more
+    page = read_page(reading)
+    assert versions(page) == [6]
+    assert page.gap is not None
+    assert page.gap.begin == position
+
+
 def test_a_shard_that_was_not_read_for_longer_than_the_retention_has_a_gap(
     source: DynamoDBSource, stream: ScriptedStream
 ) -> None:

@@ -51,12 +51,14 @@ def test_the_targets_of_a_split_begin_where_the_journal_says() -> None:
     assert starts == {"-": None, "-80": {"gtid": "MariaDB/0-1-10"}, "80-": {"gtid": "MariaDB/0-1-11"}}
 
 
-def test_the_target_of_a_merge_waits_for_every_participant() -> None:
+@pytest.mark.parametrize(("first", "last"), [("80-", "-80"), ("-80", "80-")])
+def test_the_target_of_a_merge_waits_for_every_participant(first: str, last: str) -> None:
+    """I2"""
     world = World("-80", "80-")
     merge = reshard("7", "-80 80-", "-")
-    world.end("80-", merge)
-    assert world.ready() == ["-80"]
-    world.end("-80", merge)
+    world.end(first, merge)
+    assert world.ready() == [last]
+    world.end(last, merge)
     assert world.ready() == ["-"]
 
 

@@ -120,6 +120,17 @@ def test_a_primary_that_lacks_a_transaction_read_in_part_is_a_loss() -> None:
     assert behind.find(f"{A}:1-90", unfinished=[f"{A}:91"]) == "replica"
 
 
+def test_a_primary_of_mariadb_with_others_in_the_place_of_a_transaction_read_in_part_is_a_loss() -> None:
+    """I9: its position does not say so, since it has the last GTID of a domain for all before it."""
+    shard = FakeShard(FakeMariaDB("0-2-95", "0-1-90,0-2-95"))
+    with pytest.raises(Unavailable, match="one:3306 lacks transactions"):
+        shard.find("0-1-90", unfinished=["0-1-91"])
+    shard.now += 2
+    assert shard.find("0-1-90", unfinished=["0-1-91"]) == LostPosition("failover lost transactions", parse("0-1-90"))
+    same = FakeShard(FakeMariaDB("0-2-95", "0-1-91,0-2-95"))
+    assert same.find("0-1-90", unfinished=["0-1-91"]) == "one"
+
+
 def test_a_replica_that_lacks_what_was_read_is_waited_for() -> None:
     shard = FakeShard(FakeServer("replica", f"{A}:1-90", replica=True))
     for _ in range(5):

@@ -160,6 +160,14 @@ def test_a_configured_start_needs_a_position_for_every_shard() -> None:
             source.starting_points(source.shards(), lambda: 0.0)
 
 
+def test_a_table_that_does_not_exist_is_refused_where_reading_begins() -> None:
+    """I1: it would never be relayed."""
+    start = {"gtid": {"-": "MariaDB/0-1-5"}}
+    source = MySQLSource(config("orders", {"-": ["db1:3306"]}, start=start, tables=["lost"]))
+    with pytest.raises(RelayError, match="the database orders has no table lost"):
+        source.starting_points(source.shards(), lambda: 0.0)
+
+
 def test_a_source_has_one_database_and_shards_that_cover_its_key_range() -> None:
     source = MySQLSource(config("orders", {"-80": ["db1:3306"], "80-": ["db2:3306"]}))
     with pytest.raises(ConfigError, match="checkpoints belong to the database other"):

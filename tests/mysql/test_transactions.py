@@ -156,6 +156,21 @@ def test_a_transaction_that_only_a_replica_has_is_required_of_no_other_server() 
         assert each.transactions.is_between_transactions
 
 
+def test_tokens_name_only_transactions_that_every_server_of_the_shard_has() -> None:
+    """I5: else tokens from before and after a failover could not be compared."""
+    shard = Shard()
+    table = shard.layout("id")
+    shard.local = "9-"
+    local = TransactionBegin("9-7-3", "MariaDB/0-1-100,9-7-3", 1001, None, False)
+    shared = TransactionBegin("0-1-101", "MariaDB/0-1-101,9-7-3", 1002, None, False)
+    for begun in (local, shared):
+        shard.transactions.feed([begun, Rows(table, [(None, (1,))], 10), COMMIT])
+    shard.transactions.consume()
+    changes, *_ = shard.transactions.take()
+    tokens = [change.token.position for change in changes if change.token]
+    assert tokens == ["MariaDB/0-1-100,9-7-3", "MariaDB/0-1-101"]
+
+
 def test_published_rows_are_counted_by_table_since_the_relayed_tables_may_change() -> None:
     """I1, I3."""
     shard = Shard()

@@ -20,9 +20,12 @@ VINDEX = "show vschema vindexes on `customer`"
 
 
 @contextmanager
-def source_of(log: Log, vindex: list[dict[str, str | None]] | str) -> Iterator[VitessSource]:
+def source_of(
+    log: Log, vindex: list[dict[str, str | None]] | str, tables: list[str] | None = None
+) -> Iterator[VitessSource]:
     with ScriptedVtgate(log.script, {VINDEX: vindex}) as vtgate:
-        entry = {"name": "s", "type": "vitess", "vtgate": vtgate.address, "keyspace": KEYSPACE, "keyrange": "-"}
+        place = {"type": "vitess", "vtgate": vtgate.address, "keyspace": KEYSPACE, "keyrange": "-"}
+        entry = {"name": "s", "tables": tables, **place}
         with closing(VitessSource(VitessConfig.model_validate(entry))) as source:
             yield source
 
@@ -48,3 +51,12 @@ def test_a_table_whose_vindex_cannot_be_looked_up_is_not_read() -> None:
         table = source.layout("customer", columns, ["id"])
     assert table is not None
     assert [column.name for column in table.schema.key[: table.schema.hash_columns]] == ["owner"]
+
+
+def test_a_table_that_does_not_exist_is_refused_where_reading_begins() -> None:
+    """I1: it would never be relayed."""
+    with (
+        source_of(Log(), [], ["lost"]) as source,
+        pytest.raises(Unavailable, match="keyspace commerce has no table lost"),
+    ):
+        source.starting_points([Shard("0")], time.time)

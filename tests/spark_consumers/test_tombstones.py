@@ -1,0 +1,57 @@
+"""When the tombstones of a copied table are deleted, and which."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_consumers.sinks.tombstones import COLLECTED_AT, Tombstones
+
+DAY = 86_400.0
+NOW = 100 * DAY
+
+
+class Session:
+    """A Spark session with a Delta table of no rows. ``statements``: what it was asked after its properties."""
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+
+    def sql(self, statement: str) -> Session:
+        self.statements.append(statement)
+        return self
+
+    def collect(self) -> list[dict[str, Any]]:
+        if self.statements[-1].startswith("SHOW"):
+            return [{"key": COLLECTED_AT, "value": str(NOW - 40 * DAY)}]
+        return [{"num_affected_rows": 3}]
+
+    @property
+    def deletions(self) -> list[str]:
+        return [statement for statement in self.statements if statement.startswith("DELETE")]
+
+
+def opened() -> tuple[Tombstones, Any]:
+    session: Any = Session()
+    return Tombstones(session, "t", 30 * DAY, clock=lambda: NOW), session
+
+
+def test_only_deleted_rows_older_than_the_retention_are_collected() -> None:
+    """I7: a row that only came as a stub is incomplete, and may exist."""
+    tombstones, session = opened()
+    assert tombstones.collect(session) == 3
+    until = int((NOW - 30 * DAY) * 1_000_000)
+    assert session.deletions == [
+        "DELETE FROM t WHERE _relay_deleted AND NOT _relay_incomplete "
+        f"AND _relay_updated_at < timestamp_micros({until})"
+    ]
+    assert tombstones.collect(session) == 0  # not again at once
+
+
+def test_nothing_is_collected_while_a_snapshot_runs() -> None:
+    """I7: one of its pages may be from before the deletion, and would bring the row back."""
+    tombstones, session = opened()
+    tombstones.snapshots.begin(0, "snapshot")
+    assert tombstones.collect(session) == 0
+    assert session.deletions == []
+    tombstones.snapshots.end(0, 1000)
+    assert tombstones.collect(session) == 3
