@@ -64,7 +64,9 @@ class Upkeep:
                 self._publishing.record(source.plan_key, plan.to_json())
                 self._publishing.commit_and_see()
         current = [source for source in planned if not source.advance_to_successor()]
-        listed = [source for source in current if source.poll_listing()]
+        gained = self._group.owned - self._owned
+        # A listing that arrived before these partitions has records for them, too.
+        listed = [source for source in current if source.poll_listing() or (gained and source.discovery.listed_at)]
         if listed:
             self._publishing.commit_and_see()  # so that the view has the newest checkpoint of a shard that is gone
             for source in listed:
