@@ -39,5 +39,7 @@ def reset(
     typer.echo(
         f"{len(found.removed_keys)} records of checkpoints {would} removed, gap {found.gap.id} {would} published"
     )
+    if found.snapshot is not None:
+        typer.echo("the snapshot that was not finished begins again with the next run")
     if found.workers:
         typer.echo(f"stop the workers first: {', '.join(found.workers)}")

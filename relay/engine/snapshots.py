@@ -18,12 +18,13 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
+from relay.engine import gap_decisions
 from relay.engine.open_shard import OpenShard
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.slow_call import SlowCall
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
-from relay.lineage import Checkpoint, Plan, Shard, ShardState, StreamId
+from relay.lineage import Checkpoint, Gap, Plan, Shard, ShardState, StreamId
 from relay.source import Page, Segment, SnapshotSource, Source
 from relay.table import TableSchema
 
@@ -70,6 +71,33 @@ def unfinished_repairs(view: CheckpointView, stream: StreamId) -> Set[str]:
     if control is None or control.snapshot is None or control.state is ShardState.FINISHED:
         return set()
     return set(control.snapshot["gaps"])
+
+
+def restarted(view: CheckpointView, stream: StreamId, reset: Gap, after: int) -> Checkpoint | None:
+    """Return the control record that begins the unfinished snapshot of ``stream`` again, after a reset.
+
+    Copies wait for the end of a snapshot that has begun (I7), and only one that begins after a gap repairs it. None if
+    none is unfinished, and none was decided on by a person. ``after``: seconds, the last timestamp published.
+    """
+    control = view.checkpoints.get(records_of(stream), {}).get(CONTROL)
+    fields = control.snapshot if control is not None and control.snapshot is not None else {"gaps": []}
+    known = set(fields["gaps"])
+    decided = gap_decisions.to_repair(view, stream) - known
+    is_unfinished = control is not None and control.state is not ShardState.FINISHED
+    return _planned({*known, *decided, reset.id}, after, reset.found_at) if is_unfinished or decided else None
+
+
+def _planned(gaps: Set[str], after: int, now: float) -> Checkpoint:
+    """Return the control record of a new snapshot, which repairs ``gaps`` and begins ``after`` a time, in seconds."""
+    fields = {
+        "id": f"{int(now)}-{secrets.token_hex(4)}",
+        "gaps": sorted(gaps),
+        "after": after,
+        "as_of": None,
+        "segments": 0,
+        "rows": 0,
+    }
+    return Checkpoint(ShardState.PLANNED, snapshot=fields, updated_at=now)
 
 
 class SnapshottedStream(Protocol):
@@ -240,15 +268,7 @@ class Snapshots:
     def _request(self) -> Checkpoint:
         """Return the control record of a new snapshot, which starts after everything published before a gap."""
         gaps = self._beside.gaps()
-        fields = {
-            "id": f"{int(self.clock())}-{secrets.token_hex(4)}",
-            "gaps": sorted(gaps),
-            "after": self._beside.last_timestamp if gaps else 0,
-            "as_of": None,
-            "segments": 0,
-            "rows": 0,
-        }
-        return Checkpoint(ShardState.PLANNED, snapshot=fields, updated_at=self.clock())
+        return _planned(gaps, self._beside.last_timestamp if gaps else 0, self.clock())
 
     def _advance(self, control: Checkpoint, state: ShardState, fields: Mapping[str, Any]) -> Checkpoint:
         return replace(control, state=state, snapshot=fields, updated_at=self.clock())

@@ -15,6 +15,7 @@ from relay.config import Config, SourceConfig
 from relay.engine.gap_decisions import records_of as losses_of
 from relay.engine.open_source import open_source
 from relay.engine.planning import Planning, newest_planned
+from relay.engine.snapshots import CONTROL, restarted
 from relay.engine.snapshots import records_of as snapshots_of
 from relay.errors import ConfigError, NotDrained, RelayError, Unavailable
 from relay.kafka import topics
@@ -25,7 +26,7 @@ from relay.kafka.identity import Identity
 from relay.kafka.publisher import Aborted, Fenced, Publisher
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.transaction import OpenTransaction
-from relay.lineage import Gap, Plan, StreamId
+from relay.lineage import Checkpoint, Gap, Plan, StreamId
 from relay.operations.status import find_source
 
 _JOIN_TIMEOUT = 60.0
@@ -36,13 +37,17 @@ _PATIENCE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """The effects of a reset. ``removed_keys``: of the checkpoints it removes. ``workers``: those that are running."""
+    """The effects of a reset. ``removed_keys``: of the checkpoints it removes. ``workers``: those that are running.
+
+    ``snapshot``: the control record of the snapshot that begins again, None if none was unfinished.
+    """
 
     stream: StreamId
     plan: Plan
     gap: Gap
     removed_keys: tuple[bytes, ...]
     workers: tuple[str, ...]
+    snapshot: Checkpoint | None = None
 
     @property
     def start(self) -> str:
@@ -89,6 +94,8 @@ def reset(config: Config, name: str, to: str, *, patience: float = _PATIENCE) ->
             stack.callback(_abort, transaction)
             for key in decided.removed_keys:
                 transaction.record(key, None)
+            if decided.snapshot is not None:
+                transaction.record(_control_key(decided.stream), decided.snapshot.to_json())
             transaction.record(decided.stream.plan_key, decided.plan.to_json())
             publisher.send(settings.gaps, decided.gap.to_json(), decided.gap.id.encode(), 0)
             group.poll()
@@ -166,12 +173,18 @@ def _decide(config: Config, entry: SourceConfig, view: CheckpointView, workers: 
     with closing(open_source(entry)) as source:
         source.connect(stream.label)
         plan, gap = Planning(source, view).again(stream, requested)
+    snapshot = restarted(view, stream, gap, plan.floor)
     removed_keys = [
-        records.checkpoint_key(name)
+        key
         for records in (stream, snapshots_of(stream), losses_of(stream))
-        for name in view.checkpoints.get(records, {})
+        for key in map(records.checkpoint_key, view.checkpoints.get(records, {}))
+        if snapshot is None or key != _control_key(stream)
     ]
-    return Reset(stream, plan, gap, tuple(removed_keys), workers)
+    return Reset(stream, plan, gap, tuple(removed_keys), workers, snapshot)
+
+
+def _control_key(stream: StreamId) -> bytes:
+    return snapshots_of(stream).checkpoint_key(CONTROL)
 
 
 def _abort(transaction: OpenTransaction) -> None:

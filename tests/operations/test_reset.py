@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.dynamodb.endpoint import ARN, ScriptedStream, full
+from relay.avro.registry import open_schemas
+from relay.config import load
+from relay.demo.truth import read_changes
+from tests.dynamodb.endpoint import ARN, Refused, ScriptedStream, full
 from tests.faults.harness import wait_until
 from tests.faults.scripted_relay import start_relay
 from tests.operating import Operated
@@ -116,3 +120,53 @@ def test_a_changed_start_is_refused_until_a_reset(relay: Operated, stream: Scrip
     relay.command("reset", "CONFIG", "s", "--to", "trim_horizon")
     relay.run()
     assert relay.versions() == [1, 1]
+
+
+def test_a_reset_in_the_middle_of_a_snapshot_that_repairs_a_gap_lets_it_begin_again(
+    relay: Operated, stream: ScriptedStream
+) -> None:
+    """I7, I9: copies wait for the end of a snapshot that has begun."""
+    refusing = True
+
+    def refuse(operation: str) -> None:
+        if operation == "Scan" and refusing:
+            raise Refused("ProvisionedThroughputExceededException")
+
+    stream.before = refuse
+    long_ago = int(time.time()) - 3600
+    stream.shard("root")
+    for version in (1, 2, 3):
+        stream.put("root", "k", version, old=version - 1 or None, created=long_ago)
+        if version == 1:
+            relay.run()
+    stream.trim("root", 2)
+    relay.run(code=1)
+    (gap,) = relay.gaps()
+    relay.command("gaps", "accept", "CONFIG", gap["id"], "resnapshot")
+    worker = start_relay(relay.path)
+    try:
+        wait_until(lambda: marks(relay) or None, 60)
+    finally:
+        assert worker.terminate() == 0, worker.log()
+    said = relay.command("reset", "CONFIG", "s", "--to", "trim_horizon").stdout
+    assert "the snapshot that was not finished begins again" in said
+    refusing = False
+    relay.run()
+    (first, *others) = marks(relay)
+    assert first[0] == "begin"
+    assert [kind for kind, _ in others] == ["begin", "end"]
+    assert others[0][1] == others[1][1] != first[1]
+    assert gap["id"] in relay.source()["snapshot"]["repairs"]
+
+
+def marks(relay: Operated) -> list[tuple[str, str]]:
+    """The marks of snapshots in the first partition, each with the id of its snapshot."""
+    config = load(relay.path)
+    with closing(open_schemas(config)) as schemas:
+        found = read_changes(config.kafka.client(), config.topic(relay.stream.table), schemas)
+    changes = [change for partition, _, change in sorted(found, key=lambda each: each[:2]) if partition == 0]
+    return [
+        (change["attributes"]["snapshot"], change["snapshot"]["id"])
+        for change in changes
+        if "snapshot" in change["attributes"]
+    ]
