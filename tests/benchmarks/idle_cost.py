@@ -26,6 +26,7 @@ from relay.services.kafka import KafkaBroker
 from tests.benchmarks.harness import Benchmark
 from tests.benchmarks.service import CREDENTIALS, serving
 from tests.benchmarks.stream_service import answer as backlog
+from tests.benchmarks.stream_service import table
 
 SHARDS = 1000
 SETTLING = 25.0
@@ -85,8 +86,8 @@ def run() -> Benchmark:
 
 def _relay(servers: str, url: str, folder: Path) -> tuple[float, float, int]:
     """Return CPU seconds per second, calls per second, and the number of shards being read."""
-    name, table = f"bench-{secrets.token_hex(4)}", f"s{SHARDS}p1"
-    entry = {"name": "s", "type": "dynamodb", "table": table, "region": "us-east-1", "endpoint_url": url}
+    name, source = f"bench-{secrets.token_hex(4)}", table(SHARDS, 1)
+    entry = {"name": "s", "type": "dynamodb", "table": source, "region": "us-east-1", "endpoint_url": url}
     path = folder / "relay.yaml"
     path.write_text(yaml.safe_dump({"name": name, "kafka": {"bootstrap_servers": servers}, "sources": [entry]}))
     log = folder / "relay.log"

@@ -34,7 +34,7 @@ def stream_arn(table: str) -> str:
 
 
 def answer(request: bytes) -> bytes:
-    """Answer the API's four calls, which the request's fields tell apart, and two of the benchmarks.
+    """Answer the API's calls, which the request's fields tell apart, and two of the benchmarks.
 
     ``Prepare`` makes the pages of a table, ``Begun`` returns when the first page was read.
     """
@@ -70,7 +70,9 @@ def _size(name: str) -> tuple[int, int, int]:
 
 
 def _table(name: str) -> dict[str, Any]:
+    """Return the answers of DescribeTable and ListStreams in one: the requests have the same fields."""
     return {
+        "Streams": [{"StreamArn": stream_arn(name), "TableName": name, "StreamLabel": LABEL}],
         "Table": {
             "TableName": name,
             "TableArn": stream_arn(name).split("/stream/")[0],
@@ -83,7 +85,7 @@ def _table(name: str) -> dict[str, Any]:
             "StreamSpecification": {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
             "LatestStreamArn": stream_arn(name),
             "LatestStreamLabel": LABEL,
-        }
+        },
     }
 
 
