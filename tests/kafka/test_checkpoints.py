@@ -17,7 +17,6 @@ from relay.kafka.compaction import DELETIONS_KEPT
 from relay.kafka.freshness import MissedDeletions
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.lineage import Checkpoint, ShardState, StreamId
-from relay.services.kafka import KafkaBroker
 from tests.faults.harness import wait_until
 from tests.kafka.proxy import Api, ProxiedBroker, passing
 
@@ -77,9 +76,9 @@ def test_a_read_that_does_not_advance_is_given_up_and_its_partitions_are_named(b
     write(client, topic, READING, READING)
     broker.proxy.lose(Api.FETCH)
     with closing(CheckpointView(client, topic)) as view:
-        stuck = rf"topic c .* 0 s in partition {partition_of(KEY)} \(at offset 0 of 2\)"
+        stuck = rf"topic c .* 5 s in partition {partition_of(KEY)} \(at offset 0 of 2\)"
         with pytest.raises(Unavailable, match=stuck):
-            view.require_end(EVERYTHING, 0.4)
+            view.require_end(EVERYTHING, 5.0)
         # The view goes on where it was once the broker answers.
         broker.proxy.rule = passing
         view.require_end(EVERYTHING, 90.0)
@@ -184,15 +183,18 @@ def test_a_partition_that_cannot_be_fetched_stays_behind_while_others_advance(br
 def test_a_view_that_was_paused_until_kafka_forgot_a_deletion_is_not_used_any_longer() -> None:
     """I4: a reset and a pruned shard are deletions. Here Kafka forgets them at once, and the clock is advanced."""
     prompt = {"log.cleaner.backoff.ms": "100", "log.initial.task.delay.ms": "100"}
-    with KafkaBroker(settings=prompt) as broker:
+    with ProxiedBroker(settings=prompt) as broker:
         client = {"bootstrap.servers": broker.bootstrap_servers}
         topic = create_topic(
             client, "c", **{"delete.retention.ms": "1", "segment.ms": "1", "max.compaction.lag.ms": "1"}
         )
         clocks = Clocks()
         write(client, topic, READING)
-        with closing(CheckpointView(client, topic, clock=clocks.monotonic, wall=clocks.wall)) as view:
+        paused = {**client, "client.id": "paused", "socket.timeout.ms": 2000}
+        with closing(CheckpointView(paused, topic, clock=clocks.monotonic, wall=clocks.wall)) as view:
             view.require_end(EVERYTHING, 30.0)
+            broker.proxy.lose(Api.FETCH, client="paused")
+            wait_until(lambda: bool(broker.proxy.lost) or None, 30)
             write(client, topic, None)
             other = next(k for k in map(STREAM.checkpoint_key, map(str, range(9999))) if same_partition(k))
 
@@ -201,6 +203,7 @@ def test_a_view_that_was_paused_until_kafka_forgot_a_deletion_is_not_used_any_lo
                 return KEY not in keys_left(client, topic, partition_of(KEY)) or None
 
             wait_until(is_forgotten, 60)
+            broker.proxy.rule = passing
             clocks.skipped += DELETIONS_KEPT
             with pytest.raises(MissedDeletions, match=rf"c\[{partition_of(KEY)}\] was not read for 3[0-9]{{3}} s"):
                 view.require_end([partition_of(KEY)], 30.0)
