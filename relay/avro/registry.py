@@ -63,6 +63,8 @@ class TopicSchemas:
         # Used only by the thread that has the turn to read.
         self._turn = threading.Lock()
         self._next = 0  # the first offset that was not read
+        # Set by the thread that closes it: the client must not be closed while another thread waits in it.
+        self._closed = False
         self._answered = -1  # the number of the question before the last complete read
         # Shared, each number taken in one step: it orders questions and reads.
         self._questions = itertools.count()
@@ -151,7 +153,11 @@ class TopicSchemas:
             self._turn.release()
 
     def close(self) -> None:
-        self._consumer.close()
+        """End a read of another thread, and close the consumer; leave it to that thread if it hangs in a call."""
+        self._closed = True
+        if self._turn.acquire(timeout=_STEP + 1.0):
+            self._consumer.close()
+            self._turn.release()
 
     def _look_for_topic(self) -> None:
         # A consumer waits silently for a topic that does not exist.
@@ -161,7 +167,7 @@ class TopicSchemas:
                 found = self._consumer.list_topics(self._topic, timeout=min(_STEP, self._patience)).topics[self._topic]
                 break
             except KafkaException as fault:
-                if time.monotonic() > deadline:
+                if self._closed or time.monotonic() > deadline:
                     raise self._unavailable(f"cannot be looked up: {fault.args[0].str()}") from fault
         if found.error is not None:
             if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -171,6 +177,8 @@ class TopicSchemas:
     def _read_to_end(self) -> None:
         deadline = time.monotonic() + self._patience
         while True:
+            if self._closed:
+                raise self._unavailable("is no longer read: it was closed")
             message = self._consumer.poll(0.2)
             if message is None:
                 if time.monotonic() > deadline:
