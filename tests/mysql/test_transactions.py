@@ -128,6 +128,22 @@ def test_a_row_that_was_held_back_is_ready_once_its_transaction_ends() -> None:
     assert shard.transactions.has_changes
 
 
+@pytest.mark.parametrize("events", [1, 40])
+def test_a_large_transaction_is_published_in_pages(events: int) -> None:
+    """I11"""
+    shard = Shard()
+    table = shard.layout("id")
+    rows = Rows(table, [(None, (number,)) for number in range(40 // events)], 10 * STREAMED_PAGE // events)
+    shard.transactions.feed([begin(101), *[rows] * events, COMMIT])
+    sizes, is_full = [], True
+    while is_full:
+        is_full = shard.transactions.consume().is_full
+        _, size, *_ = shard.transactions.take()
+        sizes.append(size)
+    assert sum(sizes) >= 10 * STREAMED_PAGE
+    assert max(sizes) <= 2 * STREAMED_PAGE
+
+
 def test_a_transaction_published_in_part_is_required_of_the_next_server() -> None:
     shard = Shard()
     table = shard.layout("id")

@@ -94,6 +94,13 @@ class TestATransaction:
         ):
             read_commits(stream, 1)
 
+    def test_that_has_no_end_is_not_in_the_position(self) -> None:
+        """I4: another one may come under its GTID, from a server that has it."""
+        cut = [event(GTID, gtid(A, 10)), event(QUERY, query(b"BEGIN"))]
+        with reading_events([*cut, *transaction(11, *inserted(1))]) as (stream, _):
+            read_commits(stream, 1)
+            assert stream.executed == parse(f"{A}:1-9:11")
+
     def test_adds_its_gtid_to_the_position_in_whatever_order_servers_commit(self) -> None:
         servers = [str(uuid.UUID(int=each)) for each in (5, 3, 9)]
         numbers = [(server, number) for number in (3, 1, 2, 7, 6, 9) for server in servers]
