@@ -21,7 +21,7 @@ from relay.dynamodb.snapshot import TableSnapshots
 from relay.dynamodb.start import HORIZON, begin_at_token
 from relay.dynamodb.values import image_json
 from relay.errors import ConfigError, StreamGone, Unavailable
-from relay.lineage import Shard, StreamId
+from relay.lineage import Shard, Start, StreamId
 from relay.source import Opening, StartingPoints
 from relay.stream_token import LATEST, StreamToken
 from relay.table import TableSchema
@@ -58,9 +58,9 @@ class DynamoDBSource:
         )
         # The shards that the newest listing shows closed. Replaced by the thread that lists.
         self._closed: frozenset[str] = frozenset()
-        # Iterators at the heads of shards from when the plan was made, by shard. The thread that makes the plan fills
-        # it, before the worker's thread opens any shard.
-        self._heads: dict[str, str] = {}
+        # The start of the plan that this source has made, and iterators at the heads of its shards from just before, by
+        # shard. Replaced by the thread that makes the plan.
+        self._heads: tuple[Start, dict[str, str]] = {}, {}
 
     def __repr__(self) -> str:
         return f"<DynamoDBSource[{self.name}: {self.config.table or self.config.stream_arn}]>"
@@ -125,8 +125,7 @@ class DynamoDBSource:
         return hashlib.blake2b(identity, digest_size=8).hexdigest()
 
     def starting_points(self, shards: Sequence[Shard], clock: Callable[[], float]) -> StartingPoints:
-        if self.start == "latest":
-            self._take_heads(shards)
+        heads = self._take_heads(shards) if self.start == "latest" else {}
         now = clock()
         if isinstance(self.config.start, StartAtToken):
             if self.config.start.stream_arn != self.session.stream_arn:
@@ -136,21 +135,24 @@ class DynamoDBSource:
                 )
             return begin_at_token(StreamToken.from_json(self.config.start.content), shards, self.shards, now)
         since = self.config.start_time(now)
-        start = HORIZON if since is None else {"since": since}
+        start: Start = HORIZON if since is None else {"since": since}
+        self._heads = start, heads
         return StartingPoints({shard.id: start for shard in shards}, now)
 
-    def _take_heads(self, shards: Sequence[Shard]) -> None:
-        """Request an iterator at the head of every shard, before the time of the plan.
+    def _take_heads(self, shards: Sequence[Shard]) -> dict[str, str]:
+        """Return, by shard, iterators at the heads. They must be requested before the time of the plan.
 
         They are exact, unlike the creation times of records, and save reading each shard from its horizon. If the relay
         stops before the first record, only the time is left: then it does read from the horizon, and drops older
         records.
         """
+        heads = {}
         for shard in shards:
             with suppress(Transient, ShardNotFound):
                 head = self.session.iterator(shard.id, LATEST)
                 if head is not None:
-                    self._heads[shard.id] = head
+                    heads[shard.id] = head
+        return heads
 
     def shards(self) -> list[Shard]:
         """Return one complete listing. Raises ``StreamGone``, or ``Unavailable`` if DynamoDB does not answer."""
@@ -168,7 +170,9 @@ class DynamoDBSource:
     def open(self, opening: Opening) -> DynamoDBShardReader:
         shard = opening.shard.id
         record_format = RecordFormat(self.table, self.stream.qualified(shard), self._rows)
-        head = self._heads.pop(shard, None) if opening.position is None else None
+        planned, heads = self._heads
+        # I1: if another worker has made the plan meanwhile, these heads may be later than its start.
+        head = heads.pop(shard, None) if opening.position is None and opening.start == planned else None
         return DynamoDBShardReader(
             self.session, self.stream, opening, record_format, head=head, is_closed=lambda: shard in self._closed
         )

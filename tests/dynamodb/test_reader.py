@@ -329,14 +329,29 @@ def test_a_start_at_the_head_skips_older_records_and_after_an_expiry_goes_by_tim
     source.connect()
     stream.shard("s")
     stream.put("s", "k", 1, created=6000)
-    source.starting_points([Shard(full("s"))], time.time)
-    reading = reader(source, start={"since": 6030.0})
+    start = source.starting_points([Shard(full("s"))], lambda: 6030.0).shards[full("s")]
+    reading = reader(source, start=start)
     assert read_page(reading).records == 0
     stream.expire_iterators()
     stream.put("s", "k", 2, created=6031)
     assert versions(read_page(reading)) == [1, 2]  # the first may be newer, so it is kept
     stream.put("s", "k", 3, created=6031)
     assert versions(read_page(reading)) == [3]
+    source.close()
+
+
+def test_a_head_is_not_used_if_another_worker_has_made_the_plan(stream: ScriptedStream) -> None:
+    """I1: a worker that lost the source while it asked for the heads may have them later than the plan."""
+    config = DynamoDBConfig(
+        name="orders", type="dynamodb", table=TABLE, region="us-east-1", endpoint_url=stream.url, start="latest"
+    )
+    source = DynamoDBSource(config)
+    source.connect()
+    stream.shard("s")
+    planned_elsewhere = {"since": 6030.0}
+    stream.put("s", "k", 1, created=6031)
+    source.starting_points([Shard(full("s"))], lambda: 6032.0)
+    assert versions(read_page(reader(source, start=planned_elsewhere))) == [1]
     source.close()
 
 
