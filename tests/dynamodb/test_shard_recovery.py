@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from relay.dynamodb import IteratorExpired
+from relay.dynamodb.cursor import ShardCursor
 from relay.dynamodb.session import ShardNotFound, StreamSession
 from relay.errors import Unavailable
 from relay.lineage import Gap
@@ -242,3 +244,16 @@ def _refuse(kind: str, times: int = 1000) -> Callable[[str], None]:
             raise Refused(kind)
 
     return refuse
+
+
+def test_a_shard_that_is_gone_is_lost_from_the_gap_on_that_was_not_reported_yet() -> None:
+    """I9"""
+    session: Any = None  # nothing is asked
+    cursor = ShardCursor(session, "s", Position("after_sequence", "5"))
+    cursor.abandon()
+    assert cursor.gap is not None
+    assert cursor.gap.begin == Position("after_sequence", "5")
+    cursor.move_to(Position("after_sequence", "7"))
+    cursor.skip_to_horizon("trimmed")
+    cursor.abandon()
+    assert (cursor.gap.reason, cursor.gap.begin) == ("gone", Position("after_sequence", "7"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -97,6 +98,9 @@ class Writer:
     def send(self, publisher: ScriptedPublisher, change: Change, resume: int) -> int:
         publisher.send("shop.orders", change.event_id.encode(), b"", 0)
         return 1
+
+    def send_to_all_partitions(self, publisher: ScriptedPublisher, change: Change, resume: int) -> None:
+        publisher.send("shop.orders", b"everywhere", b"", 0)
 
 
 class Owner:
@@ -212,7 +216,7 @@ def test_what_came_before_a_gap_is_committed_first_and_the_gap_with_the_page_tha
     """I4, I9"""
     bench = Bench()
     shard = bench.shard()
-    bench.owner.before_gap = Checkpoint(ShardState.READING, {"sequence": 1})
+    bench.owner.before_gap = Checkpoint(ShardState.READING, {"sequence": 3})  # pages without changes were read
     bench.publishing.page(shard, page(1))
     bench.publishing.page(shard, page(5, gap=gap()))
     assert bench.broker.on("shop.orders") == [b"change-1"]
@@ -220,7 +224,7 @@ def test_what_came_before_a_gap_is_committed_first_and_the_gap_with_the_page_tha
     bench.publishing.commit()
     assert bench.broker.on("shop.orders") == [b"change-1", b"change-5"]
     assert bench.broker.on("shop.gaps") == [gap().to_json()]
-    assert positions(bench) == [{"sequence": 1}, {"sequence": 5}]
+    assert positions(bench) == [{"sequence": 3}, {"sequence": 5}]
 
 
 def test_a_page_with_a_gap_is_published_again_although_the_commit_before_it_was_aborted() -> None:
@@ -266,3 +270,27 @@ def test_a_gap_is_reported_although(
         bench.publishing.page(bench.shard(), page(5, gap=gap()))
     assert pending == [gap().id]
     assert bench.broker.transactions == []
+
+
+def test_a_truncation_goes_to_every_partition() -> None:
+    """I7: each holds rows of the table."""
+    bench = Bench()
+    truncated = page(1)
+    truncated.changes[0].operation = Operation.TRUNCATE
+    bench.publishing.page(bench.shard(), truncated)
+    bench.publishing.commit()
+    assert bench.broker.on("shop.orders") == [b"everywhere"]
+
+
+def test_tables_whose_key_has_changed_are_refused_before_anything_of_the_page_is_sent() -> None:
+    """I2: their changes would go to other partitions."""
+    bench = Bench()
+
+    def refuse(tables: Sequence[TableSchema]) -> None:
+        raise RelayError("its key has changed")
+
+    bench.owner.check_tables = refuse  # type: ignore[method-assign]
+    with pytest.raises(RelayError, match="its key has changed"):
+        bench.publishing.page(bench.shard(), replace(page(1), tables=(TABLE,)))
+    bench.publishing.commit()
+    assert bench.broker.on("shop.orders") == []

@@ -57,3 +57,10 @@ def test_a_shard_that_is_gone_has_a_gap_from_its_newest_position() -> None:
     last, lost = found.gone("-")
     assert (last.state, last.gap) == (ShardState.GONE, lost.id)
     assert (lost.reason, lost.begin) == ("shard lost", AT)
+
+
+def test_a_shard_is_finished_by_its_last_page_only() -> None:
+    """I1, I2: its children are read from then on, and it is not read again."""
+    found = checkpoints(Checkpoint(ShardState.PLANNED))
+    states = [found.covering(replace(PAGE, finished=finished)) for finished in (False, True)]
+    assert [each.state for each in states if each] == [ShardState.READING, ShardState.FINISHED]

@@ -177,3 +177,10 @@ def test_reading_ready_shards_one_by_one_reads_every_shard_after_its_parents(dat
         order.append(shard)
     assert sorted(order) == sorted(s.id for s in shards)
     assert all(order.index(p) < order.index(s.id) for s in shards for p in s.parents)
+
+
+def test_the_floor_of_a_shard_that_was_read_is_its_own_last_timestamp() -> None:
+    """I5: after a restart, a clock that went back must not make newer changes look older."""
+    token = EventToken(1500, "orders/label/c", "DynamoDB/1")
+    read = {"c": Checkpoint(ShardState.READING, token=token), "p": Checkpoint(ShardState.FINISHED)}
+    assert Lineage(STREAM).floor(Shard("c", ("p",)), read) == 1500
