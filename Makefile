@@ -59,8 +59,9 @@ format: setup    ## Apply the fixes that ruff knows.
 bench: setup     ## All benchmarks, or NAME=encode_publish.
 	@$(RUN) python -m tests.benchmarks $(NAME)
 
-soak: setup      ## Workers and broker that die at random, for SECONDS=600, SEED=...
-	@RELAY_SOAK_SECONDS=$(SECONDS) RELAY_SOAK_SEED=$(SEED) $(RUN) python -m tests.faults.soak
+soak: setup      ## Everything dies at random: SECONDS=600 CHANGES=... SEED=... PARTS=dynamodb,mysql,consumers PAUSE=1.6 RATE=...
+	@RELAY_SOAK_SECONDS=$(SECONDS) RELAY_SOAK_CHANGES=$(CHANGES) RELAY_SOAK_SEED=$(SEED) RELAY_SOAK_PARTS=$(PARTS) \
+		RELAY_SOAK_PAUSE=$(PAUSE) RELAY_SOAK_RATE=$(RATE) $(RUN) python -m tests.soak
 
 proto: $(UV)     ## Compile the messages of Vitess again, after a change of their .proto.
 	@$(UV) tool run --from grpcio-tools==$(GRPC_TOOLS_VERSION) python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. relay/vitess/proto/vtgate.proto

@@ -110,11 +110,11 @@ class Scene:
 
 
 class Relay:
-    """A relay process and its log."""
+    """A relay process and its log, which may hold those of earlier ones."""
 
     def __init__(self, command: list[str], log: Path) -> None:
         self._log = log
-        with log.open("wb") as out:
+        with log.open("ab") as out:
             environment = {**os.environ, "PYTHONFAULTHANDLER": "1"}
             self._process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
 

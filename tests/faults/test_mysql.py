@@ -6,65 +6,42 @@ import os
 import random
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from relay.services.mariadb import MariaDB
-from relay.services.sql_server import PASSWORD, USER
-from tests.faults.audited import ITEMS, TABLE, audit, history, opened, problems
+from tests.faults.audited import TABLE, history, problems
 from tests.faults.harness import wait_until
+from tests.faults.replicated import DATABASE, Replicated
 from tests.faults.world import World
 from tests.mysql.server import MySQL
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
-
-DATABASE = "shop"
 
 
 class Servers(World):
     """A primary with a replica that may take its place, and a relay that knows both."""
 
     def __init__(self, folder: Path, servers: str, name: str, primary: Any, replica: Any, seed: int) -> None:
-        self.primary, self.replica = primary, replica
+        self.servers = Replicated(primary, replica)
         super().__init__(
             folder,
             servers,
             name,
             seed,
-            connect=lambda: opened(self.primary.connect(autocommit=False, defer_connect=True)),
+            connect=self.servers.connect,
             place=lambda _: DATABASE,
-            source={
-                "name": "legacy",
-                "type": "mysql",
-                "database": DATABASE,
-                "user": USER,
-                "password": PASSWORD,
-                "shards": {"-": [primary.address, replica.address]},
-            },
+            source=self.servers.source("legacy"),
         )
-        with closing(self.connect()) as connection, connection.cursor() as cursor:
-            cursor.execute(f"create database {DATABASE}")
-            cursor.execute(f"use {DATABASE}")
-            cursor.execute(ITEMS)
-        audit(self.connect, [DATABASE])
-        replica.replicate_from(primary)
 
     def fail_over(self, *, kill: bool) -> None:
-        """Let the replica take over, once it has all that was committed; the old primary follows it."""
-        with self.paused():
-            self.replica.wait_for(self.primary.gtid)
-            if kill:
-                self.primary.kill()
-            self.replica.promote()
-            self.primary, self.replica = self.replica, self.primary
-            if kill:
-                self.replica.restart()
-            self.replica.replicate_from(self.primary)
-            for writer in self.writers:
-                writer.reconnect()
+        self.servers.fail_over(self.paused(), self._move, kill=kill)
+
+    def _move(self) -> None:
+        for writer in self.writers:
+            writer.reconnect()
 
 
 @pytest.fixture(params=[MariaDB, MySQL])
@@ -91,12 +68,12 @@ def test_kills_failovers_and_a_change_of_columns_lose_double_and_disorder_nothin
             relay.kill()
             relay = world.start()
         elif step in ("restart", "replica"):
-            server = world.primary if step == "restart" else world.replica
+            server = world.servers.primary if step == "restart" else world.servers.replica
             server.kill()
             time.sleep(chance.uniform(0.0, 1.0))
             server.restart()
         elif step == "columns":
-            world.primary.execute(f"alter table {DATABASE}.{TABLE} add column extra int default 7")
+            world.servers.primary.execute(f"alter table {DATABASE}.{TABLE} add column extra int default 7")
         else:
             world.fail_over(kill=step == "fail over")
     time.sleep(2.0)

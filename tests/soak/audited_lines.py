@@ -1,0 +1,237 @@
+"""The MariaDB part: an audited table on a primary and its replica, which are killed and change places.
+
+Versions are numbers given out by the writers; a delete is -1.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+from array import array
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from typing import Any, Self
+
+import orjson
+import pymysql
+from pymysql.connections import Connection
+from pymysql.cursors import Cursor, SSCursor
+
+from relay.cache import LoadedValue, QueriesLoader, Tokens
+from relay.errors import Unavailable
+from relay.mysql import ReplicationWatcher, TokenQueries
+from relay.services.mariadb import MariaDB
+from relay.services.sql_server import PASSWORD, USER, SQLServer
+from tests.faults.audited import TABLE, Writer
+from tests.faults.replicated import DATABASE, Replicated
+from tests.soak.part import Fault, Item
+
+DELETED = -1
+
+_SOURCE = "audited"
+_WRITERS = 2
+_CUSTOMERS = 60
+_LINES = 12
+_BULKS = (50, 200, 500)  # rows
+_BULK_SHARE = 0.2  # of the transactions
+_PAUSE = 0.002  # seconds between two transactions
+_FAIL_OVER_WITHIN = 300.0
+_ERRORS = (pymysql.err.OperationalError, pymysql.err.InterfaceError, pymysql.err.InternalError, OSError, Unavailable)
+
+
+class BulkWriter(Writer):
+    """Makes some of its transactions of one statement with many rows. ``rate``: the most changes a second."""
+
+    rate = math.inf
+
+    def _transaction(self, connection: Connection[Cursor]) -> None:
+        before = self._version
+        if self._random.random() < _BULK_SHARE:
+            self._bulk(connection)
+        else:
+            super()._transaction(connection)
+        self._pause = max(_PAUSE, (self._version - before) / self.rate)
+
+    def _bulk(self, connection: Connection[Cursor]) -> None:
+        chance, rows = self._random, []
+        for _ in range(chance.choice(_BULKS)):
+            self._version += 1
+            rows.append(f"({chance.choice(self._customers)},{chance.randrange(_LINES)},{self._version},'bulk')")
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"insert into `{self._place(0)}`.{TABLE} (customer, line, version, note) values {','.join(rows)}"
+                " on duplicate key update version = values(version), note = values(note)"
+            )
+            cursor.execute("commit")
+
+
+class PrimaryReader:
+    """Loads rows from the primary of now, with its tokens. For one thread."""
+
+    def __init__(self) -> None:
+        self._open: ExitStack | None = None
+        self._loader: QueriesLoader | None = None
+        self._watcher: ReplicationWatcher | None = None
+
+    def load(self, primary: SQLServer, key: str, compare: Tokens | None) -> LoadedValue:
+        try:
+            if self._watcher is None or self._watcher.error is not None:
+                self.close()
+                self._connect(primary)
+            assert self._loader is not None
+            return self._loader.load(key, compare)
+        except _ERRORS as error:
+            self.close()
+            raise Unavailable(f"the primary at {primary.address} is away: {error}") from error
+
+    def close(self) -> None:
+        opened, self._open, self._loader, self._watcher = self._open, None, None, None
+        if opened is not None:
+            with suppress(*_ERRORS):  # it may be closed already
+                opened.close()
+
+    def _connect(self, primary: SQLServer) -> None:
+        with ExitStack() as stack:
+            connection = stack.enter_context(closing(primary.connect(USER, connect_timeout=5, read_timeout=30)))
+            shard = f"{_SOURCE}/{DATABASE}/-"
+            watcher = ReplicationWatcher.of(primary.host, primary.port, USER, PASSWORD, shard)
+            stack.enter_context(watcher)
+            self._watcher = watcher
+            self._loader = QueriesLoader(
+                TokenQueries(connection, watcher), _query, lambda rows: str(rows[0][0]).encode()
+            )
+            self._open = stack.pop_all()
+
+
+def _query(key: str) -> tuple[str, Sequence[object]]:
+    _, customer, line = key.split(":")
+    return f"select version from {DATABASE}.{TABLE} where customer = %s and line = %s", (int(customer), int(line))
+
+
+def _encode(rows: Sequence[Any]) -> bytes:
+    return str(rows[0][0]).encode()
+
+
+class AuditedLines:
+    """The part that is a ``Part``: servers, writers, and what happens to them."""
+
+    table = TABLE
+    cache_key = "line:{customer}:{line}"
+
+    def __init__(self, seed: int, rate: float) -> None:
+        self.items: Sequence[Item] = [(customer, line) for customer in range(_CUSTOMERS) for line in range(_LINES)]
+        self.gate: AbstractContextManager[Any] = threading.Lock()
+        self._chance = random.Random(f"lines/{seed}")
+        self._seed, self._rate = seed, rate
+        self._stack = ExitStack()
+        self._reader = PrimaryReader()
+        self._written = 0
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._servers = Replicated(stack.enter_context(MariaDB()), stack.enter_context(MariaDB()))
+            connect = self._servers.connect
+            self._writers = [
+                BulkWriter(connect, lambda _: DATABASE, range(n, _CUSTOMERS, _WRITERS), self._seed % 1000 * 10 + n)
+                for n in range(_WRITERS)
+            ]
+            for writer in self._writers:
+                writer.rate = self._rate / _WRITERS
+            stack.callback(self._end)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _end(self) -> None:
+        for writer in self._writers:
+            writer.end()
+        self._reader.close()
+
+    def source(self) -> dict[str, Any]:
+        # Called before anything is written: not "current", which is where the relay happens to begin.
+        start = {"gtid": {"-": f"MariaDB/{self._servers.primary.gtid}"}}
+        return {**self._servers.source(_SOURCE), "tables": [TABLE], "start": start}
+
+    def start(self) -> None:
+        for writer in self._writers:
+            writer.start()
+
+    def stop(self) -> None:
+        for writer in self._writers:
+            writer.stop()
+
+    def written(self) -> int:
+        with suppress(*_ERRORS):  # as of the last time then
+            ((count,),) = self._servers.primary.execute(f"select max(seq) from {DATABASE}.{TABLE}_audit")
+            self._written = count or 0
+        return self._written
+
+    # ------------------------------------------------------------------ faults
+
+    def faults(self) -> list[Fault]:
+        return [
+            Fault("primary", 0.6, lambda: self._restart(self._servers.primary)),
+            Fault("replica", 0.6, lambda: self._restart(self._servers.replica)),
+            Fault("switch", 0.4, lambda: self._fail_over(kill=False)),
+            Fault("failover", 0.4, lambda: self._fail_over(kill=True)),
+        ]
+
+    def relent(self) -> None:
+        """None of its faults lasts."""
+
+    def _restart(self, server: SQLServer) -> None:
+        server.kill()
+        time.sleep(self._chance.uniform(0.0, 1.0))
+        server.restart()
+
+    def _fail_over(self, *, kill: bool) -> None:
+        self._servers.fail_over(self._paused(), self._move, kill=kill, timeout=_FAIL_OVER_WITHIN)
+
+    def _paused(self) -> ExitStack:
+        with ExitStack() as stack:
+            stack.enter_context(self.gate)
+            for writer in self._writers:
+                stack.enter_context(writer.gate)
+            return stack.pop_all()
+
+    def _move(self) -> None:
+        self._reader.close()
+        for writer in self._writers:
+            writer.reconnect()
+
+    # ------------------------------------------------------------------ the truth
+
+    def history(self) -> Mapping[Item, Sequence[int]]:
+        found: dict[Item, array[int]] = defaultdict(lambda: array("q"))
+        with closing(self._servers.connect()) as connection, connection.cursor(SSCursor) as cursor:
+            cursor.execute(f"select customer, line, version from {DATABASE}.{TABLE}_audit order by seq")
+            for customer, line, version in cursor:
+                found[customer, line].append(DELETED if version is None else version)
+        return found
+
+    def told(self, change: Mapping[str, Any]) -> tuple[Item, int]:
+        new = change["new"]
+        return (change["key"]["customer"], change["key"]["line"]), DELETED if new is None else new["version"]
+
+    def row(self, number: int) -> int | None:
+        return None if number == DELETED else number
+
+    # ------------------------------------------------------------------ the application
+
+    def key_of(self, item: Item) -> str:
+        assert isinstance(item, tuple)
+        return f"line:{item[0]}:{item[1]}"
+
+    def load(self, key: str, compare: Tokens | None) -> LoadedValue:
+        return self._reader.load(self._servers.primary, key, compare)
+
+    def version_in(self, value: bytes) -> int:
+        return int(value)
+
+    def item_in(self, row: Mapping[str, Any]) -> tuple[Item, int]:
+        return (int(row["customer"]), int(row["line"])), orjson.loads(row["item"])["version"]

@@ -1,0 +1,37 @@
+"""Reads log and copy with Spark, as any user of Delta would: ``python -m tests.soak.read_back CONFIG FOLDER``.
+
+The folder gets ``log``, eight bytes of the event id of each row, and a file for each table of the copy, with its rows
+as lines of JSON.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from pathlib import Path
+
+import orjson
+
+from relay.config import load
+from relay.demo.tables import spark
+from tests.soak.topic import digest
+
+
+def main(path: Path, folder: Path) -> None:
+    config = load(path)
+    assert config.copy_ is not None
+    assert config.log is not None
+    copies = Path(config.copy_.url.removeprefix("delta://"))
+    with spark() as session:
+        ids = session.read.format("delta").load(config.log.path).select("event_id")
+        logged = array("Q", (digest(row[0]) for row in ids.toLocalIterator(prefetchPartitions=True)))
+        (folder / "log").write_bytes(logged.tobytes())
+        for table in copies.glob("*/*"):
+            rows = session.read.format("delta").load(str(table)).where("not _relay_deleted")
+            columns = [name for name in rows.columns if not name.startswith("_relay_")]
+            found = [orjson.dumps(row.asDict()) for row in rows.select(*columns).collect()]
+            (folder / table.name).write_bytes(b"\n".join(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,187 @@
+"""Everything at once: two sources, workers, a broker, consumers, and faults at random; then the comparison.
+
+What is done is drawn from the seed; how it falls in time is the machine's affair.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from relay.config import load
+from relay.services.kafka import KafkaBroker
+from tests.soak.audited_lines import AuditedLines
+from tests.soak.consumers import Consumers
+from tests.soak.part import Fault, Part
+from tests.soak.scripted_items import ScriptedItems
+from tests.soak.topic import AppliedTimes, TopicCheck
+from tests.soak.workers import Workers
+
+PARTS = ("dynamodb", "mysql", "consumers")
+_SOURCES: dict[str, Callable[[int, float], Part]] = {"dynamodb": ScriptedItems, "mysql": AuditedLines}
+_PARTITIONS = 4
+_CONSUMED = 500.0  # changes a second: less than what log and copy apply on two cores
+_SHOWN = 20
+
+
+@dataclass
+class Totals:
+    """``kills``: faults by what they hit. ``reads``: those of the application."""
+
+    seed: int
+    seconds: float = 0.0
+    changes: int = 0
+    published: int = 0
+    kills: Counter[str] = field(default_factory=Counter)
+    lost: int = 0
+    doubled: int = 0
+    disordered: int = 0
+    reads: int = 0
+    hits: int = 0
+    stale_reads: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def as_json(self) -> str:
+        return json.dumps({**self.__dict__, "kills": dict(sorted(self.kills.items()))})
+
+
+class Soak:
+    """One run. ``say`` is told what happens.
+
+    ``pause``: seconds between two faults, on average. ``rate``: about how many changes are written a second; by default
+    as many as the relay reads, or as the consumers can apply.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        parts: Collection[str] = PARTS,
+        *,
+        pause: float = 1.6,
+        rate: float | None = None,
+        say: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.totals = Totals(seed)
+        self.say = say
+        self._path = folder / "relay.yaml"
+        self._chance = random.Random(f"soak/{seed}")
+        self._pause = pause
+        self._broker = KafkaBroker(folder=folder / "kafka")
+        sources = [_SOURCES[name] for name in PARTS if name in parts and name in _SOURCES]
+        rate = rate or (_CONSUMED if "consumers" in parts else math.inf)
+        self._parts = [source(seed, rate / len(sources)) for source in sources]
+        self._workers = Workers(self._path, seed)
+        self._consumers = Consumers(self._path, seed) if "consumers" in parts else None
+
+    def play(self, seconds: float = math.inf, changes: float = math.inf) -> Totals:
+        """Play until so many changes were written, or for so long; let all be relayed; return what came of it."""
+        begun = time.monotonic()
+        with ExitStack() as stack:
+            stack.enter_context(self._broker)
+            for part in self._parts:
+                stack.enter_context(part)
+            if self._consumers is not None:
+                stack.enter_context(self._consumers)
+            self._write_config()
+            stack.callback(self._workers.kill)
+            self._workers.start()
+            for part in self._parts:
+                part.start()
+            if self._consumers is not None:
+                self._consumers.start(self._parts)
+            self._trouble(begun + seconds, changes)
+            self._settle()
+            self._compare()
+        self.totals.seconds = round(time.monotonic() - begun, 1)
+        return self.totals
+
+    def _write_config(self) -> None:
+        config: dict[str, Any] = {
+            "name": "soak",
+            "kafka": {
+                "bootstrap_servers": self._broker.bootstrap_servers,
+                "partitions": _PARTITIONS,
+                # Short, so that a dead worker is missed soon.
+                "producer": {"transaction.timeout.ms": 2000},
+            },
+            "sources": [part.source() for part in self._parts],
+        }
+        if self._consumers is not None:
+            config |= self._consumers.config(self._parts)
+        self._path.write_text(yaml.safe_dump(config))
+
+    # ------------------------------------------------------------------ trouble
+
+    def _trouble(self, until: float, changes: float) -> None:
+        faults = [Fault("broker", 1, self._kill_broker), *self._workers.faults()]
+        for part in self._parts:
+            faults += part.faults()
+        if self._consumers is not None:
+            faults += self._consumers.faults()
+        weights = [fault.weight for fault in faults]
+        while time.monotonic() < until and (written := self._written()) < changes:
+            (fault,) = self._chance.choices(faults, weights)
+            self.totals.kills[fault.name] += 1
+            self.say(f"{written:,} changes; {fault.name}")
+            fault.do()
+            # Often in the middle of what follows from the last one.
+            time.sleep(self._chance.uniform(0.1, 1.9) * self._pause)
+            self._workers.revive()
+            if self._consumers is not None:
+                self._consumers.revive()
+
+    def _written(self) -> int:
+        return sum(part.written() for part in self._parts)
+
+    def _kill_broker(self) -> None:
+        self._broker.kill()
+        time.sleep(self._chance.choice((0.0, 1.0, 4.0)))
+        self._broker.restart()
+
+    def _settle(self) -> None:
+        for part in self._parts:
+            part.relent()
+        self._workers.settle()
+        for part in self._parts:
+            part.stop()
+        self._workers.kill()
+        self.say(f"{self._written():,} changes; relaying the rest")
+        self._workers.finish()
+        self.totals.problems += self._workers.problems
+
+    # ------------------------------------------------------------------ comparison
+
+    def _compare(self) -> None:
+        totals, config = self.totals, load(self._path)
+        times: AppliedTimes | None = None
+        if self._consumers is not None:
+            self.say("consuming the rest")
+            times = self._consumers.finish()
+        checks = []
+        for part in self._parts:
+            self.say(f"comparing topic {part.table}")
+            check = TopicCheck(part, part.history(), times)
+            check.read(config)
+            checks.append(check)
+            totals.changes += check.written
+            totals.published += check.published
+            totals.lost += check.lost
+            totals.doubled += check.doubled
+            totals.disordered += check.disordered
+            totals.problems += check.problems[:_SHOWN]
+        if self._consumers is not None:
+            self.say("comparing cache, log and copy")
+            found = self._consumers.compare(config, checks)
+            totals.reads, totals.hits, totals.stale_reads = found.reads, found.hits, found.stale
+            totals.problems += found.problems[:_SHOWN]
