@@ -29,7 +29,6 @@ class JournaledShards:
     ``endings``: how many of the checkpoints have shown the end of a shard.
     """
 
-    is_due = False
     is_listing = False
     successor: str | None = None
     took = 0.0
@@ -51,6 +50,8 @@ class JournaledShards:
         self._endings = endings
         # What the shards were last derived from: a journal arrives with the end of a shard.
         self._seen: tuple[Plan, int] | None = None
+        # Whether what was written for them may be lost.
+        self._again = False
 
     def __repr__(self) -> str:
         return f"<JournaledShards[{self.stream.source}: {len(self.lineage.listed)} shards]>"
@@ -58,22 +59,31 @@ class JournaledShards:
     def close(self) -> None:
         """No listing is ever under way."""
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the shards may have changed, or what was written for them may be lost."""
+        plan = self._plan()
+        if plan is None:
+            return False
+        return self._again or self._seen is None or self._seen[0] is not plan or self._seen[1] != self._endings()
+
     def soon(self) -> None:
-        """The shards are always as new as the checkpoints."""
+        """Return the shards once more: a transaction with what was written for them was aborted, or may have been."""
+        self._again = True
 
     def poll(self, checkpoints: Mapping[str, Checkpoint]) -> bool:
-        """Derive the shards. Return whether they have changed."""
+        """Derive the shards. Return whether they have changed, or are wanted once more."""
         plan = self._plan()
         if plan is None:
             return False
         self.listed_at = self.clock()
-        endings = self._endings()
-        if self._seen is not None and self._seen[0] is plan and self._seen[1] == endings:
+        if not self.is_due:
             return False
-        self._seen = plan, endings
+        again, self._again = self._again, False
+        self._seen = plan, self._endings()
         shards = shards_of(plan, checkpoints)
         if self.lineage.listings and shards == list(self.lineage.listed.values()):
-            return False
+            return again
         self.lineage.update(shards)
         return True
 

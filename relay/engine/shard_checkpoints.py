@@ -43,8 +43,10 @@ class ShardCheckpoints:
         # Gaps reported since the start, which the view may not show yet.
         self.reported_gaps: set[str] = set()
 
-    def __contains__(self, shard: str) -> bool:
-        return shard in self._latest
+    def has_begun(self, shard: str) -> bool:
+        """Whether this worker has published a page of ``shard``, or is about to: its checkpoint is not the first."""
+        latest = self._latest.get(shard)
+        return latest is not None and latest.state is not ShardState.PLANNED
 
     def open(self, shard: Shard, committed: Checkpoint | None) -> None:
         self._latest[shard.id] = committed or self.first(shard)

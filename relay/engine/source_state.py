@@ -255,7 +255,7 @@ class SourceState:
             key: self._open_checkpoints.first(shard, ShardState.FINISHED if shard.id in passed else ShardState.PLANNED)
             for shard in self.lineage.listed.values()
             if shard.id not in self.checkpoints
-            and shard.id not in self._open_checkpoints
+            and not self._open_checkpoints.has_begun(shard.id)
             and partition_of(key := self.stream.checkpoint_key(shard.id)) in owned
         }
 
@@ -407,6 +407,8 @@ class SourceState:
             return False
         if self.discovery.listed_at < self.started or self.discovery.successor is not None:
             return False
+        if self.discovery.is_due:
+            return False  # I1: the shards that continue an ended one may not be known yet
         if not self._is_snapshot_settled():
             return False
         if any(not self.lineage.is_gone(s) and not has_ended(self.checkpoints, s) for s in self.lineage.absent):

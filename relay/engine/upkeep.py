@@ -47,7 +47,10 @@ class Upkeep:
         """Serve ``sources``, with common transactions. ``making``: how many plans are being made."""
         planned_now = False
         for source in sources:
-            if source.plan is not None or source.join_planned_stream():
+            if source.plan is not None:
+                source.planning.drop()  # another worker may have made it first
+                continue
+            if source.join_planned_stream():
                 continue
             if source.planning.is_making or making < _PLANS_AT_ONCE:
                 making += not source.planning.is_making

@@ -1,0 +1,153 @@
+"""What a worker plans, lists and opens beside publishing pages, also if a transaction is aborted in between."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from relay.engine.reader_pool import ReaderPool
+from relay.engine.source_state import SourceState
+from relay.engine.upkeep import Upkeep
+from relay.kafka.checkpoints import CheckpointView
+from relay.kafka.publisher import Aborted
+from relay.lineage import Checkpoint, Gap, Plan, ShardState, StreamId
+from relay.source import Source
+from tests.scripted_source import LABEL, ScriptedSource
+
+FOLLOWING = StreamId("orders", LABEL.replace("01", "02"))
+
+
+class Committed:
+    """The records that are committed, as a view shows them, and the gaps; ``fails``: what the next commits raise."""
+
+    def __init__(self) -> None:
+        self.view: Any = SimpleNamespace(
+            plans={}, checkpoints={}, versions=Counter(), endings=Counter(), gap_versions=Counter()
+        )
+        self.gaps: list[Gap] = []
+        self.fails: list[Exception | None] = []
+        self._records: dict[bytes, bytes | None] = {}
+        self._gaps: list[Gap] = []
+
+    def gap(self, source: Source, gap: Gap) -> None:
+        self._gaps.append(gap)
+
+    def record(self, key: bytes, value: bytes | None) -> None:
+        self._records[key] = value
+
+    def commit_and_see(self) -> None:
+        records, self._records = self._records, {}
+        gaps, self._gaps = self._gaps, []
+        if self.fails and (error := self.fails.pop(0)) is not None:
+            raise error
+        self.gaps += gaps
+        for key, value in records.items():
+            self.apply(key, value)
+
+    def apply(self, key: bytes, value: bytes | None) -> None:
+        CheckpointView._apply_record(self.view, key, value)
+
+
+class Maintained:
+    """One source of a worker that owns everything. ``now``: its clock, in seconds."""
+
+    def __init__(self, source: ScriptedSource, *, until_caught_up: bool = False) -> None:
+        self.committed = Committed()
+        self.view = self.committed.view
+        self.now = 1000.0
+        self.stream = source.connect()
+        self.state = SourceState(
+            cast(Any, source),
+            self.stream,
+            self.view,
+            ReaderPool(),
+            until_caught_up=until_caught_up,
+            clock=lambda: self.now,
+        )
+        group: Any = SimpleNamespace(owned=set(range(64)))
+        self._upkeep = Upkeep(group, cast(Any, self.committed), lambda: None)
+
+    def serve(self) -> None:
+        """As the worker does."""
+        try:
+            self._upkeep.serve([self.state])
+        except Aborted:
+            self.state.list_soon()
+
+    def serve_until(self, reached: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 20
+        while not reached():
+            assert time.monotonic() < deadline
+            self.serve()
+            time.sleep(0.01)
+
+    @property
+    def checkpoints(self) -> dict[str, Checkpoint]:
+        return cast("dict[str, Checkpoint]", self.view.checkpoints.get(self.stream, {}))
+
+    def write(self, shard: str, checkpoint: Checkpoint) -> None:
+        """Commit ``checkpoint``, as another worker does."""
+        self.committed.apply(self.stream.checkpoint_key(shard), checkpoint.to_json())
+
+
+@pytest.fixture
+def source() -> ScriptedSource:
+    return ScriptedSource("orders", shards=2)
+
+
+@pytest.mark.parametrize("has_journals", [False, True])
+def test_the_first_checkpoints_of_shards_are_written_again_after_an_abort(
+    source: ScriptedSource, has_journals: bool
+) -> None:
+    """I1: the resume timestamp does not count a shard without one. No page comes of a shard that cannot be read."""
+    source.has_journals = has_journals
+    relay = Maintained(source)
+    let_go = source.hold("starting_points")
+    relay.serve()
+    let_go()
+    relay.committed.fails = [None, None, Aborted("of the first checkpoints")]  # after the plan, and before a listing
+    relay.serve_until(lambda: not relay.committed.fails)
+    assert not relay.checkpoints
+    relay.serve_until(lambda: len(relay.checkpoints) == 2)
+
+
+def test_a_stream_with_a_journal_is_not_caught_up_before_its_new_shards_are_known(source: ScriptedSource) -> None:
+    """I1: ``--until-caught-up`` would end before they are read. The end may become visible while sources are served."""
+    source.has_journals = True
+    relay = Maintained(source, until_caught_up=True)
+    relay.serve_until(lambda: len(relay.checkpoints) == 2)
+    relay.now = 1010.0
+    relay.state.look.soon()
+    relay.serve()
+    journal = {"id": "1", "participants": ["shard-00000"], "targets": {"-80": {}, "80-": {}}}
+    relay.write("shard-00000", Checkpoint(ShardState.FINISHED, journal=journal, updated_at=1009.0))
+    relay.write("shard-00001", Checkpoint(ShardState.FINISHED, updated_at=1009.0))
+    assert not relay.state.is_caught_up()
+    relay.serve()
+    assert set(relay.state.lineage.listed) == {"shard-00000", "shard-00001", "-80", "80-"}
+    assert not relay.state.is_caught_up()
+
+
+def test_a_plan_that_another_worker_has_made_first_is_not_taken_for_that_of_the_next_stream(
+    source: ScriptedSource,
+) -> None:
+    """I9: the gap between the two streams would go unsaid."""
+    relay = Maintained(source)
+    let_go = source.hold("starting_points")
+    relay.serve()
+    source.wait_for("starting_points")
+    shards = {shard.id: {"type": "trim_horizon"} for shard in source.shards()}
+    keys = {"orders": [["id", "S"]]}
+    relay.committed.apply(relay.stream.plan_key, Plan(source.start, 999.0, shards, keys, "scripted").to_json())
+    let_go()
+    relay.serve()
+    for shard in shards:
+        relay.write(shard, Checkpoint(ShardState.FINISHED, updated_at=999.0))
+    source.label = FOLLOWING.label
+    relay.serve_until(lambda: FOLLOWING in relay.view.plans)
+    assert [gap.reason for gap in relay.committed.gaps] == ["new stream"]
