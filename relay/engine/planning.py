@@ -36,6 +36,8 @@ class Planning:
         self.view = view
         self.clock = clock
         self._making: SlowCall[tuple[Plan, Gap | None]] | None = None
+        # Since when this worker has to make a plan.
+        self.wanted_at: float | None = None
         self._warned_at = 0.0
 
     def before(self, stream: StreamId) -> StreamId | None:
@@ -94,6 +96,8 @@ class Planning:
         For the owner of the source's own key. Raises as `first`, and ``ConfigError`` if the key of the table has
         changed.
         """
+        if self.wanted_at is None:
+            self.wanted_at = self.clock()
         if self._making is None:
             self._making = SlowCall(f"plan-{self.source.name}", self._maker(stream))
         if not self._making.done:
@@ -102,8 +106,8 @@ class Planning:
         return made.result()
 
     def drop(self) -> None:
-        """Forget a plan that is being made: another worker makes it now."""
-        self._making = None
+        """Forget a plan that is being made: it is there, or another worker makes it now."""
+        self._making = self.wanted_at = None
 
     def warns_of_no_plan(self) -> bool:
         """Whether it is time to warn, once a minute, that no worker has planned this source (I10)."""

@@ -85,6 +85,8 @@ class SourceState:
         self._retry_at = 0.0
         # Under way: the connection to another stream.
         self._connecting: SlowCall[StreamId] | None = None
+        # When that was first tried.
+        self._connecting_since: float | None = None
         # Open shards, and finished ones whose last checkpoint is not visible yet.
         self.open: dict[str, OpenShard] = {}
         self._open_checkpoints = ShardCheckpoints(
@@ -156,7 +158,7 @@ class SourceState:
         if self.planning.is_making and not self.planning.is_made:
             return True  # the source is still being asked
         self.planning.drop()
-        self._connecting = SlowCall(f"connect-{self.source.name}", partial(self.source.connect, before.label))
+        self._connect(before.label)
         return True
 
     def advance_to_successor(self) -> bool:
@@ -166,7 +168,10 @@ class SourceState:
         """
         if self._connecting is not None:
             return not self._connecting.done or self._switch()
-        if self.discovery.successor is None or self.plan is None or self.is_waiting or self.discovery.is_listing:
+        if self.discovery.successor is None or self.plan is None:
+            self._connecting_since = None  # the stream that could not be connected to is gone
+            return False
+        if self.is_waiting or self.discovery.is_listing:
             return False
         ends = [
             checkpoint.updated_at if checkpoint is not None and checkpoint.state.ended else math.inf
@@ -179,9 +184,13 @@ class SourceState:
             return False  # its request says which gaps the snapshot of the successor has to repair
         self._drained = self.stream
         log.info("source %s: stream %s is drained", self.source.name, self.stream.label)
-        connect = partial(self.source.connect, self.discovery.successor)
-        self._connecting = SlowCall(f"connect-{self.source.name}", connect)
+        self._connect(self.discovery.successor)
         return True
+
+    def _connect(self, label: str) -> None:
+        if self._connecting_since is None:
+            self._connecting_since = self.clock()
+        self._connecting = SlowCall(f"connect-{self.source.name}", partial(self.source.connect, label))
 
     def _switch(self) -> bool:
         """Switch to the stream that the source is connected to by now. Return whether it has switched."""
@@ -197,6 +206,11 @@ class SourceState:
         log.info("source %s: switching from stream %s to %s", self.source.name, self.stream.label, following.label)
         self._switch_to(following)
         return True
+
+    @property
+    def held_up_since(self) -> float | None:
+        """Since when this worker plans the source, or connects it to another stream; None if it does neither."""
+        return self.planning.wanted_at if self._connecting_since is None else self._connecting_since
 
     @property
     def is_waiting(self) -> bool:

@@ -66,6 +66,9 @@ def _source_stalls(source: SourceView, now: float, wall: float, limit: float, de
         if now - poll.polled > limit + poll.wait + delay:
             error = redacted(poll.error) if poll.error else None
             yield Stall("no successful poll of the shard", now - poll.polled, name, stream.label, shard, error)
+    # I10: nothing of it is read, so no poll can be late.
+    if source.held_up_since is not None and (held_up := wall - source.held_up_since) > _LISTING_INTERVAL + limit:
+        yield Stall("the source cannot be planned, or connected to its stream", held_up, name, source.stream.label)
     if source.plan is not None:
         # Without a listing no shard is opened, and the children of ended shards are never found.
         age = wall - (source.listed_at or source.listing_wanted_at)

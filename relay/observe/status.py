@@ -33,7 +33,8 @@ class SourceView:
     ``listed_at``: when that was, in seconds since the epoch, 0 before the first. ``listing_wanted_at``: when a listing
     was last requested. ``listing_took``: how many seconds the latest took. ``resume_timestamp``, ``low_watermark``: see
     ``relay.lineage``. ``segments``: the snapshot segments open in this worker. ``rows``: rows read and estimated, while
-    a snapshot is running.
+    a snapshot is running. ``held_up_since``: since when, in seconds since the epoch, this worker makes its plan, or
+    connects to its stream; None if it does neither.
     """
 
     stream: StreamId
@@ -49,6 +50,7 @@ class SourceView:
     snapshots: StreamId
     rows: tuple[int, int] | None
     listing_took: float = 0.0
+    held_up_since: float | None = None
 
     def polls(self) -> Iterator[tuple[StreamId, str, Poll]]:
         """Yield everything that is open in this worker: shards, then snapshot segments."""

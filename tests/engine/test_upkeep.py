@@ -13,6 +13,7 @@ import pytest
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.source_state import SourceState
 from relay.engine.upkeep import Upkeep
+from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.publisher import Aborted
 from relay.lineage import Checkpoint, Gap, Plan, ShardState, StreamId
@@ -90,6 +91,9 @@ class Maintained:
     def checkpoints(self) -> dict[str, Checkpoint]:
         return cast("dict[str, Checkpoint]", self.view.checkpoints.get(self.stream, {}))
 
+    def held_up_since(self) -> float | None:
+        return self.state.held_up_since
+
     def write(self, shard: str, checkpoint: Checkpoint) -> None:
         """Commit ``checkpoint``, as another worker does."""
         self.committed.apply(self.stream.checkpoint_key(shard), checkpoint.to_json())
@@ -151,3 +155,42 @@ def test_a_plan_that_another_worker_has_made_first_is_not_taken_for_that_of_the_
     source.label = FOLLOWING.label
     relay.serve_until(lambda: FOLLOWING in relay.view.plans)
     assert [gap.reason for gap in relay.committed.gaps] == ["new stream"]
+
+
+def test_a_source_is_held_up_while_its_plan_is_made(source: ScriptedSource) -> None:
+    """I10"""
+    relay = Maintained(source)
+    let_go = source.hold("starting_points")
+    assert relay.held_up_since() is None
+    relay.serve()
+    relay.now += 500
+    relay.serve()
+    assert relay.held_up_since() == 1000.0
+    let_go()
+    relay.serve_until(lambda: relay.checkpoints)
+    relay.serve_until(lambda: relay.held_up_since() is None)
+
+
+def test_a_source_is_held_up_until_it_is_connected_to_its_next_stream_however_often_that_fails(
+    source: ScriptedSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I10: the stream before it has ended, and can still be listed."""
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.checkpoints) == 2)
+    for shard in source.shards():
+        relay.write(shard.id, Checkpoint(ShardState.FINISHED, updated_at=999.0))
+
+    def refuse(label: str | None = None) -> StreamId:
+        raise Unavailable("no")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(source, "connect", refuse)
+        source.label = FOLLOWING.label
+        relay.serve_until(lambda: relay.state.is_waiting)
+        relay.now += 500
+        relay.serve()
+        relay.serve_until(lambda: relay.state.is_waiting)
+        assert relay.held_up_since() == 1000.0
+    relay.now += 500
+    relay.serve_until(lambda: FOLLOWING in relay.view.plans)
+    relay.serve_until(lambda: relay.held_up_since() is None)

@@ -111,6 +111,14 @@ def test_a_planned_source_that_was_never_listed_is_a_stall() -> None:
     assert find_stalls(status(source(listed_at=0.0, listing_wanted_at=WALL - 10)), NOW, NOW, WALL) == []
 
 
+def test_a_source_that_this_worker_cannot_plan_or_connect_to_is_a_stall() -> None:
+    """I10: a call that never returns logs nothing, and no shard is open whose poll could be late."""
+    hangs = source(plan=None, listed_at=0.0, held_up_since=WALL - 61 - STALLED_AFTER)
+    [stall] = find_stalls(status(hangs, source("other", plan=None, held_up_since=WALL - 70)), NOW, NOW, WALL)
+    assert (stall.source, stall.shard) == ("orders", None)
+    assert "cannot be planned" in stall.what
+
+
 def test_a_source_without_a_plan_is_not_ready_but_not_stalled() -> None:
     known = status(source(plan=None, listed_at=0.0))
     assert find_stalls(known, NOW, NOW, WALL) == []
