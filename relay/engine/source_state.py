@@ -393,7 +393,10 @@ class SourceState:
         Waiting for it could take longer than this stream keeps its records (I1).
         """
         before = self.planning.before(self.stream)
-        return unfinished_repairs(self.view, before) if before is not None else set()
+        # The newest other stream follows this one if another worker has switched to it already.
+        if before is None or before.label > self.stream.label:
+            return set()
+        return unfinished_repairs(self.view, before)
 
     def resolved_gaps(self, owned: set[int]) -> list[bytes]:
         """Return the keys, in the partitions ``owned``, of pending gaps that are published and need no repair."""

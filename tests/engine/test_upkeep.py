@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from relay.engine.reader_pool import ReaderPool
+from relay.engine.snapshots import CONTROL, records_of
 from relay.engine.source_state import SourceState
 from relay.engine.upkeep import Upkeep
 from relay.errors import Unavailable
@@ -194,3 +195,16 @@ def test_a_source_is_held_up_until_it_is_connected_to_its_next_stream_however_of
     relay.now += 500
     relay.serve_until(lambda: FOLLOWING in relay.view.plans)
     relay.serve_until(lambda: relay.held_up_since() is None)
+
+
+def test_a_stream_repairs_no_gaps_of_the_stream_that_follows_it(source: ScriptedSource) -> None:
+    """Another worker may have switched already: the table would be read for both, and then once more."""
+    source.on_gap = "resnapshot"
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.checkpoints) == 2)
+    plan = Plan(source.start, 1000.0, {}, {"orders": [["id", "S"]]}, "scripted", "between", 0)
+    relay.committed.apply(FOLLOWING.plan_key, plan.to_json())
+    fields = {"id": "1", "gaps": ["between"], "after": 0, "as_of": None, "segments": 0, "rows": 0}
+    control = Checkpoint(ShardState.PLANNED, snapshot=fields, updated_at=1000.0)
+    relay.committed.apply(records_of(FOLLOWING).checkpoint_key(CONTROL), control.to_json())
+    assert relay.state.gaps_to_repair() == set()
