@@ -39,12 +39,14 @@ def _record(record: Mapping[str, Any]) -> Iterator[Text]:
         yield where + Text(f"{record['key']}  ", "bold") + Text(shown)
     else:
         operation = value["operation"]
-        key = " ".join(f"{name}={_short(part)}" for name, part in (value["key"] or {}).items())
+        key = "".join(f" {name}={_short(part)}" for name, part in (value["key"] or {}).items())
+        edge = value["attributes"].get("snapshot")  # the record that begins or ends a snapshot has no row
         yield (
             where
             + Text(f"{value['committed_at']}  ", "dim")
             + Text(f"{operation:8} ", _COLOURS.get(operation, ""))
-            + Text(f"{value['table']} {key}", "bold")
+            + Text(f"{value['table']}{key}", "bold")
+            + Text(f"  {edge} of snapshot {value['snapshot']['id']}" if edge else "")
         )
         yield from _difference(value["old"] or {}, value["new"] or {}, set(value["key"] or {}))
 

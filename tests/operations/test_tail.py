@@ -23,9 +23,9 @@ from relay.avro.encode import ChangeEncoder
 from relay.avro.framing import fingerprint, single_object_header
 from relay.avro.registry import TopicSchemas
 from relay.avro.schema import change_schema
-from relay.change import Change, Images, Operation, Transaction
+from relay.change import Change, Images, Operation, Snapshot, Transaction
 from relay.cli import app
-from relay.commands.tail_text import json_line
+from relay.commands.tail_text import json_line, printer
 from relay.config import Config, load
 from relay.errors import ConfigError, Unavailable
 from relay.kafka import topics
@@ -104,6 +104,23 @@ def test_a_change_is_shown_with_its_images_parsed_and_its_times_in_utc() -> None
         "origin": None,
     }
     assert json.loads(json_line(shown)) == shown
+
+
+def test_the_text_names_the_snapshot_that_a_record_begins(capsys: pytest.CaptureFixture[str]) -> None:
+    begin = change(
+        operation=Operation.READ,
+        key=None,
+        old=None,
+        new=None,
+        images=Images.KEYS_ONLY,
+        token=None,
+        snapshot=Snapshot("17-ab", 1_800_000_000),
+        attributes={"snapshot": "begin"},
+    )
+    printer()(record_json(message(encoder().encode(begin)), KnownSchemas(TABLE)))
+    assert capsys.readouterr().out == (
+        "shop.orders[3]@17  2027-01-15T08:00:00Z  READ     orders  begin of snapshot 17-ab\n"
+    )
 
 
 def test_bytes_are_shown_in_base64_in_keys_too() -> None:
