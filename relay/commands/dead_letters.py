@@ -27,6 +27,8 @@ def list_(config: ConfigArgument, as_json: JsonOption = False) -> None:
     if as_json:
         typer.echo(json.dumps(rows))
         return
+    if not rows:
+        typer.echo("no dead letters")
     for row in rows:
         typer.echo(_line(row))
 

@@ -185,6 +185,7 @@ def test_a_relay_whose_topic_limit_is_lowered_ends_with_the_reason(
     stream.write("j", 1)
     process = start_relay(path)
     wait_until(lambda: (relay("dead-letters", "list", path).exit_code == 0 and versions(path, "j")) or None, 60)
+    assert relay("dead-letters", "list", path).stdout == "no dead letters\n"
     limit(kafka.bootstrap_servers, load(path).topic(TABLE), SMALL)
     stream.write("k", 1, payload={"S": random.Random(1).randbytes(2 * SMALL).hex()})
     assert process.wait(60) == 1
