@@ -154,7 +154,7 @@ def describe(
             log.warning("%stable %r is CREATING: waiting up to %.0f s for it", where, name, patience)
             warned = True
         time.sleep(min(1.0, left))
-    stream_arn = source.stream_arn or _current_stream(table, source, at)
+    stream_arn = source.stream_arn or _current_stream(table, source, client)
     stream = _ask(
         source,
         streams,
@@ -271,13 +271,14 @@ def verify(found: Description, source: DynamoDBConfig) -> None:
         raise Unavailable("\n".join(f"source {source.name}: {problem}" for problem in problems))
 
 
-def _current_stream(table: Any, source: DynamoDBConfig, at: str) -> str:
+def _current_stream(table: Any, source: DynamoDBConfig, client: DynamoDBClient) -> str:
     arn = table.get("LatestStreamArn")
     if not arn or not table.get("StreamSpecification", {}).get("StreamEnabled"):
-        name = table["TableName"]
+        name, region = table["TableName"], client.meta.region_name
+        endpoint = f"--endpoint-url {source.endpoint_url} " if source.endpoint_url else ""
         raise Unavailable(
-            f"source {source.name}: table {name!r} {at} has no stream: enable it with `aws dynamodb "
-            f"update-table --table-name {name} "
+            f"source {source.name}: table {name!r} in region {region} at {client.meta.endpoint_url} has no stream: "
+            f"enable it with `aws dynamodb update-table --table-name {name} --region {region} {endpoint}"
             "--stream-specification StreamEnabled=true,StreamViewType=NEW_AND_OLD_IMAGES`"
         )
     return str(arn)

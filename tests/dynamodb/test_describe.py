@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -308,7 +309,11 @@ class TestOnDynamoDB:
         self, client: Any, dynamodb: Any, unique: str
     ) -> None:
         self.create(client, unique, None)
-        with pytest.raises(Unavailable, match="has no stream: enable it with `aws dynamodb update-table"):
+        command = (
+            f"`aws dynamodb update-table --table-name {unique} --region us-east-1 --endpoint-url "
+            f"{dynamodb.endpoint_url} --stream-specification StreamEnabled=true,StreamViewType=NEW_AND_OLD_IMAGES`"
+        )
+        with pytest.raises(Unavailable, match=f"has no stream: enable it with {re.escape(command)}"):
             look(dynamodb.endpoint_url, table=unique)
 
     def test_a_disabled_stream_is_not_read(self, client: Any, dynamodb: Any, unique: str) -> None:
