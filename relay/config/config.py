@@ -55,7 +55,7 @@ class CacheConfig(ConfigModel):
     keys: dict[str, list[str]] = Field(min_length=1)
     """Per table, templates of the cache keys that a change of one of its items invalidates."""
 
-    tombstone_ttl: Seconds = 3600.0
+    tombstone_ttl: Seconds = Field(default="1h", validate_default=True)
     """How long the cache remembers an invalidation. Must be longer than any load from the database takes."""
 
     @field_validator("namespace")
@@ -92,7 +92,7 @@ class CopyConfig(ConfigModel):
     url: Annotated[str, url("delta", planned=("postgresql", "postgres"))]
     """Where to keep the copy, such as `delta:///var/lib/relay/copy`."""
 
-    tombstone_retention: Seconds = 30 * 86400.0
+    tombstone_retention: Seconds = Field(default="30d", validate_default=True)
     """How long the copy remembers a deleted row. A change older than this, applied again, may bring the row back."""
 
 

@@ -108,6 +108,7 @@ def _seconds(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
+# A default is written as in a file, with `validate_default`, since the JSON schema shows it to editors.
 Seconds = Annotated[
     float,
     BeforeValidator(_seconds),

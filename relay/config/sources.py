@@ -324,7 +324,7 @@ class VitessConfig(_SQLConfig):
     cells: list[str] | None = Field(default=None, min_length=1)
     """The cells whose tablets to read from. Default: those that vtgate prefers."""
 
-    silence: Seconds = 30.0
+    silence: Seconds = Field(default="30s", validate_default=True)
     """How long a stream may be silent, heartbeats included, before the relay reopens it."""
 
     @property
@@ -353,7 +353,7 @@ class MySQLConfig(_SQLConfig):
     """Where to start on the first run: `current`, an ISO time (UTC unless it has an offset), a time ago such as `-30s`,
     or `{gtid: {"-80": "MariaDB/0-1-5"}}`."""
 
-    max_lag: Seconds = 60.0
+    max_lag: Seconds = Field(default="60s", validate_default=True)
     """How far a replica may lag before the relay reads another server of its shard."""
 
     reshard_checkpoint_table: str = "_vt.vreplication"

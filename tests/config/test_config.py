@@ -335,3 +335,13 @@ def test_the_json_schema_has_every_key_of_the_file(file: Path) -> None:
     for part in (schema, *schema["$defs"].values()):
         for key, rules in part["properties"].items():
             assert rules.get("description") or key in undescribed
+
+
+def test_the_defaults_in_the_json_schema_are_values_that_a_file_may_have() -> None:
+    defaults = {
+        key: rules["default"]
+        for part in Config.model_json_schema()["$defs"].values()
+        for key, rules in part["properties"].items()
+        if "pattern" in rules and "default" in rules
+    }
+    assert defaults == {"tombstone_ttl": "1h", "tombstone_retention": "30d", "silence": "30s", "max_lag": "60s"}
