@@ -29,7 +29,7 @@ test: setup      ## All tests, on real services.
 one: setup       ## One test, in one process: TEST=tests/test_cli.py::test_the_version_is_printed, ARGS=--pdb.
 	@$(RUN) pytest -p no:xdist $(or $(TEST),$(error name the test: make one TEST=tests/x.py::y)) $(ARGS)
 
-quick: setup     ## The tests that need no service, in under a minute.
+quick: setup     ## The tests that need no service, in a minute or two.
 	@$(RUN) pytest -n 4 -m "not services and not package" $(ARGS)
 
 mutants: setup   ## Break each invariant in many places, and see a test fail: all, or NAME="I6 a-gap-bumps-no-namespace".
@@ -67,6 +67,7 @@ proto: $(UV)     ## Compile the messages of Vitess again, after a change of thei
 	@$(UV) tool run --from grpcio-tools==$(GRPC_TOOLS_VERSION) python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. relay/vitess/proto/vtgate.proto
 
 setup: $(UV)     ## The locked environment.
+	@[ -d .venv ] || echo "installing the locked packages in .venv"
 	@$(UV) sync --frozen --all-extras --quiet
 
 # A machine without uv gets its own; ~/.local/bin is where uv's installer puts it.
@@ -77,3 +78,4 @@ $(OWN_UV):
 	@$(PYTHON) -m venv $(RELAY_CACHE)/uv-$(UV_VERSION) || { echo "Python's venv module is needed: install e.g. python3-venv"; exit 1; }
 	@$(RELAY_CACHE)/uv-$(UV_VERSION)/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 	@mkdir -p $(HOME)/.local/bin && ln -sf $(OWN_UV) $(HOME)/.local/bin/uv
+	@case ":$$PATH:" in *":$(HOME)/.local/bin:"*) ;; *) echo "to run uv yourself, add $(HOME)/.local/bin to your PATH";; esac
