@@ -73,10 +73,11 @@ class Application(threading.Thread):
 
         A batch counts as applied at the time in its line in the log, which is after its last write to the cache.
         """
-        return [problem for read in self.reads if (problem := _stale(check, read)) is not None]
+        return [problem for read in self.reads if (problem := stale(check, read)) is not None]
 
 
-def _stale(check: TopicCheck, read: ItemRead) -> str | None:
+def stale(check: TopicCheck, read: ItemRead) -> str | None:
+    """Return what is wrong with a read, None if nothing is."""
     told, history = check.items[read.item], check.history.get(read.item, ())
     # State n is the item after its n-th change, 0 before the first. No read can see what was not yet written, either.
     oldest = bisect_left(told.applied, read.started)

@@ -96,8 +96,8 @@ class Consumers:
 
     def faults(self) -> list[Fault]:
         """Rarely: a start of Spark costs twenty seconds of a core."""
-        kills = [Fault(name, 0.12, lambda name=name: self._kill(name)) for name in CONSUMERS]  # type: ignore[misc]
-        return [Fault("redis", 0.5, self._kill_redis), *kills]
+        kills = [Fault(name, 0.4, lambda name=name: self._kill(name)) for name in CONSUMERS]  # type: ignore[misc]
+        return [Fault("redis", 0.6, self._kill_redis), *kills]
 
     def revive(self) -> None:
         for consumer, process in self._running.items():

@@ -232,10 +232,6 @@ class ScriptedItems:
     def written(self) -> int:
         return sum(self._stream.versions)
 
-    @property
-    def shards(self) -> int:
-        return self._writer.shards
-
     # ------------------------------------------------------------------ faults
 
     def faults(self) -> list[Fault]:

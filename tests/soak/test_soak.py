@@ -1,4 +1,4 @@
-"""Three workers under random faults for a while: I1, I2, I3, I10. ``make soak`` goes on for longer."""
+"""Three workers and two sources under random faults for a while: I1, I2, I3, I10. ``make soak`` goes on for longer."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SEED = int(os.environ.get("RELAY_SOAK_SEED") or 20)
 
 @pytest.mark.services
 @pytest.mark.timeout(SECONDS + 600)
-def test_workers_and_broker_that_die_at_random_lose_double_and_disorder_nothing(tmp_path: Path) -> None:
-    totals = Soak(tmp_path, SEED, ["dynamodb"]).play(SECONDS)
+def test_workers_broker_and_servers_that_die_at_random_lose_double_and_disorder_nothing(tmp_path: Path) -> None:
+    totals = Soak(tmp_path, SEED, ["dynamodb", "mysql"], rate=1000).play(SECONDS)
     assert totals.problems == [], f"RELAY_SOAK_SEED={SEED}: {totals.as_json()}"
     assert totals.published == totals.changes > 0
-    assert {"worker", "pause", "broker"} <= totals.kills.keys()
+    assert {"worker", "pause", "broker", "primary", "failover"} <= totals.kills.keys()

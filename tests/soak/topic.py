@@ -57,8 +57,9 @@ class AppliedTimes:
     def __init__(self, log: Path) -> None:
         self._ends: dict[tuple[str, int], list[int]] = defaultdict(list)
         self._times: dict[tuple[str, int], list[float]] = defaultdict(list)
-        for line in log.read_bytes().splitlines():
-            if line.startswith(b"{") and b'"batch"' in line:
+        for line in log.read_bytes().splitlines(keepends=True):
+            # A kill may cut a line off.
+            if line.startswith(b"{") and line.endswith(b"}\n") and b'"batch"' in line:
                 self._take(orjson.loads(line))
 
     def _take(self, line: Mapping[str, Any]) -> None:
@@ -116,18 +117,23 @@ class TopicCheck:
         )
 
     def read(self, config: Config) -> None:
-        """Read the topic to its end."""
+        """Read the topic to its end, and compare."""
         topic = config.topic(self.part.table)
         for partition, offset, change in changes_on(config, topic):
-            self.published += 1
-            self._take(topic, partition, offset, change)
+            self.take(topic, partition, offset, change)
+        self.end()
+
+    def end(self) -> None:
+        """Compare what the topic lacks, after all its changes."""
         for item, history in self.history.items():
             told = self.items[item]
             lacks = sorted(told.missing)[:_SHOWN] or [told.at]
             if told.missing or told.at < len(history):
                 self._say(f"{item}: of {len(history)} changes the topic lacks those from number {lacks} on")
 
-    def _take(self, topic: str, partition: int, offset: int, change: Mapping[str, Any]) -> None:
+    def take(self, topic: str, partition: int, offset: int, change: Mapping[str, Any]) -> None:
+        """Compare the next change of a partition."""
+        self.published += 1
         item, number = self.part.told(change)
         where = f"{item}: change {number} at {partition}/{offset}"
         told, history = self.items[item], self.history.get(item, ())
