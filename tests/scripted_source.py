@@ -48,6 +48,10 @@ class ScriptedSource:
         self._held: dict[str, threading.Event] = {}
         self._made: dict[str, threading.Event] = {}
 
+    def lists(self, shards: Sequence[Shard]) -> None:
+        """Let it have ``shards`` from now on."""
+        self._shards = [*shards]
+
     def hold(self, call: str) -> Callable[[], None]:
         """Let ``call`` wait from now on. Returns what lets it go."""
         self._held[call], self._made[call] = threading.Event(), threading.Event()

@@ -19,7 +19,7 @@ from relay.engine.look import Look
 from relay.engine.open_shard import OpenShard
 from relay.engine.planning import Planning
 from relay.engine.progress import CommittedProgress, low_watermark, read_until
-from relay.engine.pruning import replaced
+from relay.engine.pruning import replaced, unpruned
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.shard_checkpoints import ShardCheckpoints
 from relay.engine.slow_call import SlowCall
@@ -267,7 +267,8 @@ class SourceState:
         passed = plan.passed
         return {
             key: self._open_checkpoints.first(shard, ShardState.FINISHED if shard.id in passed else ShardState.PLANNED)
-            for shard in self.lineage.listed.values()
+            # Another worker may have pruned some since they were listed.
+            for shard in unpruned(self.lineage.listed.values(), self.checkpoints)
             if shard.id not in self.checkpoints
             and not self._open_checkpoints.has_begun(shard.id)
             and partition_of(key := self.stream.checkpoint_key(shard.id)) in owned
@@ -280,7 +281,8 @@ class SourceState:
         if plan is None or state == self._opened_in:
             return
         self._opened_in = state
-        for shard in self.lineage.ready(self.checkpoints, plan.shards, plan.passed):
+        ready = self.lineage.ready(self.checkpoints, plan.shards, plan.passed)
+        for shard in unpruned(ready, self.checkpoints):
             if shard.id in self.open:
                 continue
             key = self.stream.checkpoint_key(shard.id)

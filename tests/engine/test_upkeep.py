@@ -17,7 +17,7 @@ from relay.engine.upkeep import Upkeep
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.publisher import Aborted
-from relay.lineage import Checkpoint, Gap, Plan, ShardState, StreamId
+from relay.lineage import Checkpoint, Gap, Plan, Shard, ShardState, StreamId
 from relay.source import Source
 from tests.scripted_source import LABEL, ScriptedSource
 
@@ -71,7 +71,8 @@ class Maintained:
             until_caught_up=until_caught_up,
             clock=lambda: self.now,
         )
-        group: Any = SimpleNamespace(owned=set(range(64)))
+        self.owned = set(range(64))
+        group: Any = SimpleNamespace(owned=self.owned)
         self._upkeep = Upkeep(group, cast(Any, self.committed), lambda: None)
 
     def serve(self) -> None:
@@ -208,3 +209,21 @@ def test_a_stream_repairs_no_gaps_of_the_stream_that_follows_it(source: Scripted
     control = Checkpoint(ShardState.PLANNED, snapshot=fields, updated_at=1000.0)
     relay.committed.apply(records_of(FOLLOWING).checkpoint_key(CONTROL), control.to_json())
     assert relay.state.gaps_to_repair() == set()
+
+
+def test_a_shard_that_another_worker_has_pruned_since_the_listing_is_not_read_again(source: ScriptedSource) -> None:
+    """I3, I9: its records would be published twice, or it would be reported as lost."""
+    parent, child = Shard("parent"), Shard("child", ("parent",))
+    source.lists([parent, child])
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.checkpoints) == 2)
+    relay.write("parent", Checkpoint(ShardState.FINISHED))
+    relay.write("child", Checkpoint(ShardState.READING, parents=("parent",)))
+    relay.owned.clear()
+    relay.serve()
+    relay.committed.apply(relay.stream.checkpoint_key("parent"), None)
+    relay.state.close_shards()
+    relay.owned.update(range(64))
+    relay.serve()
+    assert set(relay.checkpoints) == {"child"}
+    assert "parent" not in relay.state.open
