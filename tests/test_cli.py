@@ -280,7 +280,8 @@ class TestOnServices:
         result = relay("run", path)
         assert result.exit_code == 3
         (said,) = errors(result)
-        assert f"--table-name {unique} --stream-specification StreamEnabled=true" in said
+        assert f"`aws dynamodb update-table --table-name {unique} --region " in said
+        assert f"--endpoint-url {dynamodb.endpoint_url} --stream-specification StreamEnabled=true" in said
 
     def test_caught_up_exits_0(self, path: Path, dynamodb: Any, unique: str) -> None:
         self.create(dynamodb, unique, stream=True)
