@@ -312,6 +312,7 @@ class TestOnServices:
 def test_services_come_up_are_seen_and_go_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELAY_STATE", str(tmp_path))
     assert relay("services", "status", "--json").stdout == "[]\n"
+    assert relay("services", "status").stdout == "no services are running\n"
     up = relay("services", "up", "redis", "--json")
     assert up.exit_code == 0, up.output
     (service,) = json.loads(up.stdout)

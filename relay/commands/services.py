@@ -55,6 +55,8 @@ def _print_services(found: Sequence[Service], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps([service.as_dict() for service in found]))
         return
+    if not found:
+        typer.echo("no services are running")
     for service in found:
         state = "running" if service.running else "ended"
         typer.echo(f"{service.name:9} {state}  {service.address}  pid {service.pid}  {service.log}")
