@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from relay.lineage import position_text
 from relay.operations.status import RelayStatus, ShardStatus, SourceStatus
 
 _COLOURS = {"reading": "green", "planned": "yellow", "finished": "dim", "gone": "bold red"}
@@ -77,20 +76,10 @@ def _table(shards: list[ShardStatus]) -> Table:
             shard.shard,
             Text(shard.state, _COLOURS[shard.state]),
             shard.owner["client"] if shard.owner else "-",
-            _position(position),
+            position_text(position) or "-",
             "-" if shard.lag_seconds is None else _duration(shard.lag_seconds),
         )
     return table
-
-
-def _position(position: Mapping[str, Any]) -> str:
-    if "gtid" in position:
-        # A transaction or a copy in progress follows the executed GTID set.
-        rows = f" and {position['rows_done']} rows of {position['transaction']}" if position.get("rows_done") else ""
-        return f"{position['gtid']}{rows}{', copying' if 'copied' in position else ''}"
-    if position.get("type") == "copy":
-        return "copy"
-    return str(position.get("sequence") or position.get("since") or position.get("type") or "-")
 
 
 def _count(number: int, noun: str) -> str:

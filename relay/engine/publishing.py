@@ -110,13 +110,12 @@ class Publishing:
             decision = gap_decisions.decision_about(self.settings, self._view, gap, self._group.barrier_timeout)
             if decision is None:
                 raise RelayError(
-                    f"source {source.name}: changes are missing: {gap.reason}, shard {gap.shard} of stream {gap.label} "
-                    f"after {gap.begin or 'its start'} (gap {gap.id}). Nothing was skipped. Run "
+                    f"source {source.name}: changes are missing: {gap} (gap {gap.id}). Nothing was skipped. Run "
                     f"`relay gaps accept CONFIG {gap.id} skip|resnapshot`: skip records the gap and continues, "
                     "resnapshot also reads the table again. Set `on_gap` on the source to decide for all future gaps."
                 )
             policy = decision
-        log.warning("source %s: gap %s: %s, shard %s; policy: %s", source.name, gap.id, gap.reason, gap.shard, policy)
+        log.warning("source %s: gap %s: %s; policy: %s", source.name, gap.id, gap, policy)
         self._transaction.begin()
         self._transaction.publisher.send(self.settings.gaps, gap.to_json(), gap.id.encode(), 0)
         self._metrics.count_gap(source.name, gap.reason)

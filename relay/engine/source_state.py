@@ -26,7 +26,7 @@ from relay.engine.slow_call import SlowCall
 from relay.engine.snapshots import Snapshots, unfinished_repairs
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
-from relay.lineage import Checkpoint, Gap, Lineage, Plan, ShardState, StreamId, has_ended
+from relay.lineage import Checkpoint, Gap, Lineage, Plan, ShardState, StreamId, has_ended, position_text
 from relay.source import Opening, Page, Source
 from relay.table import TableSchema
 
@@ -300,7 +300,8 @@ class SourceState:
                 keys=plan.keys,
                 hashed=plan.hashed,
             )
-            log.info("source %s: reading shard %s from %s", self.source.name, shard.id, opening.position or "its start")
+            begin = position_text(opening.position or {}) or "its start"
+            log.info("source %s: reading shard %s from %s", self.source.name, shard.id, begin)
             self.open[shard.id] = self.readers.open(self.source.open(opening), key, self)
             self._open_checkpoints.open(shard, committed)
 

@@ -392,5 +392,6 @@ def _run(
         finally:
             if observer.bars is not None:
                 observer.bars.close()
+        log.info("stopped; everything published is committed" if worker.stopping else "everything is caught up")
     if worker.stopping == signal.SIGINT:
         raise KeyboardInterrupt

@@ -23,6 +23,7 @@ from relay.lineage.records import (
     has_ended,
     is_inside_transaction,
     parse_key,
+    position_text,
 )
 
 __all__ = [
@@ -42,5 +43,6 @@ __all__ = [
     "has_ended",
     "is_inside_transaction",
     "parse_key",
+    "position_text",
     "ready_shards",
 ]

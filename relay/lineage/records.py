@@ -34,6 +34,19 @@ INCARNATION = "@"
 _VERSION = "v1"
 
 
+def position_text(position: Position | Start) -> str:
+    """Return a position or a start for people to read; empty for one that says nothing."""
+    if "gtid" in position:
+        # A transaction or a copy in progress follows the executed GTID set.
+        rows = f" and {position['rows_done']} rows of {position['transaction']}" if position.get("rows_done") else ""
+        return f"{position['gtid']}{rows}{', copying' if 'copied' in position else ''}"
+    if "stream" in position:
+        return f"stream {position['stream']}"
+    if position.get("type") == "copy":
+        return "copy"
+    return str(position.get("sequence") or position.get("since") or position.get("type") or "")
+
+
 def is_inside_transaction(position: Position | None) -> bool:
     """Whether part of a source transaction is on the topic at ``position``."""
     return position is not None and "transaction" in position
@@ -257,6 +270,10 @@ class Gap:
         """The id of a gap is the same however often the gap is met."""
         identity = [self.source, self.label, self.shard, self.reason, self.begin]
         return hashlib.blake2b(orjson.dumps(identity, option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
+
+    def __str__(self) -> str:
+        place = f"stream {self.label}" if self.shard is None else f"shard {self.shard} of stream {self.label}"
+        return f"{self.reason}, {place}, after {position_text(self.begin or {}) or 'its start'}"
 
     def to_json(self) -> bytes:
         return orjson.dumps(
