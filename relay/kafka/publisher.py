@@ -100,7 +100,10 @@ class Publisher:
                     self.produce(topic, value, key, partition, headers=headers)
                 return
             except BufferError:
-                self._producer.poll(0.1)  # I11: the queue is bounded, wait for the broker
+                try:
+                    self._producer.poll(0.1)  # I11: the queue is bounded, wait for the broker
+                except KafkaException as error:
+                    self._raise_failure("produce", error)
                 self._check_stop("produce", "the queue of the producer is full")
             except KafkaException as error:
                 if error.args[0].code() in (KafkaError._STATE, KafkaError._FATAL):
@@ -155,8 +158,9 @@ class Publisher:
         """Retry ``call`` until the broker answers. A timed-out call may have taken effect; repeating it is safe."""
         deadline = time.monotonic() + _RETRY_FOR
         while True:
-            self._producer.poll(0)  # delivers librdkafka's log lines
             try:
+                # Delivers librdkafka's log lines, and raises a fatal error that has shown in the background.
+                self._producer.poll(0)
                 return call()
             except KafkaException as error:
                 failure: KafkaError = error.args[0]

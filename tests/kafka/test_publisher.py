@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from relay.errors import RelayError
-from relay.kafka.publisher import Publisher
+from relay.kafka.publisher import Fenced, Publisher
 
 
 def create(client: dict[str, Any], name: str, **settings: str) -> None:
@@ -42,3 +42,20 @@ def test_a_record_that_the_topic_refuses_is_final_and_says_what_to_do(kafka: Any
     with pytest.raises(RelayError, match=r"max\.message\.bytes of a topic was lowered .* restart the relay"):
         publisher.commit_without_offsets()
     publisher.close()
+
+
+@pytest.mark.services
+def test_a_fence_that_shows_before_any_call_is_a_fence(kafka: Any, unique: str) -> None:
+    """I3: librdkafka then raises it wherever it is polled."""
+    client = {"bootstrap.servers": kafka.bootstrap_servers, "linger.ms": "0"}
+    create(client, unique)
+    publisher = Publisher(client, unique)
+    publisher.begin()
+    publisher.send(unique, b"1", b"", 0)
+    successor = Publisher(client, unique)
+    publisher.send(unique, b"2", b"", 0)
+    time.sleep(2.0)  # for the broker's answer to that record
+    with pytest.raises(Fenced):
+        publisher.commit_without_offsets()
+    publisher.close()
+    successor.close()
