@@ -124,7 +124,7 @@ class SourceState:
 
     def _has_answers(self) -> bool:
         """Whether a call of the source has ended, or is due."""
-        if self.plan is None and self._connecting is None:
+        if not self._plan_checked and self._connecting is None and self.plan is None:
             return not self.planning.is_making or self.planning.is_made
         return (
             (self._connecting is not None and self._connecting.done)
