@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -160,6 +161,10 @@ def test_a_silent_client_does_not_block_others(server: ObservedServer) -> None:
         assert server.get("/healthz")[0] == 200
 
 
+def connection_threads() -> int:
+    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+
+
 def test_many_slow_clients_neither_keep_others_out_nor_take_a_thread_each(server: ObservedServer) -> None:
     with ExitStack() as slow:
         for _ in range(100):
@@ -168,7 +173,12 @@ def test_many_slow_clients_neither_keep_others_out_nor_take_a_thread_each(server
             with suppress(ConnectionError):
                 client.sendall(b"x")
         assert server.get("/healthz")[0] == 200
-        assert sum("process_request_thread" in thread.name for thread in threading.enumerate()) <= 32
+        # A thread gives its place away before it ends, so a few more may be on their way out. Left alone, the clients
+        # of this test would keep theirs for the 10 s of a request.
+        end = time.monotonic() + 5
+        while (threads := connection_threads()) > 32 and time.monotonic() < end:
+            time.sleep(0.01)
+        assert threads <= 32
 
 
 def test_a_client_that_sends_its_request_byte_by_byte_is_hung_up_on(
