@@ -24,8 +24,7 @@ _WARN_EVERY = 60.0
 
 def newest_planned(view: CheckpointView, source: str) -> StreamId | None:
     """Return the newest planned stream of ``source``: the one that is read, or was read last."""
-    planned = [stream for stream in view.plans if stream.source == source]
-    return max(planned, key=lambda stream: stream.label, default=None)
+    return max(view.planned.get(source, ()), key=lambda stream: stream.label, default=None)
 
 
 class Planning:
@@ -42,7 +41,7 @@ class Planning:
 
     def before(self, stream: StreamId) -> StreamId | None:
         """Return the newest other planned stream of this source. Labels are times, and sort as times."""
-        others = [other for other in self.view.plans if other.source == self.source.name and other != stream]
+        others = [other for other in self.view.planned.get(self.source.name, ()) if other != stream]
         return max(others, key=lambda other: other.label, default=None)
 
     def first(self, stream: StreamId) -> tuple[Plan, Gap | None]:

@@ -29,7 +29,7 @@ def replaced(view: CheckpointView, current: StreamId, now: float) -> Iterator[by
 
     The newest plan stays, whichever stream it is of: it says which stream is read, also if a listing of streams lags.
     """
-    planned = [stream for stream in view.plans if stream.source == current.source]
+    planned = view.planned.get(current.source, set())
     newest = max((stream.label for stream in planned), default=current.label)
     for stream in {*planned, *(_stream(key) for key in view.checkpoints if key.source == current.source)}:
         if stream.label < min(newest, current.label):
@@ -60,7 +60,7 @@ def _is_only_proof(view: CheckpointView, stream: StreamId, control: Checkpoint) 
     """Whether no newer stream proves that the source has had its initial snapshot."""
     if control.state is not ShardState.FINISHED:
         return False
-    newer = (other for other in view.plans if other.source == stream.source and other.label > stream.label)
+    newer = (other for other in view.planned.get(stream.source, ()) if other.label > stream.label)
     controls = (view.checkpoints.get(records_of(other), {}).get(CONTROL) for other in newer)
     return not any(other is not None and other.state is ShardState.FINISHED for other in controls)
 

@@ -70,6 +70,8 @@ class CheckpointView:
         self.stopping = stopping
         self.clock = clock
         self.plans: dict[StreamId, Plan] = {}
+        # By source, its streams in ``plans``: a look at one of hundreds of sources must not go through them all.
+        self.planned: dict[str, set[StreamId]] = {}
         self.checkpoints: dict[StreamId, dict[str, Checkpoint]] = {}
         # How many records were read.
         self.records = 0
@@ -247,8 +249,10 @@ class CheckpointView:
         source = stream.source
         if shard is None and value is not None:
             self.plans[stream] = Plan.from_json(value)
+            self.planned.setdefault(source, set()).add(stream)
         elif shard is None:
             self.plans.pop(stream, None)
+            self.planned.get(source, set()).discard(stream)
         else:
             before = self.checkpoints.get(stream, {}).get(shard)
             after = Checkpoint.from_json(value) if value is not None else None

@@ -29,7 +29,7 @@ class Committed:
 
     def __init__(self) -> None:
         self.view: Any = SimpleNamespace(
-            plans={}, checkpoints={}, versions=Counter(), endings=Counter(), gap_versions=Counter()
+            plans={}, planned={}, checkpoints={}, versions=Counter(), endings=Counter(), gap_versions=Counter()
         )
         self.gaps: list[Gap] = []
         self.fails: list[Exception | None] = []
