@@ -56,9 +56,6 @@ class JournaledShards:
     def __repr__(self) -> str:
         return f"<JournaledShards[{self.stream.source}: {len(self.lineage.listed)} shards]>"
 
-    def close(self) -> None:
-        """No listing is ever under way."""
-
     @property
     def is_due(self) -> bool:
         """Whether the shards may have changed, or what was written for them may be lost."""
@@ -125,10 +122,6 @@ class ListedShards:
 
     def __repr__(self) -> str:
         return f"<ListedShards[{self.source.name}: {len(self.lineage.listed)} shards]>"
-
-    def close(self) -> None:
-        """Drop a listing that is under way: its calls may take long."""
-        self._under_way = None
 
     @property
     def is_listing(self) -> bool:

@@ -7,10 +7,8 @@ Only what is committed and visible in the checkpoints topic counts here (I4).
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
-from functools import partial
 
 from relay.engine import gap_decisions
 from relay.engine.caught_up import CaughtUp
@@ -22,17 +20,14 @@ from relay.engine.progress import CommittedProgress, low_watermark, read_until
 from relay.engine.pruning import replaced, unpruned
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.shard_checkpoints import ShardCheckpoints
-from relay.engine.slow_call import SlowCall
 from relay.engine.snapshots import Snapshots, unfinished_repairs
-from relay.errors import Unavailable
+from relay.engine.succession import Succession
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.lineage import Checkpoint, Gap, Lineage, Plan, ShardState, StreamId, has_ended, position_text
 from relay.source import Opening, Page, Source
 from relay.table import TableSchema
 
 log = logging.getLogger(__name__)
-
-_RETRY_AFTER = 5.0
 
 
 class SourceState:
@@ -56,12 +51,10 @@ class SourceState:
         self.look = Look(lambda: view.versions[source.name], self._has_answers, clock=readers.clock)
         self.started = clock()
         self._until_caught_up = until_caught_up
-        # The stream before this one, once it was read to its end.
-        self._drained: StreamId | None = None
-        self._switch_to(stream)
+        self._read(stream)
+        self.succession = Succession(self, clock=clock)
 
-    def _switch_to(self, stream: StreamId) -> None:
-        """Read ``stream`` from here on, and forget the one before it."""
+    def _read(self, stream: StreamId) -> None:
         self.stream = stream
         self.plan_key = stream.plan_key
         self.lineage = Lineage(stream)
@@ -82,11 +75,6 @@ class SourceState:
             lambda: self.checkpoints, lambda: view.versions[name], lambda: view.gap_versions[name]
         )
         self.look.soon()
-        self._retry_at = 0.0
-        # Under way: the connection to another stream.
-        self._connecting: SlowCall[StreamId] | None = None
-        # When that was first tried.
-        self._connecting_since: float | None = None
         # Open shards, and finished ones whose last checkpoint is not visible yet.
         self.open: dict[str, OpenShard] = {}
         self._open_checkpoints = ShardCheckpoints(
@@ -118,111 +106,22 @@ class SourceState:
     def plan(self) -> Plan | None:
         return self.view.plans.get(self.stream)
 
-    def close(self) -> None:
-        self.discovery.close()
-        self.source.close()
+    def switch_to(self, stream: StreamId) -> None:
+        """Read ``stream``, which the source is connected to, from here on, and forget the one before it."""
+        self.close_shards()
+        self._read(stream)
 
     def _has_answers(self) -> bool:
         """Whether a call of the source has ended, or is due."""
-        if not self._plan_checked and self._connecting is None and self.plan is None:
+        if not self._plan_checked and not self.succession.is_connecting and self.plan is None:
             return not self.planning.is_making or self.planning.is_made
         return (
-            (self._connecting is not None and self._connecting.done)
+            self.succession.is_connected
             or self.discovery.is_due
             or (self.snapshots is not None and self.snapshots.is_measured)
         )
 
     # ------------------------------------------------------------------ the plan
-
-    def choose_stream(self) -> None:
-        """Begin with the stream that was being read when the relay stopped, or else the one in which ``start`` is.
-
-        Newer ones follow. Waits for the source: call it before this worker joins the group. Raises ``Unavailable``.
-        """
-        if self.plan is not None:
-            return
-        before = self.planning.before(self.stream)
-        label = before.label if before is not None else self.source.first()
-        if label != self.stream.label:
-            log.info("source %s: reading its previous stream %s to the end first", self.source.name, label)
-            self.discovery.close()
-            self._switch_to(self.source.connect(label))
-
-    def join_planned_stream(self) -> bool:
-        """Switch to a stream that another worker has chosen meanwhile. Return whether it does."""
-        if self._connecting is not None:
-            return not self._connecting.done or self._switch()
-        before = self.planning.before(self.stream)
-        if self.plan is not None or before is None or before == self._drained or self.is_waiting:
-            return False
-        if self.planning.is_making and not self.planning.is_made:
-            return True  # the source is still being asked
-        self.planning.drop()
-        self._connect(before.label)
-        return True
-
-    def advance_to_successor(self) -> bool:
-        """Switch to the stream that has replaced this one, if this one is drained. Return whether it does.
-
-        While it connects, nothing else must be asked of the source.
-        """
-        if self._connecting is not None:
-            return not self._connecting.done or self._switch()
-        if self.discovery.successor is None or self.plan is None:
-            self._connecting_since = None  # the stream that could not be connected to is gone
-            return False
-        if self.is_waiting or self.discovery.is_listing:
-            return False
-        ends = [
-            checkpoint.updated_at if checkpoint is not None and checkpoint.state.ended else math.inf
-            for checkpoint in map(self.checkpoints.get, {*self.lineage.listed, *self.checkpoints})
-        ]
-        # Two listings, the last one begun after the last end: a single one may lack a child.
-        if self.lineage.listings < 2 or self.discovery.listed_at < max(ends, default=0.0):
-            return False
-        if self.snapshots is not None and self.snapshots.is_due:
-            return False  # its request says which gaps the snapshot of the successor has to repair
-        self._drained = self.stream
-        log.info("source %s: stream %s is drained", self.source.name, self.stream.label)
-        self._connect(self.discovery.successor)
-        return True
-
-    def _connect(self, label: str) -> None:
-        if self._connecting_since is None:
-            self._connecting_since = self.clock()
-        self._connecting = SlowCall(f"connect-{self.source.name}", partial(self.source.connect, label))
-
-    def _switch(self) -> bool:
-        """Switch to the stream that the source is connected to by now. Return whether it has switched."""
-        assert self._connecting is not None
-        connecting, self._connecting = self._connecting, None
-        try:
-            following = connecting.result()
-        except Unavailable as error:
-            self.retry_later(error)
-            return False
-        self.close_shards()
-        self.discovery.close()
-        log.info("source %s: switching from stream %s to %s", self.source.name, self.stream.label, following.label)
-        self._switch_to(following)
-        return True
-
-    @property
-    def held_up_since(self) -> float | None:
-        """Since when this worker plans the source, or connects it to another stream; None if it does neither."""
-        return self.planning.wanted_at if self._connecting_since is None else self._connecting_since
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a call failed a moment ago and is not due again yet."""
-        return self.clock() < self._retry_at
-
-    def retry_later(self, error: Unavailable) -> None:
-        """Note that the new stream cannot be read yet; the other sources continue."""
-        log.warning(
-            "source %s: its new stream cannot be read yet; retrying in %d s: %s", self.source.name, _RETRY_AFTER, error
-        )
-        self._retry_at = self.clock() + _RETRY_AFTER
 
     def check_plan(self) -> None:
         """Refuse a plan that contradicts the config or the table. Raises ``ConfigError``."""
@@ -231,8 +130,6 @@ class SourceState:
             self.planning.check(self.plan)
             if self.source.has_journals:
                 self._new_tables |= {table.table: table for table in self.source.tables()}
-
-    # ------------------------------------------------------------------ shards
 
     def plan_with_new_tables(self) -> Plan | None:
         """Return the plan with the tables that appeared since it was made, None if it has them all."""
@@ -247,6 +144,8 @@ class SourceState:
         if self.plan is not None:
             self.planning.check_tables(self.plan, tables)
             self._new_tables |= {table.table: table for table in tables if table.table not in self.plan.keys}
+
+    # ------------------------------------------------------------------ shards
 
     def poll_listing(self) -> bool:
         """Keep the listing fresh, without waiting for it. Return whether a new one has arrived."""

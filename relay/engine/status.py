@@ -42,7 +42,7 @@ def take(
                 segments=polls(source.snapshots.open) if source.snapshots is not None else {},
                 snapshots=records_of(source.stream),
                 rows=source.snapshots.progress() if source.snapshots is not None else None,
-                held_up_since=source.held_up_since,
+                held_up_since=source.succession.held_up_since,
             )
             for source in sources
         ),

@@ -50,7 +50,7 @@ class Upkeep:
             if source.plan is not None:
                 source.planning.drop()  # another worker may have made it first
                 continue
-            if source.join_planned_stream():
+            if source.succession.join_planned():
                 continue
             if source.planning.is_making or making < _PLANS_AT_ONCE:
                 making += not source.planning.is_making
@@ -66,7 +66,7 @@ class Upkeep:
             ) in self._group.owned:
                 self._publishing.record(source.plan_key, plan.to_json())
                 self._publishing.commit_and_see()
-        current = [source for source in planned if not source.advance_to_successor()]
+        current = [source for source in planned if not source.succession.advance()]
         gained = self._group.owned - self._owned
         # A listing that arrived before these partitions has records for them, too.
         listed = [source for source in current if source.poll_listing() or (gained and source.discovery.listed_at)]
@@ -91,14 +91,14 @@ class Upkeep:
                     source.source.name,
                 )
             return False
-        if source.is_waiting:
+        if source.succession.is_waiting:
             return False
         try:
             made = source.planning.make(source.stream)
         except Unavailable as error:
             if source.planning.before(source.stream) is None:
                 raise
-            source.retry_later(error)
+            source.succession.retry_later(error)
             return False
         if made is None:
             return False

@@ -248,7 +248,7 @@ class Worker:
         everything = range(topics.CHECKPOINT_PARTITIONS)
         self._view.require_end(everything, self._group.barrier_timeout)
         for source in self._sources:
-            source.choose_stream()
+            source.succession.choose()
             source.check_plan()
 
     def _serve_group(self) -> None:
@@ -330,7 +330,7 @@ class Worker:
         self._view.close()
         self._readers.close()
         for source in self._sources:
-            source.close()
+            source.source.close()
 
 
 def run(

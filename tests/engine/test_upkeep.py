@@ -94,7 +94,7 @@ class Maintained:
         return cast("dict[str, Checkpoint]", self.view.checkpoints.get(self.stream, {}))
 
     def held_up_since(self) -> float | None:
-        return self.state.held_up_since
+        return self.state.succession.held_up_since
 
     def write(self, shard: str, checkpoint: Checkpoint) -> None:
         """Commit ``checkpoint``, as another worker does."""
@@ -188,10 +188,10 @@ def test_a_source_is_held_up_until_it_is_connected_to_its_next_stream_however_of
     with monkeypatch.context() as patched:
         patched.setattr(source, "connect", refuse)
         source.label = FOLLOWING.label
-        relay.serve_until(lambda: relay.state.is_waiting)
+        relay.serve_until(lambda: relay.state.succession.is_waiting)
         relay.now += 500
         relay.serve()
-        relay.serve_until(lambda: relay.state.is_waiting)
+        relay.serve_until(lambda: relay.state.succession.is_waiting)
         assert relay.held_up_since() == 1000.0
     relay.now += 500
     relay.serve_until(lambda: FOLLOWING in relay.view.plans)
