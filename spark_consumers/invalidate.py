@@ -2,7 +2,7 @@
 
 Each record becomes one small JSON document. On one machine the driver applies the documents itself; a large batch one
 partition at a time, while the next is decoded. On a cluster, the workers apply a large batch, all partitions at once.
-``cache_keys`` decides which keys a change invalidates, ``relay.cache`` what an invalidation makes of an entry.
+``relay.cache.keys`` decides which keys a change invalidates, ``relay.cache.entry`` what that makes of an entry.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import orjson
 from pyspark.sql import DataFrame, Row
 
 from relay.cache import InvalidationCounts, Invalidator, RedisStore
+from relay.cache.keys import ReducedChange, Templates, gap_bump, invalidations
 from relay.config import CacheConfig, Config
 from relay.errors import RelayError
-from spark_consumers.cache_keys import ReducedChange, Templates, invalidations
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, refuse_unknown_schemas
 from spark_consumers.decode import Decoder, DecodeStatus, Layout
 from spark_consumers.reduced_changes import ChangeReader, change_reader
@@ -111,7 +111,8 @@ class CacheConsumer:
         undecodable = dead_letters.send(outcome.non_changes)
         if undecodable:
             outcome.bumps.append(f"{undecodable} records could not be decoded and are in the dead letters")
-        outcome.bumps += self._gap_bumps(outcome.non_changes)
+        gaps = (gap_bump(each.value, self._sources) for each in outcome.non_changes if each.status is DecodeStatus.GAP)
+        outcome.bumps += filter(None, gaps)
         if outcome.bumps:
             more = f", and {len(outcome.bumps) - 1} more" if len(outcome.bumps) > 1 else ""
             _invalidator(self._cache).bump(f"{outcome.bumps[0]}{more}")
@@ -124,22 +125,6 @@ class CacheConsumer:
             "bumps": len(outcome.bumps),
             "dead_letters": undecodable,
         }
-
-    def _gap_bumps(self, records: Iterable[NonChangeRecord]) -> list[str]:
-        """Return a reason to invalidate the namespace for each gap of this cache's sources (I9)."""
-        bumps = []
-        for record in records:
-            if record.status is not DecodeStatus.GAP:
-                continue
-            try:
-                gap = orjson.loads(record.value)
-                source, reason = gap["source"], gap.get("reason")
-            except (ValueError, TypeError, KeyError):
-                # Changes were lost, even if the record that reports it cannot be read.
-                source, reason = None, "the gap record cannot be read"
-            if source is None or source in self._sources:
-                bumps.append(f"changes of {source or 'an unknown source'} were lost: {reason}")
-        return bumps
 
 
 def _invalidator(cache: CacheConfig) -> Invalidator:

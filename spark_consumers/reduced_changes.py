@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
+from relay.cache.keys import ReducedChange
 from relay.change import Operation
+from relay.dynamodb.values import canonical_number
 from relay.table import REST
 from relay.token import EventToken, OriginToken
-from spark_consumers.cache_keys import ReducedChange, attributes, sql_value
 from spark_consumers.decode import BROKEN, Layout, RecordField
 
 ChangeReader = Callable[[Mapping[str, Any]], ReducedChange]
 """Reads the ``c`` of a document."""
 
 _ImageReader = Callable[[str], Mapping[str, Any] | None]
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OPERATIONS = {operation.value: operation for operation in Operation}
 
 
@@ -92,3 +95,38 @@ def _token(fields: Mapping[str, Any] | None) -> EventToken | None:
     return EventToken(
         fields["timestamp"], fields["shard"], fields["position"], None if origin is None else OriginToken(**origin)
     )
+
+
+def attributes(columns: Mapping[str, str], kinds: Mapping[str, str]) -> dict[str, Any]:
+    """Return the DynamoDB attributes of typed columns, given as the text that the JVM prints.
+
+    A value then has the same text in a cache key whether its column is declared or not. ``kinds``: the column types.
+    """
+    return {name: _attribute(kinds[name], printed) for name, printed in columns.items()}
+
+
+def sql_value(kind: str, printed: str) -> str | list[str]:
+    """Return the value, for ``text``, of a column of an SQL row, given as the text that the JVM prints."""
+    if kind == "set":
+        members: list[str] = orjson.loads(printed)
+        return members
+    return canonical_number(repr(float(printed)) if kind in ("float", "double") else printed)
+
+
+def _attribute(kind: str, printed: str) -> dict[str, Any]:
+    if kind == "json":
+        attribute: dict[str, Any] = orjson.loads(printed)
+        return attribute
+    if kind == "set":
+        return {"SS": orjson.loads(printed)}
+    if kind == "boolean":
+        return {"BOOL": printed == "true"}
+    if kind in ("string", "bytes"):
+        return {"S" if kind == "string" else "B": printed}
+    if kind == "double":
+        return {"N": repr(float(printed))}  # Java prints some with more digits than needed
+    if kind == "timestamp":
+        since = datetime.fromisoformat(printed) - _EPOCH
+        microseconds = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+        return {"N": f"{microseconds}E-6"}
+    return {"N": printed}

@@ -12,10 +12,10 @@ import pytest
 from relay.avro.framing import fingerprint, single_object_header
 from relay.avro.schema import change_schema
 from relay.cache import LoadedValue, Outcome, RedisStore, TokenCache, entry_key, generation_key
+from relay.cache.keys import Templates, invalidations
 from relay.config import CacheConfig, Config
 from relay.lineage import Gap
 from relay.table import Column, KeyColumn, TableSchema
-from spark_consumers.cache_keys import Templates, invalidations
 from spark_consumers.dead_letters import DeadLetterTopic
 from spark_consumers.decode import Decoder, Layout
 from spark_consumers.invalidate import CacheConsumer

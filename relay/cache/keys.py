@@ -1,4 +1,4 @@
-"""The cache keys that changes invalidate: plain functions over changes, without Spark.
+"""The cache keys that changes invalidate, and what invalidates the whole namespace: plain functions over changes.
 
 Applications build the same keys, so the text of a value in a key is a contract, stated in the README of the consumers.
 Where the keys of a change cannot be computed, the whole namespace is invalidated; ``relay check`` warns of templates
@@ -8,11 +8,10 @@ that need images the source does not send.
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -22,7 +21,6 @@ from relay.config.template import Template
 from relay.dynamodb.values import canonical_number
 from relay.token import EventToken
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # The images whose cache keys a change invalidates.
 _IMAGES = {
     Operation.INSERT: ("new",),
@@ -31,29 +29,9 @@ _IMAGES = {
 }
 
 
-class InvalidatingChange(Protocol):
-    """What cache keys are computed from; ``relay.change.Change`` has it.
-
-    ``key``, ``old``, ``new``: by original column name. An image that is text is DynamoDB-typed JSON.
-    """
-
-    @property
-    def operation(self) -> Operation: ...
-    @property
-    def table(self) -> str: ...
-    @property
-    def key(self) -> Mapping[str, Any] | None: ...
-    @property
-    def old(self) -> Any: ...
-    @property
-    def new(self) -> Any: ...
-    @property
-    def token(self) -> EventToken | None: ...
-
-
 @dataclass(slots=True)
 class ReducedChange:
-    """A change reduced to what its cache keys are computed from."""
+    """A change reduced to what its cache keys are computed from. ``key``, ``old``, ``new``: by original column name."""
 
     operation: Operation
     table: str
@@ -95,7 +73,7 @@ def _key_template(text: str) -> KeyTemplate:
     return KeyTemplate(template, frozenset(template.columns))
 
 
-def invalidations(changes: Iterable[InvalidatingChange], templates: Templates) -> Invalidations:
+def invalidations(changes: Iterable[ReducedChange], templates: Templates) -> Invalidations:
     """Return what the changes invalidate: READ nothing, TRUNCATE the namespace. Each item's changes are in order."""
     result = Invalidations()
     for change in changes:
@@ -116,7 +94,7 @@ def invalidations(changes: Iterable[InvalidatingChange], templates: Templates) -
     return result
 
 
-def cache_keys(change: InvalidatingChange, templates: Sequence[KeyTemplate]) -> list[str]:
+def cache_keys(change: ReducedChange, templates: Sequence[KeyTemplate]) -> list[str]:
     """Return the cache keys of the old and the new row of a change.
 
     A row that lacks a column of a template has no such key. Raises ``ValueError`` if a needed image is missing, or has
@@ -142,17 +120,29 @@ def cache_keys(change: InvalidatingChange, templates: Sequence[KeyTemplate]) -> 
     return list(found)
 
 
-def _rows(change: InvalidatingChange, wanted: Iterable[str]) -> list[dict[str, str]]:
+def _rows(change: ReducedChange, wanted: Iterable[str]) -> list[dict[str, str]]:
     """Return the wanted columns of the old and the new row as text, without those that are null or absent."""
     rows = []
     for name in _IMAGES[change.operation]:
         raw = change.old if name == "old" else change.new
         if raw is None:
             raise ValueError(f"the cache keys need columns of the {name} image, which this change lacks")
-        image = orjson.loads(raw) if isinstance(raw, (str, bytes)) else raw
-        texts = ((column, text(image[column])) for column in wanted if image.get(column) is not None)
+        texts = ((column, text(raw[column])) for column in wanted if raw.get(column) is not None)
         rows.append({column: part for column, part in texts if part is not None})
     return rows
+
+
+def gap_bump(record: bytes, sources: Collection[str]) -> str | None:
+    """Return why a record of the gaps topic invalidates the namespace; None for a gap of none of ``sources`` (I9)."""
+    try:
+        gap = orjson.loads(record)
+        source, reason = gap["source"], gap.get("reason")
+    except (ValueError, TypeError, KeyError):
+        # Changes were lost, even if the record that reports it cannot be read.
+        source, reason = None, "the gap record cannot be read"
+    if source is None or source in sources:
+        return f"changes of {source or 'an unknown source'} were lost: {reason}"
+    return None
 
 
 def text(value: Any) -> str | None:
@@ -178,38 +168,3 @@ def text(value: Any) -> str | None:
         if kind in ("S", "B", "BOOL"):
             return text(raw)
     raise ValueError(f"{str(value)[:100]} cannot be part of a cache key")
-
-
-def attributes(columns: Mapping[str, str], kinds: Mapping[str, str]) -> dict[str, Any]:
-    """Return the DynamoDB attributes of typed columns, given as the text that the JVM prints.
-
-    A value then has the same text in a cache key whether its column is declared or not. ``kinds``: the column types.
-    """
-    return {name: _attribute(kinds[name], printed) for name, printed in columns.items()}
-
-
-def sql_value(kind: str, printed: str) -> str | list[str]:
-    """Return the value, for ``text``, of a column of an SQL row, given as the text that the JVM prints."""
-    if kind == "set":
-        members: list[str] = orjson.loads(printed)
-        return members
-    return canonical_number(repr(float(printed)) if kind in ("float", "double") else printed)
-
-
-def _attribute(kind: str, printed: str) -> dict[str, Any]:
-    if kind == "json":
-        attribute: dict[str, Any] = orjson.loads(printed)
-        return attribute
-    if kind == "set":
-        return {"SS": orjson.loads(printed)}
-    if kind == "boolean":
-        return {"BOOL": printed == "true"}
-    if kind in ("string", "bytes"):
-        return {"S" if kind == "string" else "B": printed}
-    if kind == "double":
-        return {"N": repr(float(printed))}  # Java prints some with more digits than needed
-    if kind == "timestamp":
-        since = datetime.fromisoformat(printed) - _EPOCH
-        microseconds = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-        return {"N": f"{microseconds}E-6"}
-    return {"N": printed}
