@@ -43,6 +43,8 @@ class ScriptedSource:
         self.table = TableSchema(name, name, (KeyColumn("id", "S"),), 1)
         # By shard, the tables whose schemas its change uses.
         self.new_tables: dict[str, tuple[TableSchema, ...]] = {}
+        # Of a config that was read again.
+        self.entry: Any = None
         self._shards = [Shard(f"shard-{number:05}") for number in range(shards)]
         # By name of a call: set once it may return, and once it was made.
         self._held: dict[str, threading.Event] = {}
@@ -70,7 +72,7 @@ class ScriptedSource:
         """Nothing is open."""
 
     def reload(self, entry: Any) -> None:
-        """It has no settings to change."""
+        self.entry = entry
 
     def connect(self, label: str | None = None) -> StreamId:
         self.arrive("connect")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 
 from relay.config import Config
 from relay.engine.slow_call import SlowCall
+from relay.engine.source_state import SourceState
 from relay.errors import RelayError
-from relay.source import Source
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class ConfigReload:
         """Have the config that ``read`` returns applied."""
         self._requested = read
 
-    def serve(self, sources: Iterable[Source]) -> None:
+    def serve(self, sources: Iterable[SourceState]) -> None:
         """Begin to read the config if that was requested, and apply it once it is read."""
         if self._reading is not None and self._reading.done:
             reading, self._reading = self._reading, None
@@ -34,7 +34,7 @@ class ConfigReload:
             self._reading = SlowCall("config", read)
 
 
-def _apply(read: Callable[[], Config], sources: Iterable[Source]) -> None:
+def _apply(read: Callable[[], Config], sources: Iterable[SourceState]) -> None:
     """Give each source its entry. An invalid config changes nothing."""
     try:
         entries = {entry.name: entry for entry in read().sources}
@@ -42,12 +42,13 @@ def _apply(read: Callable[[], Config], sources: Iterable[Source]) -> None:
         log.error("the config is invalid; keeping the current one: %s", error)
         return
     for source in sources:
-        if (entry := entries.pop(source.name, None)) is None:
-            log.warning("source %s is no longer in the config; restart the relay to stop reading it", source.name)
+        name = source.source.name
+        if (entry := entries.pop(name, None)) is None:
+            log.warning("source %s is no longer in the config; restart the relay to stop reading it", name)
             continue
         try:
             source.reload(entry)
         except RelayError as error:
-            log.error("source %s keeps its current settings: %s", source.name, error)
+            log.error("source %s keeps its current settings: %s", name, error)
     for name in entries:
         log.warning("source %s is new in the config; restart the relay to read it", name)

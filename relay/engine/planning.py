@@ -105,7 +105,7 @@ class Planning:
         return made.result()
 
     def drop(self) -> None:
-        """Forget a plan that is being made: it is there, or another worker makes it now."""
+        """Forget a plan that is being made: it is there, another worker makes it now, or the config has changed."""
         self._making = self.wanted_at = None
 
     def warns_of_no_plan(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
+from typing import Any
 
 from relay.engine import gap_decisions
 from relay.engine.caught_up import CaughtUp
@@ -110,6 +111,11 @@ class SourceState:
         """Read ``stream``, which the source is connected to, from here on, and forget the one before it."""
         self.close_shards()
         self._read(stream)
+
+    def reload(self, entry: Any) -> None:
+        """See ``Source.reload``. A plan that is being made is of the entry before: make it again."""
+        self.source.reload(entry)
+        self.planning.drop()
 
     def _has_answers(self) -> bool:
         """Whether a call of the source has ended, or is due."""

@@ -233,7 +233,7 @@ class Worker:
     def _serve(self) -> None:
         """Do everything that is due beside publishing pages."""
         self._serve_group()
-        self._config.serve([source.source for source in self._sources])
+        self._config.serve(self._sources)
         self._view.poll()
         self._upkeep.serve(self._sources)
         self._publishing.watermarks(lambda: [(s.stream, s.low_watermark()) for s in self._sources])

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from relay.engine.config_reload import ConfigReload
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.snapshots import CONTROL, records_of
 from relay.engine.source_state import SourceState
@@ -19,7 +20,7 @@ from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.publisher import Aborted
 from relay.lineage import Checkpoint, Gap, Plan, Shard, ShardState, StreamId
 from relay.source import Source
-from tests.scripted_source import LABEL, ScriptedSource
+from tests.scripted_source import LABEL, ScriptedSource, config_of
 
 FOLLOWING = StreamId("orders", LABEL.replace("01", "02"))
 
@@ -171,6 +172,23 @@ def test_a_source_is_held_up_while_its_plan_is_made(source: ScriptedSource) -> N
     let_go()
     relay.serve_until(lambda: relay.checkpoints)
     relay.serve_until(lambda: relay.held_up_since() is None)
+
+
+def test_a_plan_is_made_of_the_config_that_was_reloaded_meanwhile(source: ScriptedSource) -> None:
+    """I1: a shard that the config no longer has cannot be asked for its start, nor opened."""
+    relay = Maintained(source)
+    let_go = source.hold("starting_points")
+    relay.serve()
+    source.wait_for("starting_points")
+    source.lists([Shard("-")])
+    config, reload = config_of("test", "localhost:9092", [source]), ConfigReload()
+    reload.request(lambda: config)
+    while source.entry is None:
+        reload.serve([relay.state])
+    let_go()
+    relay.serve_until(lambda: relay.state.plan)
+    assert relay.state.plan is not None
+    assert set(relay.state.plan.shards) == {"-"}
 
 
 def test_a_source_is_held_up_until_it_is_connected_to_its_next_stream_however_often_that_fails(
