@@ -6,20 +6,23 @@ A loader states how fresh each read was (``LoadedValue``). I6 depends on it as m
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
+from relay.cache.connections import Connections
 from relay.cache.entry import LoadedValue, Tokens
 from relay.dynamodb.values import image_json, key_value
 from relay.errors import Unavailable
 
 if TYPE_CHECKING:
+    from pymysql.connections import Connection
     from types_boto3_dynamodb.client import DynamoDBClient
 
     from relay.mysql.queries import TokenQueries
+    from relay.mysql.watcher import ReplicationWatcher
+    from relay.token import EventToken
 
 _Identity = tuple[tuple[str, str, str | bytes], ...]
 
@@ -99,58 +102,73 @@ class DynamoDBLoader:
 
 
 class QueriesLoader:
-    """Loads rows of MySQL or MariaDB, from a primary or a replica, each read with the token of its server.
+    """Loads values from one server of MySQL or MariaDB, a primary or a replica, each read with the server's token.
 
-    ``query`` returns a cache key's statement and its arguments. ``encode`` returns the value of its rows, at least one;
-    no rows are a value of None. All keys must be in the shard that ``queries`` watches. If the watch has ended, a read
-    has no token: it is never fresher, and any invalidation clears it.
+    ``connect`` returns a new PyMySQL connection to the server that ``watcher`` watches, with ``autocommit=True``.
+    ``read(cursor, keys)`` returns the values of the cache keys that have one, by any queries over any tables; it must
+    end a transaction that it begins. All keys must be in the watched shard. Shared by threads, each of which reads on a
+    connection of its own. If the watch has ended, a read has no token: it is never fresher, and any invalidation clears
+    it.
     """
 
     def __init__(
         self,
-        queries: TokenQueries,
-        query: Callable[[str], tuple[str, Sequence[object]]],
-        encode: Callable[[Sequence[Any]], bytes],
+        connect: Callable[[], Connection[Any]],
+        watcher: ReplicationWatcher,
+        read: Callable[[Any, Sequence[str]], Mapping[str, bytes]],
     ) -> None:
-        self.queries = queries
-        self.query = query
-        self.encode = encode
+        self.watcher = watcher
+        self._connect = connect
+        self._read = read
+        self._connections = Connections(self._open)
 
     def __repr__(self) -> str:
-        return f"<QueriesLoader[{self.queries.watcher.shard}]>"
+        return f"<QueriesLoader[{self.watcher.shard}]>"
+
+    def close(self) -> None:
+        """Close the connections; no thread may be loading. The watcher stays."""
+        self._connections.close()
 
     def load(self, key: str, compare: Tokens | None) -> LoadedValue:
-        """Load one key, for ``get_or_load``. Raises PyMySQL's errors, ``RelayError``."""
-        from relay.mysql.queries import reflects  # needs PyMySQL, which other loaders do not
-
-        sql, arguments = self.query(key)
-        rows, token, _ = self.queries.execute(sql, arguments, include_event_token=True)
-        held = (compare or {}).values()
-        fresher = token is not None and all(each is not None and reflects(token, each) for each in held)
-        value = self.encode(rows) if rows else None
-        return LoadedValue(value, {} if token is None else {token.shard: token}, fresher)
+        """Load one key, for ``get_or_load``. Raises PyMySQL's errors, ``RelayError``, and what ``read`` raises."""
+        return self.load_many({key: compare})[key]
 
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
-        """Load many keys, for ``get_many``, one after another. Raises as ``load``."""
-        return {key: self.load(key, compare) for key, compare in wanted.items()}
+        """Load many keys, for ``get_many``. Raises as ``load``."""
+        keys = list(wanted)
+        found, token = self._connections.run(lambda queries: self._read_with_token(queries, keys))
+        tokens = {} if token is None else {token.shard: token}
+        return {key: LoadedValue(found.get(key), tokens, _includes(token, wanted[key])) for key in keys}
+
+    def _read_with_token(
+        self, queries: TokenQueries, keys: Sequence[str]
+    ) -> tuple[Mapping[str, bytes], EventToken | None]:
+        token = queries.token()  # I6: before the read
+        with closing(queries.connection.cursor()) as cursor:
+            return self._read(cursor, keys), token
+
+    def _open(self) -> TokenQueries:
+        from relay.mysql.queries import TokenQueries  # needs PyMySQL, which other loaders do not
+
+        return TokenQueries(self._connect(), self.watcher)
 
 
-def _loaded(item: Mapping[str, Any] | None) -> LoadedValue:
-    return LoadedValue(None if item is None else image_json(item).encode(), {}, fresher=True)
+def _includes(token: EventToken | None, held: Tokens | None) -> bool:
+    """Whether a read with the token reflects every invalidation held."""
+    from relay.mysql.queries import reflects
 
-
-def _identity(primary_key: Mapping[str, Any]) -> _Identity:
-    """Return a value that is equal for equal primary keys: the numbers 1.0 and 1 are."""
-    return tuple(sorted((name, next(iter(value)), key_value(value)) for name, value in primary_key.items()))
+    bounds = (held or {}).values()
+    return token is not None and all(bound is not None and reflects(token, bound) for bound in bounds)
 
 
 class VitessLoader:
     """Loads values from the PRIMARY tablets of a keyspace, through vtgate's MySQL protocol.
 
-    ``connect`` returns a new connection of any DB-API 2.0 driver, such as PyMySQL; each thread gets one of its own.
-    ``read(cursor, keys)`` returns the values of the cache keys that have one, by any queries over any tables, inside a
-    transaction that it must not end. The keyspace must be the relayed one: a read of a primary that starts after a
-    change came out of the stream reflects it. So the reads have no token, and are always fresher.
+    ``connect`` returns a new connection of any DB-API 2.0 driver, such as PyMySQL. ``read(cursor, keys)`` returns the
+    values of the cache keys that have one, by any queries over any tables, inside a transaction that it must not end.
+    Shared by threads, each of which reads on a connection of its own. The keyspace must be the relayed one: a read of a
+    primary that starts after a change came out of the stream reflects it. So the reads have no token, and are always
+    fresher.
 
     A replica that acknowledges a transaction (semi-synchronous replication, AFTER_SYNC) has it in its binlog, and so in
     the stream, before other sessions of the primary see it. So the reads are serializable: they lock the rows that they
@@ -166,68 +184,50 @@ class VitessLoader:
         self.keyspace = keyspace
         self._connect = connect
         self._read = read
-        self._thread = threading.local()  # its `connection` is the calling thread's
-        self._lock = threading.Lock()  # guards the list below; never held during a call to vtgate
-        self._connections: list[Any] = []  # of all threads, for `close`
+        self._connections = Connections(self._open)
 
     def __repr__(self) -> str:
         return f"<VitessLoader[{self.keyspace}]>"
 
     def close(self) -> None:
-        """Close the connections of all threads, none of which may be loading."""
-        with self._lock:
-            connections, self._connections = self._connections, []
-        self._thread = threading.local()
-        for connection in connections:
-            connection.close()
+        """Close the connections; no thread may be loading."""
+        self._connections.close()
 
     def load(self, key: str, compare: Tokens | None) -> LoadedValue:
         """Load one key, for ``get_or_load``. Raises the driver's errors, and what ``read`` raises."""
         return self.load_many({key: compare})[key]
 
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
-        """Load many keys, for ``get_many``. Raises the driver's errors, and what ``read`` raises."""
+        """Load many keys, for ``get_many``. Raises as ``load``."""
         keys = list(wanted)
-        while True:
-            connection, is_new = self._connection()
-            try:
-                with closing(connection.cursor()) as cursor:
-                    cursor.execute("BEGIN")
-                    found = self._read(cursor, keys)
-                    cursor.execute("COMMIT")
-            except Exception:
-                self._drop(connection)
-                if is_new:
-                    raise
-                continue  # vtgate may have closed it since its last use
-            except BaseException:
-                self._drop(connection)
-                raise
-            return {key: LoadedValue(found.get(key), {}, fresher=True) for key in keys}
+        found = self._connections.run(lambda connection: self._read_committed(connection, keys))
+        return {key: LoadedValue(found.get(key), {}, fresher=True) for key in keys}
 
-    def _connection(self) -> tuple[Any, bool]:
-        """Return this thread's connection, and whether it is new."""
-        found = getattr(self._thread, "connection", None)
-        if found is not None:
-            return found, False
+    def _read_committed(self, connection: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
+        with closing(connection.cursor()) as cursor:
+            cursor.execute("BEGIN")
+            found = self._read(cursor, keys)
+            cursor.execute("COMMIT")
+        return found
+
+    def _open(self) -> Any:
         connection = self._connect()
-        with self._lock:
-            self._connections.append(connection)
         try:
             with closing(connection.cursor()) as cursor:
                 # I6: this makes `fresher` true.
                 cursor.execute(f"USE `{self.keyspace}@primary`")
                 cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE")
         except BaseException:
-            self._drop(connection)
+            with suppress(Exception):
+                connection.close()
             raise
-        self._thread.connection = connection
-        return connection, True
+        return connection
 
-    def _drop(self, connection: Any) -> None:
-        self._thread.connection = None
-        with self._lock:
-            if connection in self._connections:
-                self._connections.remove(connection)
-        with suppress(Exception):  # it may be closed already
-            connection.close()
+
+def _loaded(item: Mapping[str, Any] | None) -> LoadedValue:
+    return LoadedValue(None if item is None else image_json(item).encode(), {}, fresher=True)
+
+
+def _identity(primary_key: Mapping[str, Any]) -> _Identity:
+    """Return a value that is equal for equal primary keys: the numbers 1.0 and 1 are."""
+    return tuple(sorted((name, next(iter(value)), key_value(value)) for name, value in primary_key.items()))

@@ -30,7 +30,10 @@ class Answer(NamedTuple):
 
 
 class TokenQueries:
-    """Runs queries on the server that ``watcher`` watches, over the caller's open PyMySQL connection."""
+    """Runs queries on the server that ``watcher`` watches, over the caller's open PyMySQL connection.
+
+    For one thread at a time, as the connection is.
+    """
 
     def __init__(self, connection: Connection[Any], watcher: ReplicationWatcher) -> None:
         self.connection = connection
@@ -39,6 +42,18 @@ class TokenQueries:
 
     def __repr__(self) -> str:
         return f"<TokenQueries[{self.watcher.shard}]>"
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.connection.close()
+
+    def token(self) -> EventToken | None:
+        """Return a token: queries on the connection from now on reflect everything up to it. None if that is unknown.
+
+        Raises PyMySQL's errors, and ``RelayError`` as ``execute``.
+        """
+        self._check()
+        return self.watcher.token
 
     def execute(
         self,
@@ -53,9 +68,7 @@ class TokenQueries:
         That is in an open transaction, which may see an older state, and on another server.
         """
         wanted = include_event_token or compare_event_token is not None
-        if wanted:
-            self._check()
-        token = self.watcher.token if wanted else None  # I6: before the query
+        token = self.token() if wanted else None  # I6: before the query
         with self.connection.cursor() as cursor:
             cursor.execute(sql, args)
             rows = cursor.fetchall()

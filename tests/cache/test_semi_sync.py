@@ -103,11 +103,12 @@ def test_a_token_does_not_contain_a_change_that_is_logged_and_not_visible(primar
     """I6: a query that runs now does not see it, although the server's GTID position has it."""
     server = primary.server
     watcher = ReplicationWatcher(partial(connect, server.host, server.port, USER, PASSWORD), SHARD)
-    with watcher, closing(opened(server)) as connection:
+    with (
+        watcher,
+        closing(opened(server)) as connection,
+        closing(QueriesLoader(lambda: opened(server), watcher, read)) as loader,
+    ):
         queries = TokenQueries(connection, watcher)
-        loader = QueriesLoader(
-            queries, lambda key: ("SELECT v FROM t WHERE id = %s", (int(key),)), lambda rows: rows[0][0].encode()
-        )
         with primary.unacknowledged(f"UPDATE `{DATABASE}`.t SET v = 'new'") as acknowledge:
             change = EventToken(1, SHARD, f"MariaDB/{server.gtid}")
             with ReplicationWatcher(partial(connect, server.host, server.port, USER, PASSWORD), SHARD) as later:

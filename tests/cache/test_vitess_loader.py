@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -31,6 +31,7 @@ class Names:
         self.vitess = vitess
         self.table = table
         self.connections: list[Any] = []
+        self.meanwhile: Callable[[], object] = lambda: None  # called in each read
         self.loader = VitessLoader(self.connect, next(iter(KEYSPACES)), self.read)
 
     def connect(self) -> Any:
@@ -39,6 +40,7 @@ class Names:
         return self.connections[-1]
 
     def read(self, cursor: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
+        self.meanwhile()
         cursor.execute(f"SELECT id, name FROM {self.table} WHERE id IN %s", ([int(key) for key in keys],))
         return {str(number): name.encode() for number, name in cursor.fetchall()}
 
@@ -110,9 +112,11 @@ def test_a_read_that_also_fails_on_a_new_connection_is_an_error(vitess: Any, nam
     assert [connection.open for connection in names.connections] == [False, False]
 
 
-def test_each_thread_has_its_own_connection_and_close_closes_all(names: Names) -> None:
+def test_threads_never_share_a_connection_and_close_closes_all(names: Names) -> None:
     names.write(1, "ada")
     found: list[bytes | None] = []
+    barrier = threading.Barrier(3)
+    names.meanwhile = barrier.wait  # so that the three loads run at once
     threads = [
         threading.Thread(target=lambda: found.extend(names.loader.load("1", None).value for _ in range(20)))
         for _ in range(3)
@@ -125,6 +129,7 @@ def test_each_thread_has_its_own_connection_and_close_closes_all(names: Names) -
     assert len(names.connections) == 3
     names.loader.close()
     assert not any(connection.open for connection in names.connections)
+    names.meanwhile = lambda: None
     assert names.loader.load("1", None).value == b"ada"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from types import SimpleNamespace
@@ -58,6 +58,11 @@ def apply_again(replica: Any, primary: Any) -> None:
     """Apply everything that the primary has executed."""
     replica.execute(f"START {'REPLICA' if is_mysql(replica) else 'SLAVE'} SQL_THREAD")
     replica.wait_for(primary.gtid)
+
+
+def read(cursor: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
+    cursor.execute(f"SELECT id, v FROM {DATABASE}.t WHERE id IN %s", ([int(key) for key in keys],))
+    return {str(number): str(value).encode() for number, value in cursor.fetchall()}
 
 
 def last_number(position: str) -> int:
@@ -191,9 +196,7 @@ class TestQueries:
         replica.wait_for(primary.gtid)
         store = MemoryStore()
         cache, invalidator = TokenCache(store, "shop"), Invalidator(store, "shop")
-        with watch(replica) as watcher, closing(replica.connect(USER)) as connection:
-            queries = TokenQueries(connection, watcher)
-            loader = QueriesLoader(queries, lambda key: (SELECT, (int(key),)), lambda rows: str(rows[0][0]).encode())
+        with watch(replica) as watcher, closing(QueriesLoader(partial(replica.connect, USER), watcher, read)) as loader:
             assert cache.get_or_load("5", loader.load).value == b"1"
             assert cache.get_or_load("6", loader.load).value is None
             assert cache.get_or_load("6", loader.load).outcome is Outcome.HIT

@@ -13,6 +13,7 @@ from array import array
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, suppress
+from functools import partial
 from typing import Any, Self
 
 import orjson
@@ -22,7 +23,7 @@ from pymysql.cursors import Cursor, SSCursor
 
 from relay.cache import LoadedValue, QueriesLoader, Tokens
 from relay.errors import Unavailable
-from relay.mysql import ReplicationWatcher, TokenQueries
+from relay.mysql import ReplicationWatcher
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER, SQLServer
 from tests.faults.audited import TABLE, Writer
@@ -95,24 +96,25 @@ class PrimaryReader:
 
     def _connect(self, primary: SQLServer) -> None:
         with ExitStack() as stack:
-            connection = stack.enter_context(closing(primary.connect(USER, connect_timeout=5, read_timeout=30)))
             shard = f"{_SOURCE}/{DATABASE}/-"
             watcher = ReplicationWatcher.of(primary.host, primary.port, USER, PASSWORD, shard)
             stack.enter_context(watcher)
             self._watcher = watcher
-            self._loader = QueriesLoader(
-                TokenQueries(connection, watcher), _query, lambda rows: str(rows[0][0]).encode()
-            )
+            connect = partial(primary.connect, USER, connect_timeout=5, read_timeout=30)
+            self._loader = stack.enter_context(closing(QueriesLoader(connect, watcher, _read)))
             self._open = stack.pop_all()
 
 
-def _query(key: str) -> tuple[str, Sequence[object]]:
-    _, customer, line = key.split(":")
-    return f"select version from {DATABASE}.{TABLE} where customer = %s and line = %s", (int(customer), int(line))
-
-
-def _encode(rows: Sequence[Any]) -> bytes:
-    return str(rows[0][0]).encode()
+def _read(cursor: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
+    found = {}
+    for key in keys:
+        _, customer, line = key.split(":")
+        cursor.execute(
+            f"select version from {DATABASE}.{TABLE} where customer = %s and line = %s", (int(customer), int(line))
+        )
+        for (version,) in cursor.fetchall():
+            found[key] = str(version).encode()
+    return found
 
 
 class AuditedLines:
