@@ -284,19 +284,21 @@ class SourceState:
 
     def gaps(self) -> Set[str]:
         """Return the ids of the known gaps of this stream, the one it began with included."""
-        before = {self.plan.gap} if self.plan is not None and self.plan.gap is not None else set()
-        return self._progress.gaps() | self._open_checkpoints.reported_gaps | before | self._inherited_gaps
+        return self._own_gaps() | self._inherited_gaps()
 
     def gaps_to_repair(self) -> Set[str]:
         """Return the ids of the gaps that a snapshot has to repair."""
-        gaps = self.gaps()
-        if self.source.on_gap == "resnapshot":
-            return gaps
-        return (gap_decisions.to_repair(self.view, self.stream) & gaps) | self._inherited_gaps
+        own = self._own_gaps()
+        if self.source.on_gap != "resnapshot":
+            own &= gap_decisions.to_repair(self.view, self.stream)
+        return own | self._inherited_gaps()
 
-    @property
+    def _own_gaps(self) -> Set[str]:
+        before = {self.plan.gap} if self.plan is not None and self.plan.gap is not None else set()
+        return self._progress.gaps() | self._open_checkpoints.reported_gaps | before
+
     def _inherited_gaps(self) -> Set[str]:
-        """The ids of the gaps that a snapshot of the stream before this one was to repair and has not finished.
+        """Return the ids of the gaps that a snapshot of the stream before this one was to repair and has not finished.
 
         Waiting for it could take longer than this stream keeps its records (I1).
         """
