@@ -12,7 +12,6 @@ from typing import Any, Literal
 from relay.avro.registry import open_schemas
 from relay.change import Change, Images, Operation, event_id
 from relay.config import Config
-from relay.engine.slow_call import call_all
 from relay.engine.topic_writers import TopicWriters
 from relay.engine.worker import Worker
 from relay.kafka import topics
@@ -20,6 +19,7 @@ from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import TopicWriter
 from relay.lineage import Shard, StreamId
 from relay.observe.observer import Observer
+from relay.process.slow_call import call_all
 from relay.source import Opening, Page, ReadResult, ShardReader, SnapshotSource, StartingPoints
 from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken

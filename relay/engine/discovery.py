@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 
 from relay.engine.journals import shards_of
 from relay.engine.pruning import unpruned
-from relay.engine.slow_call import SlowCall
 from relay.errors import RelayError, StreamGone, Unavailable
 from relay.lineage import Checkpoint, Lineage, Plan, Shard, ShardState, StreamId
+from relay.process.slow_call import SlowCall
 from relay.source import Source
 
 log = logging.getLogger(__name__)

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from relay.engine.journals import renamed
-from relay.engine.slow_call import SlowCall
 from relay.errors import ConfigError, RelayError
 from relay.kafka.checkpoints import CheckpointView
 from relay.lineage import Checkpoint, Gap, Plan, StreamId
+from relay.process.slow_call import SlowCall
 from relay.source import Source
 from relay.table import TableSchema
 

@@ -21,10 +21,10 @@ from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
 from relay.engine import gap_decisions
 from relay.engine.open_shard import OpenShard
 from relay.engine.reader_pool import ReaderPool
-from relay.engine.slow_call import SlowCall
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.lineage import Checkpoint, Gap, Plan, Shard, ShardState, StreamId
+from relay.process.slow_call import SlowCall
 from relay.source import Page, Segment, SnapshotSource, Source
 from relay.table import TableSchema
 

@@ -11,10 +11,10 @@ from typing import Protocol
 
 from relay.engine.discovery import JournaledShards, ListedShards
 from relay.engine.planning import Planning
-from relay.engine.slow_call import SlowCall
 from relay.engine.snapshots import Snapshots
 from relay.errors import Unavailable
 from relay.lineage import Checkpoint, Lineage, Plan, StreamId
+from relay.process.slow_call import SlowCall
 from relay.source import Source
 
 log = logging.getLogger(__name__)

@@ -12,12 +12,12 @@ from functools import partial
 from confluent_kafka.admin import AdminClient
 
 from relay.config import Config
-from relay.engine.slow_call import call_all
 from relay.kafka import topics
 from relay.kafka.dead_letters import DeadLetterWriter
 from relay.kafka.limits import Limits
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topic_writer import Schemas, TopicWriter
+from relay.process.slow_call import call_all
 from relay.table import TableSchema
 
 _KEPT = 1000

@@ -21,7 +21,7 @@ _PLANS_AT_ONCE = 16
 class Upkeep:
     """Used by the worker's thread. ``show``: what shows the progress of snapshots, if anything does.
 
-    That thread serves the group, so nothing here waits for a database: see ``slow_call``.
+    That thread serves the group, so nothing here waits for a database: see ``process.slow_call``.
     """
 
     def __init__(self, group: Assignment, publishing: Publishing, show: Callable[[], Show | None]) -> None:

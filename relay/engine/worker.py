@@ -2,7 +2,7 @@
 
 One thread does everything here, in one loop: serve the group, fence gained partitions, open shards, publish pages,
 commit. Reads happen in the threads of the reader pool, and whatever else asks a database, a schema registry or a disk
-in threads of their own (``slow_call``), because the group expels a worker that does not serve it in time.
+in threads of their own (``process.slow_call``), because the group expels a worker that does not serve it in time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from relay.engine.open_shard import OpenShard
 from relay.engine.open_source import open_sources
 from relay.engine.publishing import Publishing
 from relay.engine.reader_pool import ReaderPool
-from relay.engine.slow_call import SlowCall, call_all
 from relay.engine.source_state import SourceState
 from relay.engine.status import take
 from relay.engine.topic_writers import TopicWriters, open_topic_writers
@@ -46,6 +45,7 @@ from relay.observe.observer import Observer
 from relay.observe.server import serve_observer
 from relay.observe.status import WorkerStatus
 from relay.process.signals import Signals
+from relay.process.slow_call import SlowCall, call_all
 from relay.source import Page, ReadResult, Source, UnknownShard, Unreadable
 from relay.table import TableSchema
 

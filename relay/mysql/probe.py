@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from relay.errors import Unavailable
+from relay.process.slow_call import SlowCall
 
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ class BackgroundProbe(Generic[T]):
         self._clock = clock
         self._pause = every
         self._due = -math.inf
-        self._answer: Future[T] | None = None
+        self._answer: SlowCall[T] | None = None
         # Why the last question was not answered, and when the first of a row of such questions was asked, in seconds.
         self._failure: str | None = None
         self._failing_since: float | None = None
@@ -66,12 +67,11 @@ class BackgroundProbe(Generic[T]):
         """Ask, unless a question is under way or it is too early for the next one."""
         if self._answer is None and self._clock() >= self._due:
             self._asked = time.time()
-            answer = self._answer = Future[T]()
-            threading.Thread(target=self._run, args=(answer, arguments), name=self.name, daemon=True).start()
+            self._answer = SlowCall(self.name, partial(self._ask, *arguments))
 
     def take(self) -> T | None:
         """Return the answer, once; None while there is none. Raises what ``ask`` raised, except ``Unavailable``."""
-        return self.wait() if self._answer is not None and self._answer.done() else None
+        return self.wait() if self._answer is not None and self._answer.done else None
 
     def wait(self) -> T | None:
         """Wait until the question under way is answered, and take the answer."""
@@ -100,15 +100,9 @@ class BackgroundProbe(Generic[T]):
         """Let nobody wait for the answer any longer. The next question may be asked at once."""
         answer, self._answer = self._answer, None
         if answer is not None:
-            answer.add_done_callback(self._drop)
+            answer.future.add_done_callback(self._drop)
         self.forget()
         self._due = -math.inf
-
-    def _run(self, answer: Future[T], arguments: tuple[Any, ...]) -> None:
-        try:
-            answer.set_result(self._ask(*arguments))
-        except BaseException as error:  # raised where the answer is taken
-            answer.set_exception(error)
 
     def _drop(self, answer: Future[T]) -> None:
         if answer.exception() is None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +20,7 @@ from relay.config.fields import StartAtGtids
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.keyrange import KeyRange, shards_covering
 from relay.lineage import Shard, StreamId
+from relay.process.slow_call import call_all
 from relay.source import Opening, ShardReader, StartingPoints
 from relay.sql.definitions import Definition, ask
 from relay.sql.layouts import LayoutCache, SkippedTables
@@ -116,13 +117,9 @@ class VitessSource:
 
     def _check_row_images(self) -> None:
         """Raise ``Unavailable`` if a database does not log every column: what is missing would come as NULL (I1)."""
-        settings = self._settings
-
-        def ask(shard: str) -> set[str]:
-            return row_images(self._vtgate, settings.keyspace, shard, settings.tablet_type)
-
-        with ThreadPoolExecutor(16) as pool:
-            images = dict(zip(self._shards, pool.map(ask, self._shards), strict=True))
+        keyspace, tablet_type = self._settings.keyspace, self._settings.tablet_type
+        calls = [partial(row_images, self._vtgate, keyspace, shard, tablet_type) for shard in self._shards]
+        images = dict(zip(self._shards, call_all("row-images", calls), strict=True))
         problems = [
             f"binlog_row_image of shard {shard} is {image}"
             for shard, found in images.items()

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 import pytest
 
 from relay.config import Config
-from relay.engine.slow_call import SlowCall, call_all
 from relay.errors import Unavailable
 from relay.source import Segment, ShardReader
 from relay.table import Column, KeyColumn, TableSchema
@@ -24,27 +22,6 @@ ALTERED = TableSchema("orders", "orders", (KeyColumn("id", "S"),), 1, row=(Colum
 def published(config: Config, source: ScriptedSource, at_least: int = 1) -> int | None:
     found = count_committed(config.kafka.client(), config.topic(source.name))
     return found if found >= at_least else None
-
-
-def test_results_come_in_order_and_the_first_failure_is_raised_at_once() -> None:
-    assert call_all("test", [partial(int, n) for n in range(40)]) == list(range(40))
-    assert call_all("test", []) == []
-    never = threading.Event()
-
-    def fail() -> bool:
-        raise Unavailable("no")
-
-    with pytest.raises(Unavailable, match="no"):
-        call_all("test", [never.wait, fail])
-    never.set()
-
-
-def test_a_slow_call_gives_what_it_returned_or_raised() -> None:
-    assert SlowCall("test", lambda: 7).result() == 7
-    failed = SlowCall("test", lambda: 1 // 0)
-    with pytest.raises(ZeroDivisionError):
-        failed.result()
-    assert failed.done
 
 
 @pytest.mark.services

@@ -1,6 +1,6 @@
-"""Calls that may take long, made outside the worker's thread: that one serves the group, which expels whoever is late.
+"""Calls that may take long, each in a thread of its own: what does not answer delays nothing else.
 
-Each has a thread of its own, so a database that does not answer delays no call of another source.
+The worker's thread must not wait: it serves the group, which expels whoever is late. Nor must one that reads a shard.
 """
 
 from __future__ import annotations
