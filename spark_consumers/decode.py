@@ -77,6 +77,13 @@ class Layout:
         return tuple(field.type == "bytes" for field in self.key)
 
     @property
+    def columns(self) -> frozenset[str] | None:
+        """All columns of the table; None if its items may have any."""
+        if self.row is None or self.rest is not None:
+            return None
+        return frozenset(field.name for field in (*self.key, *self.row))
+
+    @property
     def rest(self) -> RecordField | None:
         """The field of a typed DynamoDB row that holds the undeclared attributes as JSON."""
         return next((field for field in self.row or () if field.column == REST), None)

@@ -20,7 +20,7 @@ import orjson
 from pyspark.sql import DataFrame, Row
 
 from relay.cache import InvalidationCounts, Invalidator, RedisStore
-from relay.cache.keys import ReducedChange, Templates, gap_bump, invalidations
+from relay.cache.keys import CacheRules, ReducedChange, gap_bump, invalidations
 from relay.config import CacheConfig, Config
 from relay.errors import RelayError
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, refuse_unknown_schemas
@@ -38,6 +38,7 @@ class InvalidationPlan:
     """What applying a batch needs, on the driver or on Spark's workers."""
 
     cache: CacheConfig
+    rules: CacheRules
     layouts: Sequence[Layout]
 
 
@@ -75,21 +76,20 @@ class CacheConsumer:
 
     def __init__(self, config: Config, cache: CacheConfig) -> None:
         self._cache = cache
-        self._templates = Templates(cache)
-        self._sources = {source.name for source in config.sources}
+        self._rules = CacheRules(cache, config.sources)
         # The stream includes the gaps topic, so its checkpoint covers gaps too and a restart misses none (I9).
         self.topics = [*map(config.topic, cache.keys), config.internal("gaps")]
         # Set by the main thread before each query starts; read by the query's batch thread.
-        self._plan = InvalidationPlan(cache, ())
+        self._plan = InvalidationPlan(cache, self._rules, ())
 
     def lock(self) -> None:
         """Return None: several drivers may invalidate one cache."""
 
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
-        self._plan = InvalidationPlan(self._cache, decoder.layouts)
+        self._plan = InvalidationPlan(self._cache, self._rules, decoder.layouts)
         image_columns: dict[str, Sequence[str]] = {}
         for layout in decoder.layouts:
-            wanted = self._templates.columns(layout.table) - {field.name for field in layout.key}
+            wanted = self._rules.columns(layout.table) - {field.name for field in layout.key}
             # Layouts of one table may have different keys, for example after its source was renamed.
             image_columns[layout.table] = sorted(wanted.union(image_columns.get(layout.table, ())))
         return decoder.reduced_changes(records, image_columns)
@@ -111,8 +111,8 @@ class CacheConsumer:
         undecodable = dead_letters.send(outcome.non_changes)
         if undecodable:
             outcome.bumps.append(f"{undecodable} records could not be decoded and are in the dead letters")
-        gaps = (gap_bump(each.value, self._sources) for each in outcome.non_changes if each.status is DecodeStatus.GAP)
-        outcome.bumps += filter(None, gaps)
+        gaps = [record.value for record in outcome.non_changes if record.status is DecodeStatus.GAP]
+        outcome.bumps += filter(None, (gap_bump(gap, self._rules.sources) for gap in gaps))
         if outcome.bumps:
             more = f", and {len(outcome.bumps) - 1} more" if len(outcome.bumps) > 1 else ""
             _invalidator(self._cache).bump(f"{outcome.bumps[0]}{more}")
@@ -155,17 +155,16 @@ def _apply(plan: InvalidationPlan, rows: Iterable[Row]) -> BatchOutcome:
 
 
 def _apply_in_chunks(plan: InvalidationPlan, rows: Iterable[Row]) -> BatchOutcome:
-    templates = Templates(plan.cache)
-    readers = list(map(change_reader, plan.layouts))
+    readers = [change_reader(layout, plan.rules) for layout in plan.layouts]
     invalidator = _invalidator(plan.cache)
     outcome = BatchOutcome()
     documents = (orjson.loads(row[0]) for row in rows)
     while chunk := list(islice(documents, _CHUNK)):
-        found = invalidations(_changes(chunk, readers), templates)
+        found = invalidations(_changes(chunk, readers), plan.rules)
         counts = invalidator.apply(found.pairs)
         non_changes = [_non_change(document["x"]) for document in chunk if "x" in document]
         non_changes = [record for record in non_changes if record.status != DecodeStatus.TOMBSTONE]
-        outcome.add(BatchOutcome(len(chunk), counts, found.bumps, non_changes))
+        outcome.add(BatchOutcome(len(chunk), counts, list(found.bumps), non_changes))
     return outcome
 
 

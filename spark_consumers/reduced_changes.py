@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from relay.cache.keys import ReducedChange
+from relay.cache.keys import CacheRules, ReducedChange
 from relay.change import Operation
 from relay.dynamodb.values import canonical_number
 from relay.table import REST
@@ -23,8 +23,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OPERATIONS = {operation.value: operation for operation in Operation}
 
 
-def change_reader(layout: Layout) -> ChangeReader:
+def change_reader(layout: Layout, rules: CacheRules) -> ChangeReader:
     """Return the reader of the changes of one layout."""
+    columns = layout.columns
+    missing = None if columns is None else rules.missing(layout.table, columns)
     names = [field.name for field in layout.key]
     kinds = _kinds_to_convert(layout.key)
     image = _image_reader(layout)
@@ -36,11 +38,13 @@ def change_reader(layout: Layout) -> ChangeReader:
             key = _convert(key, kinds)
         return ReducedChange(
             _OPERATIONS[change["op"]],
+            layout.source,
             layout.table,
             key,
             None if old is None else image(old),
             None if new is None else image(new),
             _token(change.get("token")),
+            missing,
         )
 
     return read

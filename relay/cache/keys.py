@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from relay.change import Operation
-from relay.config import CacheConfig
+from relay.config import CacheConfig, SourceConfig
 from relay.config.template import Template
 from relay.dynamodb.values import canonical_number
 from relay.token import EventToken
@@ -26,19 +26,26 @@ _IMAGES = {
     Operation.INSERT: ("new",),
     Operation.UPDATE: ("old", "new"),
     Operation.DELETE: ("old",),
+    Operation.READ: ("new",),
 }
 
 
 @dataclass(slots=True)
 class ReducedChange:
-    """A change reduced to what its cache keys are computed from. ``key``, ``old``, ``new``: by original column name."""
+    """A change reduced to what its cache keys are computed from.
+
+    ``key``, ``old``, ``new``: by original column name. ``missing``: what `CacheRules.missing` says of its table's
+    columns.
+    """
 
     operation: Operation
+    source: str
     table: str
     key: Mapping[str, Any] | None
     old: Mapping[str, Any] | None
     new: Mapping[str, Any] | None
     token: EventToken | None
+    missing: str | None = None
 
 
 @dataclass(slots=True)
@@ -46,7 +53,7 @@ class Invalidations:
     """What to invalidate: (cache key, token) ``pairs``, and the whole namespace for each reason in ``bumps``."""
 
     pairs: list[tuple[str, EventToken | None]] = field(default_factory=list)
-    bumps: list[str] = field(default_factory=list)
+    bumps: dict[str, None] = field(default_factory=dict)
 
 
 class KeyTemplate(NamedTuple):
@@ -54,11 +61,15 @@ class KeyTemplate(NamedTuple):
     columns: frozenset[str]
 
 
-class Templates:
-    """The cache keys of each table."""
+class CacheRules:
+    """What the changes of a config invalidate: the cache keys of each table, and its ``sources``."""
 
-    def __init__(self, cache: CacheConfig) -> None:
+    def __init__(self, cache: CacheConfig, sources: Iterable[SourceConfig]) -> None:
         self._by_table = {table: [_key_template(text) for text in texts] for table, texts in cache.keys.items()}
+        types = {source.name: source.type for source in sources}
+        self.sources = frozenset(types)
+        # Vitess sends no changes of what it has yet to copy. Other snapshots run beside a stream of all changes.
+        self._with_complete_streams = frozenset(name for name, kind in types.items() if kind != "vitess")
 
     def of_table(self, table: str) -> Sequence[KeyTemplate]:
         return self._by_table.get(table, ())
@@ -67,28 +78,52 @@ class Templates:
         """Return the columns that the templates of ``table`` name."""
         return frozenset().union(*(each.columns for each in self.of_table(table)))
 
+    def missing(self, table: str, columns: Collection[str]) -> str | None:
+        """Return why not all cache keys of ``table`` can be computed if these are all its columns; None if they can."""
+        for template, wanted in self.of_table(table):
+            if absent := sorted(wanted.difference(columns)):
+                return (
+                    f"{table} has no column `{absent[0]}`, which the cache key {template.text} needs: name another "
+                    "column in `cache.keys`, or remove the key"
+                )
+        return None
+
+    def is_news(self, read: ReducedChange) -> bool:
+        """Whether a READ may be all that tells of a change of its row."""
+        return read.key is not None and read.source not in self._with_complete_streams
+
 
 def _key_template(text: str) -> KeyTemplate:
     template = Template.parse(text)
     return KeyTemplate(template, frozenset(template.columns))
 
 
-def invalidations(changes: Iterable[ReducedChange], templates: Templates) -> Invalidations:
-    """Return what the changes invalidate: READ nothing, TRUNCATE the namespace. Each item's changes are in order."""
+def invalidations(changes: Iterable[ReducedChange], rules: CacheRules) -> Invalidations:
+    """Return what the changes invalidate: TRUNCATE the namespace, READ nothing unless it is news.
+
+    Each item's changes are in order.
+    """
     result = Invalidations()
     for change in changes:
-        if change.operation is Operation.READ:
+        is_read = change.operation is Operation.READ
+        if is_read and not rules.is_news(change):
             continue
         if change.operation is Operation.TRUNCATE or change.key is None:
-            result.bumps.append(f"{change.table} was truncated")
+            result.bumps[f"{change.table} was truncated"] = None
             continue
+        templates = rules.of_table(change.table)
         try:
-            keys = cache_keys(change, templates.of_table(change.table))
+            keys = cache_keys(change, templates)
         except ValueError as error:
             # I6: an entry may hold what this change replaced, and its key is not known.
-            result.bumps.append(f"{change.table} {dict(change.key)}: {error}")
+            result.bumps[f"{change.table} {dict(change.key)}: {error}"] = None
             continue
-        token = change.token
+        if change.missing:
+            result.bumps[change.missing] = None  # I6: its row may be in an entry, under a key that it no longer names
+        if is_read and not all(columns <= change.key.keys() for _, columns in templates):
+            # I6: it was changed while there was no stream of it, so what its row was before is not known.
+            result.bumps[f"{change.table} is being copied, and its cache keys are not made of its key alone"] = None
+        token = change.token  # of a READ null, so its order is unknown
         for key in keys:
             result.pairs.append((key, token))
     return result

@@ -2,47 +2,111 @@
 
 from __future__ import annotations
 
-from relay.cache.keys import ReducedChange, Templates, invalidations
+from typing import Any
+
+import pytest
+
+from relay.cache.keys import CacheRules, ReducedChange, invalidations
 from relay.change import Operation
-from relay.config import CacheConfig
+from relay.config import CacheConfig, Config
 from relay.token import EventToken
+
+TOKEN = EventToken(1000, "orders/l/s", "DynamoDB/1")
+SOURCES: dict[str, dict[str, Any]] = {
+    "dynamodb": {"table": "orders", "region": "us-east-1"},
+    "mysql": {"shards": {"-": ["db:3306"]}, "database": "shop", "tables": ["orders"], "user": "u", "password": "p"},
+    "vitess": {"vtgate": "vtgate:15991", "keyspace": "shop", "tables": ["orders"]},
+}
+
+
+def rules(*keys: str, kind: str = "dynamodb") -> CacheRules:
+    raw = {
+        "name": "shop",
+        "kafka": {"bootstrap_servers": "127.0.0.1:9"},
+        "sources": [{"name": "orders", "type": kind, **SOURCES[kind]}],
+        "cache": {"url": "redis://127.0.0.1:6379/0", "namespace": "shop", "keys": {"orders": [*keys]}},
+    }
+    config = Config.model_validate(raw, by_alias=True, by_name=False)
+    assert isinstance(config.cache, CacheConfig)
+    return CacheRules(config.cache, config.sources)
+
+
+def changed(operation: Operation, old: Any = None, new: Any = None, **fields: Any) -> ReducedChange:
+    token = None if operation is Operation.READ else TOKEN
+    return ReducedChange(operation, "orders", "orders", {"id": "o-1"}, old, new, token, **fields)
 
 
 def test_a_stub_invalidates_its_key_and_the_namespace_where_a_template_needs_an_image() -> None:
     """I6: a change too large to publish carries only its key."""
-    token = EventToken(1000, "orders/l/s", "DynamoDB/1")
-    stub = ReducedChange(Operation.UPDATE, "orders", {"id": "o-1"}, None, None, token)
-    url = "redis://127.0.0.1:6379/0"
-    by_key = Templates(CacheConfig(url=url, namespace="shop", keys={"orders": ["order:{id}"]}))
-    found = invalidations([stub], by_key)
-    assert (found.pairs, found.bumps) == ([("order:o-1", token)], [])
-    by_image = Templates(CacheConfig(url=url, namespace="shop", keys={"orders": ["order:{id}", "of:{customer}"]}))
-    found = invalidations([stub], by_image)
+    stub = changed(Operation.UPDATE)
+    found = invalidations([stub], rules("order:{id}"))
+    assert (found.pairs, [*found.bumps]) == ([("order:o-1", TOKEN)], [])
+    found = invalidations([stub], rules("order:{id}", "of:{customer}"))
     assert len(found.bumps) == 1
-
-
-TOKEN = EventToken(1000, "orders/l/s", "DynamoDB/1")
-BY_CUSTOMER = Templates(
-    CacheConfig(url="redis://127.0.0.1:6379/0", namespace="shop", keys={"orders": ["order:{id}", "of:{customer}"]})
-)
 
 
 def test_a_truncated_table_invalidates_the_namespace() -> None:
     """I6: nobody knows which rows it had."""
-    truncated = ReducedChange(Operation.TRUNCATE, "orders", None, None, None, TOKEN)
-    found = invalidations([truncated], BY_CUSTOMER)
-    assert (found.pairs, found.bumps) == ([], ["orders was truncated"])
+    truncated = ReducedChange(Operation.TRUNCATE, "orders", "orders", None, None, None, TOKEN)
+    found = invalidations([truncated], rules("order:{id}", "of:{customer}"))
+    assert (found.pairs, [*found.bumps]) == ([], ["orders was truncated"])
 
 
-def test_a_row_that_a_snapshot_has_read_invalidates_nothing() -> None:
+@pytest.mark.parametrize("kind", ["dynamodb", "mysql"])
+def test_a_row_that_a_snapshot_has_read_invalidates_nothing(kind: str) -> None:
     """I10: it changes nothing, and comes with one image only. A consumer that expects two would stop here."""
-    row = ReducedChange(Operation.READ, "orders", {"id": "o-1"}, None, {"customer": "ada"}, None)
-    found = invalidations([row], BY_CUSTOMER)
-    assert (found.pairs, found.bumps) == ([], [])
+    row = changed(Operation.READ, new={"customer": "ada"})
+    found = invalidations([row], rules("order:{id}", "of:{customer}", kind=kind))
+    assert (found.pairs, [*found.bumps]) == ([], [])
+
+
+def test_a_row_that_vitess_has_copied_invalidates_its_keys_whatever_their_tokens() -> None:
+    """I6: the stream has no changes of rows that were not copied yet, so this is all that tells of them."""
+    row = changed(Operation.READ, new={"customer": "ada"})
+    found = invalidations([row], rules("order:{id}", kind="vitess"))
+    assert (found.pairs, [*found.bumps]) == ([("order:o-1", None)], [])
+
+
+def test_a_row_that_vitess_has_copied_invalidates_the_namespace_if_a_key_is_made_of_other_columns() -> None:
+    """I6: which customer the row had before is not known."""
+    row = changed(Operation.READ, new={"customer": "ada"})
+    found = invalidations([row], rules("order:{id}", "of:{customer}", kind="vitess"))
+    assert found.pairs == [("order:o-1", None), ("of:ada", None)]
+    assert len(found.bumps) == 1
+
+
+def test_the_begin_of_a_snapshot_is_not_taken_for_a_row() -> None:
+    """I10"""
+    mark = ReducedChange(Operation.READ, "orders", "orders", None, None, None, None)
+    found = invalidations([mark], rules("order:{id}", kind="vitess"))
+    assert (found.pairs, [*found.bumps]) == ([], [])
+
+
+def test_a_row_of_a_source_that_the_config_no_longer_names_is_taken_for_copied() -> None:
+    """I6: of what kind it was is not known."""
+    row = ReducedChange(Operation.READ, "earlier", "orders", {"id": "o-1"}, None, {}, None)
+    assert invalidations([row], rules("order:{id}")).pairs == [("order:o-1", None)]
 
 
 def test_an_update_invalidates_the_keys_of_the_old_row_and_of_the_new() -> None:
     """I6: the row has left the entry of its old customer."""
-    moved = ReducedChange(Operation.UPDATE, "orders", {"id": "o-1"}, {"customer": "ada"}, {"customer": "bob"}, TOKEN)
-    found = invalidations([moved], BY_CUSTOMER)
+    moved = changed(Operation.UPDATE, {"customer": "ada"}, {"customer": "bob"})
+    found = invalidations([moved], rules("order:{id}", "of:{customer}"))
     assert found.pairs == [("order:o-1", TOKEN), ("of:ada", TOKEN), ("of:bob", TOKEN)]
+
+
+def test_a_table_without_a_column_of_a_template_is_named_with_the_column() -> None:
+    of_customer = rules("order:{id}", "of:{customer}")
+    assert of_customer.missing("orders", {"id", "customer", "total"}) is None
+    assert of_customer.missing("other", {"id"}) is None
+    said = of_customer.missing("orders", {"id", "client"})
+    assert said is not None
+    assert said.startswith("orders has no column `customer`, which the cache key of:{customer} needs")
+
+
+def test_a_change_of_a_table_that_lost_a_column_of_a_template_invalidates_the_namespace_and_its_other_keys() -> None:
+    """I6: the column was renamed or dropped, and entries under its last values would never be invalidated."""
+    update = changed(Operation.UPDATE, {"client": "ada"}, {"client": "bob"}, missing="orders has no column `customer`")
+    found = invalidations([update, update], rules("order:{id}", "of:{customer}"))
+    assert found.pairs == [("order:o-1", TOKEN)] * 2
+    assert [*found.bumps] == ["orders has no column `customer`"]

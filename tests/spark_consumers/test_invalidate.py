@@ -12,7 +12,7 @@ import pytest
 from relay.avro.framing import fingerprint, single_object_header
 from relay.avro.schema import change_schema
 from relay.cache import LoadedValue, Outcome, RedisStore, TokenCache, entry_key, generation_key
-from relay.cache.keys import Templates, invalidations
+from relay.cache.keys import CacheRules, invalidations
 from relay.config import CacheConfig, Config
 from relay.lineage import Gap
 from relay.table import Column, KeyColumn, TableSchema
@@ -82,9 +82,27 @@ def test_a_number_of_an_sql_row_has_one_text_in_a_cache_key_and_a_set_has_none(
     key = [printed if column == "id" else "1.00"]
     change = {"i": 0, "op": "INSERT", "key": key, "new": orjson.dumps(image).decode()}
     cache = CacheConfig(url="redis://h/0", namespace="shop", keys={"goods": [f"x:{{{column}}}"]})
-    found = invalidations([change_reader(layout)(change)], Templates(cache))
+    rules = CacheRules(cache, ())
+    found = invalidations([change_reader(layout, rules)(change)], rules)
     assert [key for key, _ in found.pairs] == ([f"x:{expected}"] if expected is not None else [])
     assert bool(found.bumps) == (expected is None)
+
+
+@pytest.mark.parametrize(
+    ("columns", "bumps"), [(["id", "customer"], 0), (["id", "client"], 1), (["id", "customer", "rest"], 0), (["id"], 1)]
+)
+def test_rows_of_a_layout_without_a_column_of_a_template_invalidate_the_namespace(
+    columns: Sequence[str], bumps: int
+) -> None:
+    """I6: a column that was renamed or dropped. Items of DynamoDB may have any attribute."""
+    row = tuple(Column(name, "rest" if name == "rest" else "string") for name in columns)
+    layout = Layout.of(change_schema(TableSchema("legacy", "goods", (KeyColumn("id", "string"),), 1, row)))
+    cache = CacheConfig(url="redis://h/0", namespace="shop", keys={"goods": ["good:{id}", "of:{customer}"]})
+    rules = CacheRules(cache, ())
+    change = {"i": 0, "op": "INSERT", "key": ["1"], "new": "{}"}
+    found = invalidations([change_reader(layout, rules)(change)], rules)
+    assert len(found.bumps) == bumps
+    assert [key for key, _ in found.pairs] == ["good:1"]
 
 
 def test_the_consumer_of_the_cache_reads_the_gaps_beside_the_changes() -> None:
