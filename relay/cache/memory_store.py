@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from relay.cache.store import FOREVER, KEEP, ConditionalWrite, StoredEntry
+from relay.cache.store import FOREVER, KEEP, ConditionalWrite, StoredEntry, random_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,12 @@ class MemoryStore:
         with self._lock:
             self._generations.pop(generation_key, None)
             return self._generation(generation_key)
+
+    def sample(self, prefix: str, count: int) -> list[str]:
+        with self._lock:
+            return random_keys(
+                [key for key in list(self._entries) if key.startswith(prefix) and self._live(key)], count
+            )
 
     def lose(self, key: str) -> None:
         """Forget one entry or generation, by its key in the store."""

@@ -32,7 +32,7 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-from relay.cache.store import FOREVER, KEEP, ConditionalWrite, StoredEntry
+from relay.cache.store import FOREVER, KEEP, ConditionalWrite, StoredEntry, random_keys
 from relay.errors import RelayError, Unavailable
 
 # ARGV: ttl in milliseconds ('' keeps it, '0' is none); '1' if the writes have values; lengths, 4 bytes each; and one
@@ -84,6 +84,7 @@ _REPLACE = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS
 _KEYS_PER_CALL = 256
 _CALLS_PER_PIPELINE = 32
 _READS_PER_PIPELINE = 1000
+_KEYS_PER_SCAN = 1000
 _VALUE_BYTES_PER_CALL = 1 << 20
 
 _Call = tuple[list[str], list[bytes]]
@@ -173,6 +174,12 @@ class RedisStore:
             generation = self._new_generation()
             self._redis.execute_command("SET", generation_key, generation)
             return generation
+
+    def sample(self, prefix: str, count: int) -> list[str]:
+        pattern = "".join(f"\\{each}" if each in "\\*?[]^" else each for each in prefix) + "*"
+        with self._errors():
+            found = self._redis.scan_iter(match=pattern, count=_KEYS_PER_SCAN, _type="hash")
+            return random_keys((key.decode(errors="replace") for key in found), count)
 
     def _begin_generation(self, generation_key: str) -> str:
         """Begin a generation if there is none; return the one that another process began meanwhile."""

@@ -5,7 +5,8 @@ A store handles bytes; it knows no tokens and no rules. Run ``tests/cache/test_i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 KEEP = -1.0
@@ -63,6 +64,16 @@ class Store(Protocol):
         """Begin a new generation and return it. No value of an earlier one is served from then on."""
 
 
+class SampledStore(Store, Protocol):
+    """A store that can show some of its keys, as ``relay verify`` needs."""
+
+    def sample(self, prefix: str, count: int) -> list[str]:
+        """Return up to ``count`` distinct keys of entries that begin with ``prefix``, picked at random; else all.
+
+        It may miss keys that come and go meanwhile, and take time in proportion to all keys of the server.
+        """
+
+
 def entry_key(namespace: str, key: str) -> str:
     """Return the key of a cache entry in the store."""
     return f"{namespace}:{key}"
@@ -71,3 +82,14 @@ def entry_key(namespace: str, key: str) -> str:
 def generation_key(namespace: str) -> str:
     """Return the key of the generation in the store. It has no colon, so no cache key can name it."""
     return f"{namespace}{{generation}}"
+
+
+def random_keys(keys: Iterable[str], count: int) -> list[str]:
+    """Pick up to ``count`` keys at random, in one pass and the memory of ``count``; one that repeats is picked once."""
+    picked: list[str] = []
+    for number, key in enumerate(keys):  # Vitter, "Random Sampling with a Reservoir", algorithm R
+        if number < count:
+            picked.append(key)
+        elif (place := random.randrange(number + 1)) < count:
+            picked[place] = key
+    return list(dict.fromkeys(picked))

@@ -7,7 +7,7 @@ name. ``{{`` and ``}}`` are literal braces.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}]+)\}|[{}]")
@@ -50,3 +50,28 @@ class Template:
     def render(self, values: Mapping[str, str]) -> str:
         """Fill in ``values``. KeyError names a column that has no value."""
         return "".join(literal if column is None else literal + values[column] for literal, column in self.pieces)
+
+    def matches(self, text: str) -> Iterator[dict[str, str]]:
+        """Yield all values of the columns with which ``render`` returns ``text``, the shortest first column first.
+
+        There may be many: ``{a}:{b}`` returns x:y:z in two ways, and ``{a}{b}`` a text of n characters in n + 1.
+        """
+        literal, column = self.pieces[0]
+        if text.startswith(literal):
+            yield from self._matches(text, len(literal), column, 1, {})
+
+    def _matches(
+        self, text: str, start: int, column: str | None, number: int, values: dict[str, str]
+    ) -> Iterator[dict[str, str]]:
+        """Continue at ``start`` with the value of ``column`` and the literal of the piece ``number`` after it."""
+        if column is None:
+            if start == len(text):
+                yield values
+            return
+        literal, following = self.pieces[number]
+        end = text.find(literal, start)
+        while end >= 0:
+            value = text[start:end]
+            if values.get(column, value) == value:
+                yield from self._matches(text, end + len(literal), following, number + 1, {**values, column: value})
+            end = text.find(literal, end + 1) if end < len(text) else -1

@@ -155,7 +155,7 @@ def describe(
             warned = True
         time.sleep(min(1.0, left))
     stream_arn = source.stream_arn or _current_stream(table, source, client)
-    stream = _ask(
+    stream = ask(
         source,
         streams,
         f"to describe the stream {stream_arn}",
@@ -200,7 +200,7 @@ def stream_labels(client: DynamoDBStreamsClient, source: DynamoDBConfig, table: 
     arguments: dict[str, Any] = {"TableName": table.table}
     labels = {table.stream_label}
     while True:
-        page = _ask(
+        page = ask(
             source,
             client,
             f"to list the streams of table {table.table}",
@@ -225,7 +225,7 @@ def created(label: str) -> float:
 def _table(client: DynamoDBClient, source: DynamoDBConfig) -> Any:
     name = source.table_name
     at = f"in region {client.meta.region_name} at {client.meta.endpoint_url}"
-    return _ask(
+    return ask(
         source,
         client,
         f"to describe the table {name}",
@@ -284,7 +284,7 @@ def _current_stream(table: Any, source: DynamoDBConfig, client: DynamoDBClient) 
     return str(arn)
 
 
-def _ask(
+def ask(
     source: DynamoDBConfig,
     client: DynamoDBClient | DynamoDBStreamsClient,
     doing: str,
@@ -292,6 +292,10 @@ def _ask(
     *,
     missing: str,
 ) -> T:
+    """Return what ``call`` returns. Raises ``Unavailable``, saying what to do, where DynamoDB refuses it.
+
+    ``doing``: what was tried, beginning with "to". ``missing``: the message where something does not exist.
+    """
     where = f"source {source.name}: "
     at = f"in region {client.meta.region_name} at {client.meta.endpoint_url}"
     try:

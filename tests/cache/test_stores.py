@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from relay.cache import ConditionalWrite, MemoryStore, RedisStore, Store, StoredEntry, entry_key, generation_key
-from relay.cache.store import FOREVER, KEEP, READ
+from relay.cache.store import FOREVER, KEEP, READ, SampledStore
 
 
 @pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.services)])
@@ -155,3 +155,24 @@ def test_entries_in_memory_expire_after_their_time_to_live() -> None:
     assert read(store, "10.0") is None
     assert read(store, str(FOREVER))
     assert "1 entries" in repr(store)
+
+
+def test_a_sample_has_keys_of_the_prefix_only_each_once(store: SampledStore, namespace: str) -> None:
+    odd = f"{namespace}[a]*?\\^"
+    keys = [entry_key(odd, f"k:é{number}") for number in range(50)]
+    others = [entry_key(namespace, "k"), entry_key(f"{namespace}a*?\\^", "k")]
+    store.compare_and_set([ConditionalWrite(key, None, b"m", None, 60.0) for key in [*keys, *others]])
+    store.renew(generation_key(odd))
+    prefix = entry_key(odd, "")
+    assert sorted(store.sample(prefix, 1000)) == sorted(keys)
+    some = store.sample(prefix, 10)
+    assert len(set(some)) == len(some) == 10
+    assert set(some) < set(keys)
+    assert store.sample(entry_key(f"{namespace}x", ""), 10) == []
+
+
+def test_a_sample_is_another_one_each_time(store: SampledStore, namespace: str) -> None:
+    keys = [entry_key(namespace, f"k{number}") for number in range(200)]
+    store.compare_and_set([ConditionalWrite(key, None, b"m", None, 60.0) for key in keys])
+    seen = {key for _ in range(30) for key in store.sample(entry_key(namespace, ""), 20)}
+    assert len(seen) > 100

@@ -1,0 +1,309 @@
+"""What the values of a cache have to be, by a fresh look at the rows they come from.
+
+An application's encoding is its own. So the truth comes from the application's loader, which makes the same bytes from
+the rows; or, where a value is an item of DynamoDB as ``relay.cache.DynamoDBLoader`` stores it, from the item.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib import import_module
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
+
+import orjson
+
+from relay.cache import LoadedValue, LoadMany, Tokens
+from relay.config import Config, DynamoDBConfig
+from relay.config.template import Template
+from relay.dynamodb.values import canonical_number, image_json, key_value
+from relay.errors import ConfigError, RelayError, Unavailable
+from relay.extras import needs
+
+if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
+
+    from relay.table import KeyColumn
+
+_MOST_WAYS = 16  # to take a cache key apart; one with more has no known item
+# AWS, "Service, account, and table quotas": digits of a number and its magnitude; bytes of a hash and of a range key.
+_DIGITS, _LONGEST = 38, 126
+_LONGEST_KEYS = (2048, 1024)
+_AT_ONCE = 100  # keys that a loader is asked for in one call
+
+
+@dataclass(frozen=True, slots=True)
+class ServedValue:
+    """A value that readers of the cache get now. ``value`` None: there is no such item."""
+
+    value: bytes | None
+    tokens: Tokens
+
+
+class Likeness(StrEnum):
+    SAME = "same"
+    DIFFERENT = "different"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """``truth``: what the rows make, where it is different. ``reason``: why that is unknown."""
+
+    likeness: Likeness
+    truth: bytes | None = None
+    reason: str = ""
+
+
+_SAME = Comparison(Likeness.SAME)
+
+
+def _unknown(reason: str) -> Comparison:
+    return Comparison(Likeness.UNKNOWN, reason=reason)
+
+
+class Truth(Protocol):
+    def compare(self, served: Mapping[str, ServedValue]) -> dict[str, Comparison]:
+        """Compare values, by cache key, with their rows, which are read after the values. Raises ``Unavailable``."""
+
+
+def truth(config: Config, loader: str | None) -> Truth:
+    """Return what to compare the values of the config's cache with. ``loader``: ``module:name``, None for no loader.
+
+    Raises ``ConfigError`` if the loader cannot be imported, or is needed and not given.
+    """
+    if loader is not None:
+        return LoaderTruth(loader)
+    keys = config.cache.keys if config.cache else {}
+    sources = {table: config.tables[table] for table in keys}
+    items = [
+        ItemsOfTable(source, [Template.parse(text) for text in keys[table]])
+        for table, source in sources.items()
+        if isinstance(source, DynamoDBConfig)
+    ]
+    if not items:
+        raise ConfigError(
+            f"the values of {', '.join(keys)} cannot be compared with rows without the application's loader: name it "
+            "with --loader module:name"
+        )
+    return ItemsTruth(items)
+
+
+class LoaderTruth:
+    """The values that the application's loader makes.
+
+    The loader is what ``TokenCache.get_many`` takes, or an object whose ``load_many`` is. It has to read from primaries
+    or consistently: what a lagging copy shows is not the truth.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._load_many = _imported(name)
+
+    def __repr__(self) -> str:
+        return f"<LoaderTruth[{self.name}]>"
+
+    def compare(self, served: Mapping[str, ServedValue]) -> dict[str, Comparison]:
+        """Raises ``Unavailable`` if the loader raises, ``ConfigError`` if it returns something else than values."""
+        found: dict[str, Comparison] = {}
+        keys = list(served)
+        for start in range(0, len(keys), _AT_ONCE):
+            wanted = {key: served[key].tokens or None for key in keys[start : start + _AT_ONCE]}
+            found |= {key: _compared(served[key], loaded) for key, loaded in self._load(wanted).items()}
+        return found
+
+    def _load(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
+        try:
+            loaded = self._load_many(wanted)
+            values = {key: loaded[key] for key in wanted}
+        except RelayError:
+            raise
+        except Exception as error:
+            raise Unavailable(
+                f"the loader {self.name} failed for {len(wanted)} keys, the first of them {next(iter(wanted))!r}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        for key, value in values.items():
+            if not isinstance(value, LoadedValue):
+                raise ConfigError(
+                    f"the loader {self.name} returned {type(value).__name__} for {key!r}: it must return a "
+                    "relay.cache.LoadedValue for each key, as for TokenCache.get_many"
+                )
+        return values
+
+
+def _compared(served: ServedValue, loaded: LoadedValue) -> Comparison:
+    if not loaded.fresher:
+        return _unknown("the loader read an older state than the value's: it must read from the primary")
+    return _SAME if loaded.value == served.value else Comparison(Likeness.DIFFERENT, loaded.value)
+
+
+def _imported(name: str) -> LoadMany:
+    module, colon, path = name.partition(":")
+    if not (module and colon and path):
+        raise ConfigError(f"--loader {name}: must be module:name, such as shop.cache:orders")
+    try:
+        found: Any = import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"--loader {name}: {error}") from error
+    load_many = getattr(found, "load_many", found)
+    if not callable(load_many):
+        raise ConfigError(f"--loader {name}: it is neither a loader, with `load_many`, nor a function")
+    return load_many  # type: ignore[no-any-return]
+
+
+class ItemsOfTable:
+    """The items of one DynamoDB table that cache keys name by its templates. Connects when first used."""
+
+    def __init__(self, source: DynamoDBConfig, templates: Iterable[Template]) -> None:
+        self.source = source
+        self._templates = list(templates)
+        self._client: DynamoDBClient | None = None
+        self._key: tuple[KeyColumn, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<ItemsOfTable[{self.source.table_name}]>"
+
+    def connect(self) -> None:
+        """Look up the table's key. Raises ``Unavailable``."""
+        if self._client is not None:
+            return
+        with needs("dynamodb", f'the source "{self.source.name}"'):
+            from relay.dynamodb import describe
+        client, streams = describe.clients(self.source, probe=True)
+        self._key = describe.describe(client, self.source, streams, patience=0.0).key
+        self._client = client
+
+    def primary_keys(self, cache_key: str) -> list[dict[str, dict[str, Any]]]:
+        """Return the primary keys of items for which a template gives the cache key; none if there are too many."""
+        found: dict[str, dict[str, dict[str, Any]]] = {}
+        for template in self._templates:
+            if not {column.name for column in self._key} <= set(template.columns):
+                continue
+            ways = list(islice(template.matches(cache_key), _MOST_WAYS + 1))
+            if len(ways) > _MOST_WAYS:
+                return []
+            for columns in ways:
+                with suppress(ValueError):
+                    key = {
+                        column.name: _typed(column.type, columns[column.name], longest)
+                        for column, longest in zip(self._key, _LONGEST_KEYS, strict=False)
+                    }
+                    found[image_json(key)] = key
+        return list(found.values())
+
+    def load(self, keys: Iterable[Mapping[str, Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
+        """Return the items of the keys that have one, by their identity. Raises ``Unavailable``."""
+        from relay.dynamodb import batch_load, describe
+
+        assert self._client is not None
+        client, table = self._client, self.source.table_name
+        loaded = describe.ask(
+            self.source,
+            client,
+            f"to read items of the table {table}",
+            lambda: batch_load(client, {table: keys}, consistent=True),
+            missing=f"table {table!r} no longer exists",
+        )
+        return {self.identity(item): item for item in loaded.items[table]}
+
+    def identity(self, item: Mapping[str, Mapping[str, Any]]) -> str:
+        """Return a text that is equal for equal primary keys. Raises KeyError, TypeError or ValueError if it has none.
+
+        ``item``: typed, binary as bytes or as base64.
+        """
+        parts = [key_value({column.type: item[column.name][column.type]}) for column in self._key]
+        return repr(parts)
+
+
+def _typed(kind: str, text: str, longest: int) -> dict[str, Any]:
+    """Return the key attribute that has this text in a cache key. Raises ValueError if none that is legal has."""
+    if kind == "N":
+        if canonical_number(text) != text or len(text.strip("-0.").replace(".", "")) > _DIGITS or len(text) > _LONGEST:
+            raise ValueError(f"{text} is not the canonical text of a number")
+        return {"N": text}
+    raw = b64decode(text, validate=True) if kind == "B" else text.encode()
+    if not 0 < len(raw) <= longest or (kind == "B" and b64encode(raw).decode() != text):
+        raise ValueError(f"{text!r} is not the text of a key attribute")
+    return {"B": raw} if kind == "B" else {"S": text}
+
+
+class ItemsTruth:
+    """The items of DynamoDB tables, for values that are items in DynamoDB's typed JSON."""
+
+    def __init__(self, tables: Iterable[ItemsOfTable]) -> None:
+        self._tables = list(tables)
+
+    def __repr__(self) -> str:
+        return f"<ItemsTruth[{', '.join(table.source.table_name for table in self._tables)}]>"
+
+    def compare(self, served: Mapping[str, ServedValue]) -> dict[str, Comparison]:
+        """Raises ``Unavailable`` if a table cannot be read."""
+        possible: dict[str, list[dict[str, Any] | None]] = {key: [] for key in served}
+        for table in self._tables:
+            table.connect()
+            primary_keys = {key: table.primary_keys(key) for key in served}
+            items = table.load([each for keys in primary_keys.values() for each in keys])
+            for key, keys in primary_keys.items():
+                by_identity = {table.identity(each): items.get(table.identity(each)) for each in keys}
+                possible[key] += _chosen(table, served[key].value, by_identity)
+        return {key: _like(each.value, possible[key]) for key, each in served.items()}
+
+
+def _chosen(
+    table: ItemsOfTable, value: bytes | None, items: Mapping[str, dict[str, Any] | None]
+) -> Iterator[dict[str, Any] | None]:
+    """Yield the items that the value may come from: the one that has the value's own key, all of them for no value."""
+    if value is None:
+        yield from items.values()
+        return
+    with suppress(ValueError, KeyError, TypeError, AttributeError):
+        identity = table.identity(orjson.loads(value))
+        if identity in items:
+            yield items[identity]
+
+
+def _like(value: bytes | None, items: list[dict[str, Any] | None]) -> Comparison:
+    if value is None:
+        found = [item for item in items if item is not None]
+        if not items or len(found) not in (0, len(items)):
+            return _unknown("the cache has that there is no item, and the key does not name one item: use --loader")
+        return Comparison(Likeness.DIFFERENT, image_json(found[0]).encode()) if found else _SAME
+    if len(items) != 1:
+        return _unknown("the value is not the item that its key names, in DynamoDB's typed JSON: use --loader")
+    (item,) = items
+    if item is None:
+        return Comparison(Likeness.DIFFERENT, None)
+    truth = image_json(item).encode()
+    try:
+        is_same = _canonical(orjson.loads(value)) == _canonical(orjson.loads(truth))
+    except (ValueError, TypeError, AttributeError):
+        return _unknown("the value has a part that is not DynamoDB's typed JSON: use --loader")
+    return _SAME if is_same else Comparison(Likeness.DIFFERENT, truth)
+
+
+def _canonical(attributes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return typed attributes in a form that is equal for equal values: sets have no order, numbers many texts."""
+    return {name: _canonical_value(value) for name, value in attributes.items()}
+
+
+def _canonical_value(value: Mapping[str, Any]) -> Any:
+    ((kind, raw),) = value.items()
+    match kind:
+        case "N":
+            return kind, canonical_number(raw)
+        case "NS":
+            return kind, sorted(map(canonical_number, raw))
+        case "SS" | "BS":
+            return kind, sorted(raw)
+        case "L":
+            return kind, [_canonical_value(each) for each in raw]
+        case "M":
+            return kind, _canonical(raw)
+    return kind, raw

@@ -1,0 +1,227 @@
+"""``relay verify``: compares values of the cache with the rows they come from, after Meta's Polaris.
+
+A value that differs is no proof: its change may be on its way. So it is looked at again until the cache drops it, or
+has served it beside the same rows for as long as the caller allows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any
+
+from relay.cache import entry_key, generation_key
+from relay.cache.entry import decode
+from relay.cache.store import SampledStore
+from relay.config import CacheConfig, Config
+from relay.config.template import Template
+from relay.errors import ConfigError
+from relay.extras import needs
+from relay.operations.expected_values import Comparison, Likeness, ServedValue, Truth, truth
+
+_ROUNDS = 3  # as many times `within` a value is looked at while its rows change
+_LOOKS = 20  # in the time of one round
+_LONGEST_PAUSE = 1.0  # seconds
+_SHOWN_BYTES = 300
+_EXAMPLES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class StaleEntry:
+    """A value that the cache served for ``seconds`` beside rows that make ``truth``. None: there is no such item."""
+
+    key: str
+    value: bytes | None
+    truth: bytes | None
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "key": self.key,
+            "cached": _shown(self.value),
+            "truth": _shown(self.truth),
+            "seconds": round(self.seconds, 1),
+        }
+
+
+@dataclass(slots=True)
+class Verification:
+    """The result. Each sampled key is ``consistent``, ``stale``, ``unknown`` or ``without_value``.
+
+    ``late``: the consistent ones that differed at first, and ``slowest`` the seconds until the last of them did not.
+    ``without_value``: invalidated, being filled, or past their time to live. ``unmatched``: values with a key that no
+    template gives, so nothing invalidates them. ``unknown``: how many keys, for each reason.
+    """
+
+    namespace: str
+    within: float
+    sampled: int = 0
+    consistent: int = 0
+    late: int = 0
+    slowest: float = 0.0
+    without_value: int = 0
+    stale: list[StaleEntry] = field(default_factory=list)
+    unmatched: list[str] = field(default_factory=list)
+    unknown: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def checked(self) -> int:
+        return self.consistent + len(self.stale)
+
+    @property
+    def ratio(self) -> float | None:
+        """The share of the checked values that were consistent within the time; None if none was checked."""
+        return self.consistent / self.checked if self.checked else None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "namespace": self.namespace,
+            "sampled": self.sampled,
+            "checked": self.checked,
+            "consistent": self.consistent,
+            "late": self.late,
+            "slowest_seconds": round(self.slowest, 1),
+            "stale": len(self.stale),
+            "unknown": self.unknown.total(),
+            "without_value": self.without_value,
+            "within_seconds": self.within,
+            "consistent_within": self.ratio,
+            "stale_entries": [entry.to_json() for entry in self.stale],
+            "unknown_reasons": dict(self.unknown),
+            "unmatched": len(self.unmatched),
+            "unmatched_keys": self.unmatched[:_EXAMPLES],
+        }
+
+
+def verify(
+    config: Config,
+    *,
+    sample: int,
+    within: float,
+    loader: str | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Verification:
+    """Compare up to ``sample`` values of the config's cache with their rows, and return what was found.
+
+    ``within``: seconds that the consumer has to invalidate a value. ``loader``: the application's, as ``module:name``.
+    ``say``: told why it takes long. Raises ``ConfigError``, and ``Unavailable`` if cache or rows cannot be read.
+    """
+    cache = config.cache
+    if cache is None:
+        raise ConfigError("the config has no `cache:` section: add one to verify the cache")
+    compared_with = truth(config, loader)
+    with needs("redis", "`relay verify`"):
+        from relay.cache import RedisStore
+    with closing(RedisStore(cache.url)) as store:
+        return _Verifier(store, cache, compared_with, within, say).run(sample)
+
+
+@dataclass(slots=True)
+class _Suspect:
+    """A value that differs. ``first``, ``since``: when it was seen first, and first beside these rows."""
+
+    value: bytes | None
+    truth: bytes | None
+    first: float
+    since: float
+
+
+@dataclass(slots=True)
+class _Look:
+    """One look at some keys: the values that the cache served, and how they compare with their rows."""
+
+    served: dict[str, ServedValue]
+    found: dict[str, Comparison]
+
+
+class _Verifier:
+    def __init__(
+        self, store: SampledStore, cache: CacheConfig, compared_with: Truth, within: float, say: Callable[[str], None]
+    ) -> None:
+        self._store = store
+        self._namespace = cache.namespace
+        self._templates = [Template.parse(text) for texts in cache.keys.values() for text in texts]
+        self._truth = compared_with
+        self._say = say
+        self._suspects: dict[str, _Suspect] = {}
+        self._result = Verification(cache.namespace, within)
+
+    def run(self, sample: int) -> Verification:
+        result = self._result
+        prefix = entry_key(self._namespace, "")
+        keys = [name.removeprefix(prefix) for name in self._store.sample(prefix, sample)]
+        result.sampled = len(keys)
+        look = self._look(keys)
+        result.without_value = len(keys) - len(look.served)
+        result.unmatched = sorted(key for key in look.served if not self._is_matched(key))
+        self._settle(look.served, look)
+        if self._suspects:
+            self._say(
+                f"{len(self._suspects)} values differ from their rows: looking again for up to {result.within:g} s"
+            )
+        while self._suspects:
+            time.sleep(min(_LONGEST_PAUSE, result.within / _LOOKS))
+            self._settle(list(self._suspects), self._look(self._suspects))
+        return result
+
+    def _look(self, keys: Collection[str]) -> _Look:
+        names = [entry_key(self._namespace, key) for key in keys]
+        found, generation = self._store.read(names, generation_key(self._namespace))
+        now = time.time()
+        served = {}
+        for key, stored in zip(keys, found, strict=True):
+            entry = decode(stored.meta) if stored else None
+            if stored and entry and entry.serves(generation, now):
+                served[key] = ServedValue(stored.value, entry.tokens)
+        return _Look(served, self._truth.compare(served) if served else {})
+
+    def _settle(self, keys: Iterable[str], look: _Look) -> None:
+        """Count the keys of which enough is known, and keep the others as suspects."""
+        now = time.monotonic()
+        for key in keys:
+            suspect, served, found = self._suspects.get(key), look.served.get(key), look.found.get(key)
+            if served is None or found is None or (suspect is not None and served.value != suspect.value):
+                self._count_consistent(key, now)  # the value that differed is no longer served
+            elif found.likeness is Likeness.SAME:
+                self._count_consistent(key, now)
+            elif found.likeness is Likeness.UNKNOWN:
+                self._count_unknown(key, found.reason)
+            else:
+                self._suspect(key, served.value, found.truth, now)
+
+    def _count_consistent(self, key: str, now: float) -> None:
+        self._result.consistent += 1
+        suspect = self._suspects.pop(key, None)
+        if suspect is not None:
+            self._result.late += 1
+            self._result.slowest = max(self._result.slowest, now - suspect.first)
+
+    def _count_unknown(self, key: str, reason: str) -> None:
+        self._suspects.pop(key, None)
+        self._result.unknown[reason] += 1
+
+    def _suspect(self, key: str, value: bytes | None, truth: bytes | None, now: float) -> None:
+        within = self._result.within
+        suspect = self._suspects.get(key)
+        if suspect is None:
+            self._suspects[key] = _Suspect(value, truth, now, now)
+        elif suspect.truth != truth:
+            suspect.truth, suspect.since = truth, now
+            if now - suspect.first >= _ROUNDS * within:
+                self._count_unknown(key, "the rows, or what the loader makes of them, changed from look to look")
+        elif now - suspect.since >= within:
+            del self._suspects[key]
+            self._result.stale.append(StaleEntry(key, value, truth, now - suspect.first))
+
+    def _is_matched(self, key: str) -> bool:
+        return any(next(template.matches(key), None) is not None for template in self._templates)
+
+
+def _shown(value: bytes | None) -> str | None:
+    if value is None:
+        return None
+    text = value[:_SHOWN_BYTES].decode(errors="backslashreplace")
+    return text if len(value) <= _SHOWN_BYTES else f"{text}... ({len(value)} bytes)"

@@ -1,0 +1,361 @@
+"""``relay verify``: finds values that the cache serves though their rows make others, and accuses no other value."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+
+from relay.cache import (
+    ConditionalWrite,
+    DynamoDBLoader,
+    Entry,
+    Invalidator,
+    RedisStore,
+    State,
+    TokenCache,
+    entry_key,
+    generation_key,
+)
+from relay.cache.entry import encode
+from relay.dynamodb import Stream
+from relay.dynamodb.values import image_json
+from relay.process.managed import free_port
+from relay.services.sql_server import PASSWORD, USER
+from tests.command_line import errors, relay
+
+pytestmark = pytest.mark.services
+
+
+def primary_key(cache_key: str) -> Mapping[str, Any]:
+    _, customer, number = cache_key.split(":")
+    return {"customer": {"S": customer}, "number": {"N": number}}
+
+
+@dataclass
+class Shop:
+    """A table with a stream, and a cache of its items as an application fills it."""
+
+    table: str
+    endpoint_url: str
+    redis_url: str
+    folder: Path
+
+    def __post_init__(self) -> None:
+        region, endpoint_url = "us-east-1", self.endpoint_url
+        self.client = boto3.client("dynamodb", region_name=region, endpoint_url=endpoint_url)
+        self.streams = boto3.client("dynamodbstreams", region_name=region, endpoint_url=endpoint_url)
+        description = self.client.create_table(
+            TableName=self.table,
+            AttributeDefinitions=[
+                {"AttributeName": "customer", "AttributeType": "S"},
+                {"AttributeName": "number", "AttributeType": "N"},
+            ],
+            KeySchema=[
+                {"AttributeName": "customer", "KeyType": "HASH"},
+                {"AttributeName": "number", "KeyType": "RANGE"},
+            ],
+            BillingMode="PAY_PER_REQUEST",
+            StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
+        )["TableDescription"]
+        self.stream_arn = description["LatestStreamArn"]
+        self.store = RedisStore(self.redis_url)
+        self.cache = TokenCache(self.store, self.table)
+        self.invalidator = Invalidator(self.store, self.table)
+        self.loader = DynamoDBLoader(self.client, self.table, primary_key)
+        self.config = self.folder / "relay.yaml"
+        self.configure()
+
+    def configure(self, **more: Any) -> None:
+        source = {"name": "orders", "type": "dynamodb", "table": self.table, "region": "us-east-1"}
+        keys = {self.table: ["order:{customer}:{number}"]}
+        document = {
+            "name": "shop",
+            "kafka": {"bootstrap_servers": "127.0.0.1:9"},
+            "sources": [{**source, "endpoint_url": self.endpoint_url}],
+            "cache": {"url": self.redis_url, "namespace": self.table, "keys": keys},
+        }
+        self.config.write_text(json.dumps(document | more))
+
+    def put(self, number: int, version: int) -> str:
+        item = {"customer": {"S": "ada"}, "number": {"N": str(number)}, "version": {"N": str(version)}}
+        self.client.put_item(TableName=self.table, Item=item | {"tags": {"SS": ["b", "a"]}})
+        return f"order:ada:{number}"
+
+    def plant(self, key: str, value: bytes | None) -> None:
+        """Store a value as if a reader had loaded it."""
+        name = entry_key(self.table, key)
+        (stored,), generation = self.store.read([name], generation_key(self.table))
+        meta = encode(Entry(State.VALUE, generation, {}), f"planted-{random.random()}")
+        assert not self.store.compare_and_set(
+            [ConditionalWrite(name, stored.meta if stored else None, meta, value, 60.0)]
+        )
+
+    def verify(self, *options: str, code: int = 0, within: float = 1.0) -> dict[str, Any]:
+        result = relay("verify", self.config, "--within", str(within), "--json", *options)
+        assert result.exit_code == code, (result.output, result.exception)
+        answer = json.loads(result.stdout)
+        assert isinstance(answer, dict)
+        assert answer["sampled"] == answer["checked"] + answer["unknown"] + answer["without_value"]
+        return answer
+
+
+@pytest.fixture
+def shop(dynamodb: Any, redis_server: Any, tmp_path: Path, unique: str) -> Iterator[Shop]:
+    found = Shop(unique, dynamodb.endpoint_url, redis_server.url, tmp_path)
+    yield found
+    found.store.close()
+    found.client.delete_table(TableName=unique)
+
+
+def stale_keys(answer: Mapping[str, Any]) -> list[str]:
+    return sorted(entry["key"] for entry in answer["stale_entries"])
+
+
+def test_values_that_are_as_their_items_are_consistent(shop: Shop) -> None:
+    keys = [shop.put(number, 1) for number in range(5)]
+    for key in [*keys, "order:ada:404"]:
+        shop.cache.get_or_load(key, shop.loader.load)
+    shop.invalidator.apply([(keys[0], None)])
+    answer = shop.verify()
+    assert (answer["sampled"], answer["checked"], answer["consistent"]) == (6, 5, 5)
+    assert (answer["stale"], answer["unknown"], answer["without_value"]) == (0, 0, 1)
+    assert (answer["consistent_within"], answer["within_seconds"]) == (1.0, 1.0)
+    assert shop.verify("--sample", "3")["sampled"] == 3
+
+
+def test_a_set_in_another_order_and_attributes_in_another_order_are_the_same_item(shop: Shop) -> None:
+    key = shop.put(7, 1)
+    item = {"version": {"N": "1.0"}, "tags": {"SS": ["a", "b"]}, "number": {"N": "7"}, "customer": {"S": "ada"}}
+    shop.plant(key, image_json(item).encode())
+    assert shop.verify()["consistent"] == 1
+
+
+def test_stale_values_are_found_and_shown_beside_what_is_true(shop: Shop) -> None:
+    changed, deleted, created, right = (shop.put(number, 1) for number in range(4))
+    old = {key: shop.loader.load(key, None).value for key in (changed, deleted, right)}
+    shop.put(0, 2)
+    shop.client.delete_item(TableName=shop.table, Key=dict(primary_key(deleted)))
+    for key, value in old.items():
+        shop.plant(key, value)
+    shop.plant(created, None)
+    answer = shop.verify(code=4)
+    assert (answer["checked"], answer["consistent"], answer["stale"]) == (4, 1, 3)
+    assert answer["consistent_within"] == 0.25
+    assert stale_keys(answer) == [changed, deleted, created]
+    shown = {entry["key"]: entry for entry in answer["stale_entries"]}
+    assert (old[changed] or b"").decode() == shown[changed]["cached"]
+    assert '"version":{"N":"2"}' in shown[changed]["truth"]
+    assert (shown[deleted]["truth"], shown[created]["cached"]) == (None, None)
+    assert all(entry["seconds"] >= 1.0 for entry in answer["stale_entries"])
+
+
+def test_a_stale_value_is_named_and_ends_the_command_with_code_4(shop: Shop) -> None:
+    key = shop.put(1, 1)
+    shop.plant(key, None)
+    result = relay("verify", shop.config, "--within", "0.2")
+    assert result.exit_code == 4
+    assert "stale for 0." in result.stdout
+    assert f"{key}\n  cached: (there is no such item)\n  now:    {{" in result.stdout
+    assert "consistent within 0.2 s: 0 of 1 (0.0000%)" in result.stdout
+    assert f"1 of 1 values in namespace {shop.table} are stale" in result.stderr
+    assert "1 values differ from their rows: looking again for up to 0.2 s" in result.stderr
+
+
+def test_a_value_that_is_invalidated_in_time_is_late_and_not_stale(shop: Shop) -> None:
+    key = shop.put(1, 1)
+    shop.cache.get_or_load(key, shop.loader.load)
+    shop.put(1, 2)
+    consumer = threading.Timer(0.7, lambda: shop.invalidator.apply([(key, None)]))
+    consumer.start()
+    answer = shop.verify(within=20.0)
+    consumer.join()
+    assert (answer["consistent"], answer["late"], answer["stale"]) == (1, 1, 0)
+    assert 0.0 < answer["slowest_seconds"] < 20.0
+
+
+def test_values_that_cannot_be_compared_are_unknown_with_the_reason(shop: Shop) -> None:
+    shop.plant(shop.put(1, 1), b"\x80pickled")
+    shop.plant(shop.put(2, 1), b'{"customer":{"S":"bob"},"number":{"N":"2"}}')
+    shop.plant("order:ada:2.0", None)  # no item's key has this text
+    shop.plant("basket:ada", b"1")
+    shop.plant("order:" + "9" * 5000 + ":1", None)
+    answer = shop.verify()
+    assert (answer["unknown"], answer["checked"], answer["consistent_within"]) == (5, 0, None)
+    assert sum(answer["unknown_reasons"].values()) == 5
+    assert all("--loader" in reason for reason in answer["unknown_reasons"])
+    assert (answer["unmatched"], answer["unmatched_keys"]) == (1, ["basket:ada"])
+
+
+def test_a_key_that_several_items_may_have_is_compared_with_the_items_of_its_value(shop: Shop) -> None:
+    """``order:a:b:1`` may be of customer ``a:b`` only, since ``b:1`` is no number."""
+    item = {"customer": {"S": "a:b"}, "number": {"N": "1"}}
+    shop.client.put_item(TableName=shop.table, Item=item)
+    shop.plant("order:a:b:1", image_json(item).encode())
+    shop.plant("order:a:b:2", None)
+    assert shop.verify()["consistent"] == 2
+
+
+@contextmanager
+def module(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> Iterator[None]:
+    """A module of the application in the folder where ``relay`` is run."""
+    (folder / f"{name}.py").write_text(textwrap.dedent(text))
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    sys.modules.pop(name, None)
+
+
+def test_an_application_names_the_loader_that_makes_its_bytes(
+    shop: Shop, mariadb: Any, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows are MariaDB's, the bytes the application's own."""
+    mariadb.execute(f"CREATE DATABASE {unique}")
+    mariadb.execute(f"CREATE TABLE {unique}.users (id INT PRIMARY KEY, name VARCHAR(20))")
+    mariadb.execute(f"INSERT INTO {unique}.users VALUES (1, 'ann'), (2, 'bob')")
+    source = {"name": "users", "type": "mysql", "database": unique, "user": USER, "start": "current"}
+    shop.configure(
+        sources=[{**source, "shards": {"-": [f"{mariadb.host}:{mariadb.port}"]}, "tables": ["users"]}],
+        cache={"url": shop.redis_url, "namespace": shop.table, "keys": {"users": ["user:{id}"]}},
+    )
+    shop.plant("user:1", b"<ann>")
+    shop.plant("user:2", b"<rob>")
+    shop.plant("user:3", None)
+    text = f"""
+        import pymysql
+        from relay.cache import LoadedValue
+
+        class Users:
+            def load_many(self, wanted):
+                at = {{"host": {mariadb.host!r}, "port": {mariadb.port}}}
+                with pymysql.connect(**at, user={USER!r}, password={PASSWORD!r}) as connection:
+                    with connection.cursor() as cursor:
+                        cursor.execute("SELECT id, name FROM {unique}.users")
+                        found = {{f"user:{{id}}": f"<{{name}}>".encode() for id, name in cursor.fetchall()}}
+                return {{key: LoadedValue(found.get(key), {{}}, fresher=True) for key in wanted}}
+
+        users = Users()
+        load_many = users.load_many
+
+        def broken(wanted):
+            raise OSError("no route to host")
+
+        def unlike(wanted):
+            return dict.fromkeys(wanted, b"bytes")
+
+        clock = iter(range(10**9))
+
+        def unsteady(wanted):
+            return {{key: LoadedValue(str(next(clock)).encode(), {{}}, fresher=True) for key in wanted}}
+
+        def lagging(wanted):
+            return {{key: LoadedValue(b"old", {{}}, fresher=False) for key in wanted}}
+        """
+    with module(shop.folder, monkeypatch, unique, text):
+        for name in ("users", "load_many", "users.load_many"):
+            answer = shop.verify("--loader", f"{unique}:{name}", code=4)
+            assert (answer["consistent"], stale_keys(answer)) == (2, ["user:2"])
+        assert list(shop.verify("--loader", f"{unique}:unsteady", within=0.2)["unknown_reasons"].values()) == [3]
+        assert shop.verify("--loader", f"{unique}:lagging")["unknown"] == 3
+        message = failure(shop, 3, "--loader", f"{unique}:broken")
+        assert message.startswith(f"the loader {unique}:broken failed for 3 keys, the first of them 'user:")
+        assert message.endswith("OSError: no route to host")
+        assert "must return a relay.cache.LoadedValue" in failure(shop, 2, "--loader", f"{unique}:unlike")
+        assert f"module '{unique}' has no attribute 'no'" in failure(shop, 2, "--loader", f"{unique}:no")
+        assert "must be module:name" in failure(shop, 2, "--loader", unique)
+        assert "No module named 'no_such_module'" in failure(shop, 2, "--loader", "no_such_module:x")
+        assert "without the application's loader: name it with --loader module:name" in failure(shop, 2)
+
+
+def failure(shop: Shop, code: int, *options: str) -> str:
+    result = relay("verify", shop.config, *options)
+    assert result.exit_code == code, (result.output, result.exception)
+    (message,) = errors(result)
+    return message
+
+
+def test_what_cannot_be_reached_ends_the_command_with_code_3(shop: Shop) -> None:
+    shop.plant(shop.put(1, 1), None)
+    redis_url, port = shop.redis_url, free_port()
+    shop.redis_url = f"redis://127.0.0.1:{port}/0"
+    shop.configure()
+    assert f"Redis at {shop.redis_url} is not available" in failure(shop, 3)
+    shop.redis_url, shop.endpoint_url = redis_url, f"http://127.0.0.1:{port}"
+    shop.configure()
+    assert "source orders: DynamoDB in region us-east-1" in failure(shop, 3)
+
+
+def test_a_config_without_a_cache_is_refused(shop: Shop) -> None:
+    shop.configure(cache=None)
+    assert "the config has no `cache:` section" in failure(shop, 2)
+
+
+def test_a_busy_application_has_no_stale_values_and_a_planted_one_is_found(shop: Shop) -> None:
+    """Readers, writers and the invalidator run meanwhile; nothing is accused but the value that was planted."""
+    numbers = range(200)
+    for number in [*numbers, 1000]:
+        shop.put(number, 0)
+    stop = threading.Event()
+    written, failures = [0] * 4, []
+
+    def repeat(step: Callable[[random.Random], None], seed: int) -> None:
+        rng = random.Random(seed)
+        try:
+            while not stop.is_set():
+                step(rng)
+        except Exception as error:  # shown at the end of the test
+            failures.append(error)
+
+    def read(rng: random.Random) -> None:
+        keys = [f"order:ada:{min(int(rng.expovariate(0.05)), 249)}" for _ in range(5)]
+        shop.cache.get_many(keys, shop.loader.load_many)
+
+    def write(writer: int, rng: random.Random) -> None:
+        written[writer] += 1
+        number = rng.choice(numbers)
+        if rng.random() < 0.1:
+            shop.client.delete_item(TableName=shop.table, Key=dict(primary_key(f"order:ada:{number}")))
+        else:
+            shop.put(number, written[writer])
+        time.sleep(0.005)
+
+    stream = Stream(shop.streams, shop.stream_arn, "trim_horizon")
+
+    def invalidate(_: random.Random) -> None:
+        record = next(stream)
+        if record is None:
+            time.sleep(0.05)
+        else:
+            number = (record["new"] or record["old"])["number"]["N"]
+            shop.invalidator.apply([(f"order:ada:{number}", None)])
+
+    steps = [read] * 4 + [lambda rng, writer=writer: write(writer, rng) for writer in range(4)] + [invalidate]
+    threads = [threading.Thread(target=repeat, args=(step, seed)) for seed, step in enumerate(steps)]
+    for thread in threads:
+        thread.start()
+    try:
+        time.sleep(2.0)
+        clean = [shop.verify(within=10.0) for _ in range(5)]
+        shop.plant("order:ada:1000", b'{"customer":{"S":"ada"},"number":{"N":"1000"},"version":{"N":"1"}}')
+        spoilt = shop.verify(code=4, within=10.0)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+    assert all(answer["stale"] == answer["unknown"] == 0 for answer in clean), clean
+    assert sum(answer["checked"] for answer in clean) > 200
+    assert shop.cache.hits > 100
+    assert min(written) > 20
+    assert stale_keys(spoilt) == ["order:ada:1000"]
