@@ -37,6 +37,7 @@ class DeltaConsumer:
 
     interval = "2 seconds"
     delta = True
+    continuity = None
 
     def __init__(self, name: str, config: Config, location: str, rule: Rule, *, at_most: int) -> None:
         self.name = name

@@ -20,6 +20,7 @@ import orjson
 from pyspark.sql import DataFrame, Row
 
 from relay.cache import InvalidationCounts, Invalidator, RedisStore
+from relay.cache.continuity import Continuity
 from relay.cache.keys import CacheRules, ReducedChange, gap_bump, invalidations
 from relay.config import CacheConfig, Config
 from relay.errors import RelayError
@@ -79,6 +80,7 @@ class CacheConsumer:
         self._rules = CacheRules(cache, config.sources)
         # The stream includes the gaps topic, so its checkpoint covers gaps too and a restart misses none (I9).
         self.topics = [*map(config.topic, cache.keys), config.internal("gaps")]
+        self.continuity = Continuity(_invalidator(cache), config.name, self._rules.keys)
         # Set by the main thread before each query starts; read by the query's batch thread.
         self._plan = InvalidationPlan(cache, self._rules, ())
 

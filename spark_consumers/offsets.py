@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from relay.config import Config
 from relay.errors import ConfigError, RelayError, Unavailable
@@ -40,6 +41,16 @@ def count_between(begin: Offsets, end: Offsets) -> int:
         for topic, partitions in end.items()
         for partition, offset in partitions.items()
     )
+
+
+def topic_ids(admin: AdminClient, config: Config, topics: Sequence[str]) -> dict[str, str]:
+    """Return the ids of topics, which a topic that is created again does not keep. Raises ``Unavailable``."""
+    try:
+        found = admin.describe_topics(TopicCollection([*topics]), request_timeout=_TIMEOUT)
+        return {topic: str(described.result(_TIMEOUT).topic_id) for topic, described in found.items()}
+    except KafkaException as error:
+        servers = config.kafka.bootstrap_servers
+        raise Unavailable(f"cannot describe the topics at {servers}: {error.args[0].str()}") from error
 
 
 class GroupOffsets:
@@ -99,6 +110,17 @@ class GroupOffsets:
             ) from None
         time = time if time.tzinfo else time.replace(tzinfo=UTC)
         return self._at(partitions, int(time.timestamp() * 1000))
+
+    def locate(self, start: Offsets) -> tuple[Offsets, Offsets]:
+        """Return the first offset of each partition that a consumer reads from ``start`` on, and where each ends."""
+        starts: Offsets = {}
+        ends: Offsets = {}
+        for p in self.partitions():
+            low, end = self._call(self._consumer.get_watermark_offsets, p, timeout=_TIMEOUT)
+            wanted = start.get(p.topic, {}).get(str(p.partition), EARLIEST)
+            starts.setdefault(p.topic, {})[str(p.partition)] = end if wanted == LATEST else max(wanted, low)
+            ends.setdefault(p.topic, {})[str(p.partition)] = end
+        return starts, ends
 
     def commit(self, offsets: Mapping[str, Mapping[str, int]], *, wait: bool = False) -> None:
         """Report the group's offsets. Raises ``Unavailable`` only when asked to ``wait``."""
@@ -184,6 +206,12 @@ class ConsumerCheckpoint:
         """Return the offsets at which the consumer started."""
         offsets: Offsets = json.loads((self.folder / _START).read_text())
         return offsets
+
+    def resume(self) -> Offsets:
+        """Return the offsets at which the consumer resumes: the end of the last batch that Spark has committed."""
+        commits = self.spark / "commits"
+        done = [int(path.name) for path in commits.iterdir() if path.name.isdecimal()] if commits.exists() else []
+        return self.end_offsets(max(done, default=-1))
 
     def begin(self, start: Offsets) -> None:
         """Store, durably, the offsets at which the consumer starts."""

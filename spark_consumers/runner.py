@@ -19,12 +19,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
+from confluent_kafka.admin import AdminClient
 from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from relay.avro.registry import open_schemas
+from relay.cache.continuity import Continuity
 from relay.config import Config
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
@@ -32,7 +34,7 @@ from spark_consumers import kafka_source
 from spark_consumers.dead_letters import DeadLetterTopic, UnknownSchemas
 from spark_consumers.decode import Decoder
 from spark_consumers.locks import Lock
-from spark_consumers.offsets import EARLIEST, ConsumerCheckpoint, GroupOffsets, Offsets, count_between
+from spark_consumers.offsets import EARLIEST, ConsumerCheckpoint, GroupOffsets, Offsets, count_between, topic_ids
 from spark_consumers.session import close_session, open_session
 
 _RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds between attempts at one batch
@@ -58,6 +60,9 @@ class Consumer(Protocol):
     def delta(self) -> bool: ...
     @property
     def topics(self) -> Sequence[str]: ...
+    @property
+    def continuity(self) -> Continuity | None:
+        """How far its sink is up to date; None for a sink that stays right if changes are missed."""
 
     def lock(self) -> Lock | None:
         """Return the lock that excludes a second driver, None if the sink supports several."""
@@ -142,7 +147,7 @@ class _Runner:
 
     def run(self, start: str | None) -> None:
         locks = self._take_locks()
-        topics.connect(self.config)  # raises a clear error if no broker can be reached
+        admin = topics.connect(self.config)  # raises a clear error if no broker can be reached
         # Shared from here on: Kafka's clients may be used by any thread.
         self.group = GroupOffsets(self.config, self.consumer.name, self.consumer.topics)
         self.stack.callback(self.group.close)
@@ -154,6 +159,7 @@ class _Runner:
             f"relay {self.consumer.name}", delta=self.consumer.delta, keep_open=[lock.descriptor for lock in locks]
         )
         self.stack.callback(close_session, session)
+        self._begin(admin)
         self._log_event("started", topics=list(self.consumer.topics), checkpoint=str(self.checkpoint.folder))
         while not self.stopping and not self._run_query(session, starting):
             pass
@@ -181,6 +187,21 @@ class _Runner:
             # Spark requires all partitions, also those added since.
             offsets.setdefault(p.topic, {}).setdefault(str(p.partition), EARLIEST)
         return json.dumps(offsets)
+
+    def _begin(self, admin: AdminClient) -> None:
+        """Tell the sink where the consumer resumes, which it may have to make up for."""
+        continuity = self.consumer.continuity
+        if continuity is None:
+            return
+        ids = topic_ids(admin, self.config, self.consumer.topics)
+        start, ends = self.group.locate(self.checkpoint.resume())
+        while not self.stopping:
+            try:
+                continuity.begin(ids, start, ends)
+                break
+            except Unavailable as error:
+                self._retry_later(error, error)
+        self._attempts = 0
 
     # ------------------------------------------------------------------ queries
 
@@ -223,6 +244,8 @@ class _Runner:
             before, end = self.checkpoint.end_offsets(number - 1), self.checkpoint.end_offsets(number)
             counts = self.consumer.apply(batch, self.dead_letters, count_between(before, end))
             applied_at = time.time()
+            if self.consumer.continuity is not None:
+                self.consumer.continuity.advance(end)  # before Spark's checkpoint or the group says so
             self._end = end
             self.group.commit(end)
             self._log_event("batch", batch=number, **counts, applied_at=applied_at, end_offsets=end)
@@ -268,15 +291,19 @@ class _Runner:
                 failure = unavailable  # the reason why they are not known
         if isinstance(failure, ConfigError):
             raise failure
+        self._retry_later(failure or error, error)
+
+    def _retry_later(self, failure: BaseException, error: Exception) -> None:
+        """Wait before the next attempt; raise if there were enough."""
         if self._attempts == len(_RETRY_DELAYS):
             if isinstance(failure, RelayError):
                 raise failure
             raise RelayError(
-                f"{self.consumer.name}: gave up after {self._attempts + 1} attempts: {_cause(failure or error)}"
+                f"{self.consumer.name}: gave up after {self._attempts + 1} attempts: {_cause(failure)}"
             ) from error
         delay = _RETRY_DELAYS[self._attempts]
         self._attempts += 1
-        self._log_event("retry", attempt=self._attempts, wait=delay, error=_cause(failure or error))
+        self._log_event("retry", attempt=self._attempts, wait=delay, error=_cause(failure))
         self._sleep(delay)
 
     def _sleep(self, seconds: float) -> None:

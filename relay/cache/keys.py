@@ -11,6 +11,7 @@ from base64 import b64encode
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 import orjson
@@ -20,6 +21,9 @@ from relay.config import CacheConfig, SourceConfig
 from relay.config.template import Template
 from relay.dynamodb.values import canonical_number
 from relay.token import EventToken
+
+_TEXTS = 1
+"""The version of ``text``. Raise it with any change of a text: entries under the old one are invalidated then."""
 
 # The images whose cache keys a change invalidates.
 _IMAGES = {
@@ -70,6 +74,12 @@ class CacheRules:
         self.sources = frozenset(types)
         # Vitess sends no changes of what it has yet to copy. Other snapshots run beside a stream of all changes.
         self._with_complete_streams = frozenset(name for name, kind in types.items() if kind != "vitess")
+
+    @property
+    def keys(self) -> str:
+        """Identifies the cache keys: with another template, or another text for a value, it is another."""
+        templates = {table: sorted(each.template.text for each in of) for table, of in self._by_table.items() if of}
+        return blake2b(orjson.dumps([_TEXTS, templates], option=orjson.OPT_SORT_KEYS), digest_size=8).hexdigest()
 
     def of_table(self, table: str) -> Sequence[KeyTemplate]:
         return self._by_table.get(table, ())

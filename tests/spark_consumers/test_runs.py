@@ -124,6 +124,29 @@ def test_a_new_checkpoint_can_start_at_the_committed_offsets(topic: Topic) -> No
     assert topic.consume("log", "--from", "committed", checkpoint="two")["rows"] == 2
 
 
+def test_the_namespace_is_invalidated_by_a_start_that_skips_changes_and_by_new_cache_keys_and_by_no_other(
+    topic: Topic, store: RedisStore
+) -> None:
+    """I6: what was skipped, or had no such key, never invalidates anything."""
+    generations = [store.generation(generation_key(topic.config.name))]
+
+    def consume(*arguments: str, checkpoint: str) -> bool:
+        topic.consume("cache", *arguments, checkpoint=checkpoint)
+        generations.append(store.generation(generation_key(topic.config.name)))
+        return generations[-1] != generations[-2]
+
+    topic.publish(history())
+    assert consume(checkpoint="one")
+    topic.publish([change("c9", 1)])
+    assert not consume(checkpoint="one")
+    assert not consume("--from", "committed", checkpoint="two")
+    topic.publish([change("c9", 2)])
+    assert consume("--from", "latest", checkpoint="three")
+    topic.set_cache_keys("order:{customer}", "version:{version}")
+    assert consume(checkpoint="three")
+    assert not consume(checkpoint="three")
+
+
 @pytest.mark.parametrize("way", ["one action", "partition by partition", "on the workers"])
 def test_all_ways_to_apply_a_batch_leave_the_same_entries(topic: Topic, store: RedisStore, way: str) -> None:
     changes = [change(f"c{number:03}", version) for version in (1, 2) for number in range(200)]

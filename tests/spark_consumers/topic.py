@@ -99,6 +99,12 @@ class Topic:
         self._writers: dict[str, TopicWriter] = {}
         self._runs = 0
 
+    def set_cache_keys(self, *templates: str) -> None:
+        """Change the cache keys of ``orders`` in the config file."""
+        raw = yaml.safe_load(self.path.read_text())
+        raw["cache"]["keys"]["orders"] = list(templates)
+        self.path.write_text(yaml.safe_dump(raw))
+
     def publish(
         self, changes: Sequence[Change], *, largest: int = LARGEST_MESSAGE, dead_letters: DeadLetterWriter | None = None
     ) -> None:
