@@ -5,16 +5,14 @@ A loader states how fresh each read was (``LoadedValue``). I6 depends on it as m
 
 from __future__ import annotations
 
-import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from relay.cache.connections import Connections
 from relay.cache.entry import LoadedValue, Tokens
 from relay.dynamodb.values import image_json, key_value
-from relay.errors import Unavailable
 
 if TYPE_CHECKING:
     from pymysql.connections import Connection
@@ -23,13 +21,6 @@ if TYPE_CHECKING:
     from relay.mysql.queries import TokenQueries
     from relay.mysql.watcher import ReplicationWatcher
     from relay.token import EventToken
-
-_Identity = tuple[tuple[str, str, str | bytes], ...]
-
-_BATCH = 100  # keys in a BatchGetItem, DynamoDB's limit
-_ATTEMPTS = 10
-_FIRST_PAUSE = 0.05  # seconds; doubles, up to the longest
-_LONGEST_PAUSE = 2.0
 
 
 class DynamoDBLoader:
@@ -66,39 +57,15 @@ class DynamoDBLoader:
         return _loaded(answer.get("Item"))
 
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
-        """Load many keys, for ``get_many``. Raises botocore's errors, ``Unavailable`` when throttled long."""
-        primary_keys = {key: dict(self.primary_key(key)) for key in wanted}
-        # Each primary key once: DynamoDB refuses a batch that names one twice.
-        distinct: dict[_Identity, dict[str, Any]] = {}
-        for primary_key in primary_keys.values():
-            distinct.setdefault(_identity(primary_key), primary_key)
-        keys = list(distinct.values())
-        found: dict[_Identity, Mapping[str, Any]] = {}
-        for start in range(0, len(keys), _BATCH):
-            for item in self._batch(keys[start : start + _BATCH]):
-                names = keys[start].keys()
-                found[_identity({name: item[name] for name in names})] = item
-        return {key: _loaded(found.get(_identity(primary_keys[key]))) for key in wanted}
+        """Load many keys, for ``get_many``. Raises as ``relay.dynamodb.batch_load``."""
+        from relay.dynamodb import batch_load  # needs botocore, which other loaders do not
 
-    def _batch(self, keys: list[dict[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        """Yield the items of up to 100 primary keys; those left unprocessed are requested again."""
-        pause = _FIRST_PAUSE
-        for _ in range(_ATTEMPTS):
-            answer = self.client.batch_get_item(
-                RequestItems={self.table: {"Keys": keys, "ConsistentRead": True}}  # I6
-            )
-            for items in answer["Responses"].values():
-                yield from items
-            unprocessed = list(answer["UnprocessedKeys"].values())
-            if not unprocessed:
-                return
-            keys = [dict(key) for key in unprocessed[0]["Keys"]]
-            self._sleep(random.uniform(0, pause))
-            pause = min(pause * 2, _LONGEST_PAUSE)
-        raise Unavailable(
-            f"DynamoDB table {self.table} is throttled: {len(keys)} keys were not read in {_ATTEMPTS} attempts; "
-            "raise its read capacity"
-        )
+        primary_keys = {key: self.primary_key(key) for key in wanted}
+        requested = {self.table: primary_keys.values()}
+        loaded = batch_load(self.client, requested, consistent=True, sleep=self._sleep)  # I6
+        names = sorted(next(iter(primary_keys.values()), ()))
+        found = {_identity(names, item): item for item in loaded.items[self.table]}
+        return {key: _loaded(found.get(_identity(names, primary_keys[key]))) for key in wanted}
 
 
 class QueriesLoader:
@@ -228,6 +195,6 @@ def _loaded(item: Mapping[str, Any] | None) -> LoadedValue:
     return LoadedValue(None if item is None else image_json(item).encode(), {}, fresher=True)
 
 
-def _identity(primary_key: Mapping[str, Any]) -> _Identity:
-    """Return a value that is equal for equal primary keys: the numbers 1.0 and 1 are."""
-    return tuple(sorted((name, next(iter(value)), key_value(value)) for name, value in primary_key.items()))
+def _identity(names: Iterable[str], item: Mapping[str, Any]) -> tuple[str | bytes, ...]:
+    """Return a value that is equal for equal key attributes: the numbers 1.0 and 1 are."""
+    return tuple(key_value(item[name]) for name in names)
