@@ -25,6 +25,8 @@ from relay.services.redis import RedisServer
 from relay.services.registry import SchemaRegistry
 from relay.services.vitess import Vitess
 from tests import containers, needs
+from tests.dynamodb.endpoint import ScriptedStream
+from tests.kafka.proxy import ProxiedBroker, passing
 from tests.longest_first import LongestFirst
 from tests.mysql.server import MySQL
 from tests.running import running
@@ -141,6 +143,26 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RELAY_STATE", str(tmp_path_factory.mktemp("state")))
         yield
+
+
+@pytest.fixture(scope="module")
+def proxied_broker() -> Iterator[ProxiedBroker]:
+    with ProxiedBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def broker(proxied_broker: ProxiedBroker) -> Iterator[ProxiedBroker]:
+    """A broker of the test module's own, whose proxy loses what the test says: ``.proxy``, ``.bootstrap_servers``."""
+    yield proxied_broker
+    proxied_broker.proxy.rule = passing
+
+
+@pytest.fixture
+def stream() -> Iterator[ScriptedStream]:
+    """A scripted DynamoDB stream, empty."""
+    with ScriptedStream() as scripted:
+        yield scripted
 
 
 @pytest.fixture

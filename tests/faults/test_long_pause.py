@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,6 @@ freshness._LONGEST_UNREAD = {TRUSTED}
 from relay.cli import main
 main()
 """
-
-
-@pytest.fixture
-def stream() -> Iterator[ScriptedStream]:
-    with ScriptedStream() as scripted:
-        yield scripted
 
 
 def test_a_worker_that_slept_through_a_reset_starts_again_from_the_checkpoints(

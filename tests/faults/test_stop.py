@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,24 +22,11 @@ HANGS = 20.0
 """Seconds after which a relay counts as hanging. It should end within 10."""
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[ProxiedBroker]:
-    with ProxiedBroker() as proxied:
-        yield proxied
-
-
 @pytest.fixture
-def path(tmp_path: Path, stream: ScriptedStream, broker: ProxiedBroker, unique: str) -> Iterator[Path]:
-    yield write_config(tmp_path, stream, broker.bootstrap_servers, unique)
-    broker.proxy.rule = passing
-
-
-@pytest.fixture
-def stream() -> Iterator[ScriptedStream]:
-    with ScriptedStream() as scripted:
-        scripted.shard("root")
-        scripted.put("root", "k", 1)
-        yield scripted
+def path(tmp_path: Path, stream: ScriptedStream, broker: ProxiedBroker, unique: str) -> Path:
+    stream.shard("root")
+    stream.put("root", "k", 1)
+    return write_config(tmp_path, stream, broker.bootstrap_servers, unique)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from typing import Any
 
@@ -46,12 +46,6 @@ def topic(client: dict[str, Any], unique: str) -> str:
     return create_topic(client, f"{unique}.checkpoints")
 
 
-@pytest.fixture
-def broker() -> Iterator[ProxiedBroker]:
-    with ProxiedBroker() as proxied:
-        yield proxied
-
-
 def write(client: dict[str, Any], topic: str, *values: bytes | None, key: bytes = KEY) -> None:
     producer = Producer(client)
     for value in values:
@@ -69,14 +63,16 @@ def test_a_read_that_advances_is_never_given_up(client: dict[str, Any], topic: s
         assert view.checkpoints[STREAM]["a"].state is ShardState.FINISHED
 
 
-def test_a_read_that_does_not_advance_is_given_up_and_its_partitions_are_named(broker: ProxiedBroker) -> None:
+def test_a_read_that_does_not_advance_is_given_up_and_its_partitions_are_named(
+    broker: ProxiedBroker, unique: str
+) -> None:
     # A lost request is sent again after this time.
     client = {"bootstrap.servers": broker.bootstrap_servers, "socket.timeout.ms": 2000}
-    topic = create_topic(client, "c")
+    topic = create_topic(client, unique)
     write(client, topic, READING, READING)
     broker.proxy.lose(Api.FETCH)
     with closing(CheckpointView(client, topic)) as view:
-        stuck = rf"topic c .* 5 s in partition {partition_of(KEY)} \(at offset 0 of 2\)"
+        stuck = rf"topic {unique} .* 5 s in partition {partition_of(KEY)} \(at offset 0 of 2\)"
         with pytest.raises(Unavailable, match=stuck):
             view.require_end(EVERYTHING, 5.0)
         # The view goes on where it was once the broker answers.
@@ -86,9 +82,9 @@ def test_a_read_that_does_not_advance_is_given_up_and_its_partitions_are_named(b
 
 
 @pytest.mark.parametrize("lost", [Api.FETCH, Api.LIST_OFFSETS])
-def test_a_wait_for_kafka_ends_when_the_relay_is_stopped(broker: ProxiedBroker, lost: Api) -> None:
+def test_a_wait_for_kafka_ends_when_the_relay_is_stopped(broker: ProxiedBroker, lost: Api, unique: str) -> None:
     client = {"bootstrap.servers": broker.bootstrap_servers}
-    topic = create_topic(client, "c")
+    topic = create_topic(client, unique)
     write(client, topic, READING)
     broker.proxy.lose(lost)
     asked = iter([False, True])
@@ -164,10 +160,12 @@ def test_a_view_knows_up_to_when_it_has_read_each_partition(client: dict[str, An
         assert view.checkpoints[STREAM]["a"].state is ShardState.READING
 
 
-def test_a_partition_that_cannot_be_fetched_stays_behind_while_others_advance(broker: ProxiedBroker) -> None:
+def test_a_partition_that_cannot_be_fetched_stays_behind_while_others_advance(
+    broker: ProxiedBroker, unique: str
+) -> None:
     """I10: the consumer reports nothing, and every other client reaches the broker."""
     client = {"bootstrap.servers": broker.bootstrap_servers}
-    topic = create_topic(client, "c")
+    topic = create_topic(client, unique)
     clocks = Clocks()
     with closing(CheckpointView(client, topic, clock=clocks.monotonic, wall=clocks.wall)) as view:
         view.require_end(EVERYTHING, 30.0)

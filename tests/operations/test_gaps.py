@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,6 @@ from tests.faults.scripted_relay import start_relay
 from tests.operating import Operated
 
 pytestmark = pytest.mark.services
-
-
-@pytest.fixture
-def stream() -> Iterator[ScriptedStream]:
-    with ScriptedStream() as scripted:
-        yield scripted
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,6 @@ from tests.faults.scripted_relay import start_relay
 from tests.operating import Operated
 
 pytestmark = pytest.mark.services
-
-
-@pytest.fixture
-def stream() -> Iterator[ScriptedStream]:
-    with ScriptedStream() as scripted:
-        yield scripted
 
 
 @pytest.fixture

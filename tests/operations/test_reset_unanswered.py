@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,25 +18,12 @@ pytestmark = pytest.mark.services
 
 
 @pytest.fixture
-def stream() -> Iterator[ScriptedStream]:
-    with ScriptedStream() as scripted:
-        yield scripted
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[ProxiedBroker]:
-    with ProxiedBroker() as proxied:
-        yield proxied
-
-
-@pytest.fixture
-def relay(tmp_path: Path, stream: ScriptedStream, broker: ProxiedBroker, unique: str) -> Iterator[Operated]:
+def relay(tmp_path: Path, stream: ScriptedStream, broker: ProxiedBroker, unique: str) -> Operated:
     stream.shard("root")
     stream.put("root", "k", 1)
     operated = Operated(tmp_path, stream, broker.bootstrap_servers, unique)
     operated.run()
-    yield operated
-    broker.proxy.rule = passing
+    return operated
 
 
 def reset_without_patience(relay: Operated) -> Reset:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,6 @@ from tests.dynamodb.reading import read, versions
 from tests.faults.harness import wait_until
 from tests.faults.scripted_relay import start_relay
 from tests.operating import Operated
-
-
-@pytest.fixture
-def stream() -> Iterator[ScriptedStream]:
-    with ScriptedStream() as scripted:
-        yield scripted
 
 
 def shard(number: int, state: str) -> ShardStatus:
