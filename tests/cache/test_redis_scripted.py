@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from relay.cache import ConditionalWrite, RedisStore
-from relay.errors import Unavailable
+from relay.errors import RelayError, Unavailable
 
 Answer = bytes | None
 """What the server sends; None to close the connection."""
@@ -57,19 +57,29 @@ def bulk(text: bytes) -> bytes:
     return b"$%d\r\n%b\r\n" % (len(text), text)
 
 
+def array(*answers: bytes) -> bytes:
+    return b"*%d\r\n%b" % (len(answers), b"".join(answers))
+
+
+RUN = b"0123456789abcdef"
+NOTHING = b"$-1\r\n"
+
+
 def usual(command: list[bytes]) -> Answer:
+    """Answer as a server without entries, which has a generation of this run."""
     match command[0]:
-        case b"INFO":
-            return bulk(b"run_id:r1\r\n")
-        case b"GET":
-            return bulk(b"r1-generation")
-        case b"HMGET":
-            return b"*2\r\n$-1\r\n$-1\r\n"
-        case b"SCRIPT":
-            return bulk(b"0" * 40)
+        case b"EVALSHA":
+            *entries, last = keys_of(command)
+            generation = bulk(b"g1 " + RUN) if command[-1] == b"1" else NOTHING
+            nothings = [NOTHING, NOTHING] * len(entries if command[-1] == b"1" else [*entries, last])
+            return array(*nothings, generation, bulk(RUN * 2 + b"01234567"))
         case b"CLIENT" | b"SELECT":
             return b"+OK\r\n"
     raise AssertionError(command)
+
+
+def keys_of(command: list[bytes]) -> list[bytes]:
+    return command[3 : 3 + int(command[2])]
 
 
 @pytest.fixture
@@ -84,13 +94,12 @@ def test_the_generation_is_read_after_the_last_entry(opened: list[ScriptedRedis]
     """I6: one that is renewed between the two must not go with the entries before."""
     server = ScriptedRedis(usual)
     opened.append(server)
+    keys = [f"ns:{number}" for number in range(600)]
     with RedisStore(server.url) as store:
-        store.generation("ns{generation}")
-        server.commands.clear()
-        found, generation = store.read(["ns:a", "ns:b"], "ns{generation}")
-    assert (found, generation) == ([None, None], "r1-generation")
-    sent = [command[0] for command in server.commands if command[0] in (b"HMGET", b"GET")]
-    assert sent == [b"HMGET", b"HMGET", b"GET"]
+        found, generation = store.read(keys, "ns{generation}")
+    assert (found, generation) == ([None] * 600, "g1")
+    sent = [key.decode() for command in server.named(b"EVALSHA") for key in keys_of(command)]
+    assert sent == [*keys, "ns{generation}"]
 
 
 def test_nothing_is_sent_twice(opened: list[ScriptedRedis]) -> None:
@@ -100,3 +109,11 @@ def test_nothing_is_sent_twice(opened: list[ScriptedRedis]) -> None:
     with RedisStore(server.url) as store, pytest.raises(Unavailable):
         store.compare_and_set([ConditionalWrite("ns:a", None, b"lease", None, 5.0)])
     assert len(server.named(b"EVALSHA")) == 1
+
+
+def test_a_server_that_does_not_tell_its_run_is_refused(opened: list[ScriptedRedis]) -> None:
+    """I6: a restart from a snapshot would not be noticed."""
+    server = ScriptedRedis(lambda command: array(NOTHING, bulk(b"")) if command[0] == b"EVALSHA" else usual(command))
+    opened.append(server)
+    with RedisStore(server.url) as store, pytest.raises(RelayError, match="master_replid"):
+        store.generation("ns{generation}")

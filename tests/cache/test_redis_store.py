@@ -131,34 +131,6 @@ def test_an_unreachable_server_is_unavailable_and_its_password_stays_secret() ->
         assert "secret" not in repr(store)
 
 
-@pytest.mark.services
-def test_a_slow_first_use_of_one_namespace_does_not_stop_another(
-    store: RedisStore, monkeypatch: pytest.MonkeyPatch, unique: str
-) -> None:
-    """No lock is held while the server answers."""
-    slow, fast = generation_key(f"{unique}-slow"), generation_key(f"{unique}-fast")
-    ask = store._redis.execute_command
-    asked, go_on = threading.Event(), threading.Event()
-
-    def delay(*command: Any) -> Any:
-        if slow in command:
-            asked.set()
-            go_on.wait(30)
-        return ask(*command)
-
-    monkeypatch.setattr(store._redis, "execute_command", delay)
-    threads = [threading.Thread(target=store.generation, args=(key,)) for key in (slow, fast)]
-    threads[0].start()
-    assert asked.wait(30)
-    threads[1].start()
-    threads[1].join(10)
-    stopped = threads[1].is_alive()
-    go_on.set()
-    for thread in threads:
-        thread.join()
-    assert not stopped
-
-
 # -- restarts of the server --------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,218 @@
+"""A Redis that restarts, is demoted or fails over while the connections of its clients stay open."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import redis
+
+from relay.cache import Cached, Invalidator, LoadedValue, Outcome, RedisStore, TokenCache, generation_key
+from relay.errors import Unavailable
+from relay.services.redis import RedisServer
+from relay.token import EventToken
+from tests.cache.proxy import Proxy
+
+pytestmark = pytest.mark.services
+
+TOKEN = EventToken(100, "orders/stream/1", "DynamoDB/5")
+
+
+def constant(value: bytes) -> Any:
+    return lambda key, compare: LoadedValue(value, {}, fresher=True)
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def primary(stack: ExitStack) -> RedisServer:
+    return stack.enter_context(RedisServer())
+
+
+@pytest.fixture
+def replica(stack: ExitStack, primary: RedisServer) -> RedisServer:
+    """A server that has what the primary has."""
+    server = stack.enter_context(RedisServer())
+    follow(server, primary)
+    return server
+
+
+@pytest.fixture
+def proxy(stack: ExitStack, primary: RedisServer) -> Proxy:
+    return stack.enter_context(Proxy(primary.port))
+
+
+@pytest.fixture
+def store(stack: ExitStack, proxy: Proxy) -> RedisStore:
+    return stack.enter_context(RedisStore(f"redis://127.0.0.1:{proxy.port}/0"))
+
+
+def command(server: RedisServer, *words: str) -> Any:
+    with redis.Redis.from_url(server.url) as client:
+        return client.execute_command(*words)
+
+
+def follow(server: RedisServer, primary: RedisServer) -> None:
+    command(server, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
+    command(primary, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
+    command(server, "REPLICAOF", "127.0.0.1", str(primary.port))
+    catch_up(server, primary)
+
+
+def catch_up(server: RedisServer, primary: RedisServer) -> None:
+    def caught_up() -> bool:
+        mine, its = command(server, "INFO", "replication"), command(primary, "INFO", "replication")
+        up = mine["master_link_status"] == "up" and not mine["master_sync_in_progress"]
+        return bool(up and mine["slave_repl_offset"] >= its["master_repl_offset"])
+
+    wait_until(caught_up)
+
+
+def wait_until(met: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not met():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_values_restored_by_a_restart_behind_a_proxy_are_not_served(
+    primary: RedisServer, proxy: Proxy, store: RedisStore
+) -> None:
+    """I6: the invalidation was acknowledged, but came after the snapshot and is lost; no connection has broken."""
+    cache = TokenCache(store, "shop")
+    assert cache.get_or_load("k", constant(b"old")).outcome is Outcome.FILLED
+    command(primary, "SAVE")
+    Invalidator(store, "shop").apply([("k", TOKEN)])
+    before = proxy.connections
+    primary.kill()
+    primary.restart()
+    proxy.lead_to(primary.port)
+    assert proxy.connections == before
+    assert cache.get_or_load("k", constant(b"new")) == Cached(b"new", Outcome.FILLED)
+    assert cache.get_or_load("k", constant(b"newer")) == Cached(b"new", Outcome.HIT)
+
+
+def test_a_process_that_reads_only_later_does_not_serve_what_a_restart_restored(
+    stack: ExitStack, primary: RedisServer, proxy: Proxy, store: RedisStore
+) -> None:
+    """I6: another one may have written after the restart, without noticing it."""
+    TokenCache(store, "shop").get_or_load("k", constant(b"old"))
+    later = stack.enter_context(RedisStore(store.address))
+    TokenCache(later, "shop").get_or_load("other", constant(b"other"))
+    command(primary, "SAVE")
+    primary.kill()
+    primary.restart()
+    proxy.lead_to(primary.port)
+    TokenCache(store, "shop").get_or_load("more", constant(b"more"))
+    assert TokenCache(later, "shop").get_or_load("k", constant(b"new")) == Cached(b"new", Outcome.FILLED)
+
+
+def test_what_a_failover_behind_a_proxy_has_lost_is_not_served(
+    primary: RedisServer, replica: RedisServer, proxy: Proxy, store: RedisStore
+) -> None:
+    """I6: the replica became primary without the last invalidation."""
+    cache = TokenCache(store, "shop")
+    cache.get_or_load("k", constant(b"old"))
+    catch_up(replica, primary)
+    command(replica, "REPLICAOF", "NO", "ONE")
+    Invalidator(store, "shop").apply([("k", TOKEN)])
+    before = store.generation(generation_key("shop"))
+    proxy.lead_to(replica.port)
+    assert cache.get_or_load("k", constant(b"new")) == Cached(b"new", Outcome.FILLED)
+    assert store.generation(generation_key("shop")) != before
+
+
+def test_a_demoted_primary_serves_nothing_and_takes_nothing(
+    primary: RedisServer, replica: RedisServer, store: RedisStore
+) -> None:
+    """I6: invalidations go to the new primary from now on."""
+    cache, invalidator = TokenCache(store, "shop"), Invalidator(store, "shop")
+    cache.get_or_load("k", constant(b"old"))
+    catch_up(replica, primary)
+    command(replica, "REPLICAOF", "NO", "ONE")
+    follow(primary, replica)
+    assert cache.get_or_load("k", constant(b"new")) == Cached(b"new", Outcome.MISS)
+    with pytest.raises(Unavailable, match="not a primary"):
+        invalidator.apply([("k", TOKEN)])
+    with pytest.raises(Unavailable):
+        store.renew(generation_key("shop"))
+    with pytest.raises(Unavailable):
+        store.losses()
+
+
+def test_a_store_leaves_a_demoted_primary_for_the_new_one(
+    primary: RedisServer, replica: RedisServer, proxy: Proxy, store: RedisStore
+) -> None:
+    """As where the name of the host leads to another server: connections that are open stay with the old one."""
+    cache, invalidator = TokenCache(store, "shop"), Invalidator(store, "shop")
+    cache.get_or_load("k", constant(b"old"))
+    catch_up(replica, primary)
+    command(replica, "REPLICAOF", "NO", "ONE")
+    follow(primary, replica)
+    proxy.later(replica.port)  # for new connections
+    with pytest.raises(Unavailable):
+        invalidator.apply([("k", TOKEN)])
+    assert invalidator.apply([("k", TOKEN)]).applied == 1
+    assert cache.get_or_load("k", constant(b"new")) == Cached(b"new", Outcome.FILLED)
+
+
+def test_a_server_that_was_demoted_and_promoted_again_serves_nothing_of_before(
+    primary: RedisServer, store: RedisStore
+) -> None:
+    """I6: it is the same process, but another one may have been primary and have lost its writes."""
+    cache = TokenCache(store, "shop")
+    cache.get_or_load("k", constant(b"old"))
+    command(primary, "REPLICAOF", "127.0.0.1", "1")
+    command(primary, "REPLICAOF", "NO", "ONE")
+    assert cache.get_or_load("k", constant(b"new")) == Cached(b"new", Outcome.FILLED)
+
+
+def test_a_primary_that_is_cut_off_from_its_replicas_serves_nothing_and_takes_nothing(
+    primary: RedisServer, store: RedisStore
+) -> None:
+    """I6: another one may have replaced it, which it cannot know; with `min-replicas-to-write` it says so."""
+    cache, invalidator = TokenCache(store, "shop"), Invalidator(store, "shop")
+    cache.get_or_load("k", constant(b"old"))
+    command(primary, "CONFIG", "SET", "min-replicas-to-write", "1")
+    assert cache.get_or_load("k", constant(b"new")) == Cached(b"new", Outcome.MISS)
+    with pytest.raises(Unavailable, match="not enough good replicas"):
+        invalidator.apply([("k", None)])
+    command(primary, "CONFIG", "SET", "min-replicas-to-write", "0")
+    assert invalidator.apply([("k", None)]).applied == 1
+
+
+def test_a_server_that_refuses_writes_for_a_while_is_unavailable(primary: RedisServer, store: RedisStore) -> None:
+    """As while it has no memory, or cannot write its snapshots."""
+    invalidator = Invalidator(store, "shop")
+    command(primary, "CONFIG", "SET", "maxmemory", "1")
+    with pytest.raises(Unavailable):
+        invalidator.apply([("k", TOKEN)])
+    command(primary, "CONFIG", "SET", "maxmemory", "0")
+    command(primary, "CONFIG", "SET", "min-replicas-to-write", "2")
+    with pytest.raises(Unavailable):
+        invalidator.apply([("k", TOKEN)])
+    command(primary, "CONFIG", "SET", "min-replicas-to-write", "0")
+    assert invalidator.apply([("k", TOKEN)]).applied == 1
+
+
+def test_evictions_and_restarts_show_as_losses(primary: RedisServer, proxy: Proxy, store: RedisStore) -> None:
+    before = store.losses()
+    Invalidator(store, "shop").apply([(f"k{number}", TOKEN) for number in range(3000)])
+    assert store.losses() == before
+    command(primary, "CONFIG", "SET", "maxmemory-policy", "allkeys-random")
+    command(primary, "CONFIG", "SET", "maxmemory", str(command(primary, "INFO", "memory")["used_memory"] - 200_000))
+    Invalidator(store, "shop").apply([(f"k{number}", TOKEN) for number in range(3000, 3010)])
+    evicted = store.losses()
+    assert evicted != before
+    command(primary, "CONFIG", "SET", "maxmemory", "0")
+    primary.kill()
+    primary.restart()
+    proxy.lead_to(primary.port)
+    assert store.losses() not in (before, evicted)
