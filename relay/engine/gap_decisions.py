@@ -26,7 +26,7 @@ from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.kafka.settings import KafkaSettings
 from relay.kafka.topics import SILENT_LOG
-from relay.lineage import Checkpoint, Gap, ShardState, StreamId
+from relay.lineage import Checkpoint, CommittedRecords, Gap, ShardState, StreamId
 
 _SUFFIX = "/gaps"
 _WRITE_SECONDS = 30.0
@@ -78,7 +78,7 @@ def key(stream: StreamId, gap_id: str) -> bytes:
     return records_of(stream).checkpoint_key(gap_id)
 
 
-def pending_gaps(view: CheckpointView, stream: StreamId) -> Iterator[PendingGap]:
+def pending_gaps(view: CommittedRecords, stream: StreamId) -> Iterator[PendingGap]:
     """Yield the records of the gaps of ``stream``, pending and accepted."""
     for record in view.checkpoints.get(records_of(stream), {}).values():
         if record.position is not None:
@@ -86,7 +86,7 @@ def pending_gaps(view: CheckpointView, stream: StreamId) -> Iterator[PendingGap]
             yield PendingGap(stream, record.position, decision, record.updated_at)
 
 
-def all_pending_gaps(view: CheckpointView, source: str) -> list[PendingGap]:
+def all_pending_gaps(view: CommittedRecords, source: str) -> list[PendingGap]:
     """Return the pending and accepted gaps of ``source`` in all its streams, the oldest first."""
     streams = [
         StreamId(stream.source, stream.label.removesuffix(_SUFFIX))
@@ -98,12 +98,12 @@ def all_pending_gaps(view: CheckpointView, source: str) -> list[PendingGap]:
     )
 
 
-def to_repair(view: CheckpointView, stream: StreamId) -> set[str]:
+def to_repair(view: CommittedRecords, stream: StreamId) -> set[str]:
     """Return the ids of the gaps that a person wants repaired by a snapshot."""
     return {gap.id for gap in pending_gaps(view, stream) if gap.decision is Decision.RESNAPSHOT}
 
 
-def resolved(view: CheckpointView, stream: StreamId, published: Set[str | None], repaired: Set[str]) -> list[bytes]:
+def resolved(view: CommittedRecords, stream: StreamId, published: Set[str | None], repaired: Set[str]) -> list[bytes]:
     """Return the keys of the records whose gap is ``published``.
 
     A decision to repair stays until a snapshot was requested for it: nothing else holds it.
@@ -115,7 +115,7 @@ def resolved(view: CheckpointView, stream: StreamId, published: Set[str | None],
     ]
 
 
-def find(view: CheckpointView, gap: Gap) -> PendingGap | None:
+def find(view: CommittedRecords, gap: Gap) -> PendingGap | None:
     """Return the record of ``gap``, None if it has none."""
     stream = StreamId(gap.source, gap.label)
     return next((pending for pending in pending_gaps(view, stream) if pending.id == gap.id), None)

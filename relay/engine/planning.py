@@ -13,8 +13,7 @@ from typing import Any
 
 from relay.engine.journals import renamed
 from relay.errors import ConfigError, RelayError
-from relay.kafka.checkpoints import CheckpointView
-from relay.lineage import Checkpoint, Gap, Plan, StreamId
+from relay.lineage import Checkpoint, CommittedRecords, Gap, Plan, StreamId
 from relay.process.slow_call import SlowCall
 from relay.source import Source
 from relay.table import TableSchema
@@ -22,7 +21,7 @@ from relay.table import TableSchema
 _WARN_EVERY = 60.0
 
 
-def newest_planned(view: CheckpointView, source: str) -> StreamId | None:
+def newest_planned(view: CommittedRecords, source: str) -> StreamId | None:
     """Return the newest planned stream of ``source``: the one that is read, or was read last."""
     return max(view.planned.get(source, ()), key=lambda stream: stream.label, default=None)
 
@@ -30,7 +29,7 @@ def newest_planned(view: CheckpointView, source: str) -> StreamId | None:
 class Planning:
     """Makes and checks the plans of one source. ``stream`` is always the one that is being read."""
 
-    def __init__(self, source: Source, view: CheckpointView, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, source: Source, view: CommittedRecords, *, clock: Callable[[], float] = time.time) -> None:
         self.source = source
         self.view = view
         self.clock = clock

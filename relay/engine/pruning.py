@@ -9,8 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from relay.engine import gap_decisions
 from relay.engine.snapshots import CONTROL, records_of
-from relay.kafka.checkpoints import CheckpointView
-from relay.lineage import PRUNE_AFTER, Checkpoint, Shard, ShardState, StreamId
+from relay.lineage import PRUNE_AFTER, Checkpoint, CommittedRecords, Shard, ShardState, StreamId
 
 
 def unpruned(shards: Iterable[Shard], checkpoints: Mapping[str, Checkpoint]) -> list[Shard]:
@@ -24,7 +23,7 @@ def unpruned(shards: Iterable[Shard], checkpoints: Mapping[str, Checkpoint]) -> 
     return [shard for shard in shards if shard.id in checkpoints or shard.id not in ended]
 
 
-def replaced(view: CheckpointView, current: StreamId, now: float) -> Iterator[bytes]:
+def replaced(view: CommittedRecords, current: StreamId, now: float) -> Iterator[bytes]:
     """Yield the keys of all records of streams that were replaced and ended long ago.
 
     The newest plan stays, whichever stream it is of: it says which stream is read, also if a listing of streams lags.
@@ -36,7 +35,7 @@ def replaced(view: CheckpointView, current: StreamId, now: float) -> Iterator[by
             yield from _expired(view, stream, now)
 
 
-def _expired(view: CheckpointView, stream: StreamId, now: float) -> Iterator[bytes]:
+def _expired(view: CommittedRecords, stream: StreamId, now: float) -> Iterator[bytes]:
     shards = view.checkpoints.get(stream, {})
     plan = view.plans.get(stream)
     beside = [
@@ -56,7 +55,7 @@ def _expired(view: CheckpointView, stream: StreamId, now: float) -> Iterator[byt
         yield stream.plan_key
 
 
-def _is_only_proof(view: CheckpointView, stream: StreamId, control: Checkpoint) -> bool:
+def _is_only_proof(view: CommittedRecords, stream: StreamId, control: Checkpoint) -> bool:
     """Whether no newer stream proves that the source has had its initial snapshot."""
     if control.state is not ShardState.FINISHED:
         return False

@@ -22,8 +22,8 @@ from relay.engine import gap_decisions
 from relay.engine.open_shard import OpenShard
 from relay.engine.reader_pool import ReaderPool
 from relay.errors import Unavailable
-from relay.kafka.checkpoints import CheckpointView, partition_of
-from relay.lineage import Checkpoint, Gap, Plan, Shard, ShardState, StreamId
+from relay.kafka.checkpoints import partition_of
+from relay.lineage import Checkpoint, CommittedRecords, Gap, Plan, Shard, ShardState, StreamId
 from relay.process.slow_call import SlowCall
 from relay.source import Page, Segment, SnapshotSource, Source
 from relay.table import TableSchema
@@ -54,7 +54,7 @@ def is_snapshot(stream: StreamId) -> bool:
     return stream.label.endswith(_SUFFIX)
 
 
-def is_unread(view: CheckpointView, source: str) -> bool:
+def is_unread(view: CommittedRecords, source: str) -> bool:
     """Whether no snapshot of ``source`` has ever finished, in any stream it had."""
     return not any(
         stream.source == source
@@ -65,7 +65,7 @@ def is_unread(view: CheckpointView, source: str) -> bool:
     )
 
 
-def unfinished_repairs(view: CheckpointView, stream: StreamId) -> Set[str]:
+def unfinished_repairs(view: CommittedRecords, stream: StreamId) -> Set[str]:
     """Return the ids of the gaps that the last snapshot of ``stream`` was to repair, if it has not finished."""
     control = view.checkpoints.get(records_of(stream), {}).get(CONTROL)
     if control is None or control.snapshot is None or control.state is ShardState.FINISHED:
@@ -73,7 +73,7 @@ def unfinished_repairs(view: CheckpointView, stream: StreamId) -> Set[str]:
     return set(control.snapshot["gaps"])
 
 
-def restarted(view: CheckpointView, stream: StreamId, reset: Gap, after: int) -> Checkpoint | None:
+def restarted(view: CommittedRecords, stream: StreamId, reset: Gap, after: int) -> Checkpoint | None:
     """Return the control record that begins the unfinished snapshot of ``stream`` again, after a reset.
 
     Copies wait for the end of a snapshot that has begun (I7), and only one that begins after a gap repairs it. None if
@@ -105,7 +105,7 @@ class SnapshottedStream(Protocol):
 
     source: Source
     stream: StreamId
-    view: CheckpointView
+    view: CommittedRecords
 
     @property
     def plan(self) -> Plan | None: ...

@@ -23,8 +23,18 @@ from relay.engine.reader_pool import ReaderPool
 from relay.engine.shard_checkpoints import ShardCheckpoints
 from relay.engine.snapshots import Snapshots, unfinished_repairs
 from relay.engine.succession import Succession
-from relay.kafka.checkpoints import CheckpointView, partition_of
-from relay.lineage import Checkpoint, Gap, Lineage, Plan, ShardState, StreamId, has_ended, position_text
+from relay.kafka.checkpoints import partition_of
+from relay.lineage import (
+    Checkpoint,
+    CommittedRecords,
+    Gap,
+    Lineage,
+    Plan,
+    ShardState,
+    StreamId,
+    has_ended,
+    position_text,
+)
 from relay.source import Opening, Page, Source
 from relay.table import TableSchema
 
@@ -38,7 +48,7 @@ class SourceState:
         self,
         source: Source,
         stream: StreamId,
-        view: CheckpointView,
+        view: CommittedRecords,
         readers: ReaderPool,
         *,
         until_caught_up: bool = False,
@@ -87,7 +97,7 @@ class SourceState:
         )
         # A relay that runs for ever asks nothing of it, and keeps nothing for it (I11).
         self.caught_up = CaughtUp(self.started, has_heads=self.source.has_journals) if self._until_caught_up else None
-        # `CheckpointView.endings` when ended shards were last closed.
+        # `CommittedRecords.endings` when ended shards were last closed.
         self._endings = 0
         self._plan_checked = False
         # Tables that may be missing from the plan.

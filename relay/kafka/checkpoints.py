@@ -7,13 +7,11 @@ the owner of its shard.
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from functools import lru_cache, partial
 from typing import Any
 
-import orjson
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
@@ -22,7 +20,7 @@ from relay.kafka.failures import is_transient
 from relay.kafka.freshness import Freshness, Moment
 from relay.kafka.keys import partition
 from relay.kafka.topics import CHECKPOINT_PARTITIONS, refresh_metadata
-from relay.lineage import Checkpoint, Plan, StreamId, parse_key
+from relay.lineage import CommittedRecords
 
 _READ_PATIENCE = 60.0
 """Seconds without progress after which a command gives up reading."""
@@ -49,7 +47,7 @@ class StopRequested(Exception):
     """The relay was asked to stop while it waited for Kafka. Nothing was written in that wait."""
 
 
-class CheckpointView:
+class CheckpointView(CommittedRecords):
     """A read_committed copy of all partitions of the checkpoints topic, whoever owns them.
 
     Used by one thread. ``poll`` applies what has arrived; ``read_to_end`` waits until it is up to date. Both raise
@@ -66,20 +64,12 @@ class CheckpointView:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
+        super().__init__()
         self.topic = topic
         self.stopping = stopping
         self.clock = clock
-        self.plans: dict[StreamId, Plan] = {}
-        # By source, its streams in ``plans``: a look at one of hundreds of sources must not go through them all.
-        self.planned: dict[str, set[StreamId]] = {}
-        self.checkpoints: dict[StreamId, dict[str, Checkpoint]] = {}
         # How many records were read.
         self.records = 0
-        # By source: records applied, shards seen to end, and changes of the gap in a checkpoint. They only grow: cheap
-        # to compare, to see whether something has changed.
-        self.versions: Counter[str] = Counter()
-        self.endings: Counter[str] = Counter()
-        self.gap_versions: Counter[str] = Counter()
         # The next offset to read, per partition; also moves past transaction markers.
         self._positions = dict.fromkeys(range(CHECKPOINT_PARTITIONS), 0)
         # The last record read of each key, not applied yet: most records are replaced by a later one of their key.
@@ -238,34 +228,11 @@ class CheckpointView:
         unapplied, self._unapplied = self._unapplied, {}
         for key, (where, offset, value) in unapplied.items():
             try:
-                self._apply_record(key, value)
-            except (ValueError, KeyError, TypeError, orjson.JSONDecodeError) as bad:
+                self.apply(key, value)
+            except (ValueError, KeyError, TypeError) as bad:
                 raise RelayError(
                     f"{self.topic}[{where}] offset {offset}: this version of the relay cannot read the record: {bad}"
                 ) from bad
-
-    def _apply_record(self, key: bytes, value: bytes | None) -> None:
-        stream, shard = parse_key(key)
-        source = stream.source
-        if shard is None and value is not None:
-            self.plans[stream] = Plan.from_json(value)
-            self.planned.setdefault(source, set()).add(stream)
-        elif shard is None:
-            self.plans.pop(stream, None)
-            self.planned.get(source, set()).discard(stream)
-        else:
-            before = self.checkpoints.get(stream, {}).get(shard)
-            after = Checkpoint.from_json(value) if value is not None else None
-            if after is not None:
-                self.checkpoints.setdefault(stream, {})[shard] = after
-                self.endings[source] += after.state.ended
-            elif before is not None:
-                del self.checkpoints[stream][shard]
-                # Its end and its removal may have arrived together.
-                self.endings[source] += not before.state.ended
-            if (before.gap if before is not None else None) != (after.gap if after is not None else None):
-                self.gap_versions[source] += 1
-        self.versions[source] += 1
 
 
 def _listed(positions: Mapping[int, int], ends: Mapping[int, int]) -> str:

@@ -6,6 +6,7 @@ is read only after all its parents have been read to their end (I2).
 
 from __future__ import annotations
 
+from relay.lineage.committed import CommittedRecords
 from relay.lineage.graph import Lineage, ready_shards
 from relay.lineage.records import (
     INCARNATION,
@@ -31,6 +32,7 @@ __all__ = [
     "PASSED",
     "PRUNE_AFTER",
     "Checkpoint",
+    "CommittedRecords",
     "Gap",
     "Lineage",
     "Plan",

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 from relay.engine.caught_up import CaughtUp
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.source_state import SourceState
-from relay.lineage import Checkpoint, Shard, ShardState
+from relay.lineage import Checkpoint, CommittedRecords, Shard, ShardState
 from relay.source import Page
 from tests.scripted_source import ScriptedSource
 
@@ -65,7 +63,6 @@ def test_a_shard_that_followed_another_before_the_start_has_to_reach_its_own_hea
 def test_a_relay_that_runs_for_ever_keeps_nothing_for_it() -> None:
     """I11"""
     source = ScriptedSource("orders")
-    view: Any = SimpleNamespace(checkpoints={}, plans={}, version=0)
     for until_caught_up in (True, False):
-        state = SourceState(source, source.connect(), view, ReaderPool(), until_caught_up=until_caught_up)
+        state = SourceState(source, source.connect(), CommittedRecords(), ReaderPool(), until_caught_up=until_caught_up)
         assert isinstance(state.caught_up, CaughtUp) == until_caught_up

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
-from relay.engine.gap_decisions import Decision, PendingGap, records_of, resolved
-from relay.lineage import Checkpoint, StreamId
+from relay.engine.gap_decisions import Decision, PendingGap, resolved
+from relay.lineage import CommittedRecords, StreamId
 
 STREAM = StreamId("orders", "label")
 
 
-def view_of(*gaps: PendingGap) -> Any:
-    records = {gap.id: Checkpoint.from_json(gap.to_json()) for gap in gaps}
-    return SimpleNamespace(checkpoints={records_of(STREAM): records})
+def view_of(*gaps: PendingGap) -> CommittedRecords:
+    view = CommittedRecords()
+    for gap in gaps:
+        view.apply(gap.key, gap.to_json())
+    return view
 
 
 def decided(name: str, decision: Decision | None) -> PendingGap:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,9 +15,8 @@ from relay.engine.snapshots import CONTROL, records_of
 from relay.engine.source_state import SourceState
 from relay.engine.upkeep import Upkeep
 from relay.errors import Unavailable
-from relay.kafka.checkpoints import CheckpointView
 from relay.kafka.publisher import Aborted
-from relay.lineage import Checkpoint, Gap, Plan, Shard, ShardState, StreamId
+from relay.lineage import Checkpoint, CommittedRecords, Gap, Plan, Shard, ShardState, StreamId
 from relay.source import Source
 from tests.scripted_source import LABEL, ScriptedSource, config_of
 
@@ -29,9 +27,7 @@ class Committed:
     """The records that are committed, as a view shows them, and the gaps; ``fails``: what the next commits raise."""
 
     def __init__(self) -> None:
-        self.view: Any = SimpleNamespace(
-            plans={}, planned={}, checkpoints={}, versions=Counter(), endings=Counter(), gap_versions=Counter()
-        )
+        self.view = CommittedRecords()
         self.gaps: list[Gap] = []
         self.fails: list[Exception | None] = []
         self._records: dict[bytes, bytes | None] = {}
@@ -50,10 +46,7 @@ class Committed:
             raise error
         self.gaps += gaps
         for key, value in records.items():
-            self.apply(key, value)
-
-    def apply(self, key: bytes, value: bytes | None) -> None:
-        CheckpointView._apply_record(self.view, key, value)
+            self.view.apply(key, value)
 
 
 class Maintained:
@@ -92,14 +85,14 @@ class Maintained:
 
     @property
     def checkpoints(self) -> dict[str, Checkpoint]:
-        return cast("dict[str, Checkpoint]", self.view.checkpoints.get(self.stream, {}))
+        return self.view.checkpoints.get(self.stream, {})
 
     def held_up_since(self) -> float | None:
         return self.state.succession.held_up_since
 
     def write(self, shard: str, checkpoint: Checkpoint) -> None:
         """Commit ``checkpoint``, as another worker does."""
-        self.committed.apply(self.stream.checkpoint_key(shard), checkpoint.to_json())
+        self.view.apply(self.stream.checkpoint_key(shard), checkpoint.to_json())
 
 
 @pytest.fixture
@@ -150,7 +143,7 @@ def test_a_plan_that_another_worker_has_made_first_is_not_taken_for_that_of_the_
     source.wait_for("starting_points")
     shards = {shard.id: {"type": "trim_horizon"} for shard in source.shards()}
     keys = {"orders": [["id", "S"]]}
-    relay.committed.apply(relay.stream.plan_key, Plan(source.start, 999.0, shards, keys, "scripted").to_json())
+    relay.view.apply(relay.stream.plan_key, Plan(source.start, 999.0, shards, keys, "scripted").to_json())
     let_go()
     relay.serve()
     for shard in shards:
@@ -222,10 +215,10 @@ def test_a_stream_repairs_no_gaps_of_the_stream_that_follows_it(source: Scripted
     relay = Maintained(source)
     relay.serve_until(lambda: len(relay.checkpoints) == 2)
     plan = Plan(source.start, 1000.0, {}, {"orders": [["id", "S"]]}, "scripted", "between", 0)
-    relay.committed.apply(FOLLOWING.plan_key, plan.to_json())
+    relay.view.apply(FOLLOWING.plan_key, plan.to_json())
     fields = {"id": "1", "gaps": ["between"], "after": 0, "as_of": None, "segments": 0, "rows": 0}
     control = Checkpoint(ShardState.PLANNED, snapshot=fields, updated_at=1000.0)
-    relay.committed.apply(records_of(FOLLOWING).checkpoint_key(CONTROL), control.to_json())
+    relay.view.apply(records_of(FOLLOWING).checkpoint_key(CONTROL), control.to_json())
     assert relay.state.gaps_to_repair() == set()
 
 
@@ -239,7 +232,7 @@ def test_a_shard_that_another_worker_has_pruned_since_the_listing_is_not_read_ag
     relay.write("child", Checkpoint(ShardState.READING, parents=("parent",)))
     relay.owned.clear()
     relay.serve()
-    relay.committed.apply(relay.stream.checkpoint_key("parent"), None)
+    relay.view.apply(relay.stream.checkpoint_key("parent"), None)
     relay.state.close_shards()
     relay.owned.update(range(64))
     relay.serve()
