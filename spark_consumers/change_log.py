@@ -14,8 +14,8 @@ from pyspark.sql import functions as F
 
 from relay.change import REDRIVEN, Images
 from relay.config import Config, LogConfig
-from spark_consumers.decode import DecodeStatus, Layout
 from spark_consumers.delta_consumer import BatchPlan, DeltaConsumer
+from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.sinks import delta
 
 _COLUMNS = {

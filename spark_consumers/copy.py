@@ -21,9 +21,9 @@ from pyspark.sql import functions as F
 from relay.change import MARK, REDRIVEN, Images, Operation, Snapshot
 from relay.config import Config, CopyConfig
 from relay.token import EventToken
-from spark_consumers.decode import DecodeStatus, Layout
 from spark_consumers.delta_consumer import BatchPlan, DeltaConsumer
 from spark_consumers.fold import PartitionOffset, StoredRow, VerdictCounts, group_by_item, split_at_truncations
+from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.seen_snapshots import SeenSnapshots
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.copy_table import CopyTable

@@ -17,7 +17,7 @@ from relay.avro.framing import split
 from relay.config import Config
 from relay.errors import RelayError, Unavailable
 from relay.kafka.topics import LARGEST_MESSAGE, SILENT_LOG
-from spark_consumers.decode import DecodeStatus
+from spark_consumers.records import DecodeStatus
 
 _SEND_TIMEOUT = 30.0  # seconds for the dead letters of one batch
 _KEY_AND_HEADERS = 4096  # bytes that a dead letter's key and headers may add to its value

@@ -10,8 +10,6 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
@@ -20,80 +18,12 @@ from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import StringType, StructField, StructType
 
 from relay.avro.framing import CONFLUENT_HEADER, CONFLUENT_MARK, SINGLE_OBJECT_HEADER, SINGLE_OBJECT_MARK
-from relay.avro.schema import source_name, unescape
-from relay.table import REST
+from spark_consumers.records import BROKEN, DecodeStatus, Layout, RecordField
 
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 _KEEP_NULLS = {"ignoreNullFields": "false"}
 _ISO_UTC = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"  # the session's time zone is UTC
 _END = "relay_end"
-BROKEN = "_broken"
-"""The column that holds an image that is not JSON."""
-
-
-class DecodeStatus(StrEnum):
-    """The result of decoding a record. The driver handles all but CHANGE and TOMBSTONE one by one."""
-
-    CHANGE = "change"
-    TOMBSTONE = "tombstone"  # a null value for Kafka's log compaction; the DELETE before it says the same
-    GAP = "gap"  # a record of the relay's gaps topic
-    FRAMING = "framing"  # starts with no known framing: dead letter
-    SCHEMA = "schema"  # names a schema that is not known yet: retry
-    DAMAGED = "damaged"  # does not match its schema: dead letter
-
-
-@dataclass(frozen=True, slots=True)
-class RecordField:
-    """A field of a key or row record: its Avro name, its name at the source, its Avro type and its column type.
-
-    ``column``: None for DynamoDB's key columns.
-    """
-
-    avro: str
-    name: str
-    type: Any
-    column: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """The table of one writer schema. ``row`` None: images are DynamoDB-typed JSON."""
-
-    source: str
-    table: str
-    key: tuple[RecordField, ...]
-    row: tuple[RecordField, ...] | None
-
-    @classmethod
-    def of(cls, schema: Mapping[str, Any]) -> Layout:
-        types = {field["name"]: field["type"] for field in schema["fields"]}
-        key, row = types["key"][1], types["old"][1]
-        _, source, table = key["namespace"].split(".")
-        return cls(unescape(source), unescape(table), _fields(key), None if row == "string" else _fields(row))
-
-    @property
-    def binary_key(self) -> tuple[bool, ...]:
-        """For each key column, whether it holds bytes, whose text is base64."""
-        return tuple(field.type == "bytes" for field in self.key)
-
-    @property
-    def columns(self) -> frozenset[str] | None:
-        """All columns of the table; None if its items may have any."""
-        if self.row is None or self.rest is not None:
-            return None
-        return frozenset(field.name for field in (*self.key, *self.row))
-
-    @property
-    def rest(self) -> RecordField | None:
-        """The field of a typed DynamoDB row that holds the undeclared attributes as JSON."""
-        return next((field for field in self.row or () if field.column == REST), None)
-
-
-def _fields(record: Mapping[str, Any]) -> tuple[RecordField, ...]:
-    def bare(kind: Any) -> Any:
-        return next(each for each in kind if each != "null") if isinstance(kind, list) else kind
-
-    return tuple(RecordField(f["name"], source_name(f), bare(f["type"]), f.get("relay.type")) for f in record["fields"])
 
 
 class Decoder:

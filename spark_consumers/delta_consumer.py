@@ -10,8 +10,9 @@ from pyspark.sql import functions as F
 
 from relay.config import Config
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, refuse_unknown_schemas
-from spark_consumers.decode import Decoder, DecodeStatus, Layout
+from spark_consumers.decode import Decoder
 from spark_consumers.locks import Lock
+from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.sinks import delta
 
 _EXPECTED = (DecodeStatus.CHANGE, DecodeStatus.TOMBSTONE)

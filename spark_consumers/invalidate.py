@@ -25,8 +25,9 @@ from relay.cache.keys import CacheRules, ReducedChange, gap_bump, invalidations
 from relay.config import CacheConfig, Config
 from relay.errors import RelayError
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, refuse_unknown_schemas
-from spark_consumers.decode import Decoder, DecodeStatus, Layout
-from spark_consumers.reduced_changes import ChangeReader, change_reader
+from spark_consumers.decode import Decoder
+from spark_consumers.records import DecodeStatus, Layout
+from spark_consumers.reduced_changes import ChangeReader, document_reader
 from spark_consumers.session import is_cluster
 
 # Batches of so many records are worth one action for each partition, or the detour through Spark's Python workers.
@@ -157,7 +158,7 @@ def _apply(plan: InvalidationPlan, rows: Iterable[Row]) -> BatchOutcome:
 
 
 def _apply_in_chunks(plan: InvalidationPlan, rows: Iterable[Row]) -> BatchOutcome:
-    readers = [change_reader(layout, plan.rules) for layout in plan.layouts]
+    readers = [document_reader(layout, plan.rules) for layout in plan.layouts]
     invalidator = _invalidator(plan.cache)
     outcome = BatchOutcome()
     documents = (orjson.loads(row[0]) for row in rows)

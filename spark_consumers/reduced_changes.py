@@ -1,9 +1,16 @@
-"""Reads the documents of ``Decoder.reduced_changes``: what cache keys are computed from, as the JVM printed it."""
+"""Reduces changes to what cache keys are computed from.
+
+They come from the JVM, as the documents of ``Decoder.reduced_changes``, or from ``relay.avro.decode``. A value has the
+same text in a cache key whichever way it comes, and whether its column is declared or not.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import struct
+from collections.abc import Callable, Container, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import partial
+from math import isfinite
 from typing import Any
 
 import orjson
@@ -11,25 +18,26 @@ import orjson
 from relay.cache.keys import CacheRules, ReducedChange
 from relay.change import Operation
 from relay.dynamodb.values import canonical_number
+from relay.mysql.binlog.values import shortest
 from relay.table import REST
 from relay.token import EventToken, OriginToken
-from spark_consumers.decode import BROKEN, Layout, RecordField
+from spark_consumers.records import BROKEN, Layout, RecordField
 
 ChangeReader = Callable[[Mapping[str, Any]], ReducedChange]
-"""Reads the ``c`` of a document."""
+"""Reads the ``c`` of a document, or a decoded change."""
 
-_ImageReader = Callable[[str], Mapping[str, Any] | None]
+_Image = Mapping[str, Any] | None
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_FLOAT = struct.Struct("<f")
 _OPERATIONS = {operation.value: operation for operation in Operation}
 
 
-def change_reader(layout: Layout, rules: CacheRules) -> ChangeReader:
-    """Return the reader of the changes of one layout."""
-    columns = layout.columns
-    missing = None if columns is None else rules.missing(layout.table, columns)
+def document_reader(layout: Layout, rules: CacheRules) -> ChangeReader:
+    """Return the reader of the JVM's documents of one layout."""
     names = [field.name for field in layout.key]
     kinds = _kinds_to_convert(layout.key)
-    image = _image_reader(layout)
+    image = _document_image(layout)
+    missing = _missing(layout, rules)
 
     def read(change: Mapping[str, Any]) -> ReducedChange:
         texts, old, new = change.get("key"), change.get("old"), change.get("new")
@@ -50,7 +58,38 @@ def change_reader(layout: Layout, rules: CacheRules) -> ChangeReader:
     return read
 
 
-def _image_reader(layout: Layout) -> _ImageReader:
+def decoded_reader(layout: Layout, rules: CacheRules) -> ChangeReader:
+    """Return the reader of the decoded changes of one layout."""
+    wanted = rules.columns(layout.table)
+    key_converts = _converts(layout.key, wanted, is_sql=True)
+    image = _decoded_image(layout, wanted)
+    missing = _missing(layout, rules)
+
+    def read(change: Mapping[str, Any]) -> ReducedChange:
+        key, old, new = change["key"], change["old"], change["new"]
+        return ReducedChange(
+            _OPERATIONS[change["operation"]],
+            layout.source,
+            layout.table,
+            None if key is None else _converted(key, key_converts),
+            None if old is None else image(old),
+            None if new is None else image(new),
+            _token(change["token"]),
+            missing,
+        )
+
+    return read
+
+
+def _missing(layout: Layout, rules: CacheRules) -> str | None:
+    columns = layout.columns
+    return None if columns is None else rules.missing(layout.table, columns)
+
+
+# ---------------------------------------------------------------------- the JVM's documents
+
+
+def _document_image(layout: Layout) -> Callable[[str], _Image]:
     if layout.row is None:
         return _item
     if layout.rest is None:  # an SQL row
@@ -58,7 +97,7 @@ def _image_reader(layout: Layout) -> _ImageReader:
         return (lambda text: _convert(orjson.loads(text), to_convert)) if to_convert else orjson.loads
     kinds = {field.name: field.column or "" for field in layout.row}
 
-    def typed(text: str) -> Mapping[str, Any] | None:
+    def typed(text: str) -> _Image:
         columns: dict[str, Any] = orjson.loads(text)
         undeclared = columns.pop(REST, {})
         if BROKEN in undeclared:
@@ -68,7 +107,7 @@ def _image_reader(layout: Layout) -> _ImageReader:
     return typed
 
 
-def _item(text: str) -> Mapping[str, Any] | None:
+def _item(text: str) -> _Image:
     columns: dict[str, Any] = orjson.loads(text)
     if BROKEN in columns:
         return None
@@ -77,12 +116,11 @@ def _item(text: str) -> Mapping[str, Any] | None:
 
 def _kinds_to_convert(fields: Iterable[RecordField]) -> dict[str, str]:
     """Return the kind of each column of an SQL row whose text in a cache key is not the text that the JVM prints."""
-    found = {}
-    for each in fields:
-        kind = each.type.get("logicalType") if isinstance(each.type, dict) else each.type
-        if each.column == "set" or kind in ("decimal", "float", "double"):
-            found[each.name] = "set" if each.column == "set" else str(kind)
-    return found
+    return {
+        each.name: each.column
+        for each in fields
+        if each.column and (each.column in ("set", "float", "double") or each.column.startswith("decimal"))
+    }
 
 
 def _convert(columns: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str, Any]:
@@ -92,29 +130,22 @@ def _convert(columns: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str, 
     }
 
 
-def _token(fields: Mapping[str, Any] | None) -> EventToken | None:
-    if fields is None:
-        return None
-    origin = fields.get("origin")
-    return EventToken(
-        fields["timestamp"], fields["shard"], fields["position"], None if origin is None else OriginToken(**origin)
-    )
-
-
 def attributes(columns: Mapping[str, str], kinds: Mapping[str, str]) -> dict[str, Any]:
     """Return the DynamoDB attributes of typed columns, given as the text that the JVM prints.
 
-    A value then has the same text in a cache key whether its column is declared or not. ``kinds``: the column types.
+    ``kinds``: the column types.
     """
     return {name: _attribute(kinds[name], printed) for name, printed in columns.items()}
 
 
-def sql_value(kind: str, printed: str) -> str | list[str]:
+def sql_value(kind: str, printed: str) -> str | float | list[str]:
     """Return the value, for ``text``, of a column of an SQL row, given as the text that the JVM prints."""
     if kind == "set":
         members: list[str] = orjson.loads(printed)
         return members
-    return canonical_number(repr(float(printed)) if kind in ("float", "double") else printed)
+    if kind == "float":
+        return _short(float(printed))
+    return float(printed) if kind == "double" else canonical_number(printed)
 
 
 def _attribute(kind: str, printed: str) -> dict[str, Any]:
@@ -130,7 +161,77 @@ def _attribute(kind: str, printed: str) -> dict[str, Any]:
     if kind == "double":
         return {"N": repr(float(printed))}  # Java prints some with more digits than needed
     if kind == "timestamp":
-        since = datetime.fromisoformat(printed) - _EPOCH
-        microseconds = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
-        return {"N": f"{microseconds}E-6"}
+        return _seconds(datetime.fromisoformat(printed))
     return {"N": printed}
+
+
+# ---------------------------------------------------------------------- decoded changes
+
+
+def _decoded_image(layout: Layout, wanted: Container[str]) -> Callable[[Any], _Image]:
+    if layout.row is None:
+        return _json_object
+    rest = layout.rest
+    converts = _converts(layout.row, wanted, is_sql=rest is None)
+    if rest is None:
+        return partial(_converted, converts=converts)
+
+    def typed(row: Mapping[str, Any]) -> _Image:
+        undeclared = _json_object(row[rest.name] or "{}")
+        return None if undeclared is None else {**_converted(row, converts), **undeclared}
+
+    return typed
+
+
+def _json_object(text: str) -> _Image:
+    try:
+        found = orjson.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _converts(
+    fields: Iterable[RecordField], wanted: Container[str], *, is_sql: bool
+) -> list[tuple[str, Callable[[Any], Any]]]:
+    """Return what makes a value for ``text`` of each wanted column whose Python value is not one."""
+    converts = _SQL_CONVERTS if is_sql else _DYNAMODB_CONVERTS
+    found = []
+    for each in fields:
+        # Numbers too long for an Avro decimal are text.
+        kind = each.column or ""
+        if kind.startswith("decimal") and each.type == "string":
+            kind = "digits"
+        if each.name in wanted and kind in converts:
+            found.append((each.name, converts[kind]))
+    return found
+
+
+def _converted(row: Mapping[str, Any], converts: Iterable[tuple[str, Callable[[Any], Any]]]) -> Mapping[str, Any]:
+    changed = {name: convert(row[name]) for name, convert in converts if row[name] is not None}
+    return {**row, **changed} if changed else row
+
+
+def _short(number: float) -> float:
+    """Return the double with the shortest text of a 32-bit float."""
+    return shortest(_FLOAT.pack(number)) if isfinite(number) else number
+
+
+def _seconds(time: datetime) -> dict[str, str]:
+    """Return the DynamoDB number of a time: its seconds since the epoch."""
+    since = time - _EPOCH
+    microseconds = (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return {"N": f"{microseconds}E-6"}
+
+
+_SQL_CONVERTS: Mapping[str, Callable[[Any], Any]] = {"float": _short, "digits": canonical_number}
+_DYNAMODB_CONVERTS: Mapping[str, Callable[[Any], Any]] = {"timestamp": _seconds, "json": orjson.loads}
+
+
+def _token(fields: Mapping[str, Any] | None) -> EventToken | None:
+    if fields is None:
+        return None
+    origin = fields.get("origin")
+    return EventToken(
+        fields["timestamp"], fields["shard"], fields["position"], None if origin is None else OriginToken(**origin)
+    )

@@ -8,7 +8,7 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("name", ["change", "gtid", "keyrange", "stream_token", "token"])
+@pytest.mark.parametrize("name", ["cache.keys", "change", "gtid", "keyrange", "stream_token", "token"])
 def test_the_examples_in_docstrings_are_right(name: str) -> None:
     result = doctest.testmod(importlib.import_module(f"relay.{name}"))
     assert result.attempted > 0

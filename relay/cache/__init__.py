@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from relay.cache.entry import Entry, LoadedValue, State, Tokens, fold, invalidated, is_fresher
 from relay.cache.invalidator import InvalidationCounts, Invalidator
+from relay.cache.keys import key_text
 from relay.cache.loaders import DynamoDBLoader, QueriesLoader, VitessLoader
 from relay.cache.memory_store import MemoryStore
 from relay.cache.store import ConditionalWrite, Store, StoredEntry, entry_key, generation_key
@@ -40,6 +41,7 @@ __all__ = [
     "generation_key",
     "invalidated",
     "is_fresher",
+    "key_text",
 ]
 
 if not TYPE_CHECKING:  # or a type checker would take any name

@@ -10,9 +10,11 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import lru_cache
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsBytes
 
 import orjson
 
@@ -103,6 +105,7 @@ class CacheRules:
         return read.key is not None and read.source not in self._with_complete_streams
 
 
+@lru_cache(maxsize=1024)
 def _key_template(text: str) -> KeyTemplate:
     template = Template.parse(text)
     return KeyTemplate(template, frozenset(template.columns))
@@ -190,20 +193,46 @@ def gap_bump(record: bytes, sources: Collection[str]) -> str | None:
     return None
 
 
+def key_text(template: str, row: Mapping[str, Any]) -> str:
+    """Return the cache key of a row, the same that the consumer of the cache invalidates.
+
+    ``template``: as in ``cache.keys``. ``row``: by column name, at least the template's columns, as a driver or boto3
+    returns them, or as DynamoDB's typed values. Raises ``ValueError`` if the row has no such key, since a column is
+    null or absent, or if the text of a value is not known. That is so for lists, sets and maps, and for DATETIME and
+    TIME columns as Python objects, which do not say how many decimals the database prints: select them as text.
+
+        >>> key_text("order:{customer}:{total}", {"customer": "ada", "total": Decimal("19.90")})
+        'order:ada:19.9'
+    """
+    parsed, columns = _key_template(template)
+    parts = {}
+    for column in columns:
+        value = row.get(column)
+        part = None if value is None else text(value)
+        if part is None:
+            raise ValueError(f"there is no cache key {template} of a row without a value of `{column}`")
+        parts[column] = part
+    return parsed.render(parts)
+
+
 def text(value: Any) -> str | None:
     """Return the text of a column's value in a cache key; None for DynamoDB's null.
 
-    Text is unchanged, DynamoDB's numbers are canonical, binary is base64. Raises ``ValueError`` for lists, sets and
-    maps.
+    Text is unchanged, numbers are canonical, binary is base64, times that have an offset are in UTC to the microsecond.
+    Raises ``ValueError`` for lists, sets, maps and other times.
     """
     if isinstance(value, str):
         return value
-    if isinstance(value, (bytes, bytearray)):
-        return b64encode(value).decode()
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, (int, Decimal)):
+    if isinstance(value, int):
         return str(value)
+    if isinstance(value, (Decimal, float)):
+        return canonical_number(repr(value) if isinstance(value, float) else str(value))
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return f"{value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value.isoformat()
     if isinstance(value, Mapping) and len(value) == 1:
         ((kind, raw),) = value.items()
         if kind == "NULL":
@@ -212,4 +241,6 @@ def text(value: Any) -> str | None:
             return canonical_number(raw)
         if kind in ("S", "B", "BOOL"):
             return text(raw)
-    raise ValueError(f"{str(value)[:100]} cannot be part of a cache key")
+    if isinstance(value, (bytearray, memoryview, SupportsBytes)):
+        return b64encode(bytes(value)).decode()
+    raise ValueError(f"{str(value)[:100]} cannot be part of a cache key ({type(value).__name__})")

@@ -19,7 +19,6 @@ from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, St
 
 from relay.errors import RelayError
 from relay.token import EventToken
-from spark_consumers.decode import DecodeStatus, Layout
 from spark_consumers.fold import (
     ChangeLike,
     PartitionOffset,
@@ -30,6 +29,7 @@ from spark_consumers.fold import (
     sweep,
     truncate,
 )
+from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.tombstones import COLLECTED_AT, Tombstones
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
-from relay.cache.keys import CacheRules, ReducedChange, invalidations
+from relay.cache.keys import CacheRules, ReducedChange, invalidations, key_text
 from relay.change import Operation
 from relay.config import CacheConfig, Config
 from relay.token import EventToken
@@ -110,3 +112,48 @@ def test_a_change_of_a_table_that_lost_a_column_of_a_template_invalidates_the_na
     found = invalidations([update, update], rules("order:{id}", "of:{customer}"))
     assert found.pairs == [("order:o-1", TOKEN)] * 2
     assert [*found.bumps] == ["orders has no column `customer`"]
+
+
+@pytest.mark.parametrize(
+    ("value", "part"),
+    [
+        (Decimal("12.50"), "12.5"),
+        (Decimal("1E+2"), "100"),
+        (0.5, "0.5"),
+        (True, "true"),
+        (b"\x00\xff", "AP8="),
+        (memoryview(b"a"), "YQ=="),
+        (date(2024, 2, 29), "2024-02-29"),
+        (datetime(2024, 1, 1, 2, tzinfo=timezone(timedelta(hours=2))), "2024-01-01T00:00:00.000000Z"),
+        ({"N": "-0.0"}, "0"),
+        ({"S": "1.0"}, "1.0"),
+    ],
+)
+def test_a_value_has_the_text_that_invalidations_have(value: Any, part: str) -> None:
+    assert key_text("k:{a}", {"a": value}) == f"k:{part}"
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({}, "without a value of `a`"),
+        ({"a": None}, "without a value of `a`"),
+        ({"a": {"NULL": True}}, "without a value of `a`"),
+        ({"a": ["x"]}, "cannot be part of a cache key"),
+        ({"a": {"L": []}}, "cannot be part of a cache key"),
+        ({"a": datetime(2024, 1, 1)}, "cannot be part of a cache key"),
+        ({"a": timedelta(1)}, "cannot be part of a cache key"),
+        ({"a": float("nan")}, "is not a number"),
+    ],
+)
+def test_a_row_without_a_key_or_with_a_value_whose_text_is_not_known_has_none(row: Any, said: str) -> None:
+    """I6: a DATETIME has as many decimals as its column, which a datetime does not say."""
+    with pytest.raises(ValueError, match=said):
+        key_text("k:{a}", row)
+
+
+def test_texts_of_different_case_make_different_keys() -> None:
+    """I6: a collation may take them for equal, but the row that changes has one of them."""
+    renamed = changed(Operation.UPDATE, {"customer": "ada"}, {"customer": "Ada"})
+    found = invalidations([renamed], rules("of:{customer}"))
+    assert [key for key, _ in found.pairs] == [key_text("of:{customer}", {"customer": name}) for name in ("ada", "Ada")]

@@ -47,6 +47,7 @@ PUBLIC = {
         "generation_key",
         "invalidated",
         "is_fresher",
+        "key_text",
     ],
     "relay.config": [
         "INTERNAL",

@@ -11,8 +11,8 @@ import pytest
 from relay.change import Images, Operation, Snapshot
 from relay.errors import RelayError
 from relay.token import EventToken
-from spark_consumers.decode import Layout, RecordField
 from spark_consumers.fold import VerdictCounts
+from spark_consumers.records import Layout, RecordField
 from spark_consumers.sinks.copy_table import CopyTable, Key
 
 LAYOUT = Layout("orders", "orders", (RecordField("id", "id", "string"),), None)

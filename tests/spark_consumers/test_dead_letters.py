@@ -9,7 +9,7 @@ import pytest
 from relay.config import Config
 from spark_consumers import dead_letters
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
-from spark_consumers.decode import DecodeStatus
+from spark_consumers.records import DecodeStatus
 
 
 class FullProducer:

@@ -17,9 +17,10 @@ from relay.config import CacheConfig, Config
 from relay.lineage import Gap
 from relay.table import Column, KeyColumn, TableSchema
 from spark_consumers.dead_letters import DeadLetterTopic
-from spark_consumers.decode import Decoder, Layout
+from spark_consumers.decode import Decoder
 from spark_consumers.invalidate import CacheConsumer
-from spark_consumers.reduced_changes import change_reader
+from spark_consumers.records import Layout
+from spark_consumers.reduced_changes import document_reader
 
 KEYS = ["order:{order_id}", "customer:{customer_id}", "day:{day}"]
 
@@ -83,7 +84,7 @@ def test_a_number_of_an_sql_row_has_one_text_in_a_cache_key_and_a_set_has_none(
     change = {"i": 0, "op": "INSERT", "key": key, "new": orjson.dumps(image).decode()}
     cache = CacheConfig(url="redis://h/0", namespace="shop", keys={"goods": [f"x:{{{column}}}"]})
     rules = CacheRules(cache, ())
-    found = invalidations([change_reader(layout, rules)(change)], rules)
+    found = invalidations([document_reader(layout, rules)(change)], rules)
     assert [key for key, _ in found.pairs] == ([f"x:{expected}"] if expected is not None else [])
     assert bool(found.bumps) == (expected is None)
 
@@ -100,7 +101,7 @@ def test_rows_of_a_layout_without_a_column_of_a_template_invalidate_the_namespac
     cache = CacheConfig(url="redis://h/0", namespace="shop", keys={"goods": ["good:{id}", "of:{customer}"]})
     rules = CacheRules(cache, ())
     change = {"i": 0, "op": "INSERT", "key": ["1"], "new": "{}"}
-    found = invalidations([change_reader(layout, rules)(change)], rules)
+    found = invalidations([document_reader(layout, rules)(change)], rules)
     assert len(found.bumps) == bumps
     assert [key for key, _ in found.pairs] == ["good:1"]
 
