@@ -73,6 +73,11 @@ class ConsumerKind(StrEnum):
     COPY = "copy"
 
 
+class ConsumerEngine(StrEnum):
+    SPARK = "spark"
+    PYTHON = "python"
+
+
 class DemoSource(StrEnum):
     DYNAMODB = "dynamodb"
     VITESS = "vitess"
@@ -237,18 +242,29 @@ def consume(
         Path | None,
         typer.Option(help="The folder of the consumer's checkpoint.", metavar="DIR", show_default=False),
     ] = None,
+    engine: Annotated[
+        ConsumerEngine,
+        typer.Option(help="What runs it. python: without Spark, for the cache; the Kafka group is its checkpoint."),
+    ] = ConsumerEngine.SPARK,
 ) -> None:
     """Apply the changes on Kafka to the cache, the change log or the copy of the tables, until stopped.
 
     Runs Spark in this process. Needs Java 17+ and `pip install 'change-relay[spark]'`, for the cache
-    `'change-relay[spark,redis]'`.
+    `'change-relay[spark,redis]'`. With `--engine python` the cache needs neither Java nor Spark.
     """
     loaded = load_config(config)
     if {"cache": loaded.cache, "log": loaded.log, "copy": loaded.copy_}[consumer] is None:
         raise ConfigError(f"{config}: no `{consumer}:` section: add one to run this consumer")
     import spark_consumers
 
-    spark_consumers.run(consumer.value, loaded, until_caught_up=until_caught_up, start=start, checkpoint=checkpoint)
+    spark_consumers.run(
+        consumer.value,
+        loaded,
+        until_caught_up=until_caught_up,
+        start=start,
+        checkpoint=checkpoint,
+        engine=engine.value,
+    )
 
 
 app.command("status")(status.status)

@@ -1,12 +1,12 @@
-"""The Spark consumers of the relay's topics: cache invalidation, change log, and a copy of the tables.
+"""The consumers of the relay's topics: cache invalidation, change log, and a copy of the tables.
 
-``run`` runs one, as ``relay consume`` does. PySpark is imported only then.
+``run`` runs one, as ``relay consume`` does. PySpark is imported only then, and not for the cache without Spark.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from relay.errors import ConfigError
 from relay.extras import needs
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
+T = TypeVar("T")
+
 
 def run(
     kind: Literal["cache", "log", "copy"],
@@ -25,29 +27,44 @@ def run(
     until_caught_up: bool = False,
     start: str | None = None,
     checkpoint: Path | None = None,
+    engine: Literal["spark", "python"] = "spark",
 ) -> None:
     """Run one consumer until SIGTERM (returns) or SIGINT (raises ``KeyboardInterrupt``).
 
     ``until_caught_up``: return once everything that was on Kafka at the start is applied. ``start``: where a new
     checkpoint starts: earliest (the default), latest, committed, an ISO time, or offsets as JSON. ``checkpoint``: the
-    folder in which the consumer stores its progress. Raises ``RelayError``. Call it from the main thread.
+    folder in which the consumer stores its progress. ``engine``: ``python`` runs the cache in this process, with its
+    progress in the Kafka group and without Spark. Raises ``RelayError``. Call it from the main thread.
     """
+    if engine == "python":
+        if kind != "cache":
+            raise ConfigError(f"--engine python: only the cache runs without Spark, not the {kind}")
+        if checkpoint is not None:
+            raise ConfigError("--checkpoint: without Spark the offsets of the Kafka group are the checkpoint; omit it")
+        with needs("redis", "`relay consume cache`"):
+            from spark_consumers import python_engine
+        python_engine.run(config, _section(config.cache, kind), until_caught_up=until_caught_up, start=start)
+        return
     with needs("spark", f"`relay consume {kind}`"):
         from spark_consumers import runner
     runner.run(_consumer(kind, config), config, until_caught_up=until_caught_up, start=start, checkpoint=checkpoint)
 
 
 def _consumer(kind: str, config: Config) -> Consumer:
-    if kind == "cache" and config.cache is not None:
+    if kind == "cache":
         from spark_consumers.invalidate import CacheConsumer
 
-        return CacheConsumer(config, config.cache)
-    if kind == "log" and config.log is not None:
+        return CacheConsumer(config, _section(config.cache, kind))
+    if kind == "log":
         from spark_consumers.change_log import log_consumer
 
-        return log_consumer(config, config.log)
-    if kind == "copy" and config.copy_ is not None:
-        from spark_consumers.copy import copy_consumer
+        return log_consumer(config, _section(config.log, kind))
+    from spark_consumers.copy import copy_consumer
 
-        return copy_consumer(config, config.copy_)
-    raise ConfigError(f"the config has no `{kind}:` section: add one to run this consumer")
+    return copy_consumer(config, _section(config.copy_, kind))
+
+
+def _section(section: T | None, kind: str) -> T:
+    if section is None:
+        raise ConfigError(f"the config has no `{kind}:` section: add one to run this consumer")
+    return section

@@ -1,4 +1,4 @@
-"""The cache consumer: turns batches of changes into invalidations in Redis.
+"""The cache consumer on Spark: turns batches of changes into invalidations.
 
 Each record becomes one small JSON document. On one machine the driver applies the documents itself; a large batch one
 partition at a time, while the next is decoded. On a cluster, the workers apply a large batch, all partitions at once.
@@ -7,32 +7,30 @@ partition at a time, while the next is decoded. On a cluster, the workers apply 
 
 from __future__ import annotations
 
-import gc
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
 import orjson
 from pyspark.sql import DataFrame, Row
 
-from relay.cache import InvalidationCounts, Invalidator, RedisStore
 from relay.cache.continuity import Continuity
-from relay.cache.keys import CacheRules, ReducedChange, gap_bump, invalidations
+from relay.cache.keys import CacheRules, ReducedChange
 from relay.config import CacheConfig, Config
 from relay.errors import RelayError
-from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, refuse_unknown_schemas
+from spark_consumers.cache_batches import CHUNK, BatchOutcome, apply_chunk, conclude, invalidator, topics
+from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.decode import Decoder
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.reduced_changes import ChangeReader, document_reader
+from spark_consumers.running import no_garbage_collection
 from spark_consumers.session import is_cluster
 
 # Batches of so many records are worth one action for each partition, or the detour through Spark's Python workers.
 _LARGE_BATCH = 10_000
-_CHUNK = 8192  # records applied to Redis at once (I11)
 
 
 @dataclass(frozen=True)
@@ -42,30 +40,6 @@ class InvalidationPlan:
     cache: CacheConfig
     rules: CacheRules
     layouts: Sequence[Layout]
-
-
-@dataclass
-class BatchOutcome:
-    """The result of applying some records.
-
-    ``bumps``: reasons to invalidate the namespace. ``non_changes``: without Kafka's tombstones.
-    """
-
-    rows: int = 0
-    counts: InvalidationCounts = field(default_factory=InvalidationCounts)
-    bumps: list[str] = field(default_factory=list)
-    non_changes: list[NonChangeRecord] = field(default_factory=list)
-    failure: RelayError | None = None
-
-    def add(self, more: BatchOutcome) -> None:
-        self.rows += more.rows
-        self.bumps += more.bumps
-        self.non_changes += more.non_changes
-        self.failure = self.failure or more.failure
-        self.counts.applied += more.counts.applied
-        self.counts.discarded += more.counts.discarded
-        self.counts.unknown += more.counts.unknown
-        self.counts.retried += more.counts.retried
 
 
 class CacheConsumer:
@@ -79,9 +53,8 @@ class CacheConsumer:
     def __init__(self, config: Config, cache: CacheConfig) -> None:
         self._cache = cache
         self._rules = CacheRules(cache, config.sources)
-        # The stream includes the gaps topic, so its checkpoint covers gaps too and a restart misses none (I9).
-        self.topics = [*map(config.topic, cache.keys), config.internal("gaps")]
-        self.continuity = Continuity(_invalidator(cache), config.name, self._rules.keys)
+        self.topics = topics(config, cache)
+        self.continuity = Continuity(invalidator(cache), config.name, self._rules.keys)
         # Set by the main thread before each query starts; read by the query's batch thread.
         self._plan = InvalidationPlan(cache, self._rules, ())
 
@@ -110,37 +83,7 @@ class CacheConsumer:
                 outcome.add(part)
         if outcome.failure is not None:
             raise outcome.failure
-        refuse_unknown_schemas(outcome.non_changes)
-        undecodable = dead_letters.send(outcome.non_changes)
-        if undecodable:
-            outcome.bumps.append(f"{undecodable} records could not be decoded and are in the dead letters")
-        gaps = [record.value for record in outcome.non_changes if record.status is DecodeStatus.GAP]
-        outcome.bumps += filter(None, (gap_bump(gap, self._rules.sources) for gap in gaps))
-        if outcome.bumps:
-            more = f", and {len(outcome.bumps) - 1} more" if len(outcome.bumps) > 1 else ""
-            _invalidator(self._cache).bump(f"{outcome.bumps[0]}{more}")
-        return {
-            "rows": outcome.rows,
-            "applied": outcome.counts.applied,
-            "discarded": outcome.counts.discarded,
-            "unknown": outcome.counts.unknown,
-            "retried": outcome.counts.retried,
-            "bumps": len(outcome.bumps),
-            "dead_letters": undecodable,
-        }
-
-
-def _invalidator(cache: CacheConfig) -> Invalidator:
-    return _shared_invalidator(cache.url, cache.namespace, cache.tombstone_ttl)
-
-
-@cache
-def _shared_invalidator(url: str, namespace: str, tombstone_ttl: float) -> Invalidator:
-    """Return this process's invalidator of a cache. Spark's workers outlive a batch and use it again.
-
-    Consumers in one process share it too, which its store and its rules allow.
-    """
-    return Invalidator(RedisStore(url), namespace, tombstone_ttl=tombstone_ttl)
+        return conclude(outcome, self._cache, self._rules, dead_letters)
 
 
 def _apply_on_worker(plan: InvalidationPlan, rows: Iterable[Row]) -> list[BatchOutcome]:
@@ -153,21 +96,17 @@ def _apply_on_worker(plan: InvalidationPlan, rows: Iterable[Row]) -> list[BatchO
 
 def _apply(plan: InvalidationPlan, rows: Iterable[Row]) -> BatchOutcome:
     """Invalidate the cache keys of some records. Each row is one document of ``Decoder.reduced_changes``."""
-    with _no_garbage_collection():
+    with no_garbage_collection():
         return _apply_in_chunks(plan, rows)
 
 
 def _apply_in_chunks(plan: InvalidationPlan, rows: Iterable[Row]) -> BatchOutcome:
     readers = [document_reader(layout, plan.rules) for layout in plan.layouts]
-    invalidator = _invalidator(plan.cache)
     outcome = BatchOutcome()
     documents = (orjson.loads(row[0]) for row in rows)
-    while chunk := list(islice(documents, _CHUNK)):
-        found = invalidations(_changes(chunk, readers), plan.rules)
-        counts = invalidator.apply(found.pairs)
+    while chunk := list(islice(documents, CHUNK)):
         non_changes = [_non_change(document["x"]) for document in chunk if "x" in document]
-        non_changes = [record for record in non_changes if record.status != DecodeStatus.TOMBSTONE]
-        outcome.add(BatchOutcome(len(chunk), counts, list(found.bumps), non_changes))
+        outcome.add(apply_chunk(plan.cache, plan.rules, _changes(chunk, readers), non_changes, len(chunk)))
     return outcome
 
 
@@ -176,18 +115,6 @@ def _changes(documents: Iterable[Mapping[str, Any]], readers: Sequence[ChangeRea
         change = document.get("c")
         if change is not None:
             yield readers[change["i"]](change)
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Turn Python's cyclic garbage collector off: the documents have no cycles, and it takes half of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _non_change(fields: Mapping[str, Any]) -> NonChangeRecord:

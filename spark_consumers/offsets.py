@@ -99,7 +99,12 @@ class GroupOffsets:
         if start == "latest":
             return self._as_offsets(map(self._end_of, partitions))
         if start == "committed":
-            return self._committed(partitions)
+            committed = self.committed()
+            if committed is None:
+                raise ConfigError(
+                    f"--from committed: group {self.group} has no committed offsets: use earliest or latest"
+                )
+            return committed
         if start.lstrip().startswith("{"):
             return _parse_offsets(start, partitions)
         try:
@@ -138,10 +143,11 @@ class GroupOffsets:
         _, end = self._call(self._consumer.get_watermark_offsets, partition, timeout=_TIMEOUT)
         return TopicPartition(partition.topic, partition.partition, end)
 
-    def _committed(self, partitions: list[TopicPartition]) -> Offsets:
-        found = self._call(self._consumer.committed, partitions, timeout=_TIMEOUT)
+    def committed(self) -> Offsets | None:
+        """Return the group's committed offsets, None if there are none. Raises ``Unavailable``."""
+        found = self._call(self._consumer.committed, self.partitions(), timeout=_TIMEOUT)
         if all(p.offset < 0 for p in found):
-            raise ConfigError(f"--from committed: group {self.group} has no committed offsets: use earliest or latest")
+            return None
         # A partition that was added after the commit has not been read.
         return self._as_offsets(
             TopicPartition(p.topic, p.partition, p.offset if p.offset >= 0 else EARLIEST) for p in found

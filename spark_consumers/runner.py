@@ -10,13 +10,10 @@ import contextlib
 import json
 import os
 import signal
-import sys
-import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import Any, Protocol
 
 from confluent_kafka.admin import AdminClient
@@ -35,9 +32,9 @@ from spark_consumers.dead_letters import DeadLetterTopic, UnknownSchemas
 from spark_consumers.decode import Decoder
 from spark_consumers.locks import Lock
 from spark_consumers.offsets import EARLIEST, ConsumerCheckpoint, GroupOffsets, Offsets, count_between, topic_ids
+from spark_consumers.running import RETRY_DELAYS, log_event, signals
 from spark_consumers.session import close_session, open_session
 
-_RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds between attempts at one batch
 _DRAIN_TIMEOUT = 60.0  # seconds for the running batch to end after a signal
 _POLL = 0.1  # seconds
 _LONGEST_CAUSE = 500  # characters
@@ -102,7 +99,7 @@ def run(
         )
     with ExitStack() as stack:
         runner = _Runner(consumer, config, state, until_caught_up, stack)
-        with _signals(runner.stop):
+        with signals(runner.stop):
             runner.run(start)
     if runner.stopping == signal.SIGINT:
         raise KeyboardInterrupt
@@ -295,13 +292,13 @@ class _Runner:
 
     def _retry_later(self, failure: BaseException, error: Exception) -> None:
         """Wait before the next attempt; raise if there were enough."""
-        if self._attempts == len(_RETRY_DELAYS):
+        if self._attempts == len(RETRY_DELAYS):
             if isinstance(failure, RelayError):
                 raise failure
             raise RelayError(
                 f"{self.consumer.name}: gave up after {self._attempts + 1} attempts: {_cause(failure)}"
             ) from error
-        delay = _RETRY_DELAYS[self._attempts]
+        delay = RETRY_DELAYS[self._attempts]
         self._attempts += 1
         self._log_event("retry", attempt=self._attempts, wait=delay, error=_cause(failure))
         self._sleep(delay)
@@ -312,9 +309,7 @@ class _Runner:
             time.sleep(_POLL)
 
     def _log_event(self, event: str, **fields: Any) -> None:
-        line = json.dumps({"event": event, "consumer": self.consumer.name, **fields})
-        sys.stderr.write(f"{line}\n")
-        sys.stderr.flush()
+        log_event(event, self.consumer.name, **fields)
 
 
 def _cause(error: BaseException) -> str:
@@ -331,19 +326,3 @@ def _cause(error: BaseException) -> str:
     if len(lines) > 1 and isinstance(error, Py4JError):
         return lines[1].lstrip(": ")[:_LONGEST_CAUSE]
     return lines[0][:_LONGEST_CAUSE]
-
-
-@contextmanager
-def _signals(stop: Any) -> Iterator[None]:
-    def handler(signum: int, frame: FrameType | None) -> None:
-        stop(signum)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {signum: signal.signal(signum, handler) for signum in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for signum, previous in before.items():
-            signal.signal(signum, previous)

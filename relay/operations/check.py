@@ -71,8 +71,10 @@ def run(config: Config) -> Iterator[Finding]:
         checks.append((f"log {redacted(config.log.path)}", partial(_check_folder, "log", config.log.path)))
     if config.copy_:
         checks.append((f"copy {redacted(config.copy_.url)}", partial(_check_folder, "copy", config.copy_.url)))
-    if config.cache or config.log or config.copy_:
+    if config.log or config.copy_:
         checks += [("java", _check_java), ("pyspark", _check_spark)]
+    elif config.cache:
+        checks += [("java", partial(_or_python, _check_java)), ("pyspark", partial(_or_python, _check_spark))]
     with ThreadPoolExecutor(max_workers=8) as pool:
         for findings in pool.map(lambda named: _run_check(*named), checks):
             yield from findings
@@ -296,6 +298,14 @@ def _check_folder(kind: str, url: str) -> str:
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise Unavailable(f"cannot write to {nearest}: the {kind} needs a writable folder")
     return "writable" if path.exists() else "will be created"
+
+
+def _or_python(check: Callable[[], str]) -> str:
+    """Run the check of something that the cache can do without."""
+    try:
+        return check()
+    except Unavailable as error:
+        return f"{error}, or use `relay consume cache --engine python`"
 
 
 def _check_java() -> str:

@@ -175,6 +175,10 @@ def test_a_config_with_consumers_needs_java(monkeypatch: pytest.MonkeyPatch, tmp
     assert (found["java"].ok, found["java"].exit_code) == (False, 3)
     assert "Java 17 or newer is needed" in found["java"].detail
     assert "java" not in {finding.check for finding in check.run(Config.model_validate(quick))}
+    cache = {"url": "redis://127.0.0.1:1/0", "namespace": "shop", "keys": {"orders": ["{order_id}"]}}
+    found = {finding.check: finding for finding in check.run(Config.model_validate(quick | {"cache": cache}))}
+    assert found["java"].ok
+    assert "or use `relay consume cache --engine python`" in found["java"].detail
 
 
 @pytest.mark.services

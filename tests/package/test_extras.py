@@ -62,6 +62,11 @@ def relay(*arguments: str) -> subprocess.CompletedProcess[str]:
         ("run", VITESS, "the source \"commerce\" needs hpack: pip install 'change-relay[vitess]'"),
         ("run", MYSQL, "the source \"legacy\" needs pymysql: pip install 'change-relay[mysql]'"),
         ("consume cache", DYNAMODB, "`relay consume cache` needs py4j: pip install 'change-relay[spark]'"),
+        (
+            "consume cache --engine python",
+            DYNAMODB,
+            "`relay consume cache` needs redis: pip install 'change-relay[redis]'",
+        ),
     ],
 )
 def test_a_missing_extra_is_one_line_and_exits_3(command: str, source: str, said: str, tmp_path: Path) -> None:

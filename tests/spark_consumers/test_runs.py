@@ -32,6 +32,11 @@ def topic(tmp_path: Path, kafka: Any, redis_server: Any, unique: str) -> Topic:
     return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url)
 
 
+@pytest.fixture(params=["spark", "python"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
 def store(redis_server: Any) -> Iterator[RedisStore]:
     with RedisStore(redis_server.url) as store:
@@ -80,14 +85,14 @@ def test_a_replay_from_the_beginning_changes_nothing_snapshots_included(topic: T
 
 
 def test_undecodable_records_become_dead_letters_and_invalidate_the_cache_namespace(
-    topic: Topic, store: RedisStore
+    topic: Topic, store: RedisStore, engine: str
 ) -> None:
     """I6, I8: which keys they would have invalidated is not known."""
     topic.publish(history()[:3])
     good = finished(TopicWriter(TABLE, topic.name, 2, "hash", _schemas(topic)), [change("c1", 2)])[0][0]
     topic.publish_raw(UNKNOWN_FRAMING, good[:-3])
     before = store.generation(generation_key(topic.config.name))
-    counts = topic.consume("cache", checkpoint="cache")
+    counts = topic.consume("cache", checkpoint="cache", engine=engine)
     assert (counts["dead_letters"], counts["applied"]) == (2, 3)
     assert store.generation(generation_key(topic.config.name)) != before
     letters = topic.dead_letters()
@@ -96,7 +101,7 @@ def test_undecodable_records_become_dead_letters_and_invalidate_the_cache_namesp
     assert entries(store, topic, ["c0", "c1", "c2"]) == [["DynamoDB/100000000000000000001"]] * 3
 
 
-def test_a_consumer_waits_for_an_unknown_schema_and_loses_nothing(topic: Topic, store: RedisStore) -> None:
+def test_a_consumer_waits_for_an_unknown_schema_and_loses_nothing(topic: Topic, store: RedisStore, engine: str) -> None:
     """I1: a value that comes before its schema is neither dropped nor misread."""
     topic.publish([change("c0", 1)])
     other = TableSchema("orders", "orders", (KeyColumn("customer", "S"), KeyColumn("line", "B")), 1)
@@ -105,7 +110,7 @@ def test_a_consumer_waits_for_an_unknown_schema_and_loses_nothing(topic: Topic, 
     late.key = {"customer": "late", "line": b"\x01"}
     [(value, *_)] = finished(TopicWriter(other, topic.name, 2, "hash", unpublished), [late])
     topic.publish_raw(value)
-    process = topic.start("cache", "--until-caught-up", checkpoint="cache")
+    process = topic.start("cache", "--until-caught-up", checkpoint="cache", engine=engine)
     wait_until(lambda: "schema" in process.log() or None, 120)
     assert process.is_running
     _schemas(topic).register(topic.name, change_schema(other))
@@ -125,13 +130,13 @@ def test_a_new_checkpoint_can_start_at_the_committed_offsets(topic: Topic) -> No
 
 
 def test_the_namespace_is_invalidated_by_a_start_that_skips_changes_and_by_new_cache_keys_and_by_no_other(
-    topic: Topic, store: RedisStore
+    topic: Topic, store: RedisStore, engine: str
 ) -> None:
     """I6: what was skipped, or had no such key, never invalidates anything."""
     generations = [store.generation(generation_key(topic.config.name))]
 
     def consume(*arguments: str, checkpoint: str) -> bool:
-        topic.consume("cache", *arguments, checkpoint=checkpoint)
+        topic.consume("cache", *arguments, checkpoint=checkpoint, engine=engine)
         generations.append(store.generation(generation_key(topic.config.name)))
         return generations[-1] != generations[-2]
 

@@ -23,6 +23,7 @@ from relay.kafka.topic_writer import TopicWriter
 from relay.kafka.topics import LARGEST_MESSAGE
 from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
+from spark_consumers.offsets import group
 from tests.faults.harness import Relay
 
 TABLE = TableSchema("orders", "orders", (KeyColumn("customer", "S"), KeyColumn("order_id", "N")), 1)
@@ -97,7 +98,9 @@ class Topic:
         self.name = self.config.topic("orders")
         self._client = self.config.kafka.client()
         self._writers: dict[str, TopicWriter] = {}
+        self.redis_url = redis_url
         self._runs = 0
+        self._checkpoint: str | None = None
 
     def set_cache_keys(self, *templates: str) -> None:
         """Change the cache keys of ``orders`` in the config file."""
@@ -142,17 +145,25 @@ class Topic:
         consumer.close()
         return letters
 
-    def consume(self, consumer: str, *arguments: str, checkpoint: str) -> Mapping[str, int]:
+    def consume(self, consumer: str, *arguments: str, checkpoint: str, engine: str = "spark") -> Mapping[str, int]:
         """Run ``consumer`` to the end of the topic; return the totals of its batches' counts."""
-        process = self.start(consumer, "--until-caught-up", *arguments, checkpoint=checkpoint)
+        process = self.start(consumer, "--until-caught-up", *arguments, checkpoint=checkpoint, engine=engine)
         assert process.wait(150) == 0, process.log()
         return self.counts()
 
-    def start(self, consumer: str, *arguments: str, checkpoint: str) -> Relay:
+    def start(self, consumer: str, *arguments: str, checkpoint: str, engine: str = "spark") -> Relay:
+        """Start ``consumer``; without Spark, another ``checkpoint`` than the last one is a group that has nothing."""
         self._runs += 1
-        command = ["-m", "relay.cli", "consume", consumer, str(self.path)]
-        folder = str(self.folder / "checkpoints" / checkpoint)
-        return Relay([sys.executable, *command, "--checkpoint", folder, *arguments], self.log)
+        command = [sys.executable, "-m", "relay.cli", "consume", consumer, str(self.path)]
+        if engine == "spark":
+            command += ["--checkpoint", str(self.folder / "checkpoints" / checkpoint)]
+        else:
+            command += ["--engine", engine]
+            if self._checkpoint not in (None, checkpoint) and "committed" not in arguments:
+                admin = topics.connect(self.config)
+                admin.delete_consumer_groups([group(self.config, consumer)])[group(self.config, consumer)].result()
+            self._checkpoint = checkpoint
+        return Relay([*command, *arguments], self.log)
 
     @property
     def log(self) -> Path:

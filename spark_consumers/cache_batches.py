@@ -1,0 +1,103 @@
+"""What a batch of changes does to a cache, on any engine.
+
+``relay.cache.keys`` decides which keys a change invalidates, ``relay.cache.entry`` what that makes of an entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from relay.cache import InvalidationCounts, Invalidator, RedisStore
+from relay.cache.keys import CacheRules, ReducedChange, gap_bump, invalidations
+from relay.config import CacheConfig, Config
+from relay.errors import RelayError
+from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, refuse_unknown_schemas
+from spark_consumers.records import DecodeStatus
+
+CHUNK = 8192  # records applied to Redis at once (I11)
+
+
+@dataclass
+class BatchOutcome:
+    """The result of applying some records.
+
+    ``bumps``: reasons to invalidate the namespace. ``non_changes``: without Kafka's tombstones.
+    """
+
+    rows: int = 0
+    counts: InvalidationCounts = field(default_factory=InvalidationCounts)
+    bumps: list[str] = field(default_factory=list)
+    non_changes: list[NonChangeRecord] = field(default_factory=list)
+    failure: RelayError | None = None
+
+    def add(self, more: BatchOutcome) -> None:
+        self.rows += more.rows
+        self.bumps += more.bumps
+        self.non_changes += more.non_changes
+        self.failure = self.failure or more.failure
+        self.counts.applied += more.counts.applied
+        self.counts.discarded += more.counts.discarded
+        self.counts.unknown += more.counts.unknown
+        self.counts.retried += more.counts.retried
+
+
+def topics(config: Config, cache: CacheConfig) -> list[str]:
+    """Return the topics whose records invalidate the cache."""
+    # The stream includes the gaps topic, so its checkpoint covers gaps too and a restart misses none (I9).
+    return [*map(config.topic, cache.keys), config.internal("gaps")]
+
+
+def invalidator(cache: CacheConfig) -> Invalidator:
+    return _shared_invalidator(cache.url, cache.namespace, cache.tombstone_ttl)
+
+
+@cache
+def _shared_invalidator(url: str, namespace: str, tombstone_ttl: float) -> Invalidator:
+    """Return this process's invalidator of a cache. Spark's workers outlive a batch and use it again.
+
+    Consumers in one process share it too, which its store and its rules allow.
+    """
+    return Invalidator(RedisStore(url), namespace, tombstone_ttl=tombstone_ttl)
+
+
+def apply_chunk(
+    cache: CacheConfig,
+    rules: CacheRules,
+    changes: Iterable[ReducedChange],
+    non_changes: Sequence[NonChangeRecord],
+    rows: int,
+) -> BatchOutcome:
+    """Invalidate the cache keys of some records, of which there are ``rows``. Raises ``Unavailable``."""
+    found = invalidations(changes, rules)
+    counts = invalidator(cache).apply(found.pairs)
+    others = [record for record in non_changes if record.status is not DecodeStatus.TOMBSTONE]
+    return BatchOutcome(rows, counts, list(found.bumps), others)
+
+
+def conclude(
+    outcome: BatchOutcome, cache: CacheConfig, rules: CacheRules, dead_letters: DeadLetterTopic
+) -> dict[str, int]:
+    """Do what the records of a batch ask for that are not changes; return the batch's counts.
+
+    Raises ``Unavailable``, ``UnknownSchemas``.
+    """
+    refuse_unknown_schemas(outcome.non_changes)
+    undecodable = dead_letters.send(outcome.non_changes)
+    if undecodable:
+        outcome.bumps.append(f"{undecodable} records could not be decoded and are in the dead letters")
+    gaps = [record.value for record in outcome.non_changes if record.status is DecodeStatus.GAP]
+    outcome.bumps += filter(None, (gap_bump(gap, rules.sources) for gap in gaps))
+    if outcome.bumps:
+        more = f", and {len(outcome.bumps) - 1} more" if len(outcome.bumps) > 1 else ""
+        invalidator(cache).bump(f"{outcome.bumps[0]}{more}")
+    return {
+        "rows": outcome.rows,
+        "applied": outcome.counts.applied,
+        "discarded": outcome.counts.discarded,
+        "unknown": outcome.counts.unknown,
+        "retried": outcome.counts.retried,
+        "bumps": len(outcome.bumps),
+        "dead_letters": undecodable,
+    }

@@ -1,0 +1,261 @@
+"""The cache consumer without Spark: one plain process that reads all partitions of its topics.
+
+The Kafka group's offsets are its checkpoint. They are committed only after a batch was applied, so a batch that a crash
+cut off is applied again, which is harmless. So any number of such processes may run, beside Spark, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from relay.avro.decode import Undecodable, UnknownSchema, decode
+from relay.avro.framing import CONFLUENT_MARK, UnknownFraming, split
+from relay.avro.registry import open_schemas
+from relay.cache.continuity import Continuity
+from relay.cache.keys import CacheRules, ReducedChange
+from relay.config import CacheConfig, Config
+from relay.errors import ConfigError, RelayError, Unavailable
+from relay.kafka import topics
+from relay.kafka.topics import SILENT_LOG
+from spark_consumers.cache_batches import CHUNK, apply_chunk, conclude, invalidator
+from spark_consumers.cache_batches import topics as topics_of
+from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
+from spark_consumers.offsets import GroupOffsets, Offsets, topic_ids
+from spark_consumers.records import DecodeStatus, Layout
+from spark_consumers.reduced_changes import ChangeReader, decoded_reader
+from spark_consumers.running import RETRY_DELAYS, log_event, no_garbage_collection, signals
+
+_NAME = "cache"
+_BATCH_BYTES = 16 << 20  # of the values of a batch
+_QUEUE_KILOBYTES = 32 << 10  # that librdkafka fetches ahead
+_POLL = 0.1  # seconds
+_PATIENCE = 60.0  # seconds without progress after which --until-caught-up gives up
+_LOOK = 60.0  # seconds between two looks for new partitions
+
+
+def run(config: Config, cache: CacheConfig, *, until_caught_up: bool, start: str | None) -> None:
+    """Run until SIGTERM (returns), SIGINT (raises ``KeyboardInterrupt``), or, if asked, until caught up.
+
+    ``start``: where a group without committed offsets starts. Raises ``RelayError``. Only the main thread can handle
+    the signals.
+    """
+    with ExitStack() as stack:
+        consumer = _PythonConsumer(config, cache, stack)
+        with signals(consumer.stop):
+            consumer.run(start, until_caught_up=until_caught_up)
+    if consumer.stopping == signal.SIGINT:
+        raise KeyboardInterrupt
+
+
+class _PythonConsumer:
+    """Everything runs in the thread that calls ``run``."""
+
+    def __init__(self, config: Config, cache: CacheConfig, stack: ExitStack) -> None:
+        self._config = config
+        self._cache = cache
+        self._stack = stack
+        self._rules = CacheRules(cache, config.sources)
+        self._topics = topics_of(config, cache)
+        self._gaps = config.internal("gaps")
+        self._readers: dict[bytes, ChangeReader] = {}
+        # The offsets up to which records were read, and up to which they were applied.
+        self._reached: Offsets = {}
+        self._applied: Offsets = {}
+        self._is_cut_off = False
+        # The signal that asked to stop, 0 for none. Set by the signal handler.
+        self.stopping = 0
+
+    def stop(self, signum: int) -> None:
+        """End after the running batch. Safe to call from a signal handler."""
+        self.stopping = signum
+
+    def run(self, start: str | None, *, until_caught_up: bool) -> None:
+        admin = topics.connect(self._config)  # raises a clear error if no broker can be reached
+        self._group = GroupOffsets(self._config, _NAME, self._topics)
+        self._stack.callback(self._group.close)
+        self._reached, ends = self._group.locate(self._first_offsets(start))
+        self._schemas = self._stack.enter_context(contextlib.closing(open_schemas(self._config)))
+        self._schemas.refresh()
+        self._dead_letters = self._stack.enter_context(DeadLetterTopic(self._config, _NAME))
+        self._continuity = Continuity(invalidator(self._cache), self._config.name, self._rules.keys)
+        ids = topic_ids(admin, self._config, self._topics)
+        if self._repeat(lambda: self._continuity.begin(ids, self._reached, ends)):
+            self._group.commit(self._reached, wait=True)  # so that --from counts once
+            self._reader = self._open_reader()
+            log_event("started", _NAME, topics=self._topics, group=self._group.group)
+            self._consume(ends if until_caught_up else None)
+            self._group.commit(self._applied, wait=True)
+        log_event("stopped", _NAME)
+
+    def _first_offsets(self, start: str | None) -> Offsets:
+        """Return the group's offsets; without any, those of ``start``."""
+        committed = self._group.committed()
+        if committed is None:
+            return self._group.resolve(start or "earliest")
+        if start not in (None, "committed"):
+            raise ConfigError(
+                f"--from {start} only applies to a group without committed offsets, but {self._group.group} has some: "
+                "omit --from to resume there, or delete them with `kafka-consumer-groups --delete-offsets`"
+            )
+        return committed
+
+    def _open_reader(self) -> Consumer:
+        settings = {
+            **self._config.client(_NAME),
+            "group.id": self._group.group,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",  # I3
+            "auto.offset.reset": "error",  # removed records are missed invalidations
+            "queued.max.messages.kbytes": _QUEUE_KILOBYTES,
+            "error_cb": self._note_error,
+        }
+        reader = Consumer(settings, logger=SILENT_LOG)
+        self._stack.callback(reader.close)
+        self._assign(reader)
+        return reader
+
+    def _assign(self, reader: Consumer) -> None:
+        """Read on from what is applied, in every partition that there is."""
+        self._reached, _ = self._group.locate(self._reached)
+        self._applied = {topic: dict(offsets) for topic, offsets in self._reached.items()}
+        reader.assign(
+            [TopicPartition(t, int(p), offset) for t, offsets in self._reached.items() for p, offset in offsets.items()]
+        )
+
+    # ------------------------------------------------------------------ batches
+
+    def _consume(self, ends: Offsets | None) -> None:
+        """Apply batches, up to ``ends`` if they are given."""
+        number, advanced_at, looked_at = 0, time.monotonic(), time.monotonic()
+        while not self.stopping and not (ends is not None and self._has_applied(ends)):
+            batch = self._read_batch()
+            now = time.monotonic()
+            if self._reached != self._applied:
+                advanced_at = now
+                if not self._repeat(lambda batch=batch, number=number: self._apply_batch(batch, number)):  # type: ignore[misc]
+                    return
+                number += bool(batch)
+            elif ends is not None and now - advanced_at > _PATIENCE:
+                raise Unavailable(f"{_NAME}: cannot read the topics to their ends: nothing arrived for {_PATIENCE:g} s")
+            if now - looked_at > _LOOK:
+                looked_at = now
+                self._look_for_partitions()
+
+    def _read_batch(self) -> list[Message]:
+        """Return the records that have come, at most a batch, and advance what is reached."""
+        batch: list[Message] = []
+        size = 0
+        message = self._reader.poll(_POLL)
+        while message is not None:
+            self._is_cut_off = False
+            error = message.error()
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise self._failure(message, error)
+            offset = message.offset() or 0
+            # The end of a partition lies behind the marker of its last transaction, which is never delivered.
+            self._reached[message.topic() or ""][str(message.partition())] = offset + (error is None)
+            if error is None:
+                batch.append(message)
+                size += len(message.value() or b"")
+            if len(batch) == CHUNK or size > _BATCH_BYTES:
+                break
+            message = self._reader.poll(0)
+        return batch
+
+    def _failure(self, message: Message, error: KafkaError) -> RelayError:
+        where = f"{message.topic()}[{message.partition()}]" if message.topic() else "the topics"
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            return RelayError(
+                f"{_NAME}: records of {where} were removed before they were applied: restart the consumer, which then "
+                "invalidates the namespace, and give the topic a longer retention"
+            )
+        return Unavailable(f"{_NAME}: cannot read {where}: {error.str()}")
+
+    def _apply_batch(self, batch: Sequence[Message], number: int) -> None:
+        """Apply what was read, and store that it is applied."""
+        reached = {topic: dict(offsets) for topic, offsets in self._reached.items()}
+        with no_garbage_collection():
+            counts = self._apply(batch) if batch else None
+        applied_at = time.time()
+        self._continuity.advance(reached)  # before the group says so
+        self._applied = reached
+        self._group.commit(reached)
+        if counts is not None:
+            log_event("batch", _NAME, batch=number, **counts, applied_at=applied_at, end_offsets=reached)
+
+    def _apply(self, batch: Sequence[Message]) -> dict[str, int]:
+        changes: list[ReducedChange] = []
+        others: list[NonChangeRecord] = []
+        for message in batch:
+            value = message.value()
+            read = DecodeStatus.TOMBSTONE if value is None else self._read(message.topic() or "", value)
+            if isinstance(read, ReducedChange):
+                changes.append(read)
+            else:
+                where = message.topic() or "", message.partition() or 0, message.offset() or 0
+                others.append(NonChangeRecord(read, *where, value or b""))
+        outcome = apply_chunk(self._cache, self._rules, changes, others, len(batch))
+        return conclude(outcome, self._cache, self._rules, self._dead_letters)
+
+    def _read(self, topic: str, value: bytes) -> ReducedChange | DecodeStatus:
+        if topic == self._gaps:
+            return DecodeStatus.GAP
+        if value.startswith(CONFLUENT_MARK) and self._config.schema_registry is None:
+            return DecodeStatus.FRAMING
+        try:
+            change = decode(self._schemas, value)
+        except UnknownFraming:
+            return DecodeStatus.FRAMING
+        except UnknownSchema:
+            return DecodeStatus.SCHEMA
+        except Undecodable:
+            return DecodeStatus.DAMAGED
+        header = split(value)[0]
+        reader = self._readers.get(header)
+        if reader is None:
+            schema = self._schemas.lookup(header)
+            assert schema is not None  # it was decoded by it
+            reader = self._readers[header] = decoded_reader(Layout.of(schema), self._rules)
+        return reader(change)
+
+    def _repeat(self, attempt: Callable[[], object]) -> bool:
+        """Call ``attempt`` until it succeeds; return False if a signal came first. Raises its last failure."""
+        for number, delay in enumerate(RETRY_DELAYS, 1):
+            try:
+                attempt()
+                return True
+            except ConfigError:
+                raise
+            except RelayError as failure:
+                log_event("retry", _NAME, attempt=number, wait=delay, error=str(failure))
+            until = time.monotonic() + delay
+            while time.monotonic() < until:
+                if self.stopping:
+                    return False
+                time.sleep(_POLL / 5)
+        attempt()
+        return True
+
+    # ------------------------------------------------------------------ offsets
+
+    def _has_applied(self, ends: Offsets) -> bool:
+        return all(self._applied[t][p] >= end for t, of_topic in ends.items() for p, end in of_topic.items())
+
+    def _look_for_partitions(self) -> None:
+        with contextlib.suppress(Unavailable):  # it has the same effect later
+            if len(self._group.partitions()) != sum(map(len, self._reached.values())):
+                self._assign(self._reader)
+
+    def _note_error(self, error: KafkaError) -> None:
+        """Say once that the brokers are gone. Called by the client while it is polled."""
+        if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._is_cut_off:
+            self._is_cut_off = True
+            log_event("unreachable", _NAME, error=f"{self._config.kafka.bootstrap_servers}: {error.str()}")

@@ -1,0 +1,52 @@
+"""What running a consumer means on any engine: signals, the log on stderr, the pauses between attempts."""
+
+from __future__ import annotations
+
+import gc
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Seconds between attempts at one batch."""
+
+
+def log_event(event: str, consumer: str, **fields: Any) -> None:
+    """Write one line of JSON to stderr."""
+    sys.stderr.write(f"{json.dumps({'event': event, 'consumer': consumer, **fields})}\n")
+    sys.stderr.flush()
+
+
+@contextmanager
+def signals(stop: Callable[[int], None]) -> Iterator[None]:
+    """Call ``stop`` on SIGTERM and SIGINT. Does nothing in a thread that is not the main thread."""
+
+    def handler(signum: int, frame: FrameType | None) -> None:
+        stop(signum)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {signum: signal.signal(signum, handler) for signum in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for signum, previous in before.items():
+            signal.signal(signum, previous)
+
+
+@contextmanager
+def no_garbage_collection() -> Iterator[None]:
+    """Turn Python's cyclic garbage collector off: changes have no cycles, and it takes half of the time."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

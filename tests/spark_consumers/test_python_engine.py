@@ -1,0 +1,206 @@
+"""The cache consumer without Spark: where it starts, how it stops, and what a crash leaves (I6)."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+
+from relay.cache import RedisStore, entry_key, generation_key
+from relay.cache.entry import decode
+from relay.errors import ConfigError
+from relay.kafka import topics
+from spark_consumers import run
+from spark_consumers.cache_batches import topics as topics_of
+from spark_consumers.offsets import GroupOffsets, Offsets
+from tests.faults.harness import wait_until
+from tests.spark_consumers.topic import Topic, change
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
+
+
+@pytest.fixture
+def topic(tmp_path: Path, kafka: Any, redis_server: Any, unique: str) -> Topic:
+    return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url)
+
+
+@pytest.fixture
+def store(redis_server: Any) -> Iterator[RedisStore]:
+    with RedisStore(redis_server.url) as store:
+        yield store
+
+
+def version(store: RedisStore, topic: Topic, customer: str) -> int:
+    """Return the version up to which the customer's entry is invalidated, 0 if it is not."""
+    namespace = topic.config.name
+    (found,), _ = store.read([entry_key(namespace, f"order:{customer}")], generation_key(namespace))
+    positions = [token.position for token in decode(found.meta).tokens.values() if token] if found else []
+    return int(positions[0].removeprefix("DynamoDB/")) - 10**20 if positions else 0
+
+
+def committed(topic: Topic) -> tuple[Offsets, Offsets]:
+    """Return the group's offsets, and the ends of the topics."""
+    assert topic.config.cache is not None
+    group = GroupOffsets(topic.config, "cache", topics_of(topic.config, topic.config.cache))
+    try:
+        found = group.committed()
+        assert found is not None
+        return found, group.locate(found)[1]
+    finally:
+        group.close()
+
+
+def lines(topic: Topic) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in topic.log.read_text().splitlines() if line.startswith("{")]
+
+
+def test_it_needs_neither_spark_nor_a_database_driver(topic: Topic, store: RedisStore) -> None:
+    topic.publish([change("c0", 1)])
+    script = """
+import sys
+sys.modules.update(dict.fromkeys(("pyspark", "py4j", "boto3", "botocore", "pymysql", "msgspec", "xxhash", "hpack")))
+from relay.cli import main
+main()
+"""
+    arguments = ["consume", "cache", str(topic.path), "--engine", "python", "--until-caught-up"]
+    ran = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stderr.decode()
+    assert version(store, topic, "c0") == 1
+
+
+def test_what_kill_9_cuts_off_is_applied_after_the_next_start(topic: Topic, store: RedisStore) -> None:
+    """I6: offsets are committed after the invalidations, whenever the process dies."""
+    chance, last = random.Random(11), 0
+    stop = threading.Event()
+
+    def write() -> None:
+        nonlocal last
+        while not stop.is_set():
+            last += 1
+            topic.publish([change(f"c{number}", last) for number in range(300)])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(6):
+            process = topic.start("cache", checkpoint="one", engine="python")
+            wait_until(lambda: any(line["event"] == "batch" for line in lines(topic)) or None, 60)
+            time.sleep(chance.random())
+            process.kill()
+    finally:
+        stop.set()
+        writer.join()
+    topic.consume("cache", checkpoint="one", engine="python")
+    assert {version(store, topic, f"c{number}") for number in range(300)} == {last}
+    found, ends = committed(topic)
+    assert found == ends
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_ends_it_after_the_batch_with_everything_committed(
+    topic: Topic, store: RedisStore, signum: signal.Signals, code: int
+) -> None:
+    topic.publish([change(f"c{number}", 1) for number in range(50)])
+    process = topic.start("cache", checkpoint="one", engine="python")
+    wait_until(lambda: version(store, topic, "c49") or None, 60)
+    assert process.stop(signum) == code, process.log()
+    assert [line["event"] for line in lines(topic) if line["event"] != "batch"] == ["started", "stopped"]
+    found, ends = committed(topic)
+    assert found == ends
+
+
+def test_it_goes_on_where_the_group_is_and_refuses_to_start_elsewhere(topic: Topic) -> None:
+    topic.publish([change("c0", 1)])
+    assert topic.consume("cache", "--from", "earliest", checkpoint="one", engine="python")["rows"] == 1
+    topic.publish([change("c0", 2)])
+    process = topic.start("cache", "--from", "earliest", "--until-caught-up", checkpoint="one", engine="python")
+    assert process.wait(60) == 2
+    assert "only applies to a group without committed offsets" in process.log()
+    assert topic.consume("cache", "--from", "committed", checkpoint="one", engine="python")["rows"] == 1
+
+
+def test_a_start_is_kept_by_a_process_that_is_killed_before_its_first_batch(topic: Topic) -> None:
+    topic.publish([change("c0", 1)])
+    process = topic.start("cache", "--from", "latest", checkpoint="one", engine="python")
+    wait_until(lambda: '"started"' in process.log() or None, 60)
+    process.kill()
+    topic.publish([change("c0", 2)])
+    assert topic.consume("cache", checkpoint="one", engine="python")["rows"] == 1
+
+
+def test_spark_and_python_go_on_where_the_other_has_committed(topic: Topic, store: RedisStore) -> None:
+    """They share the group and the namespace, so neither invalidates it for the other."""
+    topic.publish([change("c0", 1)])
+    topic.consume("cache", checkpoint="one", engine="python")
+    before = store.generation(generation_key(topic.config.name))
+    topic.publish([change("c0", 2)])
+    assert topic.consume("cache", "--from", "committed", checkpoint="one")["rows"] == 1
+    topic.publish([change("c0", 3)])
+    assert topic.consume("cache", checkpoint="one", engine="python")["rows"] == 1
+    assert version(store, topic, "c0") == 3
+    assert store.generation(generation_key(topic.config.name)) == before
+
+
+def test_records_that_were_removed_before_they_were_applied_invalidate_the_namespace(
+    topic: Topic, store: RedisStore
+) -> None:
+    """I9: retention was shorter than the consumer was down."""
+    topic.publish([change("c0", 1)])
+    topic.consume("cache", checkpoint="one", engine="python")
+    before = store.generation(generation_key(topic.config.name))
+    topic.publish([change("c0", number) for number in range(2, 5)])
+    _, ends = committed(topic)
+    removed = [TopicPartition(topic.name, int(p), end) for p, end in ends[topic.name].items()]
+    admin = topics.connect(topic.config)
+    for done in admin.delete_records(removed).values():
+        done.result()
+    topic.publish([change("c0", 5)])
+    assert topic.consume("cache", checkpoint="one", engine="python")["rows"] == 1
+    assert store.generation(generation_key(topic.config.name)) != before
+
+
+def test_what_a_transaction_has_aborted_invalidates_nothing(topic: Topic) -> None:
+    """I3"""
+    topic.publish([change("c0", 1)])
+    producer = Producer({**topic.config.kafka.client(), "transactional.id": topic.name})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic.name, b"not a known framing", b"somebody", partition=0)
+    producer.flush()
+    producer.abort_transaction()
+    assert topic.consume("cache", checkpoint="one", engine="python")["rows"] == 1
+    found, ends = committed(topic)
+    assert found == ends
+
+
+def test_a_redis_that_is_down_is_tried_again_and_then_reported(topic: Topic) -> None:
+    topic.publish([change("c0", 1)])
+    text = topic.path.read_text()
+    topic.path.write_text(text.replace(topic.redis_url, "redis://127.0.0.1:1/0"))
+    process = topic.start("cache", checkpoint="one", engine="python")
+    assert process.wait(60) == 3
+    assert "Redis at redis://127.0.0.1:1/0 is not available" in process.log()
+    assert [line["event"] for line in lines(topic)] == ["retry"] * 5
+    topic.path.write_text(text)
+    assert topic.consume("cache", checkpoint="one", engine="python")["rows"] == 1
+
+
+@pytest.mark.parametrize("kind", ["log", "copy"])
+def test_it_runs_the_cache_only(kind: Any, topic: Topic) -> None:
+    with pytest.raises(ConfigError, match="only the cache runs without Spark"):
+        run(kind, topic.config, engine="python")
+
+
+def test_it_has_no_folder_for_a_checkpoint(topic: Topic) -> None:
+    with pytest.raises(ConfigError, match="are the checkpoint; omit it"):
+        run("cache", topic.config, engine="python", checkpoint=Path("folder"))
