@@ -7,7 +7,8 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from tests.dynamodb.endpoint import Refused, ScriptedStream
+from tests.dynamodb.answering_server import Refused
+from tests.dynamodb.endpoint import ScriptedStream
 
 
 class DirectClient:

@@ -6,16 +6,14 @@ What happens is decided by the test, call by call; the clock is the record's own
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from zlib import crc32
 
-import orjson
+from tests.dynamodb.answering_server import AnsweringServer, Refused
 
 LABEL = "2026-01-01T00:00:00.000"
 TABLE = "scripted"
@@ -50,19 +48,6 @@ class ScriptedShard:
     empties: dict[int, int] = field(default_factory=dict)
 
 
-class Refused(Exception):
-    """An error answer of the service."""
-
-    def __init__(self, kind: str, status: int = 400) -> None:
-        super().__init__(kind)
-        self.kind = kind
-        self.status = status
-
-
-class Dropped(Exception):
-    """No answer: the connection is closed."""
-
-
 class ScriptedStream:
     """One table with one stream, or several. ``with ScriptedStream() as stream: ... stream.url``."""
 
@@ -90,7 +75,7 @@ class ScriptedStream:
         self._epoch = 0
         self._sequence = 0
         self._lock = threading.RLock()
-        self._server = _Server(("127.0.0.1", 0), self._handler())
+        self._server = AnsweringServer(self.answer)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
 
     @property
@@ -366,48 +351,3 @@ class ScriptedStream:
 
     def _iterator(self, shard: ScriptedShard, at: int, empties: int) -> str:
         return f"{shard.id}|{at}|{empties}|{self._epoch}"
-
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        stream = self
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            # Head and body are two writes: without this each answer waits 40 ms for an acknowledgement.
-            disable_nagle_algorithm = True
-
-            def do_POST(self) -> None:
-                operation = self.headers["X-Amz-Target"].split(".")[1]
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                if len(body) < int(self.headers["Content-Length"]):
-                    self.close_connection = True  # the client was killed before it sent a request
-                    return
-                request = orjson.loads(body)
-                try:
-                    status, answer = 200, stream.answer(operation, request)
-                except Refused as refused:
-                    status = refused.status
-                    answer = {"__type": f"com.amazonaws.dynamodb.v20120810#{refused.kind}", "message": refused.kind}
-                except Dropped:
-                    self.close_connection = True
-                    return
-                body = orjson.dumps(answer)
-                self.send_response(status)
-                self.send_header("Content-Type", "application/x-amz-json-1.0")
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *arguments: object) -> None:
-                """Log nothing."""
-
-        return Handler
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Ignore clients that were killed before they received their answer."""
-        if not isinstance(sys.exception(), ConnectionError):
-            super().handle_error(request, client_address)  # type: ignore[arg-type]

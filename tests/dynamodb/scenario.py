@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from relay.lineage import Checkpoint
-from tests.dynamodb.endpoint import Dropped, Refused, ScriptedShard, ScriptedStream, full
+from tests.dynamodb.answering_server import Dropped, Refused
+from tests.dynamodb.endpoint import ScriptedShard, ScriptedStream, full
 
 Item = tuple[str, int]
 """Hash and sort key."""

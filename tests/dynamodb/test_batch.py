@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from relay.dynamodb import Loaded, batch_load
 from relay.errors import RelayError, Unavailable
-from tests.dynamodb.endpoint import Refused, ScriptedStream
+from tests.dynamodb.answering_server import Refused
+from tests.dynamodb.endpoint import ScriptedStream
 from tests.dynamodb.items import with_base64
 
 _EXACT = Context(prec=200)

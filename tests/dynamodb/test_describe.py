@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import boto3
@@ -19,6 +17,7 @@ from relay.dynamodb.describe import Description, clients, describe, mismatches, 
 from relay.errors import ConfigError, Unavailable
 from relay.process.managed import free_port
 from relay.table import KeyColumn
+from tests.dynamodb.answering_server import AnsweringServer, Dropped, Refused
 
 LABEL = "2026-11-21T06:00:00.000"
 STREAM_ARN = f"arn:aws:dynamodb:us-east-1:123456789012:table/orders/stream/{LABEL}"
@@ -35,63 +34,41 @@ def look(endpoint_url: str | None, *, patience: float = 0.0, **others: Any) -> D
     return describe(client, asked, streams, patience=patience)
 
 
-Answer = tuple[int, dict[str, Any]] | None
-
-
-class Scripted(ThreadingHTTPServer):
-    """An endpoint with an answer for each operation: a status and a JSON body, or None for no answer.
-
-    A list is taken one by one, its last for ever.
-    """
-
-    def __init__(self, answers: dict[str, Answer | list[Answer]]) -> None:
-        super().__init__(("127.0.0.1", 0), Answering)
-        self.answers = answers
-        self.closing = threading.Event()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class Answering(BaseHTTPRequestHandler):
-    server: Scripted
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        answer = self.server.answers[self.headers["X-Amz-Target"].split(".")[-1]]
-        if isinstance(answer, list):
-            answer = answer.pop(0) if len(answer) > 1 else answer[0]
-        if answer is None:
-            self.server.closing.wait(60)
-            return
-        status, content = answer
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/x-amz-json-1.0")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        return
+Answer = dict[str, Any] | Refused | None
 
 
 @contextmanager
 def scripted(**answers: Answer | list[Answer]) -> Iterator[str]:
-    server = Scripted(answers)
+    """An endpoint with an answer for each operation, None for no answer. A list is taken one by one, its last for ever.
+
+    Yields its URL.
+    """
+    closing = threading.Event()
+
+    def answer(operation: str, request: dict[str, Any]) -> dict[str, Any]:
+        found = answers[operation]
+        if isinstance(found, list):
+            found = found.pop(0) if len(found) > 1 else found[0]
+        if found is None:
+            closing.wait(60)
+            raise Dropped
+        if isinstance(found, Refused):
+            raise found
+        return found
+
+    server = AnsweringServer(answer)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        yield server.url
+        yield f"http://127.0.0.1:{server.server_port}"
     finally:
-        server.closing.set()
+        closing.set()
         server.shutdown()
         server.server_close()
         thread.join()
 
 
-def table(**others: Any) -> tuple[int, dict[str, Any]]:
+def table(**others: Any) -> dict[str, Any]:
     description = {
         "TableName": "orders",
         "TableArn": "arn:aws:dynamodb:us-east-1:123456789012:table/orders",
@@ -110,10 +87,10 @@ def table(**others: Any) -> tuple[int, dict[str, Any]]:
         "LatestStreamArn": STREAM_ARN,
         "LatestStreamLabel": LABEL,
     }
-    return 200, {"Table": description | others}
+    return {"Table": description | others}
 
 
-def stream(**others: Any) -> tuple[int, dict[str, Any]]:
+def stream(**others: Any) -> dict[str, Any]:
     description = {
         "StreamArn": STREAM_ARN,
         "StreamLabel": LABEL,
@@ -122,11 +99,11 @@ def stream(**others: Any) -> tuple[int, dict[str, Any]]:
         "TableName": "orders",
         "Shards": [],
     }
-    return 200, {"StreamDescription": description | others}
+    return {"StreamDescription": description | others}
 
 
-def failure(code: str, message: str = "no") -> tuple[int, dict[str, Any]]:
-    return 400, {"__type": f"com.amazonaws.dynamodb.v20120810#{code}", "message": message}
+def failure(code: str, message: str = "no") -> Refused:
+    return Refused(code, message=message)
 
 
 def test_the_key_has_the_hash_column_first_and_no_columns_of_indexes() -> None:

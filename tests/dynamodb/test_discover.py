@@ -10,7 +10,8 @@ import pytest
 from relay.config import DynamoDBConfig
 from relay.dynamodb.discover import tagged
 from relay.errors import Unavailable
-from tests.dynamodb.endpoint import Refused, ScriptedStream
+from tests.dynamodb.answering_server import Refused
+from tests.dynamodb.endpoint import ScriptedStream
 
 
 class Region(ScriptedStream):

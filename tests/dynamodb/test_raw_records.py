@@ -26,7 +26,8 @@ from relay.dynamodb.values import image_json
 from relay.errors import RelayError
 from relay.stream_token import TRIM_HORIZON
 from relay.table import KeyColumn, TableSchema
-from tests.dynamodb.endpoint import ARN, TABLE, Refused, ScriptedShard, ScriptedStream
+from tests.dynamodb.answering_server import Refused
+from tests.dynamodb.endpoint import ARN, TABLE, ScriptedShard, ScriptedStream
 from tests.dynamodb.items import TYPED, with_base64
 
 FORMAT = RecordFormat(TableSchema("orders", TABLE, (KeyColumn("id", "S"),), 1), "orders/label/shard")

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.dynamodb.endpoint import Dropped, Refused
+from tests.dynamodb.answering_server import Dropped, Refused
 from tests.dynamodb.scenario import Loss, Scenario, Seen, problems
 
 

@@ -18,7 +18,8 @@ from relay.dynamodb.session import (
 from relay.errors import RelayError, Unavailable
 from relay.lineage import Shard
 from relay.stream_token import TRIM_HORIZON
-from tests.dynamodb.endpoint import ARN, Refused, ScriptedStream, full
+from tests.dynamodb.answering_server import Refused
+from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 
 if TYPE_CHECKING:
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient

@@ -15,7 +15,8 @@ from relay.dynamodb.session import ShardNotFound, StreamSession
 from relay.errors import Unavailable
 from relay.lineage import Gap
 from relay.stream_token import IteratorType, Position
-from tests.dynamodb.endpoint import Refused, ScriptedStream, full
+from tests.dynamodb.answering_server import Refused
+from tests.dynamodb.endpoint import ScriptedStream, full
 from tests.dynamodb.reading import NOON, opened_shard, sequences, stream_shard, versions
 
 

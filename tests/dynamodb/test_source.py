@@ -14,7 +14,8 @@ from relay.dynamodb.source import DynamoDBSource
 from relay.errors import RelayError
 from relay.lineage import Shard
 from relay.source import Segment
-from tests.dynamodb.endpoint import LABEL, TABLE, Refused, ScriptedStream, full
+from tests.dynamodb.answering_server import Refused
+from tests.dynamodb.endpoint import LABEL, TABLE, ScriptedStream, full
 from tests.dynamodb.opened_source import reader
 from tests.reads import read_page
 

@@ -13,7 +13,8 @@ import pytest
 import relay.dynamodb
 from relay.dynamodb import InvalidPosition, InvalidStream, Stream
 from relay.lineage import Gap
-from tests.dynamodb.endpoint import ARN, Refused, ScriptedStream, full
+from tests.dynamodb.answering_server import Refused
+from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 from tests.dynamodb.reading import Clock, active, calls, entries, iterators, lineage, opened, read, versions
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import pytest
 from relay.dynamodb import InvalidStream
 from relay.dynamodb.coordinator import DISCOVER_EVERY
 from relay.lineage import PRUNE_AFTER, Gap
-from tests.dynamodb.endpoint import Refused, ScriptedStream, full
+from tests.dynamodb.answering_server import Refused
+from tests.dynamodb.endpoint import ScriptedStream, full
 from tests.dynamodb.reading import Clock, active, calls, entries, iterators, lineage, opened, read, short, versions
 
 if TYPE_CHECKING:

@@ -15,8 +15,9 @@ from relay.dynamodb import Record, Stream
 from relay.dynamodb.coordinator import DISCOVER_EVERY, Coordinator
 from relay.dynamodb.shard import StreamShard
 from relay.lineage import Gap
+from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.direct import DirectClient
-from tests.dynamodb.endpoint import Refused, ScriptedStream, full
+from tests.dynamodb.endpoint import ScriptedStream, full
 from tests.dynamodb.reading import Clock, opened
 
 ITEMS = 6

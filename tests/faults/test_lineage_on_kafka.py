@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.dynamodb.endpoint import Refused, ScriptedStream, full
+from tests.dynamodb.answering_server import Refused
+from tests.dynamodb.endpoint import ScriptedStream, full
 from tests.faults.scripted_relay import (
     SplittingTable,
     published_versions,

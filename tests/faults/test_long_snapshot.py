@@ -22,7 +22,8 @@ from relay.demo.truth import read_changes
 from relay.dynamodb.snapshot import MARGIN
 from relay.token import EventToken
 from spark_consumers import fold
-from tests.dynamodb.endpoint import TABLE, Refused, ScriptedStream, full
+from tests.dynamodb.answering_server import Refused
+from tests.dynamodb.endpoint import TABLE, ScriptedStream, full
 from tests.faults.harness import Relay, wait_until
 from tests.faults.scripted_relay import tail_topic, write_config
 

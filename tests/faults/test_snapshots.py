@@ -14,7 +14,8 @@ import pytest
 from relay.avro.registry import open_schemas
 from relay.config import load
 from relay.demo.truth import read_changes
-from tests.dynamodb.endpoint import TABLE, Refused, ScriptedStream
+from tests.dynamodb.answering_server import Refused
+from tests.dynamodb.endpoint import TABLE, ScriptedStream
 from tests.faults.scripted_relay import run_until_caught_up, start_relay, tail_topic, write_config
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]

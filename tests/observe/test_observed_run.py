@@ -18,7 +18,8 @@ import yaml
 from relay.engine.worker import run
 from relay.kafka.publisher import Aborted
 from relay.process.managed import free_port
-from tests.dynamodb.endpoint import LABEL, TABLE, Refused, ScriptedStream, full
+from tests.dynamodb.answering_server import Refused
+from tests.dynamodb.endpoint import LABEL, TABLE, ScriptedStream, full
 from tests.faults.harness import Scene, wait_until
 
 pytestmark = pytest.mark.services

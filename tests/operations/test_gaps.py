@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from relay.config import DynamoDBConfig
-from tests.dynamodb.endpoint import Refused, ScriptedStream, full
+from tests.dynamodb.answering_server import Refused
+from tests.dynamodb.endpoint import ScriptedStream, full
 from tests.faults.scripted_relay import start_relay
 from tests.operating import Operated
 

@@ -13,7 +13,8 @@ import pytest
 from relay.avro.registry import open_schemas
 from relay.config import load
 from relay.demo.truth import read_changes
-from tests.dynamodb.endpoint import ARN, Refused, ScriptedStream, full
+from tests.dynamodb.answering_server import Refused
+from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 from tests.faults.harness import wait_until
 from tests.faults.scripted_relay import start_relay
 from tests.operating import Operated

@@ -20,7 +20,8 @@ import orjson
 from botocore.config import Config as ClientConfig
 
 from relay.cache import DynamoDBLoader, LoadedValue, Tokens
-from tests.dynamodb.endpoint import TABLE, Dropped, Refused, ScriptedShard, ScriptedStream, full
+from tests.dynamodb.answering_server import Dropped, Refused
+from tests.dynamodb.endpoint import TABLE, ScriptedShard, ScriptedStream, full
 from tests.soak.part import Fault, Item
 
 ITEMS = 300

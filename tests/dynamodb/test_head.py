@@ -1,0 +1,122 @@
+"""How far a shard is from its head, as its pages tell: how soon it is read again, and what counts as progress."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from relay.dynamodb.reader import LATENESS
+from relay.dynamodb.source import DynamoDBSource
+from tests.dynamodb.endpoint import ScriptedStream, full
+from tests.dynamodb.opened_source import reader
+from tests.reads import read_page
+
+
+def test_five_empty_pages_with_one_iterator_are_the_head_of_an_open_shard(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    """A new iterator reads empty pages again."""
+    stream.shard("s")
+    reading = reader(source)
+    assert [read_page(reading).at_head for _ in range(6)] == [False] * 4 + [True] * 2
+    stream.expire_iterators()
+    assert [read_page(reading).at_head for _ in range(5)] == [False] * 4 + [True]
+    stream.put("s", "k", 1)
+    assert [read_page(reading).at_head for _ in range(6)] == [False] * 5 + [True]
+
+
+def test_in_a_backlog_the_next_page_is_read_at_once_whatever_the_size_of_the_last(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    """DynamoDB ends a page at 1 MB: of large items it has few records."""
+    stream.shard("s")
+    stream.put("s", "k", 1, created=int(time.time()) - 3600)
+    reading = reader(source)
+    pages = [read_page(reading) for _ in range(6)]
+    assert [page.records for page in pages] == [1, 0, 0, 0, 0, 0]
+    # More records may follow until there is reason to take the position for the head.
+    assert [page.full for page in pages] == [True] * 5 + [False]
+
+
+def test_at_its_head_a_shard_is_left_to_gather_records(source: DynamoDBSource, stream: ScriptedStream) -> None:
+    """Every call costs money, and a shard answers five a second to all its readers together."""
+    stream.shard("s")
+    reading = reader(source)
+    assert [read_page(reading).full for _ in range(5)] == [True] * 4 + [False]
+    stream.put("s", "k", 1, created=int(time.time()) + 30)
+    assert [read_page(reading).full for _ in range(3)] == [False] * 3
+
+
+def test_a_page_that_was_ended_by_its_size_has_more_behind_it(source: DynamoDBSource, stream: ScriptedStream) -> None:
+    """Whatever the clock of this host says."""
+    stream.shard("s")
+    stream.put("s", "k", 1, created=int(time.time()) + 30)
+    stream.shards[full("s")].records[0]["dynamodb"]["SizeBytes"] = 700_000
+    assert read_page(reader(source)).full
+
+
+def test_a_closed_shard_is_read_to_its_end_at_once(source: DynamoDBSource, stream: ScriptedStream) -> None:
+    """Its children wait for it."""
+    stream.shard("s")
+    stream.put("s", "k", 1, created=int(time.time()) + 30)
+    stream.pages("s", *[0] * 20)
+    reading = reader(source)
+    assert not read_page(reading).full
+    stream.close("s")
+    source.shards()
+    assert [read_page(reading).full for _ in range(19)] == [True] * 19
+    assert read_page(reading).finished
+
+
+def test_a_closed_shard_without_an_end_is_not_read_without_pause_for_ever(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    """Its children may be listed before it is closed."""
+    stream.shard("s")
+    stream.shard("child", "s")
+    source.shards()
+    reading = reader(source)
+    assert [read_page(reading).full for _ in range(101)][98:] == [True, False, False]
+
+
+@pytest.mark.parametrize("shows_end", [True, False])
+def test_a_closed_shard_has_no_head(source: DynamoDBSource, stream: ScriptedStream, shows_end: bool) -> None:
+    """I1, I9: however many empty pages it has, a watermark must not pass the records after them."""
+    stream.shard("s").shows_end = shows_end
+    stream.pages("s", 1, *[0] * 20, 1)
+    reading = reader(source)
+    stream.split("s", "child")
+    source.shards()
+    pages = [read_page(reading)]
+    while not pages[-1].finished:
+        pages.append(read_page(reading))
+    assert len(pages) == 22
+    assert not any(page.at_head for page in pages)
+    assert all(page.progress is None for page in pages if not page.records)
+
+
+def test_an_idle_shard_progresses_with_the_clock_minus_the_lateness(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    stream.shard("s")
+    idle = reader(source)
+    pages = [read_page(idle) for _ in range(6)]
+    assert [page.progress for page in pages[:4]] == [None] * 4
+    assert [page.progress for page in pages[4:]] == [page.begun - LATENESS for page in pages[4:]]
+
+
+def test_an_empty_page_in_a_backlog_or_at_the_end_of_a_shard_is_no_progress(
+    source: DynamoDBSource, stream: ScriptedStream
+) -> None:
+    """I1, I9: otherwise a watermark would pass unread records."""
+    stream.shard("s")
+    stream.pages("s", 1, 0, 1, 0)
+    stream.close("s")
+    backlog = reader(source)
+    pages = [read_page(backlog)]
+    while not pages[-1].finished:
+        pages.append(read_page(backlog))
+    assert len(pages) > 2
+    for page in pages:
+        assert page.progress == (page.changes[-1].committed_at / 1_000_000 if page.changes else None)
