@@ -168,9 +168,9 @@ class SnapshotSource(Protocol):
 class Source(Protocol):
     """One entry of ``sources:``. ``connect`` comes first.
 
-    The calls that may ask the database (``connect``, ``newest``, ``shards``, ``starting_points``, ``measure`` of its
-    snapshots) are made outside the worker's thread, but ``connect`` never beside another of them. When ``connect``
-    raises, nothing has changed.
+    The calls that may ask the database (``connect``, ``first``, ``following``, ``shards``, ``starting_points``, and
+    ``measure`` of its snapshots) are made before the worker serves its group, or in other threads; ``connect`` never
+    beside the others, but for ``measure``. When ``connect`` raises, nothing has changed.
     """
 
     name: str

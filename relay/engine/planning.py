@@ -34,6 +34,8 @@ class Planning:
         self.view = view
         self.clock = clock
         self._making: SlowCall[tuple[Plan, Gap | None]] | None = None
+        # Whether the config has been reloaded since that began.
+        self._is_outdated = False
         # Since when this worker has to make a plan.
         self.wanted_at: float | None = None
         self._warned_at = 0.0
@@ -101,11 +103,19 @@ class Planning:
         if not self._making.done:
             return None
         made, self._making = self._making, None
+        if self._is_outdated:
+            self._is_outdated = False
+            return None
         return made.result()
 
+    def reloaded(self) -> None:
+        """The config was read again: a plan that is being made may be of shards that it no longer has."""
+        self._is_outdated = self.is_making
+
     def drop(self) -> None:
-        """Forget a plan that is being made: it is there, another worker makes it now, or the config has changed."""
+        """Forget a plan that is being made: it is there, or another worker makes it now."""
         self._making = self.wanted_at = None
+        self._is_outdated = False
 
     def warns_of_no_plan(self) -> bool:
         """Whether it is time to warn, once a minute, that no worker has planned this source (I10)."""

@@ -123,9 +123,9 @@ class SourceState:
         self._read(stream)
 
     def reload(self, entry: Any) -> None:
-        """See ``Source.reload``. A plan that is being made is of the entry before: make it again."""
+        """See ``Source.reload``."""
         self.source.reload(entry)
-        self.planning.drop()
+        self.planning.reloaded()
 
     def _has_answers(self) -> bool:
         """Whether a call of the source has ended, or is due."""
