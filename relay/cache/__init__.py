@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from relay.cache.async_cache import AsyncLoad, AsyncLoadMany, AsyncTokenCache
+from relay.cache.cached_function import AsyncCachedFunction, CachedFunction, cached
+from relay.cache.codec import BYTES, JSON, TEXT, Codec
 from relay.cache.entry import Entry, LoadedValue, State, Tokens, fold, invalidated, is_fresher
 from relay.cache.invalidator import InvalidationCounts, Invalidator
 from relay.cache.keys import key_text
@@ -17,7 +20,16 @@ if TYPE_CHECKING:
     from relay.cache.redis_store import RedisStore
 
 __all__ = [
+    "BYTES",
+    "JSON",
+    "TEXT",
+    "AsyncCachedFunction",
+    "AsyncLoad",
+    "AsyncLoadMany",
+    "AsyncTokenCache",
     "Cached",
+    "CachedFunction",
+    "Codec",
     "ConditionalWrite",
     "DynamoDBLoader",
     "Entry",
@@ -36,6 +48,7 @@ __all__ = [
     "TokenCache",
     "Tokens",
     "VitessLoader",
+    "cached",
     "entry_key",
     "fold",
     "generation_key",

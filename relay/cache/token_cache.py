@@ -1,7 +1,8 @@
 """The cache as an application uses it: read values, and fill the cache without storing stale ones.
 
 ``relay.cache.entry`` holds the rules; this module calls the store, the loader and the clock, with a lease around every
-load. I6 depends on the order of those calls: run ``tests/cache/test_interleavings.py`` after changing it.
+load. I6 depends on the order of those calls: run ``tests/cache/test_interleavings.py`` after changing it. The order is
+that of a generator's steps, which threads take here and coroutines in ``relay.cache.async_cache``.
 """
 
 from __future__ import annotations
@@ -10,13 +11,19 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from asyncio import CancelledError
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
+from typing import Any, TypeVar
 
 from relay.cache.entry import Entry, LoadedValue, State, Tokens, decode, encode, filled, leased, released
+from relay.cache.fill_time import FillTime
+from relay.cache.invalidator import Invalidator
 from relay.cache.store import FOREVER, KEEP, ConditionalWrite, Store, entry_key, generation_key
 from relay.errors import Unavailable
+from relay.token import EventToken
 
 _log = logging.getLogger(__name__)
 
@@ -26,8 +33,35 @@ Load = Callable[[str, Tokens | None], LoadedValue]
 LoadMany = Callable[[Mapping[str, Tokens | None]], Mapping[str, LoadedValue]]
 """Loads the keys of the mapping, whose values are what to compare each read with. Returns all keys."""
 
+
+@dataclass(slots=True)
+class StoreCall:
+    """A step of a read: call the store."""
+
+    call: Callable[[], Any]
+
+
+@dataclass(slots=True)
+class LoadCall:
+    """A step of a read: load these keys, and send what ``LoadMany`` returns."""
+
+    wanted: Mapping[str, Tokens | None]
+
+
+@dataclass(slots=True)
+class Pause:
+    """A step of a read: wait for ``seconds``."""
+
+    seconds: float
+
+
+Step = StoreCall | LoadCall | Pause
+_T = TypeVar("_T")
+Steps = Generator[Step, Any, _T]
+"""Yields what to do next, is sent the result of it, or thrown its error, and returns a result."""
+
 _CLOCK_SLACK = 2  # lease times, since clocks and settings of other processes may differ by one
-_FIRST_PAUSE = 0.005  # seconds before a key that another reader fills is read again; doubles
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.05  # seconds before a key that another reader fills is read again; doubles
 
 
 class Outcome(StrEnum):
@@ -54,8 +88,23 @@ class Cached:
 
 @dataclass(frozen=True, slots=True)
 class _Lease:
+    """``is_first``: there was no entry before it."""
+
     entry: Entry
     meta: bytes
+    is_first: bool
+
+
+@dataclass(slots=True)
+class _Reads:
+    """What a call of ``get_many`` has found so far. ``adds``: values stored where there was no entry."""
+
+    refused: bytes | None
+    found: dict[str, Cached] = field(default_factory=dict)
+    adds: int = 0
+
+    def accepts(self, value: bytes | None) -> bool:
+        return self.refused is None or value != self.refused
 
 
 class TokenCache:
@@ -63,9 +112,12 @@ class TokenCache:
 
     ``tombstone_ttl``: seconds, the same as the invalidator's. ``value_ttl``: seconds for which a value is served, None
     for no end. ``lease_ttl``: seconds a load may take; after that another reader may load too, and only one of the two
-    values is stored. ``lease_wait``: seconds to wait for a value that another reader is loading. ``hits``, ``filled``,
-    ``dropped`` and ``misses`` count keys by outcome, ``unreachable`` the failed calls to the store, after which the
-    value is loaded and not stored.
+    values is stored. ``lease_wait``: seconds to wait for a value that another reader is loading; None for about as long
+    as loads take, and ``lease_ttl`` at most.
+
+    ``hits`` and ``misses`` count keys. Of the misses, ``adds`` were stored where there was no entry,
+    ``compare_and_sets`` in place of one, and ``no_ops`` were loaded and not stored. ``unreachable`` counts failed calls
+    to the store, after which values are loaded and not stored.
     """
 
     def __init__(
@@ -76,7 +128,7 @@ class TokenCache:
         tombstone_ttl: float = 3600.0,
         value_ttl: float | None = None,
         lease_ttl: float = 5.0,
-        lease_wait: float = 0.1,
+        lease_wait: float | None = None,
         clock: Callable[[], float] = time.time,
         sleep: Callable[[float], None] = time.sleep,
         nonce: Callable[[], str] = lambda: secrets.token_hex(8),
@@ -87,49 +139,99 @@ class TokenCache:
         self.value_ttl = value_ttl
         self.lease_ttl = lease_ttl
         self.lease_wait = lease_wait
+        self._invalidator = Invalidator(store, namespace, tombstone_ttl=tombstone_ttl)
         self._clock = clock
         self._sleep = sleep
         self._nonce = nonce
         self._lock = threading.Lock()  # guards everything below; never held during a call to the store or the loader
         self._is_reachable = True
+        self._fill_time = FillTime()
         self.hits = 0
-        self.filled = 0
-        self.dropped = 0
         self.misses = 0
+        self.adds = 0
+        self.compare_and_sets = 0
+        self.no_ops = 0
         self.unreachable = 0
 
     def __repr__(self) -> str:
-        return f"<TokenCache[{self.namespace}, hits={self.hits}, filled={self.filled}]>"
+        return f"<TokenCache[{self.namespace}, hits={self.hits}, misses={self.misses}]>"
 
-    def get_or_load(self, key: str, load: Load) -> Cached:
-        """Return the cached value, or load it, and store it if that is safe. Raises what ``load`` raises."""
-        return self.get_many([key], lambda wanted: {key: load(key, wanted[key])})[key]
+    def get_or_load(self, key: str, load: Load, *, refused: bytes | None = None) -> Cached:
+        """Return the cached value, or load it, and store it if that is safe. Raises what ``load`` raises.
 
-    def get_many(self, keys: Iterable[str], load_many: LoadMany) -> dict[str, Cached]:
+        ``refused``: a value that the caller cannot read, to be loaded again.
+        """
+        return self.get_many([key], lambda wanted: {key: load(key, wanted[key])}, refused=refused)[key]
+
+    def get_many(self, keys: Iterable[str], load_many: LoadMany, *, refused: bytes | None = None) -> dict[str, Cached]:
         """Return each key's value; keys without one are loaded together. Raises what the loader raises."""
+        steps = self.steps(keys, refused)
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    answer = self._take(step, load_many)
+                except BaseException as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as end:
+            results: dict[str, Cached] = end.value
+            return results
+
+    def invalidate(self, *keys: str, token: EventToken | None = None) -> bool:
+        """Invalidate keys now, before the change that the caller has committed comes out of the stream.
+
+        ``token``: that of the change, if it is known. Without one, only loaders whose reads have no token fill the keys
+        again before ``tombstone_ttl`` is over. Return whether it was done; the store may be unreachable.
+        """
+        try:
+            self._invalidator.apply([(key, token) for key in keys])
+        except Unavailable as error:
+            self._note_unreachable(error)
+            return False
+        return True
+
+    def _take(self, step: Step, load_many: LoadMany) -> Any:
+        if isinstance(step, StoreCall):
+            return step.call()
+        if isinstance(step, LoadCall):
+            return load_many(step.wanted)
+        return self._sleep(step.seconds)
+
+    def steps(self, keys: Iterable[str], refused: bytes | None = None) -> Steps[dict[str, Cached]]:
+        """Return the steps of ``get_many``."""
         pending = list(dict.fromkeys(keys))
-        results: dict[str, Cached] = {}
+        reads = _Reads(refused)
         waited, pause = 0.0, _FIRST_PAUSE
         while pending:
-            pending = self._serve(pending, load_many, results)
-            if not pending or waited >= self.lease_wait:
+            pending = yield from self._serve(pending, reads)
+            if not pending or waited >= (longest := self._longest_wait()):
                 break
-            pause = min(pause, self.lease_wait - waited)
-            self._sleep(pause)
-            waited, pause = waited + pause, pause * 2
-        self._load_only(pending, load_many, results)
-        self._count(results)
-        return results
+            pause = min(pause, longest - waited)
+            yield Pause(pause)
+            waited, pause = waited + pause, min(2 * pause, _LONGEST_PAUSE)
+        yield from self._load_only(pending, reads)
+        self._count(reads)
+        return reads.found
 
-    def _serve(self, keys: list[str], load_many: LoadMany, results: dict[str, Cached]) -> list[str]:
+    def _longest_wait(self) -> float:
+        """Return how many seconds to wait for values that other readers load."""
+        if self.lease_wait is not None:
+            return self.lease_wait
+        with self._lock:
+            return self._fill_time.longest(self.lease_ttl)
+
+    def _serve(self, keys: list[str], reads: _Reads) -> Steps[list[str]]:
         """Read the keys, fill those that lack a value, and return those that another reader is filling."""
         # The generation comes with the entries, before anything is loaded: a value loaded across a bump has the old
         # generation and is never served (I6).
         try:
-            found, generation = self.store.read([self._name(k) for k in keys], generation_key(self.namespace))
+            read = partial(self.store.read, [self._name(k) for k in keys], generation_key(self.namespace))
+            found, generation = yield StoreCall(read)
         except Unavailable as error:
             self._note_unreachable(error)
-            self._load_only(keys, load_many, results)
+            yield from self._load_only(keys, reads)
             return []
         with self._lock:
             self._is_reachable = True
@@ -139,38 +241,44 @@ class TokenCache:
         writes: list[ConditionalWrite] = []
         for key, stored in zip(keys, found, strict=True):
             entry = decode(stored.meta) if stored else None
-            if stored and entry and entry.serves(generation, now):
-                results[key] = Cached(stored.value, Outcome.HIT)
+            if stored and entry and entry.serves(generation, now) and reads.accepts(stored.value):
+                reads.found[key] = Cached(stored.value, Outcome.HIT)
             elif entry and entry.is_being_filled(generation, now, _CLOCK_SLACK * self.lease_ttl):
                 busy.append(key)
             else:
                 lease = leased(entry, generation, now + self.lease_ttl)
                 meta = encode(lease, self._nonce())
-                leases[key] = _Lease(lease, meta)
+                leases[key] = _Lease(lease, meta, stored is None)
                 expected = stored.meta if stored else None
                 writes.append(ConditionalWrite(self._name(key), expected, meta, None, self._lease_ttl(entry, lease)))
-        conflicts = self._write(writes)
+        if not leases:
+            return busy
+        conflicts = yield from self._write(writes)
         busy += [key for key in leases if self._name(key) in conflicts]
-        self._fill({k: v for k, v in leases.items() if self._name(k) not in conflicts}, load_many, results)
+        yield from self._fill({k: v for k, v in leases.items() if self._name(k) not in conflicts}, reads)
         return busy
 
-    def _load_only(self, keys: list[str], load_many: LoadMany, results: dict[str, Cached]) -> None:
+    def _load_only(self, keys: list[str], reads: _Reads) -> Steps[None]:
         if keys:
-            loaded = load_many(dict.fromkeys(keys))
-            results.update((key, Cached(loaded[key].value, Outcome.MISS)) for key in keys)
+            loaded = yield LoadCall(dict.fromkeys(keys))
+            reads.found.update((key, Cached(loaded[key].value, Outcome.MISS)) for key in keys)
 
-    def _fill(self, leases: dict[str, _Lease], load_many: LoadMany, results: dict[str, Cached]) -> None:
+    def _fill(self, leases: dict[str, _Lease], reads: _Reads) -> Steps[None]:
         """Load the leased keys, and store each value whose lease has not been replaced."""
         if not leases:
             return
+        began = self._clock()
         try:
             # I6: after the lease was written. An invalidation from here on replaces the lease.
-            loaded = load_many({key: lease.entry.tokens or None for key, lease in leases.items()})
+            loaded = yield LoadCall({key: lease.entry.tokens or None for key, lease in leases.items()})
             values = {key: loaded[key] for key in leases}
-        except Exception:
-            self._write([self._release(key, lease) for key, lease in leases.items()])
+        except (Exception, CancelledError):
+            yield from self._write([self._release(key, lease) for key, lease in leases.items()])
             raise
-        until = self._clock() + self.value_ttl if self.value_ttl is not None else 0.0
+        now = self._clock()
+        with self._lock:
+            self._fill_time.add(max(0.0, now - began))
+        until = now + self.value_ttl if self.value_ttl is not None else 0.0
         fills: dict[str, ConditionalWrite] = {}
         releases = []
         for key, lease in leases.items():
@@ -181,17 +289,18 @@ class TokenCache:
                 meta = encode(entry, self._nonce())
                 ttl = self._value_ttl(entry)
                 fills[key] = ConditionalWrite(self._name(key), lease.meta, meta, values[key].value, ttl)
-        conflicts = self._write([*fills.values(), *releases])
-        for key in leases:
+        conflicts = yield from self._write([*fills.values(), *releases])
+        for key, lease in leases.items():
             stored = key in fills and self._name(key) not in conflicts
-            results[key] = Cached(values[key].value, Outcome.FILLED if stored else Outcome.DROPPED)
+            reads.adds += stored and lease.is_first
+            reads.found[key] = Cached(values[key].value, Outcome.FILLED if stored else Outcome.DROPPED)
 
-    def _write(self, writes: list[ConditionalWrite]) -> set[str]:
+    def _write(self, writes: list[ConditionalWrite]) -> Steps[set[str]]:
         """Write; return the names not written. An unreachable store must not fail the application."""
         if not writes:
             return set()
         try:
-            return set(self.store.compare_and_set(writes))
+            return set((yield StoreCall(partial(self.store.compare_and_set, writes))))
         except Unavailable as error:
             self._note_unreachable(error)
             return {write.key for write in writes}
@@ -224,15 +333,15 @@ class TokenCache:
         if is_first:  # one line for each outage, however many readers it affects
             _log.warning("cache namespace %s is bypassed, values come from the source: %s", self.namespace, error)
 
-    def _count(self, results: Mapping[str, Cached]) -> None:
+    def _count(self, reads: _Reads) -> None:
+        hits = fills = 0
+        for cached in reads.found.values():
+            hits += cached.outcome is Outcome.HIT
+            fills += cached.outcome is Outcome.FILLED
+        misses = len(reads.found) - hits
         with self._lock:
-            for cached in results.values():
-                match cached.outcome:
-                    case Outcome.HIT:
-                        self.hits += 1
-                    case Outcome.FILLED:
-                        self.filled += 1
-                    case Outcome.DROPPED:
-                        self.dropped += 1
-                    case Outcome.MISS:
-                        self.misses += 1
+            self.hits += hits
+            self.misses += misses
+            self.adds += reads.adds
+            self.compare_and_sets += fills - reads.adds
+            self.no_ops += misses - fills

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -42,7 +44,7 @@ class Cache(TokenCache):
         if self.slept:
             self.slept.pop(0)()
 
-    def invalidate(self, sequence: int | None = 5, key: str = "k") -> None:
+    def change(self, sequence: int | None = 5, key: str = "k") -> None:
         self.invalidator.apply([(key, None if sequence is None else token(sequence))])
 
     def evict(self, key: str = "k") -> None:
@@ -75,7 +77,7 @@ def test_a_cached_value_is_returned_without_a_load(cache: Cache) -> None:
 
 
 def test_a_tombstones_token_is_passed_to_the_loader_and_a_fresher_read_is_stored(cache: Cache) -> None:
-    cache.invalidate(5)
+    cache.change(5)
     source = Source(tokens={SHARD: token(6)}, fresher=None)
     assert cache.get_or_load("k", source.load) == Cached(b"one", Outcome.FILLED)
     assert source.asked == [("k", {SHARD: token(5)})]
@@ -83,7 +85,7 @@ def test_a_tombstones_token_is_passed_to_the_loader_and_a_fresher_read_is_stored
 
 
 def test_a_read_that_is_not_fresher_is_returned_but_not_stored(cache: Cache) -> None:
-    cache.invalidate(5)
+    cache.change(5)
     lagging = Source(value=b"old", tokens={SHARD: token(4)}, fresher=None)
     for _ in range(2):  # the lease is released, so no reader waits for it
         assert cache.get_or_load("k", lagging.load) == Cached(b"old", Outcome.DROPPED)
@@ -96,21 +98,21 @@ def test_a_read_that_is_not_fresher_is_returned_but_not_stored(cache: Cache) -> 
 
 def test_an_invalidation_during_the_load_drops_the_fill(cache: Cache) -> None:
     """I6: only the caller gets the value."""
-    source = Source(meanwhile=cache.invalidate)
+    source = Source(meanwhile=cache.change)
     assert cache.get_or_load("k", source.load) == Cached(b"one", Outcome.DROPPED)
     assert cache.get_or_load("k", Source(value=b"two").load) == Cached(b"two", Outcome.FILLED)
 
 
 def test_an_invalidation_during_a_load_over_a_tombstone_drops_the_fill(cache: Cache) -> None:
     """I6."""
-    cache.invalidate(5)
-    source = Source(meanwhile=lambda: cache.invalidate(6))
+    cache.change(5)
+    source = Source(meanwhile=lambda: cache.change(6))
     assert cache.get_or_load("k", source.load).outcome is Outcome.DROPPED
 
 
 def test_a_replayed_invalidation_during_a_load_does_not_drop_the_fill(cache: Cache) -> None:
-    cache.invalidate(5)
-    source = Source(meanwhile=lambda: cache.invalidate(5))
+    cache.change(5)
+    source = Source(meanwhile=lambda: cache.change(5))
     assert cache.get_or_load("k", source.load).outcome is Outcome.FILLED
 
 
@@ -118,7 +120,7 @@ def test_a_tombstone_that_is_evicted_before_the_fill_still_drops_it(cache: Cache
     """I6: the fill needs its lease, not a missing entry."""
 
     def meanwhile() -> None:
-        cache.invalidate()
+        cache.change()
         cache.evict()
 
     assert cache.get_or_load("k", Source(meanwhile=meanwhile).load).outcome is Outcome.DROPPED
@@ -195,7 +197,7 @@ def test_a_reader_that_waited_too_long_loads_but_does_not_store(cache: Cache) ->
     source = Source(meanwhile=lambda: seen.append(cache.get_or_load("k", other.load)))
     assert cache.get_or_load("k", source.load).outcome is Outcome.FILLED
     assert seen == [Cached(b"mine", Outcome.MISS)]
-    assert cache.now == pytest.approx(1000.0 + cache.lease_wait)
+    assert cache.now == pytest.approx(1000.0 + cache.lease_ttl)
     assert cache.get_or_load("k", other.load) == hit(b"one")
 
 
@@ -220,7 +222,7 @@ def test_no_reader_waits_for_a_lease_from_a_clock_far_ahead(cache: Cache) -> Non
 
 def test_a_lease_over_a_tombstone_still_acts_as_one_after_its_holder_died(cache: Cache) -> None:
     """I6: a reader that dies must not undo the invalidation."""
-    cache.invalidate(5)
+    cache.change(5)
 
     def dies() -> None:
         raise SystemExit
@@ -235,7 +237,7 @@ def test_a_lease_over_a_tombstone_still_acts_as_one_after_its_holder_died(cache:
 
 def test_a_lease_does_not_extend_the_tombstone_it_replaced(cache: Cache) -> None:
     """Else a key that is often read from copies that cannot prove to be fresher would never be cached again."""
-    cache.invalidate(None)
+    cache.change(None)
     unproven = Source(fresher=False)
     for _ in range(3):
         cache.now += 250.0
@@ -247,7 +249,7 @@ def test_a_lease_does_not_extend_the_tombstone_it_replaced(cache: Cache) -> None
 @pytest.mark.parametrize("tombstone", [False, True])
 def test_a_failed_load_releases_its_lease(cache: Cache, tombstone: bool) -> None:
     if tombstone:
-        cache.invalidate(5)
+        cache.change(5)
 
     def fails() -> None:
         raise TimeoutError("the database")
@@ -276,7 +278,7 @@ def test_a_missing_item_is_cached_until_it_is_inserted(cache: Cache) -> None:
     nothing = Source(value=None)
     assert cache.get_or_load("k", nothing.load) == Cached(None, Outcome.FILLED)
     assert cache.get_or_load("k", nothing.load) == hit(None)
-    cache.invalidate()
+    cache.change()
     assert cache.get_or_load("k", Source().load) == Cached(b"one", Outcome.FILLED)
 
 
@@ -288,7 +290,7 @@ def test_an_empty_value_is_a_value(cache: Cache) -> None:
 def test_the_tokens_of_an_expired_value_still_keep_older_reads_out() -> None:
     """I6: the value's tokens last as long as a tombstone."""
     cache = Cache(value_ttl=60.0)
-    cache.invalidate(5)
+    cache.change(5)
     cache.get_or_load("k", Source(tokens={SHARD: token(6)}).load)
     cache.now += 59.0
     assert cache.get_or_load("k", Source().load) == hit(b"one")
@@ -300,7 +302,7 @@ def test_the_tokens_of_an_expired_value_still_keep_older_reads_out() -> None:
 
 def test_several_keys_are_loaded_together_and_each_once(cache: Cache) -> None:
     cache.get_or_load("hit", Source(value=b"cached").load)
-    cache.invalidate(5, key="tombstone")
+    cache.change(5, key="tombstone")
     source = Source()
     calls: list[Sequence[str]] = []
 
@@ -332,11 +334,23 @@ def test_a_loader_that_omits_a_key_is_an_error(cache: Cache) -> None:
         cache.get_many(["k"], lambda wanted: {})
 
 
-def test_the_counters_count_each_key_by_outcome(cache: Cache) -> None:
+def test_the_counters_say_what_became_of_each_key(cache: Cache) -> None:
+    def counts() -> tuple[int, ...]:
+        return cache.hits, cache.misses, cache.adds, cache.compare_and_sets, cache.no_ops, cache.unreachable
+
     cache.get_many(["a", "b"], Source().load_many)
+    assert counts() == (0, 2, 2, 0, 0, 0)
+    cache.get_many(["a", "c"], Source(value=None).load_many)
+    assert counts() == (1, 3, 3, 0, 0, 0)
+    cache.change(key="a")
     cache.get_or_load("a", Source().load)
-    cache.get_or_load("c", Source(meanwhile=lambda: cache.invalidate(key="c")).load)
-    assert (cache.hits, cache.filled, cache.dropped, cache.misses, cache.unreachable) == (1, 2, 1, 0, 0)
+    assert counts() == (1, 4, 3, 1, 0, 0)
+    cache.get_or_load("d", Source(meanwhile=lambda: cache.change(key="d")).load)
+    assert counts() == (1, 5, 3, 1, 1, 0)
+    cache.get_or_load("d", Source(fresher=False).load)
+    assert counts() == (1, 6, 3, 1, 2, 0)
+    cache.get_or_load("e", Source(meanwhile=lambda: cache.get_or_load("e", Source().load)).load)
+    assert counts() == (1, 8, 4, 1, 3, 0)
 
 
 def test_a_consistent_read_replaces_bytes_that_are_no_entry(cache: Cache) -> None:
@@ -347,3 +361,81 @@ def test_a_consistent_read_replaces_bytes_that_are_no_entry(cache: Cache) -> Non
     stored = cache.memory.read([name], generation_key("shop"))[0][0]
     assert stored is not None
     assert decode(stored.meta).tokens == {}
+
+
+# -- waiting, and an application's own invalidations -----------------------------------------------------------
+
+
+def test_readers_wait_for_a_load_that_takes_long_instead_of_loading_too(cache: Cache) -> None:
+    """Threads in real time."""
+    shared = TokenCache(cache.memory, "shop")
+    loads: list[str] = []
+
+    def load(key: str, compare: Tokens | None) -> LoadedValue:
+        loads.append(key)
+        time.sleep(0.5)
+        return LoadedValue(b"one", {}, fresher=True)
+
+    with ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(lambda _: shared.get_or_load("k", load), range(16)))
+    assert loads == ["k"]
+    assert sorted(each.outcome for each in found) == [Outcome.FILLED, *[Outcome.HIT] * 15]
+
+
+def test_once_the_time_of_a_load_is_known_a_reader_waits_little_longer_for_one_that_does_not_end(cache: Cache) -> None:
+    def takes(seconds: float) -> Callable[[], None]:
+        def meanwhile() -> None:
+            cache.now += seconds
+
+        return meanwhile
+
+    for number in range(20):
+        cache.get_or_load(f"k{number}", Source(meanwhile=takes(0.02)).load)
+    waited: list[float] = []
+
+    def second_reader() -> None:
+        began = cache.now
+        assert cache.get_or_load("k", Source(value=b"mine").load) == Cached(b"mine", Outcome.MISS)
+        waited.append(cache.now - began)
+
+    cache.get_or_load("k", Source(meanwhile=second_reader).load)
+    assert waited == [pytest.approx(0.02, rel=0.5)]
+
+
+def test_a_reader_may_wait_for_no_other(cache: Cache) -> None:
+    impatient = TokenCache(cache.memory, "shop", lease_wait=0.0, clock=lambda: cache.now, sleep=cache._doze)
+    seen: list[Cached] = []
+    other = Source(value=b"mine")
+    source = Source(meanwhile=lambda: seen.append(impatient.get_or_load("k", other.load)))
+    cache.get_or_load("k", source.load)
+    assert seen == [Cached(b"mine", Outcome.MISS)]
+    assert cache.now == 1000.0
+
+
+def test_an_application_invalidates_what_it_has_changed_before_the_stream_does(cache: Cache) -> None:
+    cache.get_many(["k", "l", "m"], Source().load_many)
+    assert cache.invalidate("k", "l")
+    values = cache.get_many(["k", "l", "m"], Source(value=b"two").load_many)
+    assert [values[key].value for key in "klm"] == [b"two", b"two", b"one"]
+    cache.change(5)  # the stream is later, and unknown to the value
+    assert cache.get_or_load("k", Source(value=b"three").load).value == b"three"
+
+
+def test_an_invalidation_with_the_token_of_the_change_lets_reads_of_copies_fill_again(cache: Cache) -> None:
+    cache.get_or_load("k", Source().load)
+    assert cache.invalidate("k", token=token(5))
+    lagging = Source(value=b"old", tokens={SHARD: token(4)}, fresher=None)
+    assert cache.get_or_load("k", lagging.load).outcome is Outcome.DROPPED
+    caught_up = Source(value=b"new", tokens={SHARD: token(5)}, fresher=None)
+    assert cache.get_or_load("k", caught_up.load).outcome is Outcome.FILLED
+    cache.change(5)
+    assert cache.get_or_load("k", Source().load) == hit(b"new")
+
+
+def test_a_value_that_the_caller_cannot_read_is_loaded_again(cache: Cache) -> None:
+    cache.get_or_load("k", Source(value=b"old format").load)
+    cache.get_or_load("gone", Source(value=None).load)
+    new = Source(value=b"new format")
+    assert cache.get_or_load("k", new.load, refused=b"old format") == Cached(b"new format", Outcome.FILLED)
+    assert cache.get_or_load("k", new.load, refused=b"old format") == hit(b"new format")
+    assert cache.get_or_load("gone", new.load, refused=b"old format") == hit(None)

@@ -1,0 +1,67 @@
+"""The cache for asyncio: the rules and the calls of ``TokenCache``, awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any
+
+from relay.cache.entry import LoadedValue, Tokens
+from relay.cache.token_cache import Cached, LoadCall, Step, StoreCall, TokenCache
+from relay.token import EventToken
+
+AsyncLoad = Callable[[str, Tokens | None], Awaitable[LoadedValue]]
+"""``Load``, as a coroutine function."""
+
+AsyncLoadMany = Callable[[Mapping[str, Tokens | None]], Awaitable[Mapping[str, LoadedValue]]]
+"""``LoadMany``, as a coroutine function."""
+
+
+class AsyncTokenCache:
+    """``TokenCache`` for coroutines: ``cache`` has the settings and the counters, and may be used by threads, too.
+
+    Loaders are awaited, and so are readers that wait for one. Calls to the store run in threads of ``asyncio``.
+    """
+
+    def __init__(self, cache: TokenCache) -> None:
+        self.cache = cache
+
+    def __repr__(self) -> str:
+        return f"<AsyncTokenCache[{self.cache!r}]>"
+
+    async def get_or_load(self, key: str, load: AsyncLoad, *, refused: bytes | None = None) -> Cached:
+        """As ``TokenCache.get_or_load``."""
+
+        async def load_many(wanted: Mapping[str, Tokens | None]) -> Mapping[str, LoadedValue]:
+            return {key: await load(key, wanted[key])}
+
+        return (await self.get_many([key], load_many, refused=refused))[key]
+
+    async def get_many(
+        self, keys: Iterable[str], load_many: AsyncLoadMany, *, refused: bytes | None = None
+    ) -> dict[str, Cached]:
+        """As ``TokenCache.get_many``."""
+        steps = self.cache.steps(keys, refused)
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    answer = await self._take(step, load_many)
+                except BaseException as error:  # also of a task that is cancelled, whose leases have to be released
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(answer)
+        except StopIteration as end:
+            results: dict[str, Cached] = end.value
+            return results
+
+    async def invalidate(self, *keys: str, token: EventToken | None = None) -> bool:
+        """As ``TokenCache.invalidate``."""
+        return await asyncio.to_thread(self.cache.invalidate, *keys, token=token)
+
+    async def _take(self, step: Step, load_many: AsyncLoadMany) -> Any:
+        if isinstance(step, StoreCall):
+            return await asyncio.to_thread(step.call)
+        if isinstance(step, LoadCall):
+            return await load_many(step.wanted)
+        return await asyncio.sleep(step.seconds)

@@ -1,0 +1,160 @@
+"""``cached``: functions whose results are read through the cache, for threads and for asyncio."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
+
+from relay.cache.async_cache import AsyncTokenCache
+from relay.cache.codec import JSON, Codec
+from relay.cache.entry import LoadedValue, Tokens
+from relay.cache.keys import key_text
+from relay.cache.token_cache import Cached, Outcome, TokenCache
+from relay.config.template import Template
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _Decorator(Protocol):
+    def __call__(self, function: Callable[P, R], /) -> CachedFunction[P, R]: ...
+
+
+class _AsyncDecorator(Protocol):
+    def __call__(self, function: Callable[P, Awaitable[R]], /) -> AsyncCachedFunction[P, R]: ...
+
+
+@overload
+def cached(cache: TokenCache, *, key: str | Callable[..., str], codec: Codec[Any] = JSON) -> _Decorator: ...
+
+
+@overload
+def cached(cache: AsyncTokenCache, *, key: str | Callable[..., str], codec: Codec[Any] = JSON) -> _AsyncDecorator: ...
+
+
+def cached(cache: TokenCache | AsyncTokenCache, *, key: str | Callable[..., str], codec: Codec[Any] = JSON) -> Any:
+    """Let a function's results come from the cache; of an ``AsyncTokenCache``, those of a coroutine function.
+
+        @cached(cache, key="order:{customer}:{number}")
+        def order(customer: str, number: int) -> dict[str, Any] | None: ...
+
+    ``key``: one of the templates in the config's ``cache.keys``, with the function's parameters as its columns; or a
+    function of the same parameters that returns the cache key. All parameters that the result depends on have to be in
+    it. A result of None is cached as well: there is no such item.
+
+    The function has to read where each write is visible once it is in the stream (I6): consistently from DynamoDB, or
+    from a primary as ``VitessLoader`` does. To read from replicas, use a loader. ValueError if the template names
+    something that is no parameter.
+    """
+    if isinstance(cache, AsyncTokenCache):
+        return lambda function: AsyncCachedFunction(cache, function, key, codec)
+    return lambda function: CachedFunction(cache, function, key, codec)
+
+
+class _Keyed(Generic[P, R]):
+    """A function with a cache key for its arguments, and a codec of its results."""
+
+    __name__: str
+
+    def __init__(self, function: Callable[P, Any], key: str | Callable[..., str], codec: Codec[Any]) -> None:
+        functools.update_wrapper(cast(Callable[..., Any], self), function)
+        self._codec = codec
+        if not isinstance(key, str):
+            self._key = key
+            return
+        signature = inspect.signature(function)
+        if unknown := [column for column in Template.parse(key).columns if column not in signature.parameters]:
+            raise ValueError(f"the cache key {key!r} names {unknown[0]!r}, which is no parameter of {function!r}")
+        self._key = functools.partial(_rendered, key, signature)
+
+    def key(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """Return the cache key for these arguments. ValueError if one has no text in a cache key."""
+        return self._key(*args, **kwargs)
+
+    def _loaded(self, result: Any) -> LoadedValue:
+        return LoadedValue(None if result is None else self._codec.encode(result), {}, fresher=True)
+
+    def _decoded(self, found: Cached) -> R:
+        # Also what was loaded just now, so that a result is of the same types wherever it comes from.
+        result: Any = None if found.value is None else self._codec.decode(found.value)
+        return cast(R, result)
+
+
+def _rendered(template: str, signature: inspect.Signature, *args: Any, **kwargs: Any) -> str:
+    given = signature.bind(*args, **kwargs)
+    given.apply_defaults()
+    return key_text(template, given.arguments)
+
+
+class CachedFunction(_Keyed[P, R]):
+    """A function whose results come from the cache. ``__wrapped__``: the function itself."""
+
+    def __init__(
+        self, cache: TokenCache, function: Callable[P, R], key: str | Callable[..., str], codec: Codec[Any]
+    ) -> None:
+        super().__init__(function, key, codec)
+        self._cache = cache
+        self._function = function
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return the cached result, or call the function. Raises what the function and the codec raise."""
+
+        def load(key: str, compare: Tokens | None) -> LoadedValue:
+            return self.load(*args, **kwargs)
+
+        key = self.key(*args, **kwargs)
+        found = self._cache.get_or_load(key, load)
+        if found.outcome is Outcome.HIT:
+            try:
+                return self._decoded(found)
+            except Exception:
+                found = self._cache.get_or_load(key, load, refused=found.value)
+        return self._decoded(found)
+
+    def load(self, *args: P.args, **kwargs: P.kwargs) -> LoadedValue:
+        """Call the function, and return its result as a loader does."""
+        return self._loaded(self._function(*args, **kwargs))
+
+    def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Invalidate the result for these arguments, as ``TokenCache.invalidate``."""
+        return self._cache.invalidate(self.key(*args, **kwargs))
+
+
+class AsyncCachedFunction(_Keyed[P, R]):
+    """A coroutine function whose results come from the cache. ``__wrapped__``: the function itself."""
+
+    def __init__(
+        self,
+        cache: AsyncTokenCache,
+        function: Callable[P, Awaitable[R]],
+        key: str | Callable[..., str],
+        codec: Codec[Any],
+    ) -> None:
+        super().__init__(function, key, codec)
+        self._cache = cache
+        self._function = function
+
+    async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Return the cached result, or call the function. Raises what the function and the codec raise."""
+
+        async def load(key: str, compare: Tokens | None) -> LoadedValue:
+            return await self.load(*args, **kwargs)
+
+        key = self.key(*args, **kwargs)
+        found = await self._cache.get_or_load(key, load)
+        if found.outcome is Outcome.HIT:
+            try:
+                return self._decoded(found)
+            except Exception:
+                found = await self._cache.get_or_load(key, load, refused=found.value)
+        return self._decoded(found)
+
+    async def load(self, *args: P.args, **kwargs: P.kwargs) -> LoadedValue:
+        """Call the function, and return its result as a loader does."""
+        return self._loaded(await self._function(*args, **kwargs))
+
+    async def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool:
+        """Invalidate the result for these arguments, as ``TokenCache.invalidate``."""
+        return await self._cache.invalidate(self.key(*args, **kwargs))

@@ -1,0 +1,209 @@
+"""Functions whose results are read through the cache: keys, codecs, and the same for coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+import orjson
+import pytest
+
+from relay.cache import (
+    JSON,
+    TEXT,
+    AsyncTokenCache,
+    Codec,
+    Invalidator,
+    MemoryStore,
+    TokenCache,
+    cached,
+    entry_key,
+    generation_key,
+)
+
+
+@dataclass(frozen=True)
+class Order:
+    customer: str
+    number: int
+
+
+ORDER: Codec[Order] = Codec(orjson.dumps, lambda raw: Order(**orjson.loads(raw)))
+
+
+@pytest.fixture
+def cache() -> TokenCache:
+    return TokenCache(MemoryStore(), "shop")
+
+
+class Rows:
+    """What a function reads, and how often it did."""
+
+    def __init__(self, **rows: Any) -> None:
+        self.rows = rows
+        self.reads = 0
+
+    def read(self, name: str) -> Any:
+        self.reads += 1
+        return self.rows.get(name)
+
+
+def test_a_result_is_read_once_until_its_key_is_invalidated(cache: TokenCache) -> None:
+    rows = Rows(ada={"total": 7})
+
+    @cached(cache, key="user:{name}")
+    def user(name: str) -> dict[str, int] | None:
+        """Read a user."""
+        result: dict[str, int] | None = rows.read(name)
+        return result
+
+    assert [user("ada"), user(name="ada")] == [{"total": 7}] * 2
+    assert rows.reads == 1
+    rows.rows["ada"] = {"total": 8}
+    Invalidator(cache.store, "shop").apply([("user:ada", None)])  # as the consumer does
+    assert user("ada") == {"total": 8}
+    rows.rows["ada"] = {"total": 9}
+    assert user.invalidate("ada")  # as the application does after its own write
+    assert user("ada") == {"total": 9}
+    assert (user.__name__, user.__doc__) == ("user", "Read a user.")
+
+
+def test_a_result_of_none_is_cached_too(cache: TokenCache) -> None:
+    rows = Rows()
+    user = cached(cache, key="user:{name}")(rows.read)
+    assert [user("bob"), user("bob")] == [None, None]
+    assert rows.reads == 1
+
+
+def test_arguments_have_the_texts_that_the_consumer_invalidates(cache: TokenCache) -> None:
+    @cached(cache, key="{day}/{total}/{flag}/{raw}/{shop}")
+    def sales(day: date, total: Decimal, raw: bytes, flag: bool = True, *, shop: int = 3, note: str = "") -> int:
+        return 1
+
+    assert sales.key(date(2026, 11, 22), Decimal("7.50"), b"\xff") == "2026-11-22/7.5/true//w==/3"
+    assert sales.key(date(2026, 11, 22), raw=b"", total=Decimal(7), flag=False, shop=4) == "2026-11-22/7/false//4"
+    with pytest.raises(ValueError, match="without a value of `total`"):
+        sales(date(2026, 11, 22), None, b"")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="missing a required argument"):
+        sales()  # type: ignore[call-arg]
+
+
+def test_a_function_may_make_the_key(cache: TokenCache) -> None:
+    @cached(cache, key=lambda a, b: f"{a}-{b}")
+    def total(a: int, b: int) -> int:
+        return a + b
+
+    assert total(1, 2) == 3
+    assert total.key(1, 2) == "1-2"
+
+
+def test_a_key_of_something_that_is_no_parameter_is_refused_at_once(cache: TokenCache) -> None:
+    with pytest.raises(ValueError, match=r"'user:{nmae}' names 'nmae', which is no parameter"):
+        cached(cache, key="user:{nmae}")(lambda name: name)
+
+
+def test_a_result_is_of_the_same_types_whether_it_was_cached_or_not(cache: TokenCache) -> None:
+    user = cached(cache, key="user:{name}")(Rows(ada={"roles": ("a", "b")}).read)
+    assert [user("ada"), user("ada")] == [{"roles": ["a", "b"]}] * 2
+
+
+@pytest.mark.parametrize(
+    ("codec", "value", "raw"),
+    [
+        (JSON, {"a": [1, None, "é"]}, '{"a":[1,null,"é"]}'.encode()),
+        (TEXT, "é", "é".encode()),
+        (ORDER, Order("ada", 7), b'{"customer":"ada","number":7}'),
+    ],
+)
+def test_a_codec_makes_the_bytes_and_values_of_them(
+    cache: TokenCache, codec: Codec[Any], value: Any, raw: bytes
+) -> None:
+    function = cached(cache, key="k:{n}", codec=codec)(lambda n: value)
+    assert [function(1), function(1)] == [value, value]
+    (stored,), _ = cache.store.read([entry_key("shop", "k:1")], generation_key("shop"))
+    assert stored is not None
+    assert stored.value == raw
+    assert function.load(1).value == raw
+
+
+def test_bytes_of_another_codec_are_loaded_again_and_replaced(cache: TokenCache) -> None:
+    """A new version of the application reads what the old one has cached."""
+    rows = Rows(k=Order("ada", 7))
+    cached(cache, key="{name}", codec=TEXT)(lambda name: "ada/7")("k")
+    order = cached(cache, key="{name}", codec=ORDER)(rows.read)
+    assert [order("k"), order("k")] == [Order("ada", 7)] * 2
+    assert rows.reads == 1
+
+
+def test_a_result_that_cannot_be_encoded_is_an_error_and_keeps_no_lease(cache: TokenCache) -> None:
+    rows = Rows(k=object())
+    function = cached(cache, key="{name}")(rows.read)
+    with pytest.raises(TypeError):
+        function("k")
+    rows.rows["k"] = 1
+    assert function("k") == 1
+    assert rows.reads == 2
+
+
+def test_an_error_of_the_function_reaches_the_caller_and_is_not_cached(cache: TokenCache) -> None:
+    outcomes: list[Any] = [OSError("database"), 7]
+
+    @cached(cache, key="k:{n}")
+    def function(n: int) -> int:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return int(outcome)
+
+    with pytest.raises(OSError, match="database"):
+        function(1)
+    assert function(1) == 7
+
+
+# -- coroutines ---------------------------------------------------------------------------------------------
+
+
+def asynchronous(read: Callable[[str], Any]) -> Callable[[str], Awaitable[Any]]:
+    async def function(name: str) -> Any:
+        await asyncio.sleep(0)
+        return read(name)
+
+    return function
+
+
+def test_a_coroutine_functions_results_are_cached_by_the_same_rules(cache: TokenCache) -> None:
+    rows = Rows(ada={"total": 7})
+    user = cached(AsyncTokenCache(cache), key="user:{name}")(asynchronous(rows.read))
+
+    async def main() -> None:
+        assert [await user("ada"), await user("ada"), await user("bob"), await user("bob")] == [
+            *[{"total": 7}] * 2,
+            *[None] * 2,
+        ]
+        assert rows.reads == 2
+        rows.rows["ada"] = {"total": 8}
+        assert await user.invalidate("ada")
+        assert await user("ada") == {"total": 8}
+        assert (await user.load("ada")).value == b'{"total":8}'
+
+    asyncio.run(main())
+    threads = cached(cache, key="user:{name}")(rows.read)
+    reads = rows.reads
+    assert threads("ada") == {"total": 8}  # threads and coroutines share the entries
+    assert rows.reads == reads
+
+
+def test_coroutines_load_bytes_of_another_codec_again(cache: TokenCache) -> None:
+    rows = Rows(k=Order("ada", 7))
+    cached(cache, key="{name}", codec=TEXT)(lambda name: "ada/7")("k")
+    order = cached(AsyncTokenCache(cache), key="{name}", codec=ORDER)(asynchronous(rows.read))
+
+    async def main() -> list[Any]:
+        return [await order("k"), await order("k")]
+
+    assert asyncio.run(main()) == [Order("ada", 7)] * 2
+    assert rows.reads == 1
