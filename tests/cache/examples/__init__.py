@@ -1,0 +1,1 @@
+"""Small applications that read through the cache, one for each framework. Copy what you need."""
