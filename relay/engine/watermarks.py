@@ -30,7 +30,7 @@ class Watermarks:
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self.clock = clock
-        # When the last record of each shard was written.
+        # When the last record of a shard was written, if that was less than a second or two ago.
         self._written_at: dict[bytes, float] = {}
         # The last watermark written for each stream, and for all.
         self._low: dict[bytes, float] = {}
@@ -42,12 +42,9 @@ class Watermarks:
             return None
         key, now = stream.checkpoint_key(shard), self.clock()
         finished = checkpoint.state is ShardState.FINISHED
-        if finished:
-            self._written_at.pop(key, None)
-        elif now - self._written_at.get(key, 0.0) < _EVERY:
+        if not finished and now - self._written_at.get(key, 0.0) < _EVERY:
             return None
-        else:
-            self._written_at[key] = now
+        self._written_at[key] = now
         return key, self._value(checkpoint.progress, finished)
 
     def low(
@@ -57,9 +54,11 @@ class Watermarks:
 
         ``streams``: each with its low watermark, None while that is not known.
         """
-        if self.clock() < self._next_at:
+        now = self.clock()
+        if now < self._next_at:
             return
-        self._next_at = self.clock() + _EVERY
+        self._next_at = now + _EVERY
+        self._written_at = {key: at for key, at in self._written_at.items() if now - at < _EVERY}
         found = list(streams())
         known = [watermark for _, watermark in found if watermark is not None]
         wanted = [(stream.plan_key, watermark) for stream, watermark in found]

@@ -48,6 +48,17 @@ def test_a_shards_watermark_is_told_once_a_second_and_its_end_at_once() -> None:
     assert marks.of_shard(ORDERS, "b", Checkpoint(ShardState.PLANNED)) is None
 
 
+def test_shards_that_other_workers_have_taken_over_are_forgotten() -> None:
+    """I11: nobody says so, and none of them ends here."""
+    clock = Clock()
+    marks = Watermarks(clock=clock)
+    for number in range(1000):
+        assert marks.of_shard(ORDERS, str(number), reading(10.5))
+    clock.now += 1.0
+    assert list(marks.low(lambda: [], ALL)) == []
+    assert len(marks._written_at) == 0
+
+
 def test_the_overall_watermark_is_the_least_and_waits_until_each_is_known() -> None:
     clock = Clock()
     marks = Watermarks(clock=clock)
