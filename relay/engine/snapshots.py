@@ -246,18 +246,17 @@ class Snapshots:
         """Whether no snapshot is running or due."""
         return not self.is_due and (self.control is None or self.control.state is ShardState.FINISHED)
 
-    def prunable(self, owned: set[int]) -> list[bytes]:
-        """Return the keys, in the partitions ``owned``, of segments that nobody will read again."""
+    def prunable(self) -> list[bytes]:
+        """Return the keys of segments that nobody will read again."""
         control = self.control if self.checkpoints.keys() - {CONTROL} else None
         if control is None:
             return []
         current = {name for name, _ in self._segments(control)} if control.state is ShardState.READING else set()
-        keys = [
+        return [
             self.stream.checkpoint_key(name)
             for name in self.checkpoints
             if name != CONTROL and name not in current and name not in self.open
         ]
-        return [key for key in keys if partition_of(key) in owned]
 
     def _is_wanted(self, control: Checkpoint | None) -> bool:
         repairs = self._beside.gaps_to_repair()

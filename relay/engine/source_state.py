@@ -263,14 +263,13 @@ class SourceState:
         self._close(shard)  # pages that are read and not published are part of the gap
         return last
 
-    def prunable(self, owned: set[int]) -> list[bytes]:
-        """Return the checkpoint keys of ``owned`` that nobody needs any longer."""
+    def prunable(self) -> list[bytes]:
+        """Return the checkpoint keys that nobody needs any longer."""
         if self.plan is None:
             return []
         now = self.clock()
         ended = map(self.stream.checkpoint_key, self.lineage.prunable(self.checkpoints, now))
-        prunable = [*ended, *replaced(self.view, self.stream, now)]
-        return [key for key in prunable if partition_of(key) in owned]
+        return [*ended, *replaced(self.view, self.stream, now)]
 
     # ------------------------------------------------------------------ pages
 
@@ -318,14 +317,13 @@ class SourceState:
             return set()
         return unfinished_repairs(self.view, before)
 
-    def resolved_gaps(self, owned: set[int]) -> list[bytes]:
-        """Return the keys, in the partitions ``owned``, of pending gaps that are published and need no repair."""
+    def resolved_gaps(self) -> list[bytes]:
+        """Return the keys of pending gaps that are published and need no repair."""
         if gap_decisions.records_of(self.stream) not in self.view.checkpoints:
             return []
         published = self._progress.gaps() | ({self.plan.gap} if self.plan is not None else set())
         repaired = self.snapshots.repaired if self.snapshots is not None else set()
-        keys = gap_decisions.resolved(self.view, self.stream, published, repaired)
-        return [key for key in keys if partition_of(key) in owned]
+        return gap_decisions.resolved(self.view, self.stream, published, repaired)
 
     def _is_snapshot_settled(self) -> bool:
         return self.snapshots is None or self.snapshots.is_settled()

@@ -61,9 +61,7 @@ class Upkeep:
         for source in planned:
             source.check_plan()  # another worker may have made it
             source.close_ended_shards()
-            if (plan := source.plan_with_new_tables()) is not None and partition_of(
-                source.plan_key
-            ) in self._group.owned:
+            if (plan := source.plan_with_new_tables()) is not None and self._owns(source.plan_key):
                 self._publishing.record(source.plan_key, plan.to_json())
                 self._publishing.commit_and_see()
         current = [source for source in planned if not source.succession.advance()]
@@ -79,11 +77,11 @@ class Upkeep:
             source.open_ready_shards(self._group.owned)
             if source.snapshots is not None:
                 self._serve_snapshots(source, source.snapshots)
-            self._remove(source.resolved_gaps(self._group.owned))
+            self._remove(source.resolved_gaps())
 
     def _plan(self, source: SourceState) -> bool:
         """Have the plan of ``source`` made if this worker owns it, and write it. Return whether it is written."""
-        if partition_of(source.plan_key) not in self._group.owned:
+        if not self._owns(source.plan_key):
             source.planning.drop()
             if source.planning.warns_of_no_plan():
                 log.warning(
@@ -113,27 +111,29 @@ class Upkeep:
         for key, (checkpoint, gap) in source.gone_shards(owned).items():
             self._publishing.gap(source.source, gap)
             self._publishing.record(key, checkpoint.to_json())
-        for key in source.prunable(owned):
+        for key in filter(self._owns, source.prunable()):
             self._publishing.record(key, None)
         for key, checkpoint in source.first_checkpoints(owned).items():
             self._publishing.record(key, checkpoint.to_json())
 
     def _serve_snapshots(self, source: SourceState, snapshots: Snapshots) -> None:
-        owned = self._group.owned
-        if partition_of(snapshots.control_key) in owned and (step := snapshots.next_step()) is not None:
+        if self._owns(snapshots.control_key) and (step := snapshots.next_step()) is not None:
             control, mark = step
             if mark is not None:
                 for change in snapshots.mark(control, mark):
                     self._publishing.everywhere(change, source.resume_timestamp())
             self._publishing.record(snapshots.control_key, control.to_json())
             self._publishing.commit_and_see()
-        self._remove(snapshots.prunable(owned))
-        snapshots.open_ready_segments(owned)
+        self._remove(snapshots.prunable())
+        snapshots.open_ready_segments(self._group.owned)
         snapshots.report_progress(self._show())
 
     def _remove(self, keys: Sequence[bytes]) -> None:
-        """Remove records of ``checkpoints``."""
-        if keys:
-            for key in keys:
+        """Remove those of these records of ``checkpoints`` that this worker owns."""
+        if owned := list(filter(self._owns, keys)):
+            for key in owned:
                 self._publishing.record(key, None)
             self._publishing.commit_and_see()
+
+    def _owns(self, key: bytes) -> bool:
+        return partition_of(key) in self._group.owned
