@@ -23,8 +23,8 @@ from relay.extras import needs
 from relay.operations.expected_values import Comparison, Likeness, ServedValue, Truth, truth
 
 _ROUNDS = 3  # as many times `within` a value is looked at while its rows change
-_LOOKS = 20  # in the time of one round
-_LONGEST_PAUSE = 1.0  # seconds
+_LOOKS = 20  # at least, in the time of one round
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two looks; doubles
 _SHOWN_BYTES = 300
 _EXAMPLES = 10
 
@@ -162,8 +162,10 @@ class _Verifier:
             self._say(
                 f"{len(self._suspects)} values differ from their rows: looking again for up to {result.within:g} s"
             )
+        pause = _FIRST_PAUSE
         while self._suspects:
-            time.sleep(min(_LONGEST_PAUSE, result.within / _LOOKS))
+            time.sleep(min(pause, result.within / _LOOKS))
+            pause = min(2 * pause, _LONGEST_PAUSE)
             self._settle(list(self._suspects), self._look(self._suspects))
         return result
 
