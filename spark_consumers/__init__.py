@@ -41,8 +41,8 @@ def run(
             raise ConfigError(f"--engine python: only the cache runs without Spark, not the {kind}")
         if checkpoint is not None:
             raise ConfigError("--checkpoint: without Spark the offsets of the Kafka group are the checkpoint; omit it")
-        with needs("redis", "`relay consume cache`"):
-            from spark_consumers import python_engine
+        from spark_consumers import python_engine
+
         python_engine.run(config, _section(config.cache, kind), until_caught_up=until_caught_up, start=start)
         return
     with needs("spark", f"`relay consume {kind}`"):

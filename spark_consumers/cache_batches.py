@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
-from relay.cache import InvalidationCounts, Invalidator, RedisStore
+from relay.cache import InvalidationCounts, Invalidator, open_store
 from relay.cache.keys import CacheRules, ReducedChange, gap_bump, invalidations
 from relay.config import CacheConfig, Config
 from relay.errors import RelayError
@@ -59,7 +59,7 @@ def _shared_invalidator(url: str, namespace: str, tombstone_ttl: float) -> Inval
 
     Consumers in one process share it too, which its store and its rules allow.
     """
-    return Invalidator(RedisStore(url), namespace, tombstone_ttl=tombstone_ttl)
+    return Invalidator(open_store(url), namespace, tombstone_ttl=tombstone_ttl)
 
 
 def apply_chunk(

@@ -61,6 +61,7 @@ class _PythonConsumer:
         self._cache = cache
         self._stack = stack
         self._rules = CacheRules(cache, config.sources)
+        self._continuity = Continuity(invalidator(cache), config.name, self._rules.keys)
         self._topics = topics_of(config, cache)
         self._gaps = config.internal("gaps")
         self._readers: dict[bytes, ChangeReader] = {}
@@ -83,7 +84,6 @@ class _PythonConsumer:
         self._schemas = self._stack.enter_context(contextlib.closing(open_schemas(self._config)))
         self._schemas.refresh()
         self._dead_letters = self._stack.enter_context(DeadLetterTopic(self._config, _NAME))
-        self._continuity = Continuity(invalidator(self._cache), self._config.name, self._rules.keys)
         ids = topic_ids(admin, self._config, self._topics)
         if self._repeat(lambda: self._continuity.begin(ids, self._reached, ends)):
             self._group.commit(self._reached, wait=True)  # so that --from counts once

@@ -21,6 +21,7 @@ import pytest
 from relay.services.dynamodb import DynamoDBLocal
 from relay.services.kafka import KafkaBroker
 from relay.services.mariadb import MariaDB
+from relay.services.memcached import MemcachedServer
 from relay.services.redis import RedisServer
 from relay.services.registry import SchemaRegistry
 from relay.services.vitess import Vitess
@@ -87,6 +88,13 @@ def dynamodb(in_docker: bool) -> Iterator[DynamoDBLocal | containers.DynamoDB]:
 def redis_server(in_docker: bool) -> Iterator[RedisServer | containers.Redis]:
     """A Redis: ``.url``."""
     with running("redis_server") or (containers.Redis() if in_docker else RedisServer()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def memcached_server(in_docker: bool) -> Iterator[MemcachedServer | containers.Memcached]:
+    """A memcached that takes items of 8 MB: ``.url``."""
+    with containers.Memcached() if in_docker else MemcachedServer(options={"max-item-size": "8m"}) as server:
         yield server
 
 

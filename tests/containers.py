@@ -14,7 +14,7 @@ from pymysql.cursors import Cursor
 
 from relay.errors import Unavailable
 from relay.process.managed import free_port
-from relay.services import dynamodb, mariadb, redis, registry
+from relay.services import dynamodb, mariadb, memcached, redis, registry
 from relay.services.kafka import SETTINGS, coordinates
 from relay.services.sql_server import PASSWORD
 from relay.services.vitess import KEYSPACES
@@ -97,6 +97,19 @@ class Redis(Container):
 
     def ready(self) -> bool:
         return redis.serves(self.url)
+
+
+class Memcached(Container):
+    def __init__(self) -> None:
+        super().__init__("memcached:1.6", 11211)
+        self.container.with_command(["memcached", "--max-item-size=8m"])
+
+    @property
+    def url(self) -> str:
+        return f"memcached://{self.host}:{self.port}"
+
+    def ready(self) -> bool:
+        return memcached.serves(self.host, self.port)
 
 
 class Registry(Container):

@@ -13,11 +13,12 @@ from functools import partial
 
 from relay.errors import RelayError
 from relay.jvm.jars import SETS, jars
+from relay.services.memcached import program
 from relay.services.vitess_build import obstacle, vtcombo
 
 
 def main() -> None:
-    wanted: list[Callable[[], object]] = [partial(jars, name) for name in SETS]
+    wanted: list[Callable[[], object]] = [*(partial(jars, name) for name in SETS), program]
     if obstacle() is None:
         wanted.append(vtcombo)
     with ThreadPoolExecutor(2) as pool:

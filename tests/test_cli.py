@@ -237,7 +237,7 @@ def test_a_missing_redis_exits_3_when_checked(file: Callable[..., Path]) -> None
     cache = {"url": f"redis://{address}/0", "namespace": "n", "keys": {"orders": ["{order_id}"]}}
     result = relay("check", file(cache=cache))
     assert result.exit_code == 3
-    assert f"✗ cache redis://{address}/0: Redis at redis://{address}/0 does not answer" in result.stdout
+    assert f"✗ cache redis://{address}/0: Redis at redis://{address}/0 is not available" in result.stdout
 
 
 @pytest.mark.services
@@ -331,7 +331,9 @@ def test_a_service_of_another_name_exits_2(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("RELAY_STATE", str(tmp_path))
     result = relay("services", "up", "oracle")
     assert result.exit_code == 2
-    assert errors(result) == ["unknown service 'oracle': use one of kafka, dynamodb, redis, registry, mariadb, vitess"]
+    assert errors(result) == [
+        "unknown service 'oracle': use one of kafka, dynamodb, redis, memcached, registry, mariadb, vitess"
+    ]
 
 
 @pytest.mark.parametrize("command", [("status",), ("gaps", "list"), ("reset",)])

@@ -11,9 +11,11 @@ from relay.cache.entry import Entry, LoadedValue, State, Tokens, fold, invalidat
 from relay.cache.invalidator import InvalidationCounts, Invalidator
 from relay.cache.keys import key_text
 from relay.cache.loaders import DynamoDBLoader, QueriesLoader, VitessLoader
+from relay.cache.memcached_store import MemcachedStore
 from relay.cache.memory_store import MemoryStore
 from relay.cache.store import ConditionalWrite, Store, StoredEntry, entry_key, generation_key
 from relay.cache.token_cache import Cached, Load, LoadMany, Outcome, TokenCache
+from relay.cache.urls import open_store
 from relay.extras import lazily
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ __all__ = [
     "Load",
     "LoadMany",
     "LoadedValue",
+    "MemcachedStore",
     "MemoryStore",
     "Outcome",
     "QueriesLoader",
@@ -55,6 +58,7 @@ __all__ = [
     "invalidated",
     "is_fresher",
     "key_text",
+    "open_store",
 ]
 
 if not TYPE_CHECKING:  # or a type checker would take any name

@@ -1,11 +1,11 @@
-"""Database connections of a loader: one for each load in progress, kept for later loads."""
+"""Connections that threads share, each used by one thread at a time."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Generic, Protocol, TypeVar
 
 
@@ -18,16 +18,27 @@ T = TypeVar("T")
 
 
 class Connections(Generic[C]):
-    """Connections that threads share, each used by one thread at a time. ``connect``: opens one.
+    """As many connections as threads use at once, kept for later. ``connect``: opens one.
 
-    As many stay open as loads ran at once. A process that was forked opens its own.
+    ``is_usable``: whether a kept one still is. A process that was forked opens its own.
     """
 
-    def __init__(self, connect: Callable[[], C]) -> None:
+    def __init__(self, connect: Callable[[], C], is_usable: Callable[[C], bool] = lambda _: True) -> None:
         self._connect = connect
-        self._lock = threading.Lock()  # guards the two below; never held during a call to the database
+        self._is_usable = is_usable
+        self._lock = threading.Lock()  # guards the two below; never held during a call to a server
         self._idle: list[C] = []
         self._process = os.getpid()
+
+    @contextmanager
+    def lent(self) -> Iterator[C]:
+        """Lend a connection; it is closed if the body raises. Raises what ``connect`` raises."""
+        while (connection := self._take()) is not None:
+            if self._is_usable(connection):
+                break
+            _close(connection)
+        with self._using(connection or self._connect()) as lent:
+            yield lent
 
     def run(self, work: Callable[[C], T]) -> T:
         """Return what ``work`` makes of a connection; if it fails on one that was used before, run it again.
@@ -37,29 +48,38 @@ class Connections(Generic[C]):
         """
         while True:
             used = self._take()
-            connection = self._connect() if used is None else used
             try:
-                result = work(connection)
-            except BaseException as error:
-                with suppress(Exception):  # it may be closed already
-                    connection.close()
-                if used is None or not isinstance(error, Exception):
+                with self._using(used or self._connect()) as connection:
+                    return work(connection)
+            except Exception:
+                if used is None:
                     raise
-                continue
-            with self._lock:
-                self._idle.append(connection)
-            return result
 
     def close(self) -> None:
         """Close all connections, none of which may be in use."""
         with self._lock:
             connections, self._idle = self._idle, []
         for connection in connections:
-            connection.close()
+            _close(connection)
+
+    @contextmanager
+    def _using(self, connection: C) -> Iterator[C]:
+        try:
+            yield connection
+        except BaseException:
+            _close(connection)
+            raise
+        with self._lock:
+            self._idle.append(connection)
 
     def _take(self) -> C | None:
         with self._lock:
             if self._process != os.getpid():
-                # I6: on a socket that two processes share, either may read the other's rows.
+                # I6: on a socket that two processes share, either may read the other's answers.
                 self._idle, self._process = [], os.getpid()
             return self._idle.pop() if self._idle else None
+
+
+def _close(connection: Closable) -> None:
+    with suppress(Exception):  # it may be closed already
+        connection.close()

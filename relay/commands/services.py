@@ -22,7 +22,9 @@ app = typer.Typer(help="Run a broker, databases and a Redis on this machine, to 
 def services_up(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="NAME", help="kafka, dynamodb, redis (the default), registry, mariadb, vitess."),
+        typer.Argument(
+            metavar="NAME", help="kafka, dynamodb, redis (the default), memcached, registry, mariadb, vitess."
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:

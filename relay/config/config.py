@@ -46,8 +46,8 @@ INTERNAL: tuple[Internal, ...] = ("checkpoints", "schemas", "gaps", "dead_letter
 
 
 class CacheConfig(ConfigModel):
-    url: Annotated[str, url("redis", "rediss", "unix", planned=("memcached", "memcache"))]
-    """The Redis to invalidate in, such as `redis://127.0.0.1:6379/0`."""
+    url: Annotated[str, url("redis", "rediss", "unix", "memcached", "memcacheds")]
+    """The store to invalidate in, such as `redis://127.0.0.1:6379/0` or `memcached://cache1:11211,cache2:11211`."""
 
     namespace: str
     """The prefix of every key of this cache."""

@@ -33,8 +33,9 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _LEGAL = re.compile(r"[A-Za-z0-9._-]+")
 _SECRET = re.compile(r"password|secret|\.pem$|jaas|oauthbearer\.config", re.IGNORECASE)
 _WITH_HOST = frozenset({"http", "https", "redis", "rediss"})
+_WITH_HOSTS = frozenset({"memcached", "memcacheds"})
 _HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([\w.-]+)):(\d{1,5})")
-_USER_INFO = re.compile(r"(?<=://)[^/\s]+@")
+_USER_INFO = re.compile(r"(?<=://)[^/\s]+(?=@)|(?<=password=)[^&\s]+")
 
 
 class ConfigModel(BaseModel):
@@ -59,7 +60,7 @@ class ConfigModel(BaseModel):
 def redacted(value: Any) -> Any:
     """Return ``value`` without secret settings and without the user and password of a URL."""
     if isinstance(value, str):
-        return _USER_INFO.sub("***@", value)
+        return _USER_INFO.sub("***", value)
     if isinstance(value, dict):
         return {key: "***" if _SECRET.search(str(key)) else redacted(inner) for key, inner in value.items()}
     return value
@@ -305,6 +306,8 @@ def url(*schemes: str, planned: tuple[str, ...] = ()) -> BeforeValidator:
                 raise unsupported(f"a URL that starts with `{scheme}://`")
             if scheme not in schemes:
                 raise invalid("must start with " + " or ".join(f"{s}://" for s in schemes))
+            if scheme in _WITH_HOSTS and not _has_hosts(value):
+                raise invalid(f"needs hosts with numeric ports: {scheme}://host:port,host:port")
             if scheme in _WITH_HOST and not _has_host(value):
                 raise invalid(f"needs a host and a numeric port: {scheme}://host:port")
         return value
@@ -349,6 +352,15 @@ def _has_host(value: str) -> bool:
         return bool(parts.hostname) and parts.port != 0
     except ValueError:
         return False
+
+
+def _has_hosts(value: str) -> bool:
+    """Whether a URL has one host or several, separated by commas, each with a port or without."""
+    try:
+        hosts = urlsplit(value).netloc.rpartition("@")[2].split(",")
+    except ValueError:
+        return False
+    return all(_has_host(f"host://{host}") for host in hosts)
 
 
 def _keys(value: Any) -> Any:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from relay.avro.schema import change_schema
+from relay.cache import open_store
 from relay.config import Config, DynamoDBConfig, MySQLConfig, SchemaRegistryConfig, SourceConfig, VitessConfig, redacted
 from relay.config.fields import StartAtToken
 from relay.config.template import Template
@@ -66,7 +67,7 @@ def run(config: Config) -> Iterator[Finding]:
         checks.append((f"schema registry {redacted(url)}", partial(_check_registry, config, config.schema_registry)))
     if config.cache:
         url = config.cache.url
-        checks.append((f"cache {redacted(url)}", partial(_check_redis, url)))
+        checks.append((f"cache {redacted(url)}", partial(_check_store, url)))
     if config.log:
         checks.append((f"log {redacted(config.log.path)}", partial(_check_folder, "log", config.log.path)))
     if config.copy_:
@@ -274,17 +275,10 @@ def _cache_key_findings(
     return findings
 
 
-def _check_redis(url: str) -> str:
-    """Ping Redis. Raises ``Unavailable``."""
-    with needs("redis", "`cache`"):
-        import redis
-    client = redis.Redis.from_url(url, socket_timeout=_SOCKET_TIMEOUT, socket_connect_timeout=_SOCKET_TIMEOUT)
-    try:
-        client.ping()
-    except (redis.RedisError, OSError) as error:
-        raise Unavailable(f"Redis at {redacted(url)} does not answer: {error}") from error
-    finally:
-        client.close()
+def _check_store(url: str) -> str:
+    """Ask the store for its losses, for which it has to be what the consumer needs. Raises ``RelayError``."""
+    with closing(open_store(url, timeout=_SOCKET_TIMEOUT)) as store:
+        store.losses()
     return "reachable"
 
 

@@ -13,13 +13,12 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
-from relay.cache import entry_key, generation_key
+from relay.cache import entry_key, generation_key, open_store
 from relay.cache.entry import decode
 from relay.cache.store import SampledStore
 from relay.config import CacheConfig, Config
 from relay.config.template import Template
 from relay.errors import ConfigError
-from relay.extras import needs
 from relay.operations.expected_values import Comparison, Likeness, ServedValue, Truth, truth
 
 _ROUNDS = 3  # as many times `within` a value is looked at while its rows change
@@ -113,9 +112,7 @@ def verify(
     if cache is None:
         raise ConfigError("the config has no `cache:` section: add one to verify the cache")
     compared_with = truth(config, loader)
-    with needs("redis", "`relay verify`"):
-        from relay.cache import RedisStore
-    with closing(RedisStore(cache.url)) as store:
+    with closing(open_store(cache.url)) as store:
         return _Verifier(store, cache, compared_with, within, say).run(sample)
 
 

@@ -25,13 +25,15 @@ from relay.process.managed import accepts
 from relay.services.dynamodb import DynamoDBLocal
 from relay.services.kafka import KafkaBroker
 from relay.services.mariadb import MariaDB
+from relay.services.memcached import MemcachedServer
 from relay.services.redis import RedisServer
 from relay.services.registry import SchemaRegistry
 from relay.services.server import EmbeddedServer
 from relay.services.vitess import Vitess
 
 KINDS: dict[str, type[EmbeddedServer]] = {
-    each.name: each for each in (KafkaBroker, DynamoDBLocal, RedisServer, SchemaRegistry, MariaDB, Vitess)
+    each.name: each
+    for each in (KafkaBroker, DynamoDBLocal, RedisServer, MemcachedServer, SchemaRegistry, MariaDB, Vitess)
 }
 DEFAULT = ("kafka", "dynamodb", "redis")
 """The services that ``up`` starts by default. The registry is large and optional in a config."""

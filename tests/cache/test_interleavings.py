@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import redis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from relay.cache import Invalidator, LoadedValue, MemoryStore, Outcome, RedisStore, Store, TokenCache, entry_key
+from relay.cache import Invalidator, LoadedValue, MemoryStore, Outcome, Store, TokenCache, entry_key
 from relay.cache.entry import Tokens
 from tests.cache import broken
+from tests.cache.stores import KINDS, OnServers, opened
 from tests.cache.world import LEASE_TTL, Backend, InMemory, Move, World, token
 
 # How often each move is made. The weights were found by trial: with them the broken caches below are caught soonest.
@@ -67,41 +67,32 @@ def test_dropped_components_let_no_stale_value_through(moves: list[Move]) -> Non
         play(World(in_memory, replicas=True), moves)
 
 
-# -- the same on Redis --------------------------------------------------------------------------------------
+# -- the same on servers -------------------------------------------------------------------------------------
 
 
-@dataclass
-class InRedis:
-    store: RedisStore
-    client: redis.Redis
-
-    def lose(self, key: str) -> None:
-        self.client.delete(key)
-
-
-@pytest.fixture
-def in_redis(redis_server: Any) -> Iterator[InRedis]:
-    with RedisStore(redis_server.url) as store, redis.Redis.from_url(redis_server.url) as client:
-        yield InRedis(store, client)
+@pytest.fixture(params=KINDS)
+def on_servers(request: pytest.FixtureRequest) -> Iterator[OnServers]:
+    with opened(request.param, request) as store:
+        yield OnServers(store)
 
 
 @pytest.mark.services
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moves=MOVES, replicas=st.booleans())
-def test_values_in_redis_are_never_served_stale(
-    in_redis: InRedis, unique: str, moves: list[Move], replicas: bool
+def test_values_on_servers_are_never_served_stale(
+    on_servers: OnServers, unique: str, moves: list[Move], replicas: bool
 ) -> None:
-    """I6, on a real server."""
-    world = World(lambda _: in_redis, namespace=unique, replicas=replicas)
+    """I6, on real servers."""
+    world = World(lambda _: on_servers, namespace=unique, replicas=replicas)
     world.clear()  # of the last interleaving
     play(world, moves)
 
 
 @pytest.mark.services
 @pytest.mark.parametrize("seconds", [4.0])
-def test_threads_racing_on_redis_never_read_stale(in_redis: InRedis, unique: str, seconds: float) -> None:
+def test_threads_racing_on_servers_never_read_stale(on_servers: OnServers, unique: str, seconds: float) -> None:
     """I6, with real time, real connections and all threads at once."""
-    race = _Race(in_redis, unique)
+    race = _Race(on_servers, unique)
     race.run(seconds)
     assert race.failures == []
     assert race.outcomes[Outcome.HIT] > 0
@@ -112,7 +103,7 @@ def test_threads_racing_on_redis_never_read_stale(in_redis: InRedis, unique: str
 class _Race:
     """One writer, two invalidators that replay, four readers with slow loads, and an evictor."""
 
-    def __init__(self, backend: InRedis, namespace: str) -> None:
+    def __init__(self, backend: OnServers, namespace: str) -> None:
         self.backend = backend
         self.namespace = namespace
         self.written = 0  # versions of one row; loads read this, as a consistent read does

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from relay.cache import ConditionalWrite, MemoryStore, RedisStore, Store, StoredEntry, entry_key, generation_key
+from relay.cache import ConditionalWrite, MemoryStore, Store, StoredEntry, entry_key, generation_key
 from relay.cache.store import FOREVER, KEEP, READ, SampledStore
+from tests.cache.stores import KINDS, opened
 
 
-@pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.services)])
-def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+@pytest.fixture(params=["memory", *KINDS])
+def store(request: pytest.FixtureRequest) -> Iterator[SampledStore]:
     if request.param == "memory":
         yield MemoryStore()
         return
-    server: Any = request.getfixturevalue("redis_server")
-    with RedisStore(server.url) as redis_store:
-        yield redis_store
+    with opened(request.param, request) as store:
+        yield store
 
 
 @pytest.fixture
@@ -74,6 +74,15 @@ def test_a_write_without_a_value_removes_the_value(store: Store, key: str) -> No
 def test_a_value_may_be_any_bytes(store: Store, key: str, value: bytes) -> None:
     assert write(store, key, None, b"one", value=value)
     assert read(store, key) == StoredEntry(b"one", value)
+
+
+@pytest.mark.parametrize("name", ["a b\r\nc", "x" * 1000, "é" * 200, "{x}", "\x7f", "", "a:b?c=d&e"])
+def test_a_key_may_be_any_text(store: Store, namespace: str, name: str) -> None:
+    key = entry_key(namespace, name)
+    assert write(store, key, None, b"one", value=b"v")
+    assert read(store, key) == StoredEntry(b"one", b"v")
+    assert read(store, key + "x") is None
+    assert write(store, key, b"one", None)
 
 
 def test_a_write_without_a_meta_deletes(store: Store, key: str) -> None:

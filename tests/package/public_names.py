@@ -41,6 +41,7 @@ PUBLIC = {
         "Load",
         "LoadMany",
         "LoadedValue",
+        "MemcachedStore",
         "MemoryStore",
         "Outcome",
         "QueriesLoader",
@@ -58,6 +59,7 @@ PUBLIC = {
         "invalidated",
         "is_fresher",
         "key_text",
+        "open_store",
     ],
     "relay.config": [
         "INTERNAL",

@@ -65,7 +65,7 @@ def relay(*arguments: str) -> subprocess.CompletedProcess[str]:
         (
             "consume cache --engine python",
             DYNAMODB,
-            "`relay consume cache` needs redis: pip install 'change-relay[redis]'",
+            "`cache` needs redis: pip install 'change-relay[redis]'",
         ),
     ],
 )

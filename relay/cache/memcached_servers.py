@@ -1,0 +1,208 @@
+"""The servers behind the URL of a memcached, and its meta commands over sockets.
+
+Requests are sent many at a time, and once: nothing is sent again on another connection (I6).
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from relay.cache.connections import Connections
+from relay.errors import ConfigError, RelayError
+
+DEFAULT_PORT = 11211
+_OLDEST = (1, 6, 18)
+_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs", "ssl_check_hostname")
+# So few requests and such short answers fit into the buffers of the sockets: neither side waits for the other to read.
+_READS_AT_ONCE = 100
+_WRITES_AT_ONCE = 1000
+# What counts items that were lost before they expired.
+_LOSSES = (
+    b"evictions",
+    b"slab_reassign_evictions_nomem",
+    b"slab_reassign_busy_deletes",
+    b"store_no_memory",
+    b"store_too_large",
+    b"cmd_flush",
+)
+
+
+class MetaReply(NamedTuple):
+    """An answer to a meta command: its code such as ``HD``, its flags by their letter, and the data if any."""
+
+    code: bytes
+    flags: dict[int, bytes]
+    data: bytes
+
+    def number(self, letter: bytes) -> int:
+        """Return the number of a flag that was asked for."""
+        return int(self.flags[letter[0]])
+
+
+@dataclass(frozen=True)
+class MemcachedSettings:
+    """How to reach a server. ``timeout``: seconds for a connection, and for an answer."""
+
+    timeout: float
+    user: str | None
+    password: str
+    tls: ssl.SSLContext | None
+
+
+class MemcachedConnection:
+    """One connection. Raises ``OSError`` if it breaks, ``RelayError`` for an answer that makes no sense."""
+
+    def __init__(self, host: str, port: int, settings: MemcachedSettings) -> None:
+        self.name = f"{host}:{port}"
+        self._socket = socket.create_connection((host, port), timeout=settings.timeout)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if settings.tls:
+                self._socket = settings.tls.wrap_socket(self._socket, server_hostname=host)
+        except BaseException:
+            self._socket.close()
+            raise
+        self._reader = self._socket.makefile("rb")
+        try:
+            if settings.user is not None:
+                self._authenticate(settings.user, settings.password)
+            self._check_version()
+            self.largest_item = int(self.stats(b" settings")[b"item_size_max"])
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._reader.close()
+        self._socket.close()
+
+    def is_usable(self) -> bool:
+        """Whether the server has neither closed it nor sent something that nobody asked for."""
+        return not select.select([self._socket], [], [], 0)[0]
+
+    def read(self, requests: Sequence[bytes]) -> list[MetaReply]:
+        """Send short meta commands with answers of any length; return the answers, in this order."""
+        return self._exchange(requests, _READS_AT_ONCE)
+
+    def write(self, requests: Sequence[bytes]) -> list[MetaReply]:
+        """Send meta commands of any length with short answers; return the answers."""
+        return self._exchange(requests, _WRITES_AT_ONCE)
+
+    def _exchange(self, requests: Sequence[bytes], at_once: int) -> list[MetaReply]:
+        replies: list[MetaReply] = []
+        for start in range(0, len(requests), at_once):
+            part = requests[start : start + at_once]
+            self._socket.sendall(b"".join(part))
+            replies += [self._reply() for _ in part]
+        return replies
+
+    def _reply(self) -> MetaReply:
+        line = self._line()
+        code, *words = line.split(b" ")
+        if code == b"VA":
+            size = int(words.pop(0))
+            data = self._reader.read(size + 2)[:-2]
+            if len(data) != size:
+                raise ConnectionError(f"{self.name} closed the connection")
+        elif code in (b"HD", b"EN", b"NS", b"EX", b"NF", b"MN"):
+            data = b""
+        else:
+            raise RelayError(f"memcached at {self.name} refused a command: {line.decode(errors='replace')}")
+        return MetaReply(code, {word[0]: word[1:] for word in words}, data)
+
+    def stats(self, kind: bytes = b"") -> dict[bytes, bytes]:
+        """Return the statistics of a kind by their names."""
+        self._socket.sendall(b"stats" + kind + b"\r\n")
+        found = {}
+        while (line := self._line()) != b"END":
+            _, name, value = line.split(b" ", 2)
+            found[name] = value
+        return found
+
+    def item_keys(self) -> Iterator[bytes]:
+        """Yield the keys of all items, encoded as in a URL."""
+        self._socket.sendall(b"lru_crawler metadump all\r\n")
+        while (line := self._line()) != b"END":
+            if not line.startswith(b"key="):
+                raise RelayError(f"memcached at {self.name} shows no keys: {line.decode(errors='replace')}")
+            yield line[4:].partition(b" ")[0]
+
+    def _line(self) -> bytes:
+        line = self._reader.readline()
+        if not line.endswith(b"\n"):
+            raise ConnectionError(f"{self.name} closed the connection")
+        line = line.rstrip(b"\r\n")
+        if line.startswith(b"SERVER_ERROR"):
+            raise OSError(f"{self.name}: {line.decode(errors='replace')}")
+        return line
+
+    def _authenticate(self, user: str, password: str) -> None:
+        words = f"{user} {password}".encode()
+        self._socket.sendall(b"set relay 0 0 %d\r\n%b\r\n" % (len(words), words))
+        if (line := self._line()) != b"STORED":
+            raise PermissionError(f"{self.name} does not accept the user and the password ({line.decode()})")
+
+    def _check_version(self) -> None:
+        self._socket.sendall(b"version\r\n")
+        line = self._line().decode(errors="replace")
+        if not line.startswith("VERSION "):
+            raise PermissionError(f"{self.name} does not say its version, and may need a user and a password ({line})")
+        version = line.removeprefix("VERSION ")
+        if tuple(int(part) for part in version.split(".")[:3] if part.isdecimal()) < _OLDEST:
+            oldest = ".".join(map(str, _OLDEST))
+            raise RelayError(f"memcached at {self.name} is version {version}: it has to be {oldest} or newer")
+
+
+class Memcached:
+    """One memcached, and the connections to it. Shared by threads."""
+
+    def __init__(self, host: str, port: int, settings: MemcachedSettings) -> None:
+        self.name = f"{host}:{port}"
+        self.connections = Connections(lambda: MemcachedConnection(host, port, settings), MemcachedConnection.is_usable)
+
+    def rank(self, key: bytes) -> bytes:
+        """Return the server's place for a key: the key is kept by the server whose place is the highest."""
+        return blake2b(b"%b %b" % (self.name.encode(), key), digest_size=8).digest()
+
+    def losses(self) -> str:
+        """Return a text that changes when the server has lost items that had not expired. Raises ``OSError``."""
+        with self.connections.lent() as connection:
+            found = connection.stats()
+        began = int(found[b"time"]) - int(found[b"uptime"])
+        lost = sum(int(found.get(name, b"0")) for name in _LOSSES)
+        return f"{self.name}:{found[b'pid'].decode()}:{began}:{lost}"
+
+
+def open_servers(url: str, timeout: float) -> list[Memcached]:
+    """Return the servers of a URL. ``timeout``: seconds for a connection, and for an answer."""
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query))
+    if unknown := [name for name in query if name not in _OPTIONS]:
+        raise ConfigError(f"unknown option {unknown[0]!r} of a memcached: use one of {', '.join(_OPTIONS)}")
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    user, _, password = credentials.partition(":")
+    tls = _tls(query) if parts.scheme == "memcacheds" else None
+    settings = MemcachedSettings(timeout, unquote(user) if credentials else None, unquote(password), tls)
+    found = []
+    for host in hosts.split(","):
+        address = urlsplit(f"//{host}")
+        found.append(Memcached(address.hostname or "", address.port or DEFAULT_PORT, settings))
+    return found
+
+
+def _tls(query: Mapping[str, str]) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=query.get("ssl_ca_certs"))
+    if query.get("ssl_cert_reqs", "required") == "none":
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    elif query.get("ssl_check_hostname", "true").lower() in ("false", "0", "no"):
+        context.check_hostname = False
+    if "ssl_certfile" in query:
+        context.load_cert_chain(query["ssl_certfile"], query.get("ssl_keyfile"))
+    return context

@@ -1,0 +1,263 @@
+"""memcached as a store, by the meta commands of version 1.6.
+
+An entry is one item: the length of its JSON, the JSON, and the value. A compare-and-set reads the item, compares its
+JSON, and writes on condition that the item is still the one that was read.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import secrets
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from struct import pack, unpack_from
+from types import TracebackType
+from typing import Self
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from relay.cache.memcached_servers import Memcached, MemcachedConnection, MetaReply, open_servers
+from relay.cache.store import FOREVER, KEEP, ConditionalWrite, StoredEntry, random_keys
+from relay.errors import RelayError, Unavailable
+
+_log = logging.getLogger(__name__)
+
+# The flags of an item, which tell those of the relay from others.
+_WITHOUT_VALUE, _WITH_VALUE, _GENERATION = 0x7265_6C00, 0x7265_6C01, 0x7265_6C02
+_LONGEST_KEY = 250  # bytes
+_UNFIT = re.compile(rb"[\x00-\x20\x7f]")  # in a key
+_LONGEST_TTL = 30 * 86_400  # seconds; what is more is a time since the epoch
+_OVERHEAD = 256  # bytes of an item beside key and data, and some
+_ATTEMPTS = 10  # to read a generation that others replace meanwhile
+
+
+class MemcachedStore:
+    """A ``Store`` in memcached 1.6.18 or newer. Shared by threads; connects when first used.
+
+    ``url``: ``memcached://host:port``, or several servers, ``memcached://user:password@host:port,host:port``;
+    ``memcacheds://`` with TLS. ``timeout``: seconds per answer. Each key is kept by one of the servers, so all
+    processes have to name the same ones. If one is away, calls fail; no other takes its place, since it would come back
+    with what was replaced meanwhile (I6).
+    """
+
+    def __init__(self, url: str, *, timeout: float = 5.0) -> None:
+        parts = urlsplit(url)
+        self.address = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+        self._servers = open_servers(url, timeout)
+        names = " ".join(sorted(server.name for server in self._servers))
+        self._list_of_servers = blake2b(names.encode(), digest_size=8).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"<MemcachedStore[{self.address}]>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.connections.close()
+
+    def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[StoredEntry | None], str]:
+        with self._errors():
+            for _ in range(_ATTEMPTS):
+                entries, found = self._read_once(keys, generation_key)
+                name, _, servers = found.data.decode().partition(" ")
+                if name and servers == self._list_of_servers:
+                    return entries, name
+                # I6: with other servers, or none. If several processes replace it, one succeeds.
+                self._set_generation(generation_key, b" C%d" % found.number(b"c") if name else b" ME")
+        raise RelayError(
+            f"the generation {generation_key} in memcached at {self.address} keeps changing: check that all processes "
+            "name the same servers"
+        )
+
+    def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
+        conflicts: dict[str, bytes | None] = {}
+        with self._errors():
+            for server, part in self._by_server([write.key for write in writes]).items():
+                with server.connections.lent() as connection:  # the same for all steps: it would not survive a restart
+                    _Attempt(connection, [writes[number] for number in part]).make(conflicts)
+        return conflicts
+
+    def generation(self, generation_key: str) -> str:
+        return self.read([], generation_key)[1]
+
+    def renew(self, generation_key: str) -> str:
+        with self._errors():
+            return self._set_generation(generation_key, b"")
+
+    def sample(self, prefix: str, count: int) -> list[str]:
+        with self._errors():
+            return random_keys(self._keys(prefix.encode()), count)
+
+    def losses(self) -> str:
+        """Return a text that changes when a server has evicted items, was flushed, or restarted."""
+        with self._errors():
+            return " ".join(server.losses() for server in self._servers)
+
+    def _read_once(self, keys: Sequence[str], generation_key: str) -> tuple[list[StoredEntry | None], MetaReply]:
+        """Return the entries, and the item of the generation, without data if there is none."""
+        home = self._server_of(item_key(generation_key))
+        parts = self._by_server(keys)
+        last = parts.pop(home, [])
+        entries: list[StoredEntry | None] = [None] * len(keys)
+        for server, numbers in parts.items():
+            with server.connections.lent() as connection:
+                replies = connection.read([b"mg %b v f\r\n" % item_key(keys[number]) for number in numbers])
+            for number, reply in zip(numbers, replies, strict=True):
+                entries[number] = _entry(reply, keys[number])
+        requests = [b"mg %b v f\r\n" % item_key(keys[number]) for number in last]
+        with home.connections.lent() as connection:
+            # Last, so that the generation was still current after the entries were read (I6).
+            *replies, generation = connection.read([*requests, b"mg %b v f c\r\n" % item_key(generation_key)])
+        for number, reply in zip(last, replies, strict=True):
+            entries[number] = _entry(reply, keys[number])
+        if generation.data and generation.number(b"f") != _GENERATION:
+            raise _foreign(generation_key)
+        return entries, generation
+
+    def _set_generation(self, generation_key: str, condition: bytes) -> str:
+        """Begin a generation on a condition; return its name, whether it was written or not."""
+        key = item_key(generation_key)
+        name = secrets.token_hex(8)
+        data = f"{name} {self._list_of_servers}".encode()
+        with self._server_of(key).connections.lent() as connection:
+            connection.write([b"ms %b %d F%d%b\r\n%b\r\n" % (key, len(data), _GENERATION, condition, data)])
+        return name
+
+    def _by_server(self, keys: Sequence[str]) -> dict[Memcached, list[int]]:
+        """Return the numbers of the keys of each server."""
+        found: dict[Memcached, list[int]] = defaultdict(list)
+        for number, key in enumerate(keys):
+            found[self._server_of(item_key(key))].append(number)
+        return found
+
+    def _server_of(self, key: bytes) -> Memcached:
+        """Return the server that keeps a key: rendezvous hashing."""
+        if len(self._servers) == 1:
+            return self._servers[0]
+        return max(self._servers, key=lambda server: server.rank(key))
+
+    def _keys(self, prefix: bytes) -> Iterator[str]:
+        """Yield the keys of entries; those too long for memcached are missing."""
+        for server in self._servers:
+            with server.connections.lent() as connection:
+                for raw in connection.item_keys():
+                    key = unquote_to_bytes(raw)
+                    if key.startswith(prefix):
+                        yield key.decode(errors="replace")
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise Unavailable(f"memcached at {self.address} is not available: {error}") from error
+
+
+class _Attempt:
+    """Writes to one server, on one connection."""
+
+    def __init__(self, connection: MemcachedConnection, writes: Sequence[ConditionalWrite]) -> None:
+        self._connection = connection
+        self._writes = writes
+
+    def make(self, conflicts: dict[str, bytes | None]) -> None:
+        """Make each write whose key has the expected meta; add the others to the conflicts."""
+        new = [write for write in self._writes if write.expected is None and write.meta is not None]
+        others = [write for write in self._writes if write.expected is not None or write.meta is None]
+        failed = self._write([(write, b" ME", None) for write in new])
+        conditional = []
+        for write, found in zip(others, self._read(others), strict=True):
+            meta = _meta(found, write.key)
+            if meta != write.expected:
+                conflicts[write.key] = meta
+            elif meta is not None:
+                conditional.append((write, b" C%d" % found.number(b"c"), found.number(b"t")))
+        failed += self._write(conditional)
+        for write, found in zip(failed, self._read(failed), strict=True):
+            conflicts[write.key] = _meta(found, write.key)
+
+    def _read(self, writes: Sequence[ConditionalWrite]) -> list[MetaReply]:
+        return self._connection.read([b"mg %b v f c t\r\n" % item_key(write.key) for write in writes])
+
+    def _write(self, writes: Sequence[tuple[ConditionalWrite, bytes, int | None]]) -> list[ConditionalWrite]:
+        """Write on conditions, given the seconds that each item had left; return the writes that were not made."""
+        sendable = [each for each in writes if self._fits(each[0])]
+        replies = self._connection.write([_request(*each) for each in sendable])
+        made = {write.key for (write, _, _), reply in zip(sendable, replies, strict=True) if reply.code == b"HD"}
+        return [write for write, _, _ in writes if write.key not in made]
+
+    def _fits(self, write: ConditionalWrite) -> bool:
+        # Not sent: memcached would refuse it and delete what is there, also a tombstone that it is not to replace.
+        size = len(write.key) + len(write.meta or b"") + len(write.value or b"") + _OVERHEAD
+        if size <= self._connection.largest_item:
+            return True
+        _log.warning(
+            "the value of %s, %d bytes, is not cached: memcached at %s takes items of %d bytes (its option -I)",
+            write.key,
+            len(write.value or b""),
+            self._connection.name,
+            self._connection.largest_item,
+        )
+        return False
+
+
+def _request(write: ConditionalWrite, condition: bytes, left: int | None) -> bytes:
+    key = item_key(write.key)
+    if write.meta is None:
+        return b"md %b%b\r\n" % (key, condition)
+    value = write.value or b""
+    flags = _WITHOUT_VALUE if write.value is None else _WITH_VALUE
+    size = 4 + len(write.meta) + len(value)
+    return b"ms %b %d F%d T%d%b\r\n%b%b%b\r\n" % (
+        key, size, flags, _expiry(write.ttl, left), condition, pack(">I", len(write.meta)), write.meta, value,
+    )  # fmt: skip
+
+
+def _expiry(ttl: float, left: int | None) -> int:
+    """Return a time to live as memcached takes it. ``left``: seconds that the item had left, -1 for no end."""
+    if ttl == KEEP:
+        return 0 if left is None or left < 0 else max(1, left)
+    if ttl == FOREVER:
+        return 0
+    # Its clock advances once a second, so an item of one second may end at once.
+    seconds = math.ceil(ttl) + 1
+    return seconds if seconds <= _LONGEST_TTL else int(time.time()) + seconds
+
+
+def item_key(key: str) -> bytes:
+    """Return a key as memcached takes it; no two keys have the same."""
+    raw = key.encode()
+    if len(raw) <= _LONGEST_KEY and not _UNFIT.search(raw):
+        return raw
+    return b"{%b}" % blake2b(raw, digest_size=32).hexdigest().encode()  # no namespace begins with a brace
+
+
+def _entry(reply: MetaReply, key: str) -> StoredEntry | None:
+    meta = _meta(reply, key)
+    if meta is None:
+        return None
+    return StoredEntry(meta, reply.data[4 + len(meta) :] if reply.number(b"f") == _WITH_VALUE else None)
+
+
+def _meta(reply: MetaReply, key: str) -> bytes | None:
+    if reply.code == b"EN":
+        return None
+    if reply.number(b"f") not in (_WITHOUT_VALUE, _WITH_VALUE):
+        raise _foreign(key)
+    (size,) = unpack_from(">I", reply.data)
+    return reply.data[4 : 4 + size]
+
+
+def _foreign(key: str) -> RelayError:
+    return RelayError(f"the item {key} in memcached is not of the relay: check whether another program writes to it")

@@ -1,0 +1,19 @@
+"""Servers for the tests of stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from types import SimpleNamespace
+
+import pytest
+
+from relay.services.memcached import MemcachedServer
+
+
+@pytest.fixture(scope="session")
+def several_memcached_server() -> Iterator[SimpleNamespace]:
+    """Three memcached that share the keys: ``.url``."""
+    with ExitStack() as stack:
+        servers = [stack.enter_context(MemcachedServer(options={"max-item-size": "8m"})) for _ in range(3)]
+        yield SimpleNamespace(url="memcached://" + ",".join(f"127.0.0.1:{server.port}" for server in servers))

@@ -1,0 +1,382 @@
+"""What is particular to memcached: its items, its clock, what it loses, passwords and TLS."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay.cache import (
+    Cached,
+    ConditionalWrite,
+    Invalidator,
+    LoadedValue,
+    MemcachedStore,
+    Outcome,
+    TokenCache,
+    entry_key,
+    generation_key,
+)
+from relay.cache.memcached_store import item_key
+from relay.cache.store import FOREVER, KEEP
+from relay.errors import ConfigError, RelayError, Unavailable
+from relay.process.managed import free_port
+from relay.services.memcached import MemcachedServer
+from relay.token import EventToken
+from tests.certificates import Authority
+
+TOKEN = EventToken(100, "orders/stream/1", "DynamoDB/5")
+
+
+def constant(value: bytes) -> Any:
+    return lambda key, compare: LoadedValue(value, {}, fresher=True)
+
+
+@pytest.fixture
+def store(memcached_server: Any) -> Iterator[MemcachedStore]:
+    with MemcachedStore(memcached_server.url) as store:
+        yield store
+
+
+@pytest.fixture
+def server() -> Iterator[MemcachedServer]:
+    with MemcachedServer(options={"memory-limit": "2", "extended": "no_slab_reassign"}) as server:
+        yield server
+
+
+def ask(store: MemcachedStore, request: bytes) -> Any:
+    with store._servers[0].connections.lent() as connection:
+        return connection.read([request])[0]
+
+
+# -- items and times ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.services
+def test_times_to_live_are_set_kept_and_removed(store: MemcachedStore, unique: str) -> None:
+    key = entry_key(unique, "k")
+    month = 40 * 86_400.0  # memcached takes what is longer than 30 days for a time since the epoch
+    steps = [(None, b"1", 60.0, 61), (b"1", b"2", KEEP, 61), (b"2", b"3", month, month), (b"3", b"4", FOREVER, -1)]
+    for expected, meta, ttl, left in [*steps, (b"4", b"5", KEEP, -1)]:
+        assert store.compare_and_set([ConditionalWrite(key, expected, meta, b"v", ttl)]) == {}
+        found = ask(store, b"mg %b t\r\n" % item_key(key)).number(b"t")
+        assert found == pytest.approx(left, abs=3 if left > 0 else 0)
+
+
+@pytest.mark.services
+def test_an_entry_lasts_at_least_as_long_as_it_is_to(store: MemcachedStore, unique: str) -> None:
+    """memcached's clock advances once a second: an item of one second may end at once."""
+    for number in range(5):
+        key = entry_key(unique, str(number))
+        store.compare_and_set([ConditionalWrite(key, None, b"1", None, 0.5)])
+        time.sleep(0.5)
+        assert store.read([key], generation_key(unique))[0] != [None]
+        time.sleep(0.2)
+
+
+@pytest.mark.services
+def test_a_value_that_is_too_large_is_not_stored_and_nothing_is_lost(
+    server: MemcachedServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I6: memcached would delete what is there, also a tombstone that another writer has put there."""
+    with MemcachedStore(server.url) as store:
+        cache = TokenCache(store, "shop")
+        Invalidator(store, "shop").apply([("k", TOKEN)])
+        large = b"x" * (1 << 20)
+        with caplog.at_level(logging.WARNING):
+            assert cache.get_or_load("k", constant(large)) == Cached(large, Outcome.DROPPED)
+        assert "shop:k, 1048576 bytes, is not cached" in caplog.text
+        assert store.read([entry_key("shop", "k")], generation_key("shop"))[0] != [None]
+
+
+@pytest.mark.services
+def test_an_item_of_another_program_is_an_error_that_names_it(store: MemcachedStore, unique: str) -> None:
+    for key in (entry_key(unique, "k"), generation_key(unique)):
+        with store._servers[0].connections.lent() as connection:
+            connection.write([b"ms %b 4 T60\r\ntext\r\n" % item_key(key)])
+    with pytest.raises(RelayError, match=f"{unique}:k in memcached is not of the relay"):
+        store.read([entry_key(unique, "k")], generation_key("other"))
+    with pytest.raises(RelayError, match="another program"):
+        store.compare_and_set([ConditionalWrite(entry_key(unique, "k"), b"x", b"meta", None, 60.0)])
+    with pytest.raises(RelayError, match=r"generation}"):
+        store.generation(generation_key(unique))
+
+
+@pytest.mark.services
+def test_threads_that_begin_a_generation_at_once_get_the_same_one(memcached_server: Any, unique: str) -> None:
+    """I6: two generations at once would serve each other's values."""
+    with MemcachedStore(memcached_server.url) as store:
+        generations: list[str] = []
+        barrier = threading.Barrier(8)
+
+        def begin() -> None:
+            barrier.wait()
+            generations.append(store.read([], generation_key(unique))[1])
+
+        threads = [threading.Thread(target=begin) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(generations) == 8
+    assert len(set(generations)) == 1
+
+
+@pytest.mark.services
+def test_one_of_many_racing_writes_succeeds(memcached_server: Any, unique: str) -> None:
+    """Compare and write are one step: 8 threads race 200 times."""
+    won: list[int] = []
+    barrier = threading.Barrier(8)
+    with MemcachedStore(memcached_server.url) as store:
+
+        def race() -> None:
+            for turn in range(200):
+                expected = b"%d" % turn if turn else None
+                barrier.wait()
+                write = ConditionalWrite(entry_key(unique, "k"), expected, b"%d" % (turn + 1), None, 60.0)
+                if not store.compare_and_set([write]):
+                    won.append(turn)
+
+        threads = [threading.Thread(target=race) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert won == list(range(200))
+
+
+# -- losses ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.services
+def test_a_restart_loses_everything_and_a_fill_that_began_before_it(server: MemcachedServer) -> None:
+    """I6: the fill's lease is lost, and perhaps an invalidation of it."""
+    with MemcachedStore(server.url) as store:
+        cache = TokenCache(store, "shop")
+
+        def load(key: str, compare: object) -> LoadedValue:
+            server.kill()
+            server.restart()
+            return LoadedValue(b"old", {}, fresher=True)
+
+        assert cache.get_or_load("k", constant(b"one")).outcome is Outcome.FILLED
+        assert cache.get_or_load("other", load) == Cached(b"old", Outcome.DROPPED)
+        assert cache.get_or_load("k", constant(b"new")) == Cached(b"new", Outcome.FILLED)
+        assert cache.unreachable == 0
+
+
+@pytest.mark.services
+def test_evictions_flushes_and_restarts_show_as_losses(server: MemcachedServer) -> None:
+    with MemcachedStore(server.url) as store:
+        said = [store.losses()]
+        Invalidator(store, "shop").apply([("k", TOKEN)])
+        assert store.losses() == said[0]
+        values = [ConditionalWrite(f"shop:{n}", None, b"m", b"x" * 100_000, 60.0) for n in range(200)]
+        store.compare_and_set(values)
+        said.append(store.losses())
+        with closing(socket.create_connection(("127.0.0.1", server.port))) as connection:
+            connection.sendall(b"flush_all\r\n")
+            assert connection.recv(10) == b"OK\r\n"
+        said.append(store.losses())
+        server.kill()
+        server.restart()
+        said.append(store.losses())
+    assert len(set(said)) == 4
+
+
+@pytest.mark.services
+def test_a_lost_generation_is_a_new_one(store: MemcachedStore, unique: str) -> None:
+    """I6: invalidations of the whole namespace may be lost with it."""
+    cache = TokenCache(store, unique)
+    cache.get_or_load("k", constant(b"old"))
+    assert ask(store, b"md %b\r\n" % item_key(generation_key(unique))).code == b"HD"
+    assert cache.get_or_load("k", constant(b"new")) == Cached(b"new", Outcome.FILLED)
+
+
+@pytest.mark.services
+def test_other_servers_begin_a_new_generation(server: MemcachedServer) -> None:
+    """I6: a server that was away has not seen the invalidations since."""
+    with MemcachedStore(server.url) as store:
+        before = store.generation(generation_key("shop"))
+    with MemcachedServer() as second:
+        two = f"memcached://127.0.0.1:{server.port},127.0.0.1:{second.port}"
+        with MemcachedStore(two) as store:
+            assert store.generation(generation_key("shop")) != before
+            assert store.generation(generation_key("shop")) == store.read(["a", "b"], generation_key("shop"))[1]
+
+
+# -- failures ----------------------------------------------------------------------------------------------------
+
+
+def test_an_unreachable_server_is_unavailable_and_its_password_stays_secret() -> None:
+    with MemcachedStore(f"memcached://user:secret@127.0.0.1:{free_port()}") as store:
+        for call in (
+            lambda: store.generation("g"),
+            lambda: store.renew("g"),
+            lambda: store.read(["k"], "g"),
+            lambda: store.compare_and_set([ConditionalWrite("k", None, b"m", None, 1.0)]),
+            store.losses,
+            lambda: store.sample("k", 1),
+        ):
+            with pytest.raises(Unavailable, match=r"memcached://127\.0\.0\.1") as raised:
+                call()
+            assert "secret" not in str(raised.value)
+        assert "secret" not in repr(store)
+
+
+@pytest.mark.services
+def test_no_other_server_takes_the_place_of_one_that_is_away(server: MemcachedServer) -> None:
+    """I6: it would come back with values whose invalidations went to the other."""
+    with MemcachedServer() as second, MemcachedStore(f"{server.url},127.0.0.1:{second.port}") as store:
+        keys = [entry_key("shop", str(number)) for number in range(20)]
+        store.compare_and_set([ConditionalWrite(key, None, b"m", None, 60.0) for key in keys])
+        second.kill()
+        with pytest.raises(Unavailable):
+            store.read(keys, generation_key("shop"))
+        with pytest.raises(Unavailable):
+            store.compare_and_set([ConditionalWrite(key, b"m", None, None, KEEP) for key in keys])
+
+
+@pytest.mark.services
+def test_a_server_that_does_not_answer_in_time_is_unavailable(memcached_server: Any) -> None:
+    with (
+        closing(socket.create_server(("127.0.0.1", 0))) as silent,
+        MemcachedStore(f"memcached://127.0.0.1:{silent.getsockname()[1]}", timeout=0.2) as store,
+        pytest.raises(Unavailable, match="timed out"),
+    ):
+        store.losses()
+
+
+# -- passwords and TLS -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.services
+def test_a_server_with_a_password_takes_it_from_the_url(tmp_path: Path) -> None:
+    users = tmp_path / "users"
+    users.write_text("ann:p/@x\n")
+    with MemcachedServer(options={"auth-file": str(users)}) as server:
+        host = f"127.0.0.1:{server.port}"
+        with MemcachedStore(f"memcached://ann:p%2F%40x@{host}") as store:
+            assert store.generation("g{generation}")
+        for url in (f"memcached://{host}", f"memcached://ann:wrong@{host}"):
+            with MemcachedStore(url) as store, pytest.raises(Unavailable, match="password"):
+                store.generation("g{generation}")
+
+
+@pytest.mark.services
+def test_tls_checks_the_certificate_unless_told_not_to(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate = authority.issue("cache")
+    options = {"enable-ssl": "", "extended": f"ssl_chain_cert={certificate},ssl_key={certificate}"}
+    with MemcachedServer(options=options) as server:
+        url = f"memcacheds://127.0.0.1:{server.port}"
+        for query in (f"ssl_ca_certs={authority.ca}", "ssl_cert_reqs=none"):
+            with MemcachedStore(f"{url}?{query}") as store:
+                cache = TokenCache(store, "shop")
+                assert cache.get_or_load(query, constant(b"x" * 300_000)).outcome is Outcome.FILLED
+                assert cache.get_or_load(query, constant(b"")).value == b"x" * 300_000
+        with MemcachedStore(url) as store, pytest.raises(Unavailable, match=r"(?i)certificate.*verify failed"):
+            store.losses()
+        with MemcachedStore(url.replace("memcacheds", "memcached"), timeout=1.0) as store, pytest.raises(Unavailable):
+            store.losses()
+
+
+def test_an_unknown_option_is_refused_by_its_name() -> None:
+    with pytest.raises(ConfigError, match=r"'ssl_ca'.*ssl_ca_certs"):
+        MemcachedStore("memcacheds://h?ssl_ca=x")
+
+
+# -- what is sent ------------------------------------------------------------------------------------------------
+
+
+class ScriptedMemcached:
+    """Has nothing and stores nothing. ``sent``: the lines it was sent, which several may share."""
+
+    def __init__(self, sent: list[bytes], answers: Callable[[bytes], bytes | None]) -> None:
+        self.sent = sent
+        self._answers = answers
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.host = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        self._listening.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            with connection, connection.makefile("rb") as reader:
+                while line := reader.readline():
+                    self.sent.append(line)
+                    if line.startswith(b"ms "):
+                        reader.readline()
+                    answer = self._answers(line)
+                    if answer is None:
+                        break
+                    connection.sendall(answer)
+
+
+def usual(line: bytes) -> bytes | None:
+    if line == b"version\r\n":
+        return b"VERSION 1.6.40\r\n"
+    if line == b"stats settings\r\n":
+        return b"STAT item_size_max 1048576\r\nEND\r\n"
+    if b"{generation}" in line:
+        return b"VA %d f%d c1\r\n%b\r\n" % (len(GENERATION), 0x72656C02, GENERATION)
+    return b"EN\r\n"
+
+
+GENERATION = b"g1 " + b"0" * 16
+
+
+@pytest.fixture
+def scripted() -> Iterator[list[ScriptedMemcached]]:
+    servers: list[ScriptedMemcached] = []
+    yield servers
+    for server in servers:
+        server.close()
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_the_generation_is_read_after_the_last_entry(scripted: list[ScriptedMemcached], count: int) -> None:
+    """I6: one that is renewed between the two must not go with the entries before."""
+    sent: list[bytes] = []
+    scripted += [ScriptedMemcached(sent, usual) for _ in range(count)]
+    keys = [f"ns:{number}" for number in range(250)]
+    with MemcachedStore("memcached://" + ",".join(server.host for server in scripted)) as store:
+        store._list_of_servers = "0" * 16
+        assert store.read(keys, "ns{generation}") == ([None] * 250, "g1")
+    asked = [line.split()[1].decode() for line in sent if line.startswith(b"mg ")]
+    assert sorted(asked[:-1]) == sorted(keys)
+    assert asked[-1] == "ns{generation}"
+
+
+def test_nothing_is_sent_twice(scripted: list[ScriptedMemcached]) -> None:
+    """I6: a lease that is written again after an invalidation would let a value from before it through."""
+    scripted.append(ScriptedMemcached([], lambda line: None if line.startswith(b"ms ") else usual(line)))
+    lease = ConditionalWrite("ns:a", None, b"lease", None, 5.0)
+    with MemcachedStore(f"memcached://{scripted[0].host}") as store:
+        store._list_of_servers = "0" * 16
+        store.generation("ns{generation}")  # so that there is a connection
+        with pytest.raises(Unavailable):
+            store.compare_and_set([lease])
+    assert len([line for line in scripted[0].sent if line.startswith(b"ms ")]) == 1
+
+
+def test_a_version_without_the_meta_commands_is_refused(scripted: list[ScriptedMemcached]) -> None:
+    scripted.append(ScriptedMemcached([], lambda line: b"VERSION 1.5.22\r\n"))
+    with (
+        MemcachedStore(f"memcached://{scripted[0].host}") as store,
+        pytest.raises(RelayError, match=r"1\.5\.22: it has to be 1\.6\.18 or newer"),
+    ):
+        store.generation("ns{generation}")
