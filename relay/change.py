@@ -18,9 +18,16 @@ from typing import Any
 from relay.token import EventToken
 
 MARK = "snapshot"
-"""The attribute, ``begin`` or ``end``, of a READ without a key: a snapshot's mark in every partition.
+"""The attribute of a READ without a key, in every partition: ``begin`` or ``end`` of a snapshot, or ``COPIED``.
 
-The ``Snapshot.as_of`` of both marks is that of the begin. A stored row that is older and had no READ since was deleted.
+The ``Snapshot.as_of`` of begin and end is that of the begin. A stored row that is older and had no READ since was
+deleted.
+"""
+
+COPIED = "copied"
+"""The ``MARK`` of the end of a table's copy in one shard, which has no stream of changes beside it.
+
+All later changes are on the topic. Of earlier ones there may be nothing: rows were deleted before they were copied.
 """
 
 REDRIVEN = "redriven"

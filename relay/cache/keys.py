@@ -101,8 +101,8 @@ class CacheRules:
         return None
 
     def is_news(self, read: ReducedChange) -> bool:
-        """Whether a READ may be all that tells of a change of its row."""
-        return read.key is not None and read.source not in self._with_complete_streams
+        """Whether a READ may be all that tells of a change."""
+        return read.source not in self._with_complete_streams
 
 
 @lru_cache(maxsize=1024)
@@ -112,7 +112,7 @@ def _key_template(text: str) -> KeyTemplate:
 
 
 def invalidations(changes: Iterable[ReducedChange], rules: CacheRules) -> Invalidations:
-    """Return what the changes invalidate: TRUNCATE the namespace, READ nothing unless it is news.
+    """Return what the changes invalidate: TRUNCATE and the end of a copy the namespace, READ nothing unless it is news.
 
     Each item's changes are in order.
     """
@@ -121,8 +121,9 @@ def invalidations(changes: Iterable[ReducedChange], rules: CacheRules) -> Invali
         is_read = change.operation is Operation.READ
         if is_read and not rules.is_news(change):
             continue
-        if change.operation is Operation.TRUNCATE or change.key is None:
-            result.bumps[f"{change.table} was truncated"] = None
+        if change.key is None:
+            # I6: of the rows that a truncation has removed, or that went away before they were copied, nothing tells.
+            result.bumps[f"{change.table} was {'copied' if is_read else 'truncated'}"] = None
             continue
         templates = rules.of_table(change.table)
         try:

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 
-from relay.change import Change, Operation
+from relay.change import Change
 from relay.engine import gap_decisions
 from relay.engine.open_shard import OpenShard, ShardOwner
 from relay.engine.snapshots import is_snapshot
@@ -214,7 +214,7 @@ class Publishing:
             self.writers.use(page.tables)
         for change in page.changes:
             writer = self.writers[change.source, change.table]
-            if change.operation is Operation.TRUNCATE:
+            if change.key is None:  # it concerns the table
                 writer.send_to_all_partitions(publisher, change, resume)
                 continue
             kept = writer.dead_lettered

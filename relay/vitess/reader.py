@@ -232,9 +232,12 @@ class VitessShardReader:
         except Unavailable as error:
             self._close_stream()
             return Unreadable(self.shard, begun, f"cannot list the tables that remain to be copied: {error}")
+        assert self._copying is not None
+        if events.copy is not None:
+            # I6: in the page whose position is past the copy, so that it is published once.
+            events.rows.end_copy(self._copying, events.copy.snapshot, begun)
         page = self._page(events, begun)
         self._close_stream()
-        assert self._copying is not None
         self.position = self._plan.complete(self._copying, self.position)
         return replace(page, position=self.position.to_json())
 

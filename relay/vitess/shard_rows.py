@@ -127,6 +127,12 @@ class ShardRows:
             self.changes.size += len(change.after.values) or 1
             self.records += 1
 
+    def end_copy(self, name: str, snapshot: Snapshot, now: float) -> None:
+        """Mark the end of the copy of a table, whether it has rows or not. ``now``: seconds."""
+        decoder = self._copy_decoders.get(name)
+        if decoder is not None:  # else it was dropped, and a TRUNCATE follows
+            self.changes.copied(self._in_page.setdefault(name, decoder.table), snapshot, now)
+
     def truncate(self, table: Table) -> None:
         """Make the TRUNCATE of a table that is emptied."""
         self._in_page.setdefault(table.name, table)

@@ -77,11 +77,14 @@ def test_a_row_that_vitess_has_copied_invalidates_the_namespace_if_a_key_is_made
     assert len(found.bumps) == 1
 
 
-def test_the_begin_of_a_snapshot_is_not_taken_for_a_row() -> None:
-    """I10"""
+@pytest.mark.parametrize(("kind", "bumps"), [("dynamodb", []), ("vitess", ["orders was copied"])])
+def test_the_end_of_a_copy_invalidates_the_namespace_and_the_marks_of_snapshots_nothing(
+    kind: str, bumps: list[str]
+) -> None:
+    """I6: rows that were deleted before they were copied left no trace."""
     mark = ReducedChange(Operation.READ, "orders", "orders", None, None, None, None)
-    found = invalidations([mark], rules("order:{id}", kind="vitess"))
-    assert (found.pairs, [*found.bumps]) == ([], [])
+    found = invalidations([mark], rules("order:{id}", kind=kind))
+    assert (found.pairs, [*found.bumps]) == ([], bumps)
 
 
 def test_a_row_of_a_source_that_the_config_no_longer_names_is_taken_for_copied() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from relay.change import Operation
+from relay.change import COPIED, MARK, Operation
 from relay.lineage import Shard
 from relay.source import Page
 from relay.token import EventToken
@@ -45,7 +45,9 @@ def test_a_copy_that_is_interrupted_anywhere_gives_every_row_and_every_change_of
                     page = read
                     pages.append(page)
                     for change in page.changes:
-                        assert change.key is not None
+                        if change.key is None:
+                            assert change.attributes == {MARK: COPIED}
+                            continue
                         if change.operation is Operation.READ:
                             state[change.table].setdefault(change.key["id"], None)
                             assert change.token is None
@@ -73,6 +75,30 @@ def test_a_copy_that_is_interrupted_anywhere_gives_every_row_and_every_change_of
     assert all(len(request.flags.tables_to_copy) <= 1 for request in vtgate.reads)
 
 
+def test_the_end_of_the_copy_of_each_table_is_marked_once_also_of_an_empty_one() -> None:
+    """I6: of rows that were deleted before they were copied, nothing else tells."""
+    log = Log()
+    log.add(*new(1))
+    rows: dict[str, list[tuple[bytes | None, ...]]] = {"customer": [(b"1", b"x"), (b"2", b"x")], "other": []}
+    with (
+        ScriptedVtgate(copy_script(log, rows, batch=1, seed=1)) as vtgate,
+        opened(vtgate.address, {"type": "copy"}, tables=TABLES, page_bytes=1) as reader,
+    ):
+        pages = until(reader, is_at_head)
+    changes = [(change.table, change.key, change.attributes) for page in pages for change in page.changes]
+    assert changes == [
+        ("customer", {"id": 1}, {}),
+        ("customer", {"id": 2}, {}),
+        ("customer", None, {MARK: COPIED}),
+        ("other", None, {MARK: COPIED}),
+    ]
+    # Whoever resumes after a mark does not copy the table again.
+    for page, copied in zip((p for p in pages if p.changes[-1:] and p.changes[-1].key is None), (1, 2), strict=True):
+        assert page.position is not None
+        assert len(page.position.get("copied", TABLES)) == copied
+        assert [table.table for table in page.tables] == [page.changes[-1].table]
+
+
 @pytest.mark.parametrize("in_pieces", [False, True])
 def test_the_position_of_every_page_of_a_copy_covers_its_rows_and_no_others(in_pieces: bool) -> None:
     log = Log()
@@ -91,7 +117,7 @@ def test_the_position_of_every_page_of_a_copy_covers_its_rows_and_no_others(in_p
         with opened(vtgate.address, {"type": "copy"}, page_bytes=20_000, now=NOW) as reader:
             pages = until(reader, is_at_head)
         seen: list[int] = []
-        for page in [page for page in pages if page.changes]:
+        for page in [page for page in pages if any(change.key for change in page.changes)]:
             seen += [change.key["id"] for change in page.changes if change.key is not None]
             assert page.position is not None
             assert [VStreamPosition.from_json(page.position, "0").pks[0].lastpk.rows[0].values] == [b"%d" % seen[-1]]
@@ -165,7 +191,7 @@ def test_a_copy_interrupted_between_its_last_row_and_copy_completed_does_not_sta
         with opened(vtgate.address, {"type": "copy"}, now=NOW, after=page) as reader:
             pages = until(reader, is_at_head)
     later = [(change.operation, change.key) for page in pages for change in page.changes]
-    assert later == [(Operation.DELETE, {"id": 3})]
+    assert later == [(Operation.DELETE, {"id": 3}), (Operation.READ, None)]
     assert pages[-1].position == {"gtid": log.head}
 
 
@@ -212,7 +238,8 @@ def test_a_table_dropped_during_the_copy_of_others_does_not_stop_it_and_its_drop
             reader.tables._find = lambda: now
             later = until(reader, is_at_head)
     pages += later
-    published = [(c.operation.value, c.table, c.key and c.key["id"]) for page in pages for c in page.changes]
+    changes = [change for page in pages for change in page.changes if MARK not in change.attributes]
+    published = [(c.operation.value, c.table, c.key and c.key["id"]) for c in changes]
     was_published = dropped == "customer" or is_started
     truncated = [each for each in published if each[0] == "TRUNCATE"]
     assert truncated == ([("TRUNCATE", dropped, None)] if was_published and not is_restarted else [])
@@ -236,6 +263,6 @@ def test_a_copy_waits_until_its_rows_are_newer_than_what_is_published() -> None:
         assert "no newer than what is published" in failure(reader)
         assert not vtgate.reads
         page = until(reader, lambda page: bool(page.changes), 10_000)[-1]
-    (row,) = page.changes
+    row = page.changes[0]
     assert row.snapshot is not None
     assert row.snapshot.as_of > last
