@@ -276,7 +276,7 @@ def test_a_truncation_goes_to_every_partition() -> None:
     """I7: each holds rows of the table."""
     bench = Bench()
     truncated = page(1)
-    truncated.changes[0].operation = Operation.TRUNCATE
+    truncated.changes[0].operation, truncated.changes[0].key = Operation.TRUNCATE, None
     bench.publishing.page(bench.shard(), truncated)
     bench.publishing.commit()
     assert bench.broker.on("shop.orders") == [b"everywhere"]
