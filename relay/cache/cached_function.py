@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast, overload
 
 from relay.cache.async_cache import AsyncTokenCache
 from relay.cache.codec import JSON, Codec
 from relay.cache.entry import LoadedValue, Tokens
-from relay.cache.keys import key_text
+from relay.cache.function_key import FunctionKey
 from relay.cache.token_cache import Cached, Outcome, TokenCache
-from relay.config.template import Template
+from relay.errors import ConfigError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -61,17 +60,18 @@ class _Keyed(Generic[P, R]):
     def __init__(self, function: Callable[P, Any], key: str | Callable[..., str], codec: Codec[Any]) -> None:
         functools.update_wrapper(cast(Callable[..., Any], self), function)
         self._codec = codec
-        if not isinstance(key, str):
-            self._key = key
-            return
-        signature = inspect.signature(function)
-        if unknown := [column for column in Template.parse(key).columns if column not in signature.parameters]:
-            raise ValueError(f"the cache key {key!r} names {unknown[0]!r}, which is no parameter of {function!r}")
-        self._key = functools.partial(_rendered, key, signature)
+        self._key = FunctionKey(key, function) if isinstance(key, str) else key
 
     def key(self, *args: P.args, **kwargs: P.kwargs) -> str:
         """Return the cache key for these arguments. ValueError if one has no text in a cache key."""
         return self._key(*args, **kwargs)
+
+    def _arguments(self, keys: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """Return the arguments of the keys that are this function's. Raises ``ConfigError``."""
+        if not isinstance(self._key, FunctionKey):
+            raise ConfigError(f"{self.__name__} makes its cache keys by a function, which cannot be read back")
+        found = {key: self._key.arguments(key) for key in keys}
+        return {key: arguments for key, arguments in found.items() if arguments is not None}
 
     def _loaded(self, result: Any) -> LoadedValue:
         return LoadedValue(None if result is None else self._codec.encode(result), {}, fresher=True)
@@ -82,12 +82,6 @@ class _Keyed(Generic[P, R]):
         return cast(R, result)
 
 
-def _rendered(template: str, signature: inspect.Signature, *args: Any, **kwargs: Any) -> str:
-    given = signature.bind(*args, **kwargs)
-    given.apply_defaults()
-    return key_text(template, given.arguments)
-
-
 class CachedFunction(_Keyed[P, R]):
     """A function whose results come from the cache. ``__wrapped__``: the function itself."""
 
@@ -96,7 +90,7 @@ class CachedFunction(_Keyed[P, R]):
     ) -> None:
         super().__init__(function, key, codec)
         self._cache = cache
-        self._function = function
+        self._function: Callable[..., R] = function
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the cached result, or call the function. Raises what the function and the codec raise."""
@@ -117,6 +111,13 @@ class CachedFunction(_Keyed[P, R]):
         """Call the function, and return its result as a loader does."""
         return self._loaded(self._function(*args, **kwargs))
 
+    def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
+        """Load what the function has for these cache keys, without those of others, for ``relay verify --loader``.
+
+        Raises ``ConfigError`` if arguments cannot be read back from a key.
+        """
+        return {key: self._loaded(self._function(**each)) for key, each in self._arguments(wanted).items()}
+
     def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Invalidate the result for these arguments, as ``TokenCache.invalidate``."""
         return self._cache.invalidate(self.key(*args, **kwargs))
@@ -134,7 +135,7 @@ class AsyncCachedFunction(_Keyed[P, R]):
     ) -> None:
         super().__init__(function, key, codec)
         self._cache = cache
-        self._function = function
+        self._function: Callable[..., Awaitable[R]] = function
 
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Return the cached result, or call the function. Raises what the function and the codec raise."""
@@ -154,6 +155,10 @@ class AsyncCachedFunction(_Keyed[P, R]):
     async def load(self, *args: P.args, **kwargs: P.kwargs) -> LoadedValue:
         """Call the function, and return its result as a loader does."""
         return self._loaded(await self._function(*args, **kwargs))
+
+    async def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
+        """As ``CachedFunction.load_many``."""
+        return {key: self._loaded(await self._function(**each)) for key, each in self._arguments(wanted).items()}
 
     async def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Invalidate the result for these arguments, as ``TokenCache.invalidate``."""

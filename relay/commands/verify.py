@@ -27,12 +27,14 @@ def verify(
             min=0.1, metavar="SECONDS", help="How long the consumer may take to invalidate a value whose rows changed."
         ),
     ] = 30.0,
-    loader: Annotated[
-        str | None,
+    loaders: Annotated[
+        list[str] | None,
         typer.Option(
+            "--loader",
             metavar="MODULE:NAME",
-            help="The application's loader of cache keys, which has to read from primaries. Without it, only values "
-            "that are DynamoDB items, as relay.cache.DynamoDBLoader makes them, are compared.",
+            help="The application's loader of cache keys, or a function of @cached, which has to read from primaries; "
+            "several if each has keys of its own. Without one, only values that are DynamoDB items, as "
+            "relay.cache.DynamoDBLoader makes them, are compared.",
             show_default=False,
         ),
     ] = None,
@@ -43,13 +45,17 @@ def verify(
     A value is stale if the cache still serves it after SECONDS, and its rows, which make another value, did not
     change meanwhile. Exit code 4: some are.
     """
-    if loader is not None:
+    if loaders:
         sys.path.insert(0, os.getcwd())  # as `python -m` does; a console script has its own folder there
     loaded = load_config(config)
     from relay.operations.verify import verify as verify_cache
 
     found = verify_cache(
-        loaded, sample=sample, within=within, loader=loader, say=lambda text: typer.echo(f"relay: {text}", err=True)
+        loaded,
+        sample=sample,
+        within=within,
+        loaders=loaders or [],
+        say=lambda text: typer.echo(f"relay: {text}", err=True),
     )
     if as_json:
         typer.echo(json.dumps(found.to_json(), ensure_ascii=False))

@@ -6,9 +6,11 @@ the rows; or, where a value is an item of DynamoDB as ``relay.cache.DynamoDBLoad
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from base64 import b64decode, b64encode
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import import_module
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import orjson
 
-from relay.cache import LoadedValue, LoadMany, Tokens
+from relay.cache import LoadedValue, Tokens
 from relay.config import Config, DynamoDBConfig
 from relay.config.template import Template
 from relay.dynamodb.values import canonical_number, image_json, key_value
@@ -70,14 +72,16 @@ class Truth(Protocol):
     def compare(self, served: Mapping[str, ServedValue]) -> dict[str, Comparison]:
         """Compare values, by cache key, with their rows, which are read after the values. Raises ``Unavailable``."""
 
+    def close(self) -> None: ...
 
-def truth(config: Config, loader: str | None) -> Truth:
-    """Return what to compare the values of the config's cache with. ``loader``: ``module:name``, None for no loader.
 
-    Raises ``ConfigError`` if the loader cannot be imported, or is needed and not given.
+def truth(config: Config, loaders: Sequence[str]) -> Truth:
+    """Return what to compare the values of the config's cache with. ``loaders``: each as ``module:name``.
+
+    Raises ``ConfigError`` if a loader cannot be imported, or is needed and not given.
     """
-    if loader is not None:
-        return LoaderTruth(loader)
+    if loaders:
+        return LoadersTruth([_Loader(name) for name in loaders])
     keys = config.cache.keys if config.cache else {}
     sources = {table: config.tables[table] for table in keys}
     items = [
@@ -93,33 +97,56 @@ def truth(config: Config, loader: str | None) -> Truth:
     return ItemsTruth(items)
 
 
-class LoaderTruth:
-    """The values that the application's loader makes.
+class LoadersTruth:
+    """The values that the application's loaders make: for each key, the first that has one."""
 
-    The loader is what ``TokenCache.get_many`` takes, or an object whose ``load_many`` is. It has to read from primaries
-    or consistently: what a lagging copy shows is not the truth.
+    def __init__(self, loaders: Sequence[_Loader]) -> None:
+        self._loaders = loaders
+
+    def __repr__(self) -> str:
+        return f"<LoadersTruth[{', '.join(loader.name for loader in self._loaders)}]>"
+
+    def close(self) -> None:
+        for loader in self._loaders:
+            loader.close()
+
+    def compare(self, served: Mapping[str, ServedValue]) -> dict[str, Comparison]:
+        """Raises ``Unavailable`` if a loader raises, ``ConfigError`` if one returns something else than values."""
+        found: dict[str, Comparison] = {}
+        keys = list(served)
+        for start in range(0, len(keys), _AT_ONCE):
+            wanted = {key: served[key].tokens or None for key in keys[start : start + _AT_ONCE]}
+            for loader in self._loaders:
+                if wanted:
+                    loaded = loader.load(wanted)
+                    found |= {key: _compared(served[key], value) for key, value in loaded.items()}
+                    wanted = {key: compare for key, compare in wanted.items() if key not in loaded}
+            found |= dict.fromkeys(wanted, _unknown("no --loader returned a value for the key"))
+        return found
+
+
+class _Loader:
+    """A loader of the application: what ``TokenCache.get_many`` takes, or an object whose ``load_many`` is.
+
+    Of an ``AsyncTokenCache``, a coroutine function. It may leave out keys that are not its own. It has to read from
+    primaries or consistently: what a lagging copy shows is not the truth.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self._load_many = _imported(name)
+        self._runner = asyncio.Runner()  # one event loop for all calls, as in an application
 
-    def __repr__(self) -> str:
-        return f"<LoaderTruth[{self.name}]>"
+    def close(self) -> None:
+        self._runner.close()
 
-    def compare(self, served: Mapping[str, ServedValue]) -> dict[str, Comparison]:
-        """Raises ``Unavailable`` if the loader raises, ``ConfigError`` if it returns something else than values."""
-        found: dict[str, Comparison] = {}
-        keys = list(served)
-        for start in range(0, len(keys), _AT_ONCE):
-            wanted = {key: served[key].tokens or None for key in keys[start : start + _AT_ONCE]}
-            found |= {key: _compared(served[key], loaded) for key, loaded in self._load(wanted).items()}
-        return found
-
-    def _load(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
+    def load(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
+        """Return the values of the keys that the loader has. Raises ``Unavailable`` and ``ConfigError``."""
         try:
             loaded = self._load_many(wanted)
-            values = {key: loaded[key] for key in wanted}
+            if inspect.iscoroutine(loaded):
+                loaded = self._runner.run(loaded)
+            values = {key: loaded[key] for key in wanted if key in loaded}
         except RelayError:
             raise
         except Exception as error:
@@ -142,7 +169,7 @@ def _compared(served: ServedValue, loaded: LoadedValue) -> Comparison:
     return _SAME if loaded.value == served.value else Comparison(Likeness.DIFFERENT, loaded.value)
 
 
-def _imported(name: str) -> LoadMany:
+def _imported(name: str) -> Callable[[Mapping[str, Tokens | None]], Any]:
     module, colon, path = name.partition(":")
     if not (module and colon and path):
         raise ConfigError(f"--loader {name}: must be module:name, such as shop.cache:orders")
@@ -170,15 +197,19 @@ class ItemsOfTable:
     def __repr__(self) -> str:
         return f"<ItemsOfTable[{self.source.table_name}]>"
 
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
     def connect(self) -> None:
         """Look up the table's key. Raises ``Unavailable``."""
         if self._client is not None:
             return
         with needs("dynamodb", f'the source "{self.source.name}"'):
             from relay.dynamodb import describe
-        client, streams = describe.clients(self.source, probe=True)
-        self._key = describe.describe(client, self.source, streams, patience=0.0).key
-        self._client = client
+        self._client, streams = describe.clients(self.source, probe=True)
+        with closing(streams):
+            self._key = describe.describe(self._client, self.source, streams, patience=0.0).key
 
     def primary_keys(self, cache_key: str) -> list[dict[str, dict[str, Any]]]:
         """Return the primary keys of items for which a template gives the cache key; none if there are too many."""
@@ -242,6 +273,10 @@ class ItemsTruth:
 
     def __repr__(self) -> str:
         return f"<ItemsTruth[{', '.join(table.source.table_name for table in self._tables)}]>"
+
+    def close(self) -> None:
+        for table in self._tables:
+            table.close()
 
     def compare(self, served: Mapping[str, ServedValue]) -> dict[str, Comparison]:
         """Raises ``Unavailable`` if a table cannot be read."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -100,19 +100,18 @@ def verify(
     *,
     sample: int,
     within: float,
-    loader: str | None = None,
+    loaders: Sequence[str] = (),
     say: Callable[[str], None] = lambda text: None,
 ) -> Verification:
     """Compare up to ``sample`` values of the config's cache with their rows, and return what was found.
 
-    ``within``: seconds that the consumer has to invalidate a value. ``loader``: the application's, as ``module:name``.
+    ``within``: seconds that the consumer has to invalidate a value. ``loaders``: the application's, as ``module:name``.
     ``say``: told why it takes long. Raises ``ConfigError``, and ``Unavailable`` if cache or rows cannot be read.
     """
     cache = config.cache
     if cache is None:
         raise ConfigError("the config has no `cache:` section: add one to verify the cache")
-    compared_with = truth(config, loader)
-    with closing(open_store(cache.url)) as store:
+    with closing(truth(config, loaders)) as compared_with, closing(open_store(cache.url)) as store:
         return _Verifier(store, cache, compared_with, within, say).run(sample)
 
 

@@ -24,6 +24,7 @@ from relay.cache import (
     entry_key,
     generation_key,
 )
+from relay.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,38 @@ def test_an_error_of_the_function_reaches_the_caller_and_is_not_cached(cache: To
     assert function(1) == 7
 
 
+def test_a_function_loads_its_own_keys_by_the_arguments_that_have_them(cache: TokenCache) -> None:
+    """For ``relay verify``, which has only the keys."""
+    asked: list[tuple[Any, ...]] = []
+
+    @cached(cache, key="{day}/{total}/{flag}/{raw}/{shop}/{name}")
+    def sales(day: date, total: Decimal, flag: bool, raw: bytes, shop: int, name: str, note: str = "") -> int:
+        asked.append((day, total, flag, raw, shop, name, note))
+        return len(asked)
+
+    arguments = (date(2026, 11, 22), Decimal("7.5"), False, b"\xff", -3, "a/é")
+    key = sales.key(*arguments)
+    others = ["user:1", "2026-11-22/7.50/false//w==/-3/a", "2026-11-31/7.5/false//w==/-3/a", "x/x/x/x/x/x"]
+    assert list(sales.load_many(dict.fromkeys([*others, key]))) == [key]
+    assert asked == [(*arguments, "")]
+
+
+def test_a_key_that_several_arguments_have_is_not_loaded(cache: TokenCache) -> None:
+    @cached(cache, key="{a}:{b}")
+    def pair(a: str, b: str) -> str:
+        return a + b
+
+    found = pair.load_many(dict.fromkeys(["x:y", "x:y:z"]))
+    assert {key: loaded.value for key, loaded in found.items()} == {"x:y": b'"xy"'}
+
+
+def test_a_key_that_cannot_be_read_back_is_an_error_that_says_why(cache: TokenCache) -> None:
+    with pytest.raises(ConfigError, match=r"annotate its parameter name as one of str, int, float"):
+        cached(cache, key="user:{name}")(lambda name: 1).load_many({"user:ada": None})
+    with pytest.raises(ConfigError, match="makes its cache keys by a function"):
+        cached(cache, key=lambda name: f"user:{name}")(lambda name: 1).load_many({"user:ada": None})
+
+
 # -- coroutines ---------------------------------------------------------------------------------------------
 
 
@@ -189,6 +222,9 @@ def test_a_coroutine_functions_results_are_cached_by_the_same_rules(cache: Token
         assert await user.invalidate("ada")
         assert await user("ada") == {"total": 8}
         assert (await user.load("ada")).value == b'{"total":8}'
+        assert {key: each.value for key, each in (await user.load_many({"user:ada": None, "x": None})).items()} == {
+            "user:ada": b'{"total":8}'
+        }
 
     asyncio.run(main())
     threads = cached(cache, key="user:{name}")(rows.read)

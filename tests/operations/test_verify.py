@@ -284,6 +284,42 @@ def test_an_application_names_the_loader_that_makes_its_bytes(
         assert "without the application's loader: name it with --loader module:name" in failure(shop, 2)
 
 
+def test_functions_of_an_application_are_loaders_of_their_own_keys(
+    shop: Shop, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {shop.table: ["order:{customer}:{number}", "user:{customer}"]}
+    shop.configure(cache={"url": shop.redis_url, "namespace": shop.table, "keys": keys})
+    shop.plant(shop.put(1, 1), b'"1"')
+    shop.plant(shop.put(2, 5), b'"4"')
+    shop.plant("user:ada", b"ADA")
+    shop.plant("basket:ada", b"1")
+    text = f"""
+        import asyncio
+        import boto3
+        from relay.cache import TEXT, AsyncTokenCache, MemoryStore, TokenCache, cached
+
+        cache = TokenCache(MemoryStore(), "other")
+        client = boto3.client("dynamodb", region_name="us-east-1", endpoint_url={shop.endpoint_url!r})
+
+        @cached(cache, key="order:{{customer}}:{{number}}")
+        def order(customer: str, number: int):
+            key = {{"customer": {{"S": customer}}, "number": {{"N": str(number)}}}}
+            return client.get_item(TableName={shop.table!r}, Key=key, ConsistentRead=True)["Item"]["version"]["N"]
+
+        lock = asyncio.Lock()
+
+        @cached(AsyncTokenCache(cache), key="user:{{customer}}", codec=TEXT)
+        async def user(customer: str):
+            async with lock:
+                await asyncio.sleep(0)
+                return customer.upper()
+        """
+    with module(shop.folder, monkeypatch, unique, text):
+        answer = shop.verify("--loader", f"{unique}:order", "--loader", f"{unique}:user", code=4)
+    assert (answer["consistent"], stale_keys(answer)) == (2, ["order:ada:2"])
+    assert answer["unknown_reasons"] == {"no --loader returned a value for the key": 1}
+
+
 def failure(shop: Shop, code: int, *options: str) -> str:
     result = relay("verify", shop.config, *options)
     assert result.exit_code == code, (result.output, result.exception)
