@@ -277,7 +277,7 @@ class TokenCache:
             raise
         now = self._clock()
         with self._lock:
-            self._fill_time.add(max(0.0, now - began))
+            self._fill_time.add(min(max(0.0, now - began), self.lease_ttl))  # the clock may have been set
         until = now + self.value_ttl if self.value_ttl is not None else 0.0
         fills: dict[str, ConditionalWrite] = {}
         releases = []

@@ -402,6 +402,20 @@ def test_once_the_time_of_a_load_is_known_a_reader_waits_little_longer_for_one_t
     assert waited == [pytest.approx(0.02, rel=0.5)]
 
 
+def test_a_clock_that_is_set_during_a_load_does_not_make_readers_wait_for_long(cache: Cache) -> None:
+    def is_set(to: float) -> Callable[[], None]:
+        def meanwhile() -> None:
+            cache.now += to
+
+        return meanwhile
+
+    for number, seconds in enumerate([86400.0, -86400.0, *[0.02] * 80]):
+        cache.get_or_load(f"k{number}", Source(meanwhile=is_set(seconds)).load)
+    began = cache.now
+    cache.get_or_load("k", Source(meanwhile=lambda: cache.get_or_load("k", Source().load)).load)
+    assert cache.now - began < 0.1
+
+
 def test_a_reader_may_wait_for_no_other(cache: Cache) -> None:
     impatient = TokenCache(cache.memory, "shop", lease_wait=0.0, clock=lambda: cache.now, sleep=cache._doze)
     seen: list[Cached] = []

@@ -23,13 +23,13 @@ from relay.cache import (
     DynamoDBLoader,
     Entry,
     Invalidator,
-    RedisStore,
     State,
     TokenCache,
     entry_key,
     generation_key,
 )
 from relay.cache.entry import encode
+from relay.cache.urls import open_store
 from relay.config import load
 from relay.dynamodb import Stream
 from relay.dynamodb.values import image_json
@@ -53,7 +53,7 @@ class Shop:
 
     table: str
     endpoint_url: str
-    redis_url: str
+    cache_url: str
     folder: Path
 
     def __post_init__(self) -> None:
@@ -74,7 +74,7 @@ class Shop:
             StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
         )["TableDescription"]
         self.stream_arn = description["LatestStreamArn"]
-        self.store = RedisStore(self.redis_url)
+        self.store = open_store(self.cache_url)
         self.cache = TokenCache(self.store, self.table)
         self.invalidator = Invalidator(self.store, self.table)
         self.loader = DynamoDBLoader(self.client, self.table, primary_key)
@@ -88,7 +88,7 @@ class Shop:
             "name": "shop",
             "kafka": {"bootstrap_servers": "127.0.0.1:9"},
             "sources": [{**source, "endpoint_url": self.endpoint_url}],
-            "cache": {"url": self.redis_url, "namespace": self.table, "keys": keys},
+            "cache": {"url": self.cache_url, "namespace": self.table, "keys": keys},
         }
         self.config.write_text(json.dumps(document | more))
 
@@ -116,8 +116,10 @@ class Shop:
 
 
 @pytest.fixture
-def shop(dynamodb: Any, redis_server: Any, tmp_path: Path, unique: str) -> Iterator[Shop]:
-    found = Shop(unique, dynamodb.endpoint_url, redis_server.url, tmp_path)
+def shop(request: pytest.FixtureRequest, dynamodb: Any, tmp_path: Path, unique: str) -> Iterator[Shop]:
+    """Its cache is in Redis, or where the test says."""
+    server: Any = request.getfixturevalue(getattr(request, "param", "redis_server"))
+    found = Shop(unique, dynamodb.endpoint_url, server.url, tmp_path)
     yield found
     found.store.close()
     found.client.delete_table(TableName=unique)
@@ -127,6 +129,10 @@ def stale_keys(answer: Mapping[str, Any]) -> list[str]:
     return sorted(entry["key"] for entry in answer["stale_entries"])
 
 
+on_both = pytest.mark.parametrize("shop", ["redis_server", "memcached_server"], indirect=True)
+
+
+@on_both
 def test_values_that_are_as_their_items_are_consistent(shop: Shop) -> None:
     keys = [shop.put(number, 1) for number in range(5)]
     for key in [*keys, "order:ada:404"]:
@@ -146,6 +152,7 @@ def test_a_set_in_another_order_and_attributes_in_another_order_are_the_same_ite
     assert shop.verify()["consistent"] == 1
 
 
+@on_both
 def test_stale_values_are_found_and_shown_beside_what_is_true(shop: Shop) -> None:
     changed, deleted, created, right = (shop.put(number, 1) for number in range(4))
     old = {key: shop.loader.load(key, None).value for key in (changed, deleted, right)}
@@ -233,7 +240,7 @@ def test_an_application_names_the_loader_that_makes_its_bytes(
     source = {"name": "users", "type": "mysql", "database": unique, "user": USER, "start": "current"}
     shop.configure(
         sources=[{**source, "shards": {"-": [f"{mariadb.host}:{mariadb.port}"]}, "tables": ["users"]}],
-        cache={"url": shop.redis_url, "namespace": shop.table, "keys": {"users": ["user:{id}"]}},
+        cache={"url": shop.cache_url, "namespace": shop.table, "keys": {"users": ["user:{id}"]}},
     )
     shop.plant("user:1", b"<ann>")
     shop.plant("user:2", b"<rob>")
@@ -288,7 +295,7 @@ def test_functions_of_an_application_are_loaders_of_their_own_keys(
     shop: Shop, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys = {shop.table: ["order:{customer}:{number}", "user:{customer}"]}
-    shop.configure(cache={"url": shop.redis_url, "namespace": shop.table, "keys": keys})
+    shop.configure(cache={"url": shop.cache_url, "namespace": shop.table, "keys": keys})
     shop.plant(shop.put(1, 1), b'"1"')
     shop.plant(shop.put(2, 5), b'"4"')
     shop.plant("user:ada", b"ADA")
@@ -329,11 +336,11 @@ def failure(shop: Shop, code: int, *options: str) -> str:
 
 def test_what_cannot_be_reached_ends_the_command_with_code_3(shop: Shop) -> None:
     shop.plant(shop.put(1, 1), None)
-    redis_url, port = shop.redis_url, free_port()
-    shop.redis_url = f"redis://127.0.0.1:{port}/0"
+    cache_url, port = shop.cache_url, free_port()
+    shop.cache_url = f"redis://127.0.0.1:{port}/0"
     shop.configure()
-    assert f"Redis at {shop.redis_url} is not available" in failure(shop, 3)
-    shop.redis_url, shop.endpoint_url = redis_url, f"http://127.0.0.1:{port}"
+    assert f"Redis at {shop.cache_url} is not available" in failure(shop, 3)
+    shop.cache_url, shop.endpoint_url = cache_url, f"http://127.0.0.1:{port}"
     shop.configure()
     assert "source orders: DynamoDB in region us-east-1" in failure(shop, 3)
 
