@@ -68,10 +68,14 @@ def apply_chunk(
     changes: Iterable[ReducedChange],
     non_changes: Sequence[NonChangeRecord],
     rows: int,
+    published_since: str,
 ) -> BatchOutcome:
-    """Invalidate the cache keys of some records, of which there are ``rows``. Raises ``Unavailable``."""
+    """Invalidate the cache keys of some records, of which there are ``rows``. Raises ``Unavailable``.
+
+    ``published_since``: see ``Continuity``.
+    """
     found = invalidations(changes, rules)
-    counts = invalidator(cache).apply(found.pairs)
+    counts = invalidator(cache).apply(found.pairs, published_since=published_since)
     others = [record for record in non_changes if record.status is not DecodeStatus.TOMBSTONE]
     return BatchOutcome(rows, counts, list(found.bumps), others)
 

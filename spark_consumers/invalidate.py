@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -40,6 +40,7 @@ class InvalidationPlan:
     cache: CacheConfig
     rules: CacheRules
     layouts: Sequence[Layout]
+    published_since: str = ""
 
 
 class CacheConsumer:
@@ -73,12 +74,13 @@ class CacheConsumer:
     def apply(self, batch: DataFrame, dead_letters: DeadLetterTopic, expected: int) -> dict[str, int]:
         """Invalidate the cache keys of a batch; return counts. Raises ``Unavailable``, ``UnknownSchemas``."""
         outcome = BatchOutcome()
+        plan = replace(self._plan, published_since=self.continuity.published_since)
         if expected < _LARGE_BATCH:
-            outcome.add(_apply(self._plan, batch.collect()))
+            outcome.add(_apply(plan, batch.collect()))
         elif not is_cluster(batch.sparkSession):
-            outcome.add(_apply(self._plan, batch.toLocalIterator(prefetchPartitions=True)))
+            outcome.add(_apply(plan, batch.toLocalIterator(prefetchPartitions=True)))
         else:
-            work: Callable[[Iterable[Row]], list[BatchOutcome]] = partial(_apply_on_worker, self._plan)
+            work: Callable[[Iterable[Row]], list[BatchOutcome]] = partial(_apply_on_worker, plan)
             for part in batch.rdd.mapPartitions(work).collect():
                 outcome.add(part)
         if outcome.failure is not None:
@@ -106,7 +108,8 @@ def _apply_in_chunks(plan: InvalidationPlan, rows: Iterable[Row]) -> BatchOutcom
     documents = (orjson.loads(row[0]) for row in rows)
     while chunk := list(islice(documents, CHUNK)):
         non_changes = [_non_change(document["x"]) for document in chunk if "x" in document]
-        outcome.add(apply_chunk(plan.cache, plan.rules, _changes(chunk, readers), non_changes, len(chunk)))
+        changes = _changes(chunk, readers)
+        outcome.add(apply_chunk(plan.cache, plan.rules, changes, non_changes, len(chunk), plan.published_since))
     return outcome
 
 

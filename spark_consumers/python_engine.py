@@ -182,6 +182,8 @@ class _PythonConsumer:
     def _apply_batch(self, batch: Sequence[Message], number: int) -> None:
         """Apply what was read, and store that it is applied."""
         reached = {topic: dict(offsets) for topic, offsets in self._reached.items()}
+        if batch:
+            self._continuity.start_at(self._applied, lambda: self._group.locate({})[1])
         with no_garbage_collection():
             counts = self._apply(batch) if batch else None
         applied_at = time.time()
@@ -202,7 +204,8 @@ class _PythonConsumer:
             else:
                 where = message.topic() or "", message.partition() or 0, message.offset() or 0
                 others.append(NonChangeRecord(read, *where, value or b""))
-        outcome = apply_chunk(self._cache, self._rules, changes, others, len(batch))
+        since = self._continuity.published_since
+        outcome = apply_chunk(self._cache, self._rules, changes, others, len(batch), since)
         return conclude(outcome, self._cache, self._rules, self._dead_letters)
 
     def _read(self, topic: str, value: bytes) -> ReducedChange | DecodeStatus:

@@ -239,6 +239,8 @@ class _Runner:
                 # The only safe place to stop: the checkpoint holds the batch before, and this one has not started.
                 raise Stopped
             before, end = self.checkpoint.end_offsets(number - 1), self.checkpoint.end_offsets(number)
+            if self.consumer.continuity is not None:
+                self.consumer.continuity.start_at(before, lambda: self.group.locate({})[1])
             counts = self.consumer.apply(batch, self.dead_letters, count_between(before, end))
             applied_at = time.time()
             if self.consumer.continuity is not None:

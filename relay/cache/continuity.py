@@ -8,7 +8,7 @@ in between would have invalidated were served for ever (I6).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from relay.cache.invalidator import Invalidator
@@ -92,6 +92,9 @@ class Continuity:
         self._key = f"{invalidator.namespace}{{applied.{relay}}}"
         self._ids: Mapping[str, str] = {}
         self._stored: bytes | None = None
+        self.published_since = ""  # of the changes that are applied next, for `Invalidator.apply`
+        self._since = ""
+        self._ends: Offsets = {}  # of the topics, soon after `_since` began
 
     def begin(self, ids: Mapping[str, str], start: Offsets, ends: Offsets) -> str | None:
         """Invalidate the namespace if changes before ``start`` may not have been applied to it; return why.
@@ -125,6 +128,21 @@ class Continuity:
             if self._write(replace(applied.advanced(ends), ids={**applied.ids, **self._ids})):
                 return
         raise self._contention()
+
+    def start_at(self, start: Offsets, ends: Callable[[], Offsets]) -> None:
+        """Find out ``published_since`` of the changes from ``start`` on.
+
+        ``ends``: asks for those of the topics. Raises ``Unavailable``.
+        """
+        since = self._invalidator.since()
+        if since != self._since:
+            self._since, self._ends = since, ends()
+        is_behind = any(
+            start.get(topic, {}).get(partition, 0) < end
+            for topic, partitions in self._ends.items()
+            for partition, end in partitions.items()
+        )
+        self.published_since = "" if is_behind else since
 
     def _read(self) -> None:
         current = self._invalidator.store.compare_and_set([ConditionalWrite(self._key, READ, None, None, KEEP)])

@@ -8,7 +8,7 @@ that shares a cache reads the JSON: fields may be added, but never change their 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -29,8 +29,8 @@ Tokens = Mapping[str, EventToken | None]
 class State(StrEnum):
     """The state of an entry, which gives its tokens their meaning.
 
-    A VALUE reflects every change up to its tokens. The tokens of a TOMBSTONE or a LEASE are its *floor*: only a value
-    that reflects every change up to them may be stored.
+    A VALUE reflects every change up to its tokens. Only a value that reflects every change up to the tokens of a
+    TOMBSTONE or a LEASE may be stored over it.
     """
 
     LEASE = "lease"
@@ -43,12 +43,15 @@ class Entry:
     """An entry without its value, which the store keeps beside it.
 
     ``until``: epoch seconds, from which on a lease may be taken over and a value is no longer served. 0: no end.
+    ``kept``: what a VALUE replaced and reflects, of shards that its tokens do not name. It does not discard them, since
+    an invalidation that looks old may be younger than the read; but what follows the value has to reflect them, too.
     """
 
     state: State
     generation: str
     tokens: Tokens
     until: float = 0.0
+    kept: Tokens = field(default_factory=dict)
 
     def serves(self, generation: str, now: float) -> bool:
         """Whether the value may be returned to a reader that read this generation after the entry."""
@@ -68,14 +71,25 @@ UNREADABLE = Entry(State.TOMBSTONE, "", {UNPLACED: None})
 """The entry for bytes that cannot be decoded: nothing is served, and any invalidation replaces it."""
 
 
+class Held(dict[str, EventToken | None]):
+    """What a read has to reflect to be stored: the tokens of the entry, by component.
+
+    ``floors``: what a read of each shard from a copy that may lag has to reflect as well, by shard. A shard without a
+    floor, or with None, has to be read where every committed write is visible (see ``relay.cache.floors``).
+    """
+
+    def __init__(self, tokens: Tokens, floors: Tokens) -> None:
+        super().__init__(tokens)
+        self.floors = floors
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedValue:
     """What a loader read.
 
     ``value`` None: there is no such item, and that is cached. ``tokens``: one for each shard read from a copy that may
     lag, taken *before* the read. A shard without a token was read where every committed write is visible (a consistent
-    read, the primary); then every loader of that cache key has to read it so. ``fresher``: the read reflects every
-    invalidation it was given to compare with.
+    read, the primary). ``fresher``: the read reflects every invalidation it was given to compare with.
     """
 
     value: bytes | None
@@ -114,22 +128,36 @@ def invalidated(entry: Entry | None, token: EventToken | None, generation: str) 
     order = order_of(entry, token)
     if order is Order.OLDER or order is Order.EQUAL:  # I5: discarded only if known to be included
         return None
-    return _tombstone(entry, token, generation, order)
+    return _tombstone(entry, token, generation)
 
 
-def _tombstone(entry: Entry | None, token: EventToken | None, generation: str, order: Order) -> Entry:
+def _tombstone(entry: Entry | None, token: EventToken | None, generation: str) -> Entry:
     shard = _component(token)
     if shard == UNPLACED:
         token = None  # a token without a shard cannot be compared
     if entry is None:
         return Entry(State.TOMBSTONE, generation, {shard: token})
     # I6: the other components stay, else a fill could pass below an invalidation that was applied before.
-    tokens = floor(entry, generation)
+    tokens = required(entry, generation)
     replaced = tokens.pop(shard, None)
-    tokens[shard] = token
-    if replaced is not None and order is Order.UNKNOWN:
+    against = Order.NEWER if replaced is None else compare(token, replaced, positions_only=True)
+    tokens[shard] = replaced if against in (Order.OLDER, Order.EQUAL) else token
+    if against is Order.UNKNOWN:
         tokens[UNPLACED] = None  # the new token may be older than the one it replaces
     return Entry(State.TOMBSTONE, generation, _bounded(tokens))
+
+
+def outlived(entry: Entry, now: float) -> Entry | None:
+    """Return the entry that has to last as long as a new tombstone after it discarded an invalidation.
+
+    It alone knows that reads have to reflect the invalidation. None for a value that is still served, which the store
+    keeps for long enough.
+    """
+    if entry.state is not State.VALUE:
+        return entry
+    if not entry.until or now < entry.until:
+        return None
+    return Entry(State.TOMBSTONE, entry.generation, {**entry.kept, **entry.tokens})
 
 
 def fold(entry: Entry | None, tokens: Sequence[EventToken | None], generation: str) -> Folded:
@@ -142,21 +170,21 @@ def fold(entry: Entry | None, tokens: Sequence[EventToken | None], generation: s
             continue
         applied += 1
         unknown += order is Order.UNKNOWN
-        now = _tombstone(now, token, generation, order)
+        now = _tombstone(now, token, generation)
     return Folded(now if applied else None, applied, discarded, unknown)
 
 
-def floor(entry: Entry, generation: str) -> dict[str, EventToken | None]:
+def required(entry: Entry, generation: str) -> dict[str, EventToken | None]:
     """Return the tokens that a value has to reach to replace this entry."""
-    tokens = dict(entry.tokens)
-    if entry.generation != generation:
-        tokens[UNPLACED] = None  # I9: invalidations were lost between the two generations
+    tokens = {**entry.kept, **entry.tokens}  # I6
+    if entry.generation != generation and not all(token is None or has_floor(token) for token in tokens.values()):
+        tokens[UNPLACED] = None  # I9: invalidations were lost between the two generations, and no floor knows of them
     return tokens
 
 
 def leased(entry: Entry | None, generation: str, until: float) -> Entry:
     """Return the lease under which a value for the entry is loaded. ``until``: epoch seconds."""
-    return Entry(State.LEASE, generation, floor(entry, generation) if entry else {}, until)
+    return Entry(State.LEASE, generation, required(entry, generation) if entry else {}, until)
 
 
 def released(lease: Entry) -> Entry | None:
@@ -164,38 +192,58 @@ def released(lease: Entry) -> Entry | None:
     return Entry(State.TOMBSTONE, lease.generation, lease.tokens) if lease.tokens else None
 
 
-def filled(lease: Entry, loaded: LoadedValue, until: float = 0.0) -> Entry | None:
+def filled(lease: Entry, loaded: LoadedValue, floors: Tokens, until: float = 0.0) -> Entry | None:
     """Return the entry of a value loaded under a lease; None if it must not be stored.
 
-    It has the loader's tokens only: any invalidation clears what was read without a token.
+    ``floors``: those of the lease's generation, read after the lease was known to be possible. The entry has the
+    loader's tokens only: any invalidation clears what was read without a token.
     """
-    tokens = {token.shard: token for token in loaded.tokens.values() if token.shard != UNPLACED}
-    if lease.tokens:
+    tokens = {token.shard: token for token in loaded.tokens.values()}
+    if not are_above(tokens, floors):
+        return None  # I6: tombstones that are gone may have been for changes that this read does not reflect
+    if lease.tokens or not tokens:
         if not loaded.fresher:
             return None
         for shard, held in lease.tokens.items():
             if held and shard in tokens and compare(tokens[shard], held, positions_only=True) is Order.OLDER:
                 return None  # I6: by its own token it is not fresher
-    return Entry(State.VALUE, lease.generation, _bounded(dict(tokens)), until)
+    kept = {shard: held for shard, held in lease.tokens.items() if shard not in tokens}
+    return Entry(State.VALUE, lease.generation, _bounded(dict(tokens)), until, kept)
 
 
 def is_fresher(tokens: Mapping[str, EventToken], held: Tokens | None) -> bool:
-    """Whether a read with these tokens reflects everything in ``held``; None holds nothing.
+    """Whether a read with these tokens reflects everything in ``held``; None holds nothing, and no floors.
 
     For loaders that read from copies and have a token for every shard of the read. No token reflects an invalidation of
     unknown shard: read from the primary instead. A shard that was not read (it was split since) is reflected if all
     shards read of its source are past it. Timestamps do not count, since a loader's clock is not the relay's.
     """
+    if (held is None or isinstance(held, Held)) and not are_above(tokens, held.floors if held is not None else {}):
+        return False
     for shard, bound in (held or {}).items():
         if bound is None:
             return False  # I5
         source = shard.partition("/")[0]
         same = tokens.get(shard)
         read = [same] if same else [t for t in tokens.values() if t.shard.partition("/")[0] == source]
-        orders = [compare(token, bound, positions_only=True) for token in read]
-        if not orders or not all(order in (Order.EQUAL, Order.NEWER) for order in orders):
+        if not read or not all(reaches(token, bound) for token in read):
             return False
     return True
+
+
+def are_above(tokens: Mapping[str, EventToken], floors: Tokens) -> bool:
+    """Whether a read with these tokens reflects the floor of each shard that it read."""
+    return all(reaches(token, floors.get(token.shard)) for token in tokens.values() if has_floor(token))
+
+
+def has_floor(token: EventToken) -> bool:
+    """Whether the shard of the token has a floor. DynamoDB's copies tell no positions, so its shards need none."""
+    return not token.position.startswith("DynamoDB/")
+
+
+def reaches(token: EventToken, bound: EventToken | None) -> bool:
+    """Whether a read with the token reflects every change of the shard up to ``bound``; nothing reaches None."""
+    return bound is not None and compare(token, bound, positions_only=True) in (Order.EQUAL, Order.NEWER)
 
 
 def _bounded(tokens: dict[str, EventToken | None]) -> dict[str, EventToken | None]:
@@ -212,6 +260,8 @@ def encode(entry: Entry, nonce: str) -> bytes:
     fields: dict[str, Any] = {"n": nonce, "s": entry.state, "g": entry.generation, "t": entry.tokens}
     if entry.until:
         fields["u"] = entry.until
+    if entry.kept:
+        fields["k"] = entry.kept
     return orjson.dumps(fields)
 
 
@@ -219,12 +269,10 @@ def decode(meta: bytes) -> Entry:
     """Return the entry of the JSON; ``UNREADABLE`` for other bytes, so that none can stop a reader."""
     try:
         fields = orjson.loads(meta)
-        tokens: dict[str, EventToken | None] = {}
-        for shard, raw in fields["t"].items():
-            token = tokens[shard] = _token(raw)
-            if shard != _component(token):
-                return UNREADABLE
-        return Entry(State(fields["s"]), str(fields["g"]), tokens, float(fields.get("u", 0.0)))
+        tokens, kept = ({shard: _token(raw) for shard, raw in fields.get(name, {}).items()} for name in "tk")
+        if any(shard != _component(token) for each in (tokens, kept) for shard, token in each.items()):
+            return UNREADABLE
+        return Entry(State(fields["s"]), str(fields["g"]), tokens, float(fields.get("u", 0.0)), kept)
     except (ValueError, TypeError, KeyError, AttributeError):
         return UNREADABLE
 

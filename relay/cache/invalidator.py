@@ -7,11 +7,22 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from relay.cache.entry import Folded, decode, encode, fold
-from relay.cache.store import KEEP, READ, ConditionalWrite, Store, entry_key, generation_key
+from relay.cache.entry import Folded, decode, encode, fold, has_floor, outlived
+from relay.cache.floors import announced, decode_floors, encode_floors
+from relay.cache.store import (
+    FOREVER,
+    KEEP,
+    READ,
+    ConditionalWrite,
+    Store,
+    entry_key,
+    floors_key,
+    generation_key,
+)
 from relay.errors import RelayError
 from relay.token import EventToken
 
@@ -41,12 +52,23 @@ class Invalidator:
     Threads may share one if its store allows it.
     """
 
-    def __init__(self, store: Store, namespace: str, *, tombstone_ttl: float = 3600.0) -> None:
+    def __init__(
+        self,
+        store: Store,
+        namespace: str,
+        *,
+        tombstone_ttl: float = 3600.0,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         if tombstone_ttl <= 0:
             raise ValueError(f"tombstone_ttl must be positive, not {tombstone_ttl}")
         self.store = store
         self.namespace = namespace
         self.tombstone_ttl = tombstone_ttl
+        self._clock = clock
+        # The floors as this process last saw them. Any thread sets it, without a lock: an outdated one costs a round
+        # trip.
+        self._floors: bytes | None = None
         # Whether most keys of the last call had an entry. Any thread sets it, without a lock: it is only a guess at
         # whether reading first saves a round trip.
         self._mostly_cached = False
@@ -54,9 +76,15 @@ class Invalidator:
     def __repr__(self) -> str:
         return f"<Invalidator[{self.namespace}]>"
 
-    def apply(self, pairs: Sequence[tuple[str, EventToken | None]]) -> InvalidationCounts:
+    def apply(
+        self, pairs: Sequence[tuple[str, EventToken | None]], *, published_since: str | None = None
+    ) -> InvalidationCounts:
         """Apply (cache key, token) pairs, those of one key in their order; a token of None is unknown.
 
+        ``published_since``: what ``since`` returned before the first of these changes was published, "" if it is not
+        known. The floors of a namespace (see ``relay.cache.floors``) begin with such changes, and what a replica was
+        asked for is only cached above them. None: no change is ever applied again after a later one was, as by a
+        consumer that restarts from an older checkpoint.
         After it returns, no value that was read before any of them is served (I6). Raises ``Unavailable``; some may
         have been applied then, and applying all of them again does no harm.
         """
@@ -65,14 +93,55 @@ class Invalidator:
             tokens: dict[str, list[EventToken | None]] = {}
             for key, token in pairs[start : start + _CHUNK]:
                 tokens.setdefault(entry_key(self.namespace, key), []).append(token)
+            # I6: before they are applied, or a tombstone could be gone and no floor know of it.
+            self._announce([token for _, token in pairs[start : start + _CHUNK]], published_since)
             self._apply(tokens, counts)
         return counts
+
+    def since(self) -> str:
+        """Return an id of the time since which changes are announced in this namespace, "" for none.
+
+        A change published after this call is newer than all that was applied before that time.
+        """
+        key = floors_key(self.namespace)
+        (stored,), generation = self.store.read([key], generation_key(self.namespace))
+        floors = decode_floors(stored.meta) if stored else None
+        return floors.since if floors is not None and floors.generation == generation else ""
 
     def bump(self, reason: str) -> str:
         """Invalidate the whole namespace by a new generation; return it (I9)."""
         generation = self.store.renew(generation_key(self.namespace))
         _log.warning("cache namespace %s is invalidated (new generation %s): %s", self.namespace, generation, reason)
         return generation
+
+    def _announce(self, tokens: Sequence[EventToken | None], published_since: str | None) -> None:
+        """Raise the floors' announcements to the tokens."""
+        tokens = [token for token in tokens if token is None or has_floor(token)]
+        if not tokens:
+            return
+        key = floors_key(self.namespace)
+        for _ in range(_ATTEMPTS):
+            generation, losses = self.store.generation(generation_key(self.namespace)), self.store.losses()
+            floors = announced(
+                decode_floors(self._floors),
+                tokens,
+                generation=generation,
+                losses=losses,
+                now=self._clock(),
+                tombstone_ttl=self.tombstone_ttl,
+                published_since=published_since,
+                new_since=secrets.token_hex(8),
+            )
+            text = encode_floors(floors)
+            conflicts = self.store.compare_and_set([ConditionalWrite(key, self._floors, text, None, FOREVER)])
+            if key not in conflicts:
+                self._floors = text
+                return
+            self._floors = conflicts[key]
+        raise RelayError(
+            f"the floors of cache namespace {self.namespace} changed during each of {_ATTEMPTS} attempts to raise "
+            "them: check whether another program writes to its keys"
+        )
 
     def _apply(self, tokens: dict[str, list[EventToken | None]], counts: InvalidationCounts) -> None:
         # Read before any entry: if it is replaced meanwhile, the tombstones are stricter than needed, never laxer.
@@ -111,12 +180,15 @@ class Invalidator:
         # New in each attempt, and in each process after a fork, so that no two writes share a nonce.
         nonce = secrets.token_hex(8)
         for key, meta in current.items():
-            result = fold(None if meta is None else decode(meta), tokens[key], generation)
-            if result.entry is None:
+            entry = None if meta is None else decode(meta)
+            result = fold(entry, tokens[key], generation)
+            new = result.entry or (outlived(entry, self._clock()) if entry else None)
+            if new is None:
                 counts.discarded += result.discarded
                 continue
             folded[key] = result
-            new_meta = encode(result.entry, f"{nonce}{len(writes):x}")
+            # An unchanged entry keeps its bytes, so that a fill under its lease still succeeds.
+            new_meta = meta if new is entry else encode(new, f"{nonce}{len(writes):x}")
             writes.append(ConditionalWrite(key, meta, new_meta, None, self.tombstone_ttl))
         conflicts = self.store.compare_and_set(writes) if writes else {}
         for key, result in folded.items():

@@ -26,9 +26,10 @@ class MemoryStore:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.Lock()  # guards both dictionaries
+        self._lock = threading.Lock()  # guards everything below
         self._entries: dict[str, _Kept] = {}
         self._generations: dict[str, str] = {}
+        self._lost = 0
 
     def __repr__(self) -> str:
         return f"<MemoryStore[{len(self._entries)} entries]>"
@@ -69,12 +70,18 @@ class MemoryStore:
         with self._lock:
             self._entries.pop(key, None)
             self._generations.pop(key, None)
+            self._lost += 1
 
     def lose_all(self) -> None:
         """Forget everything, the generations included."""
         with self._lock:
             self._entries.clear()
             self._generations.clear()
+            self._lost += 1
+
+    def losses(self) -> str:
+        with self._lock:
+            return str(self._lost)
 
     def _live(self, key: str) -> StoredEntry | None:
         kept = self._entries.get(key)

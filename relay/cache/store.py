@@ -1,4 +1,4 @@
-"""The interface of a store: four calls, which Redis and a dictionary implement.
+"""The interface of a store: five calls, which Redis and a dictionary implement.
 
 A store handles bytes; it knows no tokens and no rules. Run ``tests/cache/test_interleavings.py`` against a new one.
 """
@@ -63,6 +63,12 @@ class Store(Protocol):
     def renew(self, generation_key: str) -> str:
         """Begin a new generation and return it. No value of an earlier one is served from then on."""
 
+    def losses(self) -> str:
+        """Return a text that changes whenever entries were lost before their time to live ended.
+
+        Together with the generation: what also loses the generation need not change it.
+        """
+
 
 class SampledStore(Store, Protocol):
     """A store that can show some of its keys, as ``relay verify`` needs."""
@@ -82,6 +88,11 @@ def entry_key(namespace: str, key: str) -> str:
 def generation_key(namespace: str) -> str:
     """Return the key of the generation in the store. It has no colon, so no cache key can name it."""
     return f"{namespace}{{generation}}"
+
+
+def floors_key(namespace: str) -> str:
+    """Return the key of the floors in the store; no cache key can name it either."""
+    return f"{namespace}{{floors}}"
 
 
 def random_keys(keys: Iterable[str], count: int) -> list[str]:

@@ -18,8 +18,9 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, TypeVar
 
-from relay.cache.entry import Entry, LoadedValue, State, Tokens, decode, encode, filled, leased, released
+from relay.cache.entry import Entry, Held, LoadedValue, State, Tokens, decode, encode, filled, leased, released
 from relay.cache.fill_time import FillTime
+from relay.cache.floors import FloorsReader
 from relay.cache.invalidator import Invalidator
 from relay.cache.store import FOREVER, KEEP, ConditionalWrite, Store, entry_key, generation_key
 from relay.errors import Unavailable
@@ -28,7 +29,7 @@ from relay.token import EventToken
 _log = logging.getLogger(__name__)
 
 Load = Callable[[str, Tokens | None], LoadedValue]
-"""Loads one key. The second argument is what to compare the read with, None for nothing."""
+"""Loads one key. The second argument is what to compare the read with (a ``Held``), None for nothing."""
 
 LoadMany = Callable[[Mapping[str, Tokens | None]], Mapping[str, LoadedValue]]
 """Loads the keys of the mapping, whose values are what to compare each read with. Returns all keys."""
@@ -143,6 +144,7 @@ class TokenCache:
         self._clock = clock
         self._sleep = sleep
         self._nonce = nonce
+        self._floors = FloorsReader(store, namespace, tombstone_ttl, clock)
         self._lock = threading.Lock()  # guards everything below; never held during a call to the store or the loader
         self._is_reachable = True
         self._fill_time = FillTime()
@@ -268,9 +270,11 @@ class TokenCache:
         if not leases:
             return
         began = self._clock()
+        generation = next(iter(leases.values())).entry.generation
         try:
-            # I6: after the lease was written. An invalidation from here on replaces the lease.
-            loaded = yield LoadCall({key: lease.entry.tokens or None for key, lease in leases.items()})
+            # I6: after the leases were written. An invalidation from here on replaces its lease.
+            floors = yield from self._read_floors(generation)
+            loaded = yield LoadCall({key: _held(lease.entry, floors) for key, lease in leases.items()})
             values = {key: loaded[key] for key in leases}
         except (Exception, CancelledError):
             yield from self._write([self._release(key, lease) for key, lease in leases.items()])
@@ -282,7 +286,7 @@ class TokenCache:
         fills: dict[str, ConditionalWrite] = {}
         releases = []
         for key, lease in leases.items():
-            entry = filled(lease.entry, values[key], until)
+            entry = filled(lease.entry, values[key], floors, until)
             if entry is None:
                 releases.append(self._release(key, lease))
             else:
@@ -318,10 +322,18 @@ class TokenCache:
         return self.tombstone_ttl if entry and entry.state is State.VALUE else KEEP
 
     def _value_ttl(self, entry: Entry) -> float:
-        # The tokens of an expired value still keep older reads of other copies out.
         if self.value_ttl is None:
             return FOREVER
-        return max(self.value_ttl, self.tombstone_ttl) if entry.tokens else self.value_ttl
+        # Until its end a value discards invalidations that it reflects. After that it stands for their tombstones.
+        return self.value_ttl + self.tombstone_ttl if entry.tokens or entry.kept else self.value_ttl
+
+    def _read_floors(self, generation: str) -> Steps[Tokens]:
+        try:
+            floors: Tokens = yield StoreCall(partial(self._floors.read, generation))
+        except Unavailable as error:
+            self._note_unreachable(error)
+            return {}
+        return floors
 
     def _name(self, key: str) -> str:
         return entry_key(self.namespace, key)
@@ -345,3 +357,7 @@ class TokenCache:
             self.adds += reads.adds
             self.compare_and_sets += fills - reads.adds
             self.no_ops += misses - fills
+
+
+def _held(lease: Entry, floors: Tokens) -> Tokens | None:
+    return Held(lease.tokens, floors) if lease.tokens or floors else None

@@ -5,13 +5,16 @@ A test replaces a rule where it is used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from relay.cache.entry import UNPLACED, Entry, LoadedValue, State, decode, encode, order_of
-from relay.cache.store import KEEP, READ, ConditionalWrite, Store, StoredEntry, generation_key
+from relay.cache.entry import UNPLACED, Entry, LoadedValue, State, Tokens, decode, encode, order_of
+from relay.cache.floors import Floors
+from relay.cache.invalidator import InvalidationCounts, Invalidator
+from relay.cache.store import KEEP, READ, ConditionalWrite, Store, StoredEntry, entry_key, generation_key
+from relay.cache.token_cache import TokenCache
 from relay.token import EventToken, Order
 
 _nonces = count()
@@ -34,6 +37,9 @@ class BrokenStore:
 
     def renew(self, generation_key: str) -> str:
         return self.inner.renew(generation_key)
+
+    def losses(self) -> str:
+        return self.inner.losses()
 
     def broken(self, write: ConditionalWrite) -> ConditionalWrite:
         return write
@@ -78,26 +84,68 @@ class NoLeases(BrokenStore):
         return self.inner.compare_and_set(made)
 
 
-def stores_whatever_is_loaded(lease: Entry, loaded: LoadedValue, until: float = 0.0) -> Entry:
+def stores_whatever_is_loaded(lease: Entry, loaded: LoadedValue, floors: Tokens, until: float = 0.0) -> Entry:
     return Entry(State.VALUE, lease.generation, dict(loaded.tokens), until)
 
 
-def lease_without_floor(_: Entry | None, generation: str, until: float) -> Entry:
+def lease_without_tokens(_: Entry | None, generation: str, until: float) -> Entry:
     return Entry(State.LEASE, generation, {}, until)
 
 
-def floor_without_null_tokens(entry: Entry, _: str) -> dict[str, EventToken | None]:
-    return {shard: held for shard, held in entry.tokens.items() if held}
+def lease_without_null_tokens(entry: Entry | None, generation: str, until: float) -> Entry:
+    tokens = {shard: held for shard, held in entry.tokens.items() if held} if entry else {}
+    return Entry(State.LEASE, generation, tokens, until)
 
 
 def serves_any(entry: Entry, *_: Any) -> bool:
     return entry.state is State.VALUE
 
 
-def forgets_components(_: Entry | None, token: EventToken | None, generation: str, order: Order) -> Entry:
+def forgets_components(_: Entry | None, token: EventToken | None, generation: str) -> Entry:
     return Entry(State.TOMBSTONE, generation, {token.shard if token else UNPLACED: token})
 
 
 def takes_unknown_for_older(entry: Entry | None, token: EventToken | None) -> Order:
     order = order_of(entry, token)
     return Order.OLDER if order is Order.UNKNOWN else order
+
+
+def are_above_anything(tokens: Mapping[str, EventToken], floors: Tokens) -> bool:
+    return True
+
+
+def only_notes_losses(floors: Floors, losses: str, now: float) -> Floors:
+    return replace(floors, losses=losses)
+
+
+def oldest_floors(floors: Floors, now: float, tombstone_ttl: float) -> dict[str, EventToken | None]:
+    return {shard: held[0] for shard, held in floors.periods[0].tokens.items() if shard in floors.begun}
+
+
+def begins_with_any_change(invalidator: Invalidator, tokens: Sequence[EventToken | None], published_since: str) -> None:
+    _announce(invalidator, tokens, invalidator.since())
+
+
+def announces_late(
+    invalidator: Invalidator, pairs: Sequence[tuple[str, EventToken | None]], *, published_since: str = ""
+) -> None:
+    entries: dict[str, list[EventToken | None]] = {}
+    for key, token in pairs:
+        entries.setdefault(entry_key(invalidator.namespace, key), []).append(token)
+    invalidator._apply(entries, InvalidationCounts())
+    _announce(invalidator, [token for _, token in pairs], published_since)
+
+
+def outlives_nothing(entry: Entry, now: float) -> Entry | None:
+    return None
+
+
+def value_ttl_alone(cache: TokenCache, entry: Entry) -> float:
+    return cache.value_ttl or 0.0
+
+
+def forgets_what_values_replaced(entry: Entry, generation: str) -> dict[str, EventToken | None]:
+    return dict(entry.tokens)
+
+
+_announce = Invalidator._announce

@@ -86,5 +86,8 @@ class SteppedStore:
     def renew(self, generation_key: str) -> str:
         return self.steps.call(lambda: self.inner.renew(generation_key))
 
+    def losses(self) -> str:
+        return self.steps.call(self.inner.losses)
+
     def _entries(self, keys: Sequence[str], generation_key: str) -> list[StoredEntry | None]:
         return self.inner.read(keys, generation_key)[0]

@@ -10,6 +10,7 @@ from relay.cache.entry import (
     UNPLACED,
     UNREADABLE,
     Entry,
+    Held,
     LoadedValue,
     State,
     Tokens,
@@ -140,8 +141,9 @@ def test_a_token_without_a_shard_counts_as_null() -> None:
 def test_any_invalidation_clears_a_value_read_without_a_token() -> None:
     """A consistent read adds no component, so an invalidation that looks old may be younger than the read."""
     lease = leased(tombstone(by_shard(dynamo(50, timestamp=900))), G, 10.0)
-    entry = filled(lease, LoadedValue(b"x", {}, fresher=True))
-    assert entry == value()
+    entry = filled(lease, LoadedValue(b"x", {}, fresher=True), {})
+    assert entry is not None
+    assert entry.tokens == {}
     for token in (dynamo(1, timestamp=1), dynamo(50, timestamp=900), mysql(1, LEFT), None):
         assert invalidated(entry, token, G) is not None
 
@@ -170,7 +172,7 @@ def test_components_are_bounded_and_a_dropped_one_becomes_unplaced() -> None:
     assert invalidated(entry, dynamo(4, shards[0]), G) is not None
     everything = {shard: dynamo(9, shard) for shard in shards}
     assert not is_fresher(everything, entry.tokens)
-    kept = filled(leased(None, G, 1.0), LoadedValue(b"x", everything, fresher=True))
+    kept = filled(leased(None, G, 1.0), LoadedValue(b"x", everything, fresher=True), {})
     assert kept is not None
     assert len(kept.tokens) == MAX_COMPONENTS + 1
     assert kept.tokens[UNPLACED] is None
@@ -184,6 +186,24 @@ def test_an_entry_of_another_generation_becomes_a_floor_that_no_token_reaches() 
     assert written is not None
     assert written.tokens == expected
     assert leased(old, G, 10.0).tokens == {**by_shard(dynamo(5)), UNPLACED: None}
+
+
+def test_where_a_shard_has_a_floor_a_copy_can_replace_an_entry_of_another_generation() -> None:
+    """I9: the floor knows what was lost, and every read of a copy has to reach it."""
+    old = Entry(State.VALUE, "older", by_shard(mysql(5, LEFT)))
+    assert leased(old, G, 10.0).tokens == by_shard(mysql(5, LEFT))
+    assert invalidated(old, mysql(6, LEFT), G) == tombstone(by_shard(mysql(6, LEFT)))
+
+
+def test_what_follows_a_value_of_the_primary_has_to_reflect_what_the_value_replaced() -> None:
+    """I6: the value itself names no token, and so discards nothing."""
+    lease = leased(tombstone(by_shard(mysql(7, LEFT))), G, 10.0)
+    of_primary = filled(lease, LoadedValue(b"x", {}, fresher=True), {})
+    assert of_primary == Entry(State.VALUE, G, {}, 0.0, by_shard(mysql(7, LEFT)))
+    assert leased(of_primary, G, 10.0).tokens == by_shard(mysql(7, LEFT))
+    assert invalidated(of_primary, mysql(5, LEFT), G) == tombstone(by_shard(mysql(7, LEFT)))
+    assert invalidated(of_primary, mysql(8, LEFT), G) == tombstone(by_shard(mysql(8, LEFT)))
+    assert invalidated(of_primary, mysql(3, RIGHT), G) == tombstone(by_shard(mysql(7, LEFT), mysql(3, RIGHT)))
 
 
 _EVENTS = st.lists(
@@ -226,27 +246,56 @@ def test_folding_included_invalidations_leaves_the_entry_unchanged() -> None:
 
 def test_a_value_has_exactly_the_tokens_of_its_read() -> None:
     lease = leased(tombstone(by_shard(mysql(5, LEFT), mysql(7, PARENT))), G, 10.0)
-    entry = filled(lease, LoadedValue(b"x", {"any name": mysql(9, LEFT)}, fresher=True), until=70.0)
-    assert entry == Entry(State.VALUE, G, by_shard(mysql(9, LEFT)), 70.0)
+    floors = by_shard(mysql(9, LEFT))
+    entry = filled(lease, LoadedValue(b"x", {"any name": mysql(9, LEFT)}, fresher=True), floors, until=70.0)
+    assert entry == Entry(State.VALUE, G, by_shard(mysql(9, LEFT)), 70.0, by_shard(mysql(7, PARENT)))
 
 
 def test_a_read_that_is_not_fresher_than_the_tombstone_is_not_stored() -> None:
     """I6"""
     lease = leased(tombstone(by_shard(mysql(5, LEFT))), G, 10.0)
-    assert filled(lease, LoadedValue(b"x", by_shard(mysql(9, LEFT)), fresher=False)) is None
+    floors = by_shard(mysql(1, LEFT))
+    assert filled(lease, LoadedValue(b"x", by_shard(mysql(9, LEFT)), fresher=False), floors) is None
     assert released(lease) == tombstone(by_shard(mysql(5, LEFT)))
 
 
 def test_a_loader_whose_token_contradicts_it_is_not_trusted() -> None:
     """I6."""
     lease = leased(tombstone(by_shard(mysql(5, LEFT))), G, 10.0)
-    assert filled(lease, LoadedValue(b"x", by_shard(mysql(4, LEFT)), fresher=True)) is None
+    floors = by_shard(mysql(1, LEFT))
+    assert filled(lease, LoadedValue(b"x", by_shard(mysql(4, LEFT)), fresher=True), floors) is None
 
 
-def test_any_read_fills_a_missing_entry_and_a_released_lease_leaves_none() -> None:
+def test_a_consistent_read_fills_a_missing_entry_and_a_released_lease_leaves_none() -> None:
     lease = leased(None, G, 10.0)
-    assert filled(lease, LoadedValue(None, {}, fresher=False)) == value()
+    assert filled(lease, LoadedValue(None, {}, fresher=True), {}) == value()
     assert released(lease) is None
+
+
+def test_a_read_that_says_nothing_of_its_age_is_not_stored() -> None:
+    """I6: it may be a replica's, whose watch has ended."""
+    assert filled(leased(None, G, 10.0), LoadedValue(b"x", {}, fresher=False), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("read", "floors", "stored"),
+    [
+        (mysql(5, LEFT), by_shard(mysql(5, LEFT)), True),
+        (mysql(6, LEFT), by_shard(mysql(5, LEFT), mysql(9, RIGHT)), True),  # the key has no row there
+        (mysql(4, LEFT), by_shard(mysql(5, LEFT)), False),
+        (mysql(9, LEFT), by_shard(mysql(5, RIGHT)), False),
+        (mysql(9, LEFT), {LEFT: None}, False),
+        (mysql(9, LEFT), {}, False),
+        (dynamo(1), {}, True),
+    ],
+)
+def test_a_read_of_a_copy_fills_a_missing_entry_only_if_it_reaches_the_floor_of_its_shard(
+    read: EventToken, floors: Tokens, stored: bool
+) -> None:
+    """I6: whatever kept older reads out of this entry may be gone."""
+    assert is_fresher(by_shard(read), Held({}, floors)) is stored
+    filling = filled(leased(None, G, 10.0), LoadedValue(b"x", by_shard(read), fresher=True), floors)
+    assert filling == (value(read) if stored else None)
 
 
 @pytest.mark.parametrize(
@@ -314,6 +363,7 @@ _ENTRIES = st.builds(
         lambda tokens: st.sampled_from([by_shard(*tokens), {**by_shard(*tokens), UNPLACED: None}])
     ),
     st.floats(0, 1e12),
+    st.lists(_TOKENS, max_size=2).map(lambda tokens: by_shard(*tokens)),
 )
 
 

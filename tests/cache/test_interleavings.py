@@ -52,10 +52,10 @@ def test_consistent_reads_are_never_served_stale(moves: list[Move]) -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(MOVES)
-def test_reads_of_a_lagging_replica_are_never_served_stale(moves: list[Move]) -> None:
-    """I6, where only tokens show how fresh a read is."""
-    play(World(in_memory, replicas=True), moves)
+@given(MOVES, st.booleans())
+def test_reads_of_a_lagging_replica_are_never_served_stale(moves: list[Move], primary: bool) -> None:
+    """I6, where only tokens show how fresh a read is, also with lost memory and replicas that lag for any time."""
+    play(World(in_memory, replicas=True, primary=primary), moves)
 
 
 @settings(max_examples=50, deadline=None)
@@ -175,16 +175,19 @@ class Broken:
     store: Callable[[Store], Store] = lambda store: store
     rule: tuple[str, Callable[..., Any]] | None = None
     moves: tuple[Move, ...] = ()
+    primary: bool = False
 
     def play(self, moves: Sequence[Move]) -> None:
         with pytest.MonkeyPatch.context() as patch:
             if self.rule:
                 patch.setattr(*self.rule)
-            play(World(in_memory, replicas=self.replicas, around=self.store), moves)
+            play(World(in_memory, replicas=self.replicas, primary=self.primary, around=self.store), moves)
 
 
 _CACHE = "relay.cache.token_cache"
-_LOADED: tuple[Move, ...] = (("step", 0, 0),) * 5  # a reader missed and has loaded, but not stored yet
+_FLOORS = "relay.cache.floors.Floors"
+_INVALIDATOR = "relay.cache.invalidator.Invalidator"
+_LOADED: tuple[Move, ...] = (("step", 0, 0),) * 7  # a reader missed and has loaded, but not stored yet
 _CHANGED: tuple[Move, ...] = (("write", 0, 0), ("finish", 2, 0))  # a row has changed and is invalidated
 _READ: Move = ("finish", 0, 0)
 
@@ -209,19 +212,82 @@ SCRIPTED = [
         moves=(*_CHANGED, *_LOADED[:3], ("crash", 0, 0), ("tick", 0, 1), _READ),
     ),
     Broken(
-        "a fill over a null token",
+        "a fill over nothing that asks for no floor",
         True,
-        rule=("relay.cache.entry.floor", broken.floor_without_null_tokens),
-        moves=(("write", 0, 0), ("finish", 2, 15), _READ),
+        rule=("relay.cache.entry.are_above", broken.are_above_anything),
+        moves=(*_CHANGED, ("evict", 0, 0), _READ),
+    ),
+    Broken(
+        "floors that ignore evictions",
+        True,
+        rule=(f"{_FLOORS}.after_losses", broken.only_notes_losses),
+        moves=(*_CHANGED, ("evict", 0, 0), _READ),
+    ),
+    Broken(
+        "floors that ignore expired tombstones",
+        True,
+        rule=(f"{_FLOORS}.at", broken.oldest_floors),
+        moves=(*_CHANGED, ("tick", 0, 3), _READ),
+    ),
+    Broken(
+        "floors that begin with a change published long before",
+        True,
+        rule=(f"{_INVALIDATOR}._announce", broken.begins_with_any_change),
+        moves=(
+            *(("write", 0, 0), ("write", 1, 0)) * 3,
+            ("finish", 2, 10),
+            ("flush", 0, 0),
+            ("rewind", 0, 2),
+            ("finish", 2, 2),
+            ("finish", 2, 2),
+            ("replicate", 0, 1),
+            ("replicate", 1, 1),
+            _READ,
+        ),
+    ),
+    Broken(
+        "tokens announced after their tombstones are written",
+        True,
+        rule=(f"{_INVALIDATOR}.apply", broken.announces_late),
+        moves=(("write", 0, 0), *(("step", 2, 0),) * 5, ("evict", 0, 0), _READ, ("finish", 2, 0)),
+    ),
+    Broken(
+        "an expired value that discards an invalidation and then goes",
+        True,
+        rule=("relay.cache.invalidator.outlived", broken.outlives_nothing),
+        moves=(
+            ("write", 0, 0),
+            ("replicate", 0, 0),
+            ("finish", 0, 4),
+            ("tick", 0, 2),
+            *(("tick", 3, 3),) * 3,
+            ("finish", 2, 0),
+            ("tick", 3, 3),
+            ("finish", 1, 0),
+        ),
+    ),
+    Broken(
+        "a value that goes before the tombstone it replaced",
+        True,
+        rule=(f"{_CACHE}.TokenCache._value_ttl", broken.value_ttl_alone),
+        moves=(*_CHANGED, ("finish", 0, 4), ("tick", 0, 2), ("finish", 1, 0)),
+        primary=True,
+    ),
+    Broken(
+        "a value of the primary that forgets what it replaced",
+        True,
+        rule=("relay.cache.entry.required", broken.forgets_what_values_replaced),
+        moves=(*_CHANGED, ("finish", 0, 4), ("tick", 0, 2), ("finish", 1, 0)),
+        primary=True,
     ),
 ]
 
 SEARCHED = [
-    Broken("fills without a guard", True, store=broken.UnguardedFills),
+    Broken("fills without a guard", False, store=broken.UnguardedFills),
     Broken("any generation is served", False, rule=("relay.cache.entry.Entry.serves", broken.serves_any)),
     Broken("unknown is older", False, rule=("relay.cache.entry.order_of", broken.takes_unknown_for_older)),
     Broken("every loaded value is stored", True, rule=(f"{_CACHE}.filled", broken.stores_whatever_is_loaded)),
-    Broken("a lease without a floor", True, rule=(f"{_CACHE}.leased", broken.lease_without_floor)),
+    Broken("a lease without tokens", True, rule=(f"{_CACHE}.leased", broken.lease_without_tokens)),
     Broken("one component only", True, rule=("relay.cache.entry._tombstone", broken.forgets_components)),
 ]
 

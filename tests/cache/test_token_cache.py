@@ -238,7 +238,7 @@ def test_a_lease_over_a_tombstone_still_acts_as_one_after_its_holder_died(cache:
 def test_a_lease_does_not_extend_the_tombstone_it_replaced(cache: Cache) -> None:
     """Else a key that is often read from copies that cannot prove to be fresher would never be cached again."""
     cache.change(None)
-    unproven = Source(fresher=False)
+    unproven = Source(tokens={SHARD: token(4)}, fresher=False)
     for _ in range(3):
         cache.now += 250.0
         outcome = cache.get_or_load("k", unproven.load).outcome

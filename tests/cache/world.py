@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from relay.cache import Cached, Invalidator, LoadedValue, MemoryStore, Outcome, Store, TokenCache, is_fresher
 from relay.cache.entry import Tokens, decode
-from relay.cache.store import entry_key, generation_key
+from relay.cache.store import entry_key, floors_key, generation_key
 from relay.errors import Unavailable
 from relay.token import EventToken
 from tests.cache.steps import SteppedStore, Steps
@@ -23,6 +23,8 @@ from tests.cache.steps import SteppedStore, Steps
 KEYS = ("user:1", "user:2")  # composite objects, each made of a row in each shard
 SHARDS = ("orders/stream/a", "orders/stream/b")
 TOMBSTONE_TTL, VALUE_TTL, LEASE_TTL = 3600.0, 60.0, 5.0
+
+_SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 
 Move = tuple[str, int, int]
 Row = tuple[str, str]
@@ -52,6 +54,11 @@ def token(shard: str, position: int) -> EventToken:
     return EventToken(1000 + position // 3, shard, f"DynamoDB/{position}")
 
 
+def gtid_token(shard: str, position: int) -> EventToken:
+    """A token that a replica can be asked for."""
+    return EventToken(1000 + position // 3, shard, f"MySQL56/{_SERVER}:1-{position + 1}")
+
+
 @dataclass
 class Actor:
     """A reader or invalidator in the middle of a call. ``body``: the call. ``done``: handles its result."""
@@ -62,8 +69,9 @@ class Actor:
 
 
 class World:
-    """``replicas``: loaders read a lagging replica and return tokens, instead of reading consistently. As a lost
-    tombstone could then not keep a stale read out, nothing is lost in such a world.
+    """``replicas``: loaders read a lagging replica and return tokens, instead of reading consistently.
+
+    ``primary``: where a replica does not do, they read consistently, without a token.
     """
 
     def __init__(
@@ -72,26 +80,34 @@ class World:
         *,
         namespace: str = "shop",
         replicas: bool = False,
+        primary: bool = True,
         around: Callable[[Store], Store] = lambda store: store,
     ) -> None:
         self.now = 1_000_000.0
         self.backend = backend(lambda: self.now)
         self.store = around(self.backend.store)
         self.replicas = replicas
+        self.token = gtid_token if replicas else token
+        self.primary = primary
         self.namespace = namespace
         self.logs: dict[str, list[str]] = {shard: [] for shard in SHARDS}  # the key of each change
-        self.replica = dict.fromkeys(SHARDS, 0)
+        self.replica = [dict.fromkeys(SHARDS, 0) for _ in range(2)]  # one for each reader
         self.applied: dict[Row, int] = dict.fromkeys(itertools.product(KEYS, SHARDS), 0)
+        # By invalidator and `since`: the ends of the logs when it first saw it.
+        self.ends: dict[tuple[int, str], dict[str, int]] = {}
         self.cursors = [dict.fromkeys(SHARDS, 0) for _ in range(2)]  # one for each invalidator
         self.actors: dict[int, Actor] = {}
         self.outcomes: list[Outcome] = []
         self._nonces = map(str, itertools.count())
+        if replicas:
+            self._begin_floors()
 
     def clear(self) -> None:
-        """Lose every entry and the generation of this cache."""
+        """Lose every entry, the generation and the floors of this cache."""
         for key in KEYS:
             self.backend.lose(entry_key(self.namespace, key))
         self.backend.lose(generation_key(self.namespace))
+        self.backend.lose(floors_key(self.namespace))
 
     # -- moves ------------------------------------------------------------------------------------------
 
@@ -119,7 +135,7 @@ class World:
         """Let an actor make one call: readers are 0 and 1, invalidators 2 and 3."""
         who = x % 4
         if who not in self.actors:
-            self.actors[who] = self._reader(y) if who < 2 else self._invalidator(who - 2, y)
+            self.actors[who] = self._reader(who, y) if who < 2 else self._invalidator(who - 2, y)
         actor = self.actors[who]
         try:
             ended, result = actor.steps.run(actor.body)
@@ -154,42 +170,39 @@ class World:
             cursor[shard] = max(0, cursor[shard] - 1 - y % 4)
 
     def tick(self, x: int, y: int) -> None:
-        """Time passes: a lease, a value or a tombstone ends. Tombstones outlive replication lag."""
-        self.now += (1.0, LEASE_TTL, VALUE_TTL, 1.0 if self.replicas else TOMBSTONE_TTL)[y % 4]
+        """Time passes: a lease, a value or a tombstone ends."""
+        self.now += (1.0, LEASE_TTL, VALUE_TTL, TOMBSTONE_TTL / (1 + x % 4))[y % 4]
 
     def replicate(self, x: int, y: int) -> None:
-        """The replica catches up by a few changes of a shard."""
-        shard = SHARDS[x % 2]
-        self.replica[shard] = min(len(self.logs[shard]), self.replica[shard] + 1 + y % 4)
+        """A replica catches up by a few changes of a shard."""
+        shard, replica = SHARDS[x % 2], self.replica[x // 2 % 2]
+        replica[shard] = min(len(self.logs[shard]), replica[shard] + 1 + y % 4)
 
     def bump(self, x: int, y: int) -> None:
         """Begin a new generation."""
         Invalidator(self.store, self.namespace).bump("a test")
 
     def evict(self, x: int, y: int) -> None:
-        if not self.replicas:
-            self.backend.lose(entry_key(self.namespace, KEYS[y % 2]))
+        self.backend.lose(entry_key(self.namespace, KEYS[y % 2]))
 
     def forget_generation(self, x: int, y: int) -> None:
-        if not self.replicas:
-            self.backend.lose(generation_key(self.namespace))
+        """Lose the generation, or the floors."""
+        self.backend.lose((generation_key, generation_key, floors_key)[y % 3](self.namespace))
 
     def flush(self, x: int, y: int) -> None:
-        if not self.replicas:
-            self.clear()
+        self.clear()
 
     def gap(self, x: int, y: int) -> None:
         """All invalidations up to now are lost for good, and a new generation replaces them."""
-        if not self.replicas:
-            lost = self.versions(self._current_positions())
-            for cursor in self.cursors:
-                cursor.update(self._current_positions())
-            self.bump(x, y)
-            self._mark(lost)
+        lost = self.versions(self._current_positions())
+        for cursor in self.cursors:
+            cursor.update(self._current_positions())
+        self.bump(x, y)
+        self._mark(lost)
 
     # -- actors -----------------------------------------------------------------------------------------
 
-    def _reader(self, y: int) -> Actor:
+    def _reader(self, number: int, y: int) -> Actor:
         steps = Steps()
         keys = (KEYS[:1], KEYS[1:], KEYS, KEYS[::-1])[y % 4]
         store = SteppedStore(self.store, steps, lambda: dict(self.applied))
@@ -208,29 +221,34 @@ class World:
         applied_before = dict(self.applied)
         return Actor(
             steps,
-            body=lambda: cache.get_many(keys, partial(self._load, steps)),
+            body=lambda: cache.get_many(keys, partial(self._load, steps, number)),
             done=partial(self._served, applied_before, store.floors),
         )
 
-    def _load(self, steps: Steps, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
+    def _load(self, steps: Steps, number: int, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
         """Read the rows of each key, one shard after the other, so that writes come between."""
-        compare = dict(wanted)
-        unplaced = any(None in tokens.values() for tokens in compare.values() if tokens)
-        positions: dict[str, dict[str, int]] = {key: {} for key in compare}
+        if not self.replicas:
+            return self._loaded(steps, wanted, self._current_positions, with_tokens=False)
+        loaded = self._loaded(steps, wanted, lambda: dict(self.replica[number]), with_tokens=True)
+        lagging = {key: wanted[key] for key in wanted if not loaded[key].fresher}
+        if lagging and self.primary:
+            loaded |= self._loaded(steps, lagging, self._current_positions, with_tokens=False)
+        return loaded
+
+    def _loaded(
+        self, steps: Steps, wanted: Mapping[str, Tokens | None], at: Callable[[], dict[str, int]], *, with_tokens: bool
+    ) -> dict[str, LoadedValue]:
+        positions: dict[str, dict[str, int]] = {key: {} for key in wanted}
         tokens: dict[str, EventToken] = {}
-        at = self._positions if self.replicas and not unplaced else self._current_positions
         for shard in SHARDS:
-            if self.replicas:
-                tokens[shard] = token(shard, steps.call(at)[shard])
+            if with_tokens:
+                tokens[shard] = self.token(shard, steps.call(at)[shard])
             # The rows are read after the token, and may be newer.
             read_at = steps.call(at)[shard]
-            for key in compare:
+            for key in wanted:
                 positions[key][shard] = self.versions({shard: read_at})[key, shard]
-        fresher = {key: unplaced or not self.replicas or is_fresher(tokens, compare[key]) for key in compare}
-        return {key: LoadedValue(json.dumps(positions[key]).encode(), tokens, fresher[key]) for key in compare}
-
-    def _positions(self) -> dict[str, int]:
-        return dict(self.replica)
+        fresher = {key: not with_tokens or is_fresher(tokens, wanted[key]) for key in wanted}
+        return {key: LoadedValue(json.dumps(positions[key]).encode(), tokens, fresher[key]) for key in wanted}
 
     def _current_positions(self) -> dict[str, int]:
         return {shard: len(log) for shard, log in self.logs.items()}
@@ -254,17 +272,31 @@ class World:
         for shard, count in taken.items():
             to[shard] = min(len(self.logs[shard]), cursor[shard] + count)
             for position in range(cursor[shard], to[shard]):
-                change = None if y % 16 == 15 else token(shard, position + 1)
+                change = None if y % 16 == 15 else self.token(shard, position + 1)
                 pairs.append((self.logs[shard][position], change))
-        invalidator = Invalidator(store, self.namespace, tombstone_ttl=TOMBSTONE_TTL)
-        invalidator._mostly_cached = y % 2 == 1
+
+        begin = dict(cursor)
+
+        def apply() -> None:
+            clock = partial(steps.call, lambda: self.now, steps=False)
+            invalidator = Invalidator(store, self.namespace, tombstone_ttl=TOMBSTONE_TTL, clock=clock)
+            invalidator._mostly_cached = y % 2 == 1
+            proven = self._published_since(number, begin, taken, invalidator, steps) if self.replicas else ""
+            invalidator.apply(pairs, published_since=proven)
 
         def done(_: Any) -> None:
             rows = self._changed(cursor, to)
             cursor.update(to)
             self._mark(rows)
 
-        return Actor(steps, body=lambda: invalidator.apply(pairs), done=done)
+        return Actor(steps, body=apply, done=done)
+
+    def _published_since(
+        self, number: int, begin: Mapping[str, int], taken: Iterable[str], invalidator: Invalidator, steps: Steps
+    ) -> str:
+        since = invalidator.since()
+        ends = steps.call(lambda: self.ends.setdefault((number, since), self._current_positions()), steps=False)
+        return since if all(begin[shard] >= ends[shard] for shard in taken) else ""
 
     # -- what is true -----------------------------------------------------------------------------------
 
@@ -297,19 +329,34 @@ class World:
         for shard, at in json.loads(value).items():
             assert at >= floor[key, shard], f"{key} served with {shard} as of {at}: older than {floor[key, shard]}"
 
+    def _begin_floors(self) -> None:
+        """The first changes begin the announcements, the next are seen behind them, the last ones begin the floors."""
+        for key in range(3):
+            self.write(0, key)
+            self.write(1, key)
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        for replica in self.replica:
+            replica.update(self._current_positions())
+        for number in range(2):
+            while any(self.cursors[number][shard] < len(self.logs[shard]) for shard in SHARDS):
+                self.do(("finish", 2 + number, 10))
+
     # -- the end ----------------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Let every actor finish and apply every change; then the cache has to serve the current rows."""
-        for shard in SHARDS:
-            self.replica[shard] = len(self.logs[shard])
         self.tick(0, 2)
         for who in range(4):
             while who in self.actors:
                 self.do(("step", who, 0))
-        for number in range(2):
-            while any(self.cursors[number][shard] < len(self.logs[shard]) for shard in SHARDS):
-                self.do(("finish", 2 + number, 10))
+        self._catch_up()
+        if self.replicas:
+            # No replica reflects a change of unknown order, so its tombstone has to expire; and a few changes later
+            # there are floors again.
+            self.tick(0, 3)
+            self._begin_floors()
         for _ in range(2):
             self.outcomes.clear()
             self.do(("finish", 0, 2))

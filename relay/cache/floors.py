@@ -1,0 +1,206 @@
+"""The floors of a namespace: what a read of a lagging copy has to reflect before it may fill a key of which the cache
+knows nothing.
+
+A tombstone keeps older reads out, but it can expire, be evicted, or go with the memory of the server. The floors stand
+in for the tombstones that are gone: by shard, a token that every invalidation applied so far is known to be covered by,
+if its tombstone need not stand any more. They are pure data and rules, as in ``relay.cache.entry``.
+
+A process *announces* the tokens of its invalidations before it applies them. So every invalidation that was ever
+applied is at or below what had been announced by then, and the announcements of ``tombstone_ttl`` ago cover those whose
+tombstones may have expired. Where memory may have been lost, the newest announcements count at once. Where
+announcements may have been lost too (a new generation, an invalidation without a token), floors begin anew: with the
+first change of a shard that was published after that moment, since it is newer than all that was published before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import orjson
+
+from relay.cache.entry import UNPLACED, reaches
+from relay.cache.store import FOREVER, ConditionalWrite, Store, floors_key, generation_key
+from relay.token import EventToken
+
+_PERIODS = 4  # in a tombstone_ttl: a floor is at most a quarter older than it has to be
+_SLACK = 0.1  # of a tombstone_ttl: how far the clocks of applications and invalidators may differ
+_ATTEMPTS = 4  # to raise the floors of a reader
+_MOST_UNORDERED = 4  # tokens of one shard, none known to be newer than another
+
+Unordered = tuple[EventToken, ...]
+"""Tokens of one shard of which none is known to be newer than another: a read has to reflect all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """The tokens announced up to the next period's ``start`` (epoch seconds), by shard."""
+
+    start: float
+    tokens: Mapping[str, Unordered]
+
+
+@dataclass(frozen=True, slots=True)
+class Floors:
+    """What was announced in one generation, and the shards whose floors have ``begun``.
+
+    ``since``: a random id of the moment since which announcements are complete. ``losses``: what the store said of lost
+    entries when the first period began. ``periods``: the oldest first, at least one.
+    """
+
+    generation: str
+    since: str
+    losses: str
+    periods: tuple[Period, ...]
+    begun: frozenset[str]
+
+    def at(self, now: float, tombstone_ttl: float) -> dict[str, EventToken | None]:
+        """Return the floor of each shard that has one, None for a floor that no token reaches."""
+        expired = now - tombstone_ttl * (1 - _SLACK)
+        tokens = self.periods[0].tokens
+        for period in self.periods[1:]:
+            if period.start > expired:
+                break
+            tokens = period.tokens
+        return {shard: held[0] if len(held) == 1 else None for shard, held in tokens.items() if shard in self.begun}
+
+    def after_losses(self, losses: str, now: float) -> Floors:
+        """Return the floors after tombstones may have been lost: everything announced so far has to be reflected."""
+        return replace(self, losses=losses, periods=_from(now, self.periods[-1].tokens))
+
+
+def announced(
+    floors: Floors | None,
+    tokens: Iterable[EventToken | None],
+    *,
+    generation: str,
+    losses: str,
+    now: float,
+    tombstone_ttl: float,
+    published_since: str | None,
+    new_since: str,
+) -> Floors:
+    """Return the floors after invalidations with ``tokens`` were announced; a token of None is not known.
+
+    ``published_since``: the ``since`` after which the changes are known to have been published, "" for none. None: the
+    caller vouches for it.
+    ``new_since``: the id to take if announcements begin anew.
+    """
+    tokens = list(tokens)
+    placed = _newest(token for token in tokens if token is not None and token.shard != UNPLACED)
+    anew = Floors(generation, new_since, losses, _from(now, {}), frozenset())
+    if floors is None or floors.generation != generation:
+        floors = anew
+    elif any(token is None or token.shard == UNPLACED for token in tokens):
+        floors = anew  # I6: no floor covers a change whose position is not known
+    elif floors.losses != losses:
+        floors = floors.after_losses(losses, now)
+    elif now - floors.periods[-1].start >= tombstone_ttl / _PERIODS:
+        periods = (*floors.periods, Period(now, floors.periods[-1].tokens))
+        while len(periods) > 1 and periods[1].start <= now - tombstone_ttl:
+            periods = periods[1:]
+        floors = replace(floors, periods=periods)
+    *earlier, last = floors.periods
+    held = dict(last.tokens)
+    for token in placed:
+        held[token.shard] = _joined(held.get(token.shard, ()), token)
+    if any(len(unordered) > _MOST_UNORDERED for unordered in held.values()):
+        return anew
+    begins = {token.shard for token in placed} - floors.begun if published_since in (None, floors.since) else set()
+    # What a shard announced before its floor began may be far older than what others had applied.
+    first = {shard: held[shard] for shard in begins}
+    periods = (*(Period(each.start, {**each.tokens, **first}) for each in earlier), Period(last.start, held))
+    return replace(floors, periods=periods, begun=floors.begun | begins)
+
+
+def _from(now: float, tokens: Mapping[str, Unordered]) -> tuple[Period, ...]:
+    """Return periods that begin now: one for everything up to now, one for what is announced from now on."""
+    return Period(now, tokens), Period(now, tokens)
+
+
+def _newest(tokens: Iterable[EventToken]) -> Iterable[EventToken]:
+    """Return tokens that cover all of them. Those that only differ in their last number are compared by it."""
+    found: dict[tuple[str, str], tuple[int, EventToken]] = {}
+    others: dict[tuple[str, str], EventToken] = {}
+    for token in tokens:
+        head, _, last = token.position.rpartition("-")
+        if not (last.isascii() and last.isdigit()):
+            others[token.shard, token.position] = token
+            continue
+        number = int(last)
+        known = found.get((token.shard, head))
+        if known is None or known[0] < number:
+            found[token.shard, head] = (number, token)
+    return [*others.values(), *(token for _, token in found.values())]
+
+
+def _joined(held: Unordered, token: EventToken) -> Unordered:
+    if any(reaches(each, token) for each in held):
+        return held
+    return (*(each for each in held if not reaches(token, each)), token)
+
+
+def encode_floors(floors: Floors) -> bytes:
+    """Return the floors as JSON."""
+    periods = [[each.start, each.tokens] for each in floors.periods]
+    fields = {"g": floors.generation, "i": floors.since, "l": floors.losses, "p": periods, "b": sorted(floors.begun)}
+    return orjson.dumps(fields)
+
+
+def decode_floors(text: bytes | None) -> Floors | None:
+    """Return the floors of the JSON; None, which is as good as no floors, for other bytes."""
+    if text is None:
+        return None
+    try:
+        fields = orjson.loads(text)
+        periods = tuple(
+            Period(float(start), {shard: tuple(map(_token, held)) for shard, held in tokens.items()})
+            for start, tokens in fields["p"]
+        )
+        if not periods:
+            return None
+        return Floors(str(fields["g"]), str(fields["i"]), str(fields["l"]), periods, frozenset(map(str, fields["b"])))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _token(fields: object) -> EventToken:
+    return EventToken.from_json(orjson.dumps(fields))
+
+
+class FloorsReader:
+    """Reads the floors of a namespace for its readers. Shared by threads. ``tombstone_ttl``: seconds."""
+
+    def __init__(self, store: Store, namespace: str, tombstone_ttl: float, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._namespace = namespace
+        self._tombstone_ttl = tombstone_ttl
+        self._clock = clock
+        # As stored, and decoded. Any thread sets it, without a lock, as one assignment of one reference.
+        self._decoded: tuple[bytes, Floors | None] = (b"", None)
+
+    def read(self, generation: str) -> dict[str, EventToken | None]:
+        """Return the floors of a generation, for entries read before. Raises ``Unavailable``.
+
+        Lost entries raise the floors here, too, since the next invalidation may take its time.
+        """
+        key = floors_key(self._namespace)
+        for _ in range(_ATTEMPTS):
+            (stored,), _ = self._store.read([key], generation_key(self._namespace))
+            floors = self._decode(stored.meta) if stored else None
+            if stored is None or floors is None or floors.generation != generation:
+                break  # I9: what was announced in another generation may be incomplete
+            losses, now = self._store.losses(), self._clock()
+            if losses == floors.losses:
+                return floors.at(now, self._tombstone_ttl)
+            # I6: tombstones may be gone before their time. Read after the entries, this names all that can be.
+            raised = encode_floors(floors.after_losses(losses, now))
+            self._store.compare_and_set([ConditionalWrite(key, stored.meta, raised, None, FOREVER)])
+        return {}
+
+    def _decode(self, text: bytes) -> Floors | None:
+        known, floors = self._decoded
+        if known != text:
+            floors = decode_floors(text)
+            self._decoded = text, floors
+        return floors
