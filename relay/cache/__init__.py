@@ -10,7 +10,7 @@ from relay.cache.codec import BYTES, JSON, TEXT, Codec
 from relay.cache.entry import Entry, LoadedValue, State, Tokens, fold, invalidated, is_fresher
 from relay.cache.invalidator import InvalidationCounts, Invalidator
 from relay.cache.keys import key_text
-from relay.cache.loaders import DynamoDBLoader, QueriesLoader, VitessLoader
+from relay.cache.loaders import DynamoDBLoader, PrimaryLoader, QueriesLoader, VitessLoader
 from relay.cache.memcached_store import MemcachedStore
 from relay.cache.memory_store import MemoryStore
 from relay.cache.store import ConditionalWrite, Store, StoredEntry, entry_key, generation_key
@@ -43,6 +43,7 @@ __all__ = [
     "MemcachedStore",
     "MemoryStore",
     "Outcome",
+    "PrimaryLoader",
     "QueriesLoader",
     "RedisStore",
     "State",

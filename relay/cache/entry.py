@@ -218,7 +218,7 @@ def is_fresher(tokens: Mapping[str, EventToken], held: Tokens | None) -> bool:
     unknown shard: read from the primary instead. A shard that was not read (it was split since) is reflected if all
     shards read of its source are past it. Timestamps do not count, since a loader's clock is not the relay's.
     """
-    if (held is None or isinstance(held, Held)) and not are_above(tokens, held.floors if held is not None else {}):
+    if not is_above_floors(tokens, held):
         return False
     for shard, bound in (held or {}).items():
         if bound is None:
@@ -229,6 +229,13 @@ def is_fresher(tokens: Mapping[str, EventToken], held: Tokens | None) -> bool:
         if not read or not all(reaches(token, bound) for token in read):
             return False
     return True
+
+
+def is_above_floors(tokens: Mapping[str, EventToken], held: Tokens | None) -> bool:
+    """Whether a read with these tokens reflects the floors that come with ``held``; None comes without any."""
+    if held is None:
+        return are_above(tokens, {})
+    return not isinstance(held, Held) or are_above(tokens, held.floors)
 
 
 def are_above(tokens: Mapping[str, EventToken], floors: Tokens) -> bool:

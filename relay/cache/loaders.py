@@ -5,14 +5,16 @@ A loader states how fresh each read was (``LoadedValue``). I6 depends on it as m
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from relay.cache.connections import Connections
-from relay.cache.entry import LoadedValue, Tokens
+from relay.cache.entry import LoadedValue, Tokens, is_above_floors
 from relay.dynamodb.values import image_json, key_value
+from relay.errors import RelayError
 
 if TYPE_CHECKING:
     from pymysql.connections import Connection
@@ -74,8 +76,10 @@ class QueriesLoader:
     ``connect`` returns a new PyMySQL connection to the server that ``watcher`` watches, with ``autocommit=True``.
     ``read(cursor, keys)`` returns the values of the cache keys that have one, by any queries over any tables; it must
     end a transaction that it begins. All keys must be in the watched shard. Shared by threads, each of which reads on a
-    connection of its own. If the watch has ended, a read has no token: it is never fresher, and any invalidation clears
-    it.
+    connection of its own. If the watch has ended, a read has no token, and is not cached.
+
+    ``primary`` loads the keys for which the server is known to lag, or not known to be fresh enough; without it their
+    values are returned and not cached. ``primary_reads`` counts those keys.
     """
 
     def __init__(
@@ -83,11 +87,16 @@ class QueriesLoader:
         connect: Callable[[], Connection[Any]],
         watcher: ReplicationWatcher,
         read: Callable[[Any, Sequence[str]], Mapping[str, bytes]],
+        *,
+        primary: PrimaryLoader | None = None,
     ) -> None:
         self.watcher = watcher
+        self.primary_reads = 0
         self._connect = connect
         self._read = read
+        self._primary = primary
         self._connections = Connections(self._open)
+        self._lock = threading.Lock()  # guards the counter
 
     def __repr__(self) -> str:
         return f"<QueriesLoader[{self.watcher.shard}]>"
@@ -105,7 +114,13 @@ class QueriesLoader:
         keys = list(wanted)
         found, token = self._connections.run(lambda queries: self._read_with_token(queries, keys))
         tokens = {} if token is None else {token.shard: token}
-        return {key: LoadedValue(found.get(key), tokens, _includes(token, wanted[key])) for key in keys}
+        loaded = {key: LoadedValue(found.get(key), tokens, _includes(token, wanted[key])) for key in keys}
+        lagging = {key: wanted[key] for key in keys if not loaded[key].fresher}
+        if self._primary is None or not lagging:
+            return loaded
+        with self._lock:
+            self.primary_reads += len(lagging)
+        return loaded | self._primary.load_many(lagging)
 
     def _read_with_token(
         self, queries: TokenQueries, keys: Sequence[str]
@@ -124,44 +139,39 @@ def _includes(token: EventToken | None, held: Tokens | None) -> bool:
     """Whether a read with the token reflects every invalidation held."""
     from relay.mysql.queries import reflects
 
-    bounds = (held or {}).values()
-    return token is not None and all(bound is not None and reflects(token, bound) for bound in bounds)
+    if token is None or not all(bound is not None and reflects(token, bound) for bound in (held or {}).values()):
+        return False
+    return is_above_floors({token.shard: token}, held)
 
 
-class VitessLoader:
-    """Loads values from the PRIMARY tablets of a keyspace, through vtgate's MySQL protocol.
+class PrimaryLoader:
+    """Loads values from the primary of a shard of MySQL or MariaDB, so that every change is in them.
 
     ``connect`` returns a new connection of any DB-API 2.0 driver, such as PyMySQL. ``read(cursor, keys)`` returns the
     values of the cache keys that have one, by any queries over any tables, inside a transaction that it must not end.
-    Shared by threads, each of which reads on a connection of its own. The keyspace must be the relayed one: a read of a
-    primary that starts after a change came out of the stream reflects it. So the reads have no token, and are always
-    fresher.
+    Shared by threads, each of which reads on a connection of its own. The primary must be that of the relayed shard: a
+    read of it that starts after a change came out of the stream reflects the change. So the reads have no token, and
+    are always fresher.
 
     A replica that acknowledges a transaction (semi-synchronous replication, AFTER_SYNC) has it in its binlog, and so in
     the stream, before other sessions of the primary see it. So the reads are serializable: they lock the rows that they
     find, and wait for the transactions that have changed them.
     """
 
-    def __init__(
-        self,
-        connect: Callable[[], Any],
-        keyspace: str,
-        read: Callable[[Any, Sequence[str]], Mapping[str, bytes]],
-    ) -> None:
-        self.keyspace = keyspace
+    def __init__(self, connect: Callable[[], Any], read: Callable[[Any, Sequence[str]], Mapping[str, bytes]]) -> None:
         self._connect = connect
         self._read = read
         self._connections = Connections(self._open)
 
     def __repr__(self) -> str:
-        return f"<VitessLoader[{self.keyspace}]>"
+        return f"<{type(self).__name__}>"
 
     def close(self) -> None:
         """Close the connections; no thread may be loading."""
         self._connections.close()
 
     def load(self, key: str, compare: Tokens | None) -> LoadedValue:
-        """Load one key, for ``get_or_load``. Raises the driver's errors, and what ``read`` raises."""
+        """Load one key, for ``get_or_load``. Raises the driver's errors, ``RelayError``, and what ``read`` raises."""
         return self.load_many({key: compare})[key]
 
     def load_many(self, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
@@ -173,22 +183,57 @@ class VitessLoader:
     def _read_committed(self, connection: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
         with closing(connection.cursor()) as cursor:
             cursor.execute("BEGIN")
+            self._require_primary(cursor)
             found = self._read(cursor, keys)
             cursor.execute("COMMIT")
         return found
+
+    def _require_primary(self, cursor: Any) -> None:
+        cursor.execute("SELECT @@global.read_only")
+        if cursor.fetchone()[0]:
+            raise RelayError(
+                "the server that was connected to as the primary is read-only: connect to the one that takes writes"
+            )
 
     def _open(self) -> Any:
         connection = self._connect()
         try:
             with closing(connection.cursor()) as cursor:
-                # I6: this makes `fresher` true.
-                cursor.execute(f"USE `{self.keyspace}@primary`")
-                cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE")
+                self._set_up(cursor)
         except BaseException:
             with suppress(Exception):
                 connection.close()
             raise
         return connection
+
+    def _set_up(self, cursor: Any) -> None:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE")  # I6: this makes `fresher` true
+
+
+class VitessLoader(PrimaryLoader):
+    """Loads values from the PRIMARY tablets of a keyspace, through vtgate's MySQL protocol, as ``PrimaryLoader`` does.
+
+    ``connect`` returns a new connection to vtgate. The keyspace must be the relayed one.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        keyspace: str,
+        read: Callable[[Any, Sequence[str]], Mapping[str, bytes]],
+    ) -> None:
+        super().__init__(connect, read)
+        self.keyspace = keyspace
+
+    def __repr__(self) -> str:
+        return f"<VitessLoader[{self.keyspace}]>"
+
+    def _require_primary(self, cursor: Any) -> None:
+        """Do nothing, since vtgate finds the primary."""
+
+    def _set_up(self, cursor: Any) -> None:
+        cursor.execute(f"USE `{self.keyspace}@primary`")  # I6
+        super()._set_up(cursor)
 
 
 def _loaded(item: Mapping[str, Any] | None) -> LoadedValue:

@@ -16,30 +16,16 @@ from relay.cache.invalidator import InvalidationCounts, Invalidator
 from relay.cache.store import KEEP, READ, ConditionalWrite, Store, StoredEntry, entry_key, generation_key
 from relay.cache.token_cache import TokenCache
 from relay.token import EventToken, Order
+from tests.cache.steps import WrappedStore
 
 _nonces = count()
 
 
-class BrokenStore:
-    """Wraps a store; each subclass breaks its writes in one way."""
-
-    def __init__(self, inner: Store) -> None:
-        self.inner = inner
-
-    def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[StoredEntry | None], str]:
-        return self.inner.read(keys, generation_key)
+class BrokenStore(WrappedStore):
+    """Each subclass breaks the writes of a store in one way."""
 
     def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
         return self.inner.compare_and_set([self.broken(write) for write in writes])
-
-    def generation(self, generation_key: str) -> str:
-        return self.inner.generation(generation_key)
-
-    def renew(self, generation_key: str) -> str:
-        return self.inner.renew(generation_key)
-
-    def losses(self) -> str:
-        return self.inner.losses()
 
     def broken(self, write: ConditionalWrite) -> ConditionalWrite:
         return write

@@ -60,6 +60,28 @@ class Steps:
         return None, Unavailable(f"no answer; the call was lost {fault} it was made")
 
 
+class WrappedStore:
+    """A store that does what another one does."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+
+    def read(self, keys: Sequence[str], generation_key: str) -> tuple[list[StoredEntry | None], str]:
+        return self.inner.read(keys, generation_key)
+
+    def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
+        return self.inner.compare_and_set(writes)
+
+    def generation(self, generation_key: str) -> str:
+        return self.inner.generation(generation_key)
+
+    def renew(self, generation_key: str) -> str:
+        return self.inner.renew(generation_key)
+
+    def losses(self) -> str:
+        return self.inner.losses()
+
+
 @dataclass
 class SteppedStore:
     """A store with one step per call, and two for a read, since a store need not read everything at one instant.

@@ -83,9 +83,7 @@ def test_values_on_servers_are_never_served_stale(
     on_servers: OnServers, unique: str, moves: list[Move], replicas: bool
 ) -> None:
     """I6, on real servers."""
-    world = World(lambda _: on_servers, namespace=unique, replicas=replicas)
-    world.clear()  # of the last interleaving
-    play(world, moves)
+    play(World(lambda _: on_servers, namespace=unique, replicas=replicas), moves)
 
 
 @pytest.mark.services

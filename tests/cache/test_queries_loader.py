@@ -96,7 +96,7 @@ def test_loads_at_once_have_a_connection_each_and_later_ones_use_them_again(name
 
 
 def test_many_keys_are_read_by_one_query_with_one_token(names: Names) -> None:
-    loaded = names.loader.load_many(dict.fromkeys(["7", "9", "1000"]))
+    loaded = names.loader.load_many({"7": {}, "9": {}, "1000": {}})
     assert {key: each.value for key, each in loaded.items()} == {"7": b"name 7", "9": b"name 9", "1000": None}
     assert names.queries == 1
     (tokens,) = {tuple(each.tokens.values()) for each in loaded.values()}

@@ -18,7 +18,7 @@ from relay.cache.entry import Tokens, decode
 from relay.cache.store import entry_key, floors_key, generation_key
 from relay.errors import Unavailable
 from relay.token import EventToken
-from tests.cache.steps import SteppedStore, Steps
+from tests.cache.steps import SteppedStore, Steps, WrappedStore
 
 KEYS = ("user:1", "user:2")  # composite objects, each made of a row in each shard
 SHARDS = ("orders/stream/a", "orders/stream/b")
@@ -59,6 +59,17 @@ def gtid_token(shard: str, position: int) -> EventToken:
     return EventToken(1000 + position // 3, shard, f"MySQL56/{_SERVER}:1-{position + 1}")
 
 
+class CountedLosses(WrappedStore):
+    """Servers count what they evict, and not what a world deletes to play it."""
+
+    def __init__(self, inner: Store, world: World) -> None:
+        super().__init__(inner)
+        self.world = world
+
+    def losses(self) -> str:
+        return f"{super().losses()} {self.world.lost}"
+
+
 @dataclass
 class Actor:
     """A reader or invalidator in the middle of a call. ``body``: the call. ``done``: handles its result."""
@@ -85,7 +96,8 @@ class World:
     ) -> None:
         self.now = 1_000_000.0
         self.backend = backend(lambda: self.now)
-        self.store = around(self.backend.store)
+        self.store = around(CountedLosses(self.backend.store, self))
+        self.lost = 0
         self.replicas = replicas
         self.token = gtid_token if replicas else token
         self.primary = primary
@@ -99,15 +111,20 @@ class World:
         self.actors: dict[int, Actor] = {}
         self.outcomes: list[Outcome] = []
         self._nonces = map(str, itertools.count())
+        self.clear()  # of another world
         if replicas:
             self._begin_floors()
 
     def clear(self) -> None:
         """Lose every entry, the generation and the floors of this cache."""
         for key in KEYS:
-            self.backend.lose(entry_key(self.namespace, key))
-        self.backend.lose(generation_key(self.namespace))
-        self.backend.lose(floors_key(self.namespace))
+            self._lose(entry_key(self.namespace, key))
+        self._lose(generation_key(self.namespace))
+        self._lose(floors_key(self.namespace))
+
+    def _lose(self, key: str) -> None:
+        self.backend.lose(key)
+        self.lost += 1
 
     # -- moves ------------------------------------------------------------------------------------------
 
@@ -183,11 +200,11 @@ class World:
         Invalidator(self.store, self.namespace).bump("a test")
 
     def evict(self, x: int, y: int) -> None:
-        self.backend.lose(entry_key(self.namespace, KEYS[y % 2]))
+        self._lose(entry_key(self.namespace, KEYS[y % 2]))
 
     def forget_generation(self, x: int, y: int) -> None:
         """Lose the generation, or the floors."""
-        self.backend.lose((generation_key, generation_key, floors_key)[y % 3](self.namespace))
+        self._lose((generation_key, generation_key, floors_key)[y % 3](self.namespace))
 
     def flush(self, x: int, y: int) -> None:
         self.clear()

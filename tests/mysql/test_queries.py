@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pymysql.constants import SERVER_STATUS
 
-from relay.cache import Invalidator, MemoryStore, Outcome, QueriesLoader, TokenCache
+from relay.cache import Cached, Invalidator, MemoryStore, Outcome, PrimaryLoader, QueriesLoader, TokenCache
 from relay.errors import RelayError
 from relay.mysql.queries import TokenQueries, reflects
 from relay.mysql.watcher import ReplicationWatcher
@@ -196,21 +196,40 @@ class TestQueries:
         replica.wait_for(primary.gtid)
         store = MemoryStore()
         cache, invalidator = TokenCache(store, "shop"), Invalidator(store, "shop")
-        with watch(replica) as watcher, closing(QueriesLoader(partial(replica.connect, USER), watcher, read)) as loader:
-            assert cache.get_or_load("5", loader.load).value == b"1"
-            assert cache.get_or_load("6", loader.load).value is None
-            assert cache.get_or_load("6", loader.load).outcome is Outcome.HIT
+        with (
+            watch(replica) as watcher,
+            closing(PrimaryLoader(partial(primary.connect, USER), read)) as of_primary,
+            closing(QueriesLoader(partial(replica.connect, USER), watcher, read, primary=of_primary)) as loader,
+            closing(QueriesLoader(partial(replica.connect, USER), watcher, read)) as alone,
+        ):
+            assert cache.get_or_load("5", alone.load) == Cached(b"1", Outcome.DROPPED)  # there are no floors yet
+            assert cache.get_or_load("5", loader.load) == Cached(b"1", Outcome.FILLED)
+            assert loader.primary_reads == 1
             stop_applying(replica)
             primary.execute(f"REPLACE {DATABASE}.t VALUES (5, 2)")
             changes, _ = read_until(reader, bool)
             invalidator.apply([("5", change.token) for change in changes])
-            assert cache.get_or_load("5", loader.load).outcome is Outcome.DROPPED
+            for key in ("5", "6"):
+                assert cache.get_or_load(key, alone.load).outcome is Outcome.DROPPED
+            assert cache.get_or_load("5", loader.load) == Cached(b"2", Outcome.FILLED)
+            assert loader.primary_reads == 2
+            invalidator.apply([("5", change.token) for change in changes])
             apply_again(replica, primary)
             wait_for(watcher, primary.gtid)
             several = cache.get_many(["5", "6"], loader.load_many)
-            assert (several["5"].value, several["5"].outcome) == (b"2", Outcome.FILLED)
-            assert cache.get_or_load("5", loader.load).outcome is Outcome.HIT
+            assert several == {"5": Cached(b"2", Outcome.FILLED), "6": Cached(None, Outcome.FILLED)}
+            assert cache.get_many(["5", "6"], alone.load_many)["6"].outcome is Outcome.HIT
+            assert loader.primary_reads == 2
         reader.close()
+
+    def test_a_server_that_takes_no_writes_is_refused_as_the_primary(self, primary: Any, replica: Any) -> None:
+        """I6: it may lag."""
+        replica.execute("SET GLOBAL read_only = 1")
+        with closing(PrimaryLoader(partial(replica.connect, USER), read)) as loader:
+            with pytest.raises(RelayError, match="is read-only: connect to the one that takes writes"):
+                loader.load("5", None)
+            replica.execute("SET GLOBAL read_only = 0")
+            assert loader.load("5", None).fresher
 
     def test_the_watcher_stops_when_its_replica_is_promoted(self, primary: Any, replica: Any) -> None:
         with watch(replica) as watcher:

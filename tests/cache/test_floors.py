@@ -1,0 +1,324 @@
+"""The floors of a namespace: what a read of a lagging copy has to reflect where the tombstones may be gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.cache import Cached, Invalidator, LoadedValue, MemoryStore, Outcome, TokenCache
+from relay.cache.continuity import Continuity
+from relay.cache.entry import Tokens, is_fresher
+from relay.cache.floors import Floors, announced, decode_floors, encode_floors
+from relay.cache.store import entry_key, floors_key, generation_key
+from relay.token import EventToken
+
+LEFT, RIGHT = "shop/commerce/-80", "shop/commerce/80-"
+SERVER = "8ad8d8b4-0000-11ee-b7b9-0242ac120002"
+TTL = 1000.0
+
+
+def token(last: int, shard: str = LEFT) -> EventToken:
+    return EventToken(100, shard, f"MySQL56/{SERVER}:1-{last}")
+
+
+class Announcements:
+    """The floors of a namespace over some time, with changes that are published as they are announced."""
+
+    def __init__(self) -> None:
+        self.now = 50_000.0
+        self.generation, self.losses = "g1", "0"
+        self.floors: Floors | None = None
+        self.number = 0
+
+    def announce(self, *tokens: EventToken | None, published_since: str | None = None) -> None:
+        self.number += 1
+        self.floors = announced(
+            self.floors,
+            tokens,
+            generation=self.generation,
+            losses=self.losses,
+            now=self.now,
+            tombstone_ttl=TTL,
+            published_since=published_since,
+            new_since=f"since {self.number}",
+        )
+
+    @property
+    def since(self) -> str:
+        assert self.floors is not None
+        return self.floors.since
+
+    @property
+    def at_present(self) -> dict[str, EventToken | None]:
+        assert self.floors is not None
+        return self.floors.at(self.now, TTL)
+
+
+@pytest.fixture
+def floors() -> Announcements:
+    return Announcements()
+
+
+def test_a_floor_begins_only_with_a_change_published_since_the_announcements_began(floors: Announcements) -> None:
+    """I6: a consumer that reads old changes again knows less than the cache once did."""
+    floors.announce(token(5), published_since="")
+    assert floors.at_present == {}
+    floors.announce(token(6), published_since="another time")
+    assert floors.at_present == {}
+    floors.announce(token(7), published_since=floors.since)
+    assert floors.at_present == {LEFT: token(7)}
+
+
+def test_a_floor_begins_at_the_newest_change_that_anyone_has_announced(floors: Announcements) -> None:
+    """I6"""
+    floors.announce(token(9), published_since="")
+    floors.now += TTL
+    floors.announce(token(6), published_since=floors.since)
+    assert floors.at_present == {LEFT: token(9)}
+
+
+def test_each_shard_has_a_floor_of_its_own(floors: Announcements) -> None:
+    floors.announce(token(5), published_since="")
+    floors.announce(token(7, RIGHT), published_since=floors.since)
+    assert floors.at_present == {RIGHT: token(7, RIGHT)}
+
+
+def test_the_floor_covers_the_tombstones_that_have_expired_and_hardly_more(floors: Announcements) -> None:
+    """I6, and a busy shard's replicas need not have the newest change."""
+    at: dict[float, int] = {}
+    for number in range(1, 200):
+        floors.announce(token(number))
+        at[floors.now] = number
+        floor = floors.at_present[LEFT]
+        assert floor is not None
+        expired = max((each for when, each in at.items() if when <= floors.now - TTL), default=1)
+        by_then = max((each for when, each in at.items() if when <= floors.now - TTL / 2), default=1)
+        assert expired <= int(floor.position.rpartition("-")[2]) <= by_then
+        floors.now += 25.0
+    assert floors.floors is not None
+    assert len(floors.floors.periods) <= 6
+
+
+def test_where_tombstones_may_be_lost_the_newest_announcement_counts_at_once(floors: Announcements) -> None:
+    """I6"""
+    floors.announce(token(5))
+    floors.announce(token(9))
+    assert floors.at_present == {LEFT: token(5)}
+    floors.losses = "1"
+    floors.announce(token(10))
+    assert floors.at_present == {LEFT: token(9)}
+    assert floors.floors is not None
+    assert floors.floors.after_losses("2", floors.now).at(floors.now, TTL) == {LEFT: token(10)}
+
+
+def test_another_generation_has_no_floors(floors: Announcements) -> None:
+    """I9: changes were lost, or what was announced."""
+    floors.announce(token(5))
+    floors.generation = "g2"
+    floors.announce(token(6), published_since="")
+    assert floors.at_present == {}
+
+
+@pytest.mark.parametrize("unknown", [None, EventToken(1, "", "MariaDB/0-1-1")])
+def test_after_a_change_of_unknown_position_floors_begin_anew(
+    floors: Announcements, unknown: EventToken | None
+) -> None:
+    """I6: no token is known to be newer."""
+    floors.announce(token(5))
+    before = floors.since
+    floors.announce(unknown, token(6), published_since=before)
+    assert floors.at_present == {}
+    floors.announce(token(7), published_since=floors.since)
+    assert floors.at_present == {LEFT: token(7)}
+
+
+def test_of_two_changes_without_an_order_a_read_has_to_reflect_both(floors: Announcements) -> None:
+    """I5, I6: after a failover that lost transactions no token of one server reaches the other's."""
+    one, other = EventToken(100, LEFT, "MariaDB/0-1-7"), EventToken(100, LEFT, "MariaDB/0-2-7")
+    floors.announce(one)
+    floors.announce(other)
+    floors.now += TTL
+    assert floors.at_present == {LEFT: None}
+    floors.announce(EventToken(101, LEFT, "MariaDB/0-2-8"))
+    floors.now += TTL
+    assert floors.at_present == {LEFT: EventToken(101, LEFT, "MariaDB/0-2-8")}
+
+
+def test_too_many_changes_without_an_order_begin_anew(floors: Announcements) -> None:
+    """I11"""
+    floors.announce(*(EventToken(100, LEFT, f"MariaDB/0-{server}-7") for server in range(1, 9)))
+    assert floors.at_present == {}
+
+
+@given(st.lists(st.tuples(st.sampled_from([LEFT, RIGHT]), st.integers(1, 60), st.booleans()), min_size=1, max_size=30))
+def test_a_floor_is_never_below_any_change_it_stands_for(changes: list[tuple[str, int, bool]]) -> None:
+    """I6, with positions that only partly have a common head."""
+    floors = Announcements()
+    tokens = [
+        EventToken(100, shard, f"MySQL56/{SERVER}:1-{last}" if plain else f"MySQL56/{SERVER}:1-{last}:100-{last + 100}")
+        for shard, last, plain in changes
+    ]
+    floors.announce(*tokens)
+    for shard, bound in floors.at_present.items():
+        for each in tokens:
+            if each.shard == shard and bound is not None:
+                assert is_fresher({shard: bound}, {shard: each})
+
+
+def test_floors_survive_being_stored_and_other_bytes_are_none(floors: Announcements) -> None:
+    floors.announce(token(5), token(7, RIGHT))
+    assert floors.floors is not None
+    assert decode_floors(encode_floors(floors.floors)) == floors.floors
+    for text in (
+        None,
+        b"",
+        b"{}",
+        b"[]",
+        b'{"g":"","i":"","l":"","p":[],"b":[]}',
+        b'{"g":1,"i":2,"l":3,"p":[[]],"b":4}',
+    ):
+        assert decode_floors(text) is None
+
+
+# -- in a cache ---------------------------------------------------------------------------------------------
+
+
+class Replicated:
+    """A cache in front of a replica, with a clock."""
+
+    def __init__(self) -> None:
+        self.now = 50_000.0
+        self.store = MemoryStore(lambda: self.now)
+        self.invalidator = Invalidator(self.store, "shop", tombstone_ttl=TTL, clock=lambda: self.now)
+        self.cache = TokenCache(self.store, "shop", tombstone_ttl=TTL, clock=lambda: self.now)
+        self.asked: list[Tokens | None] = []
+
+    def read(self, last: int, key: str = "k") -> Outcome:
+        """Read from a replica that has executed so much."""
+
+        def load(_: str, compare: Tokens | None) -> LoadedValue:
+            self.asked.append(compare)
+            tokens = {LEFT: token(last)}
+            return LoadedValue(str(last).encode(), tokens, is_fresher(tokens, compare))
+
+        return self.cache.get_or_load(key, load).outcome
+
+    def change(self, *last: int, key: str = "k") -> None:
+        self.invalidator.apply([(key, token(each)) for each in last])
+
+
+@pytest.fixture
+def replicated() -> Replicated:
+    return Replicated()
+
+
+def test_nothing_that_a_replica_returns_is_stored_before_there_are_floors(replicated: Replicated) -> None:
+    """I6"""
+    assert replicated.read(5) is Outcome.DROPPED
+    replicated.change(6, key="another")
+    assert replicated.read(5) is Outcome.DROPPED
+    assert replicated.read(6) is Outcome.FILLED
+    assert replicated.read(0) is Outcome.HIT
+
+
+def lose_tombstone(replicated: Replicated) -> None:
+    replicated.store.lose(entry_key("shop", "k"))
+
+
+def expire(replicated: Replicated) -> None:
+    replicated.now += TTL
+
+
+def lose_generation(replicated: Replicated) -> None:
+    replicated.store.lose(generation_key("shop"))
+
+
+def lose_floors(replicated: Replicated) -> None:
+    replicated.store.lose(floors_key("shop"))
+    lose_tombstone(replicated)
+
+
+def lose_all(replicated: Replicated) -> None:
+    replicated.store.lose_all()
+
+
+def bump(replicated: Replicated) -> None:
+    replicated.invalidator.bump("a test")
+    lose_tombstone(replicated)
+
+
+@pytest.mark.parametrize("happens", [lose_tombstone, expire, lose_generation, lose_floors, lose_all, bump])
+def test_a_replica_that_lags_stays_out_although_the_tombstone_is_gone(replicated: Replicated, happens: object) -> None:
+    """I6"""
+    replicated.change(4)
+    replicated.change(9)
+    assert callable(happens)
+    happens(replicated)
+    assert replicated.read(8) is Outcome.DROPPED
+    replicated.change(10, key="another")
+    assert replicated.read(8) is Outcome.DROPPED
+    assert replicated.read(10) is Outcome.FILLED
+
+
+def test_a_value_that_is_evicted_is_not_refilled_from_a_replica_further_behind(replicated: Replicated) -> None:
+    """I6: it had discarded the invalidation, so there is no tombstone of it."""
+    replicated.change(1, key="another")
+    assert replicated.read(9) is Outcome.FILLED
+    replicated.change(8)
+    assert replicated.read(0) is Outcome.HIT
+    lose_tombstone(replicated)
+    assert replicated.read(7) is Outcome.DROPPED
+
+
+def test_a_loader_is_told_the_floors(replicated: Replicated) -> None:
+    replicated.change(3, key="another")
+    replicated.read(3)
+    (asked,) = replicated.asked
+    assert asked == {}
+    assert getattr(asked, "floors", None) == {LEFT: token(3)}
+
+
+def test_the_next_change_after_a_loss_lets_replicas_fill_again(replicated: Replicated) -> None:
+    replicated.change(3)
+    lose_tombstone(replicated)
+    assert replicated.read(2) is Outcome.DROPPED
+    assert replicated.read(3) is Outcome.FILLED
+    assert replicated.cache.get_or_load("k", lambda *_: LoadedValue(b"", {}, True)) == Cached(b"3", Outcome.HIT)
+
+
+# -- how a consumer knows since when its changes were published --------------------------------------------------
+
+
+def test_a_consumer_vouches_for_changes_beyond_the_ends_that_it_saw_later(replicated: Replicated) -> None:
+    continuity = Continuity(replicated.invalidator, "shop", "keys")
+    asked: list[str] = []
+
+    def look(start: int, end: int) -> str:
+        def ends() -> dict[str, dict[str, int]]:
+            asked.append(str(end))
+            return {"orders": {"0": end, "1": 0}}
+
+        continuity.start_at({"orders": {"0": start}}, ends)
+        return continuity.published_since
+
+    def apply(positions: Sequence[int]) -> None:
+        pairs = [("k", token(each)) for each in positions]
+        replicated.invalidator.apply(pairs, published_since=continuity.published_since)
+
+    assert look(0, 3) == ""
+    apply([1, 2])
+    lose_tombstone(replicated)
+    assert look(2, 5) == ""  # those up to 5 may have been published before
+    apply([3, 4])
+    lose_tombstone(replicated)
+    assert replicated.read(9) is Outcome.DROPPED
+    assert look(4, 9) == ""
+    assert look(5, 9) == replicated.invalidator.since() != ""
+    assert asked == ["5"]
+    apply([5, 6])
+    lose_tombstone(replicated)
+    assert replicated.read(5) is Outcome.DROPPED
+    assert replicated.read(6) is Outcome.FILLED
