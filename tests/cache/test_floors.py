@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.cache import Cached, Invalidator, LoadedValue, MemoryStore, Outcome, TokenCache
+from relay.cache import Cached, ConditionalWrite, Invalidator, LoadedValue, MemoryStore, Outcome, TokenCache
 from relay.cache.continuity import Continuity
 from relay.cache.entry import Tokens, is_fresher
 from relay.cache.floors import Floors, announced, decode_floors, encode_floors
@@ -271,6 +271,26 @@ def test_a_value_that_is_evicted_is_not_refilled_from_a_replica_further_behind(r
     assert replicated.read(0) is Outcome.HIT
     lose_tombstone(replicated)
     assert replicated.read(7) is Outcome.DROPPED
+
+
+class Recording(MemoryStore):
+    """A store that keeps the keys of its writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[str] = []
+
+    def compare_and_set(self, writes: Sequence[ConditionalWrite]) -> dict[str, bytes | None]:
+        self.written += [write.key for write in writes]
+        return super().compare_and_set(writes)
+
+
+def test_a_change_is_announced_before_its_tombstone_is_written() -> None:
+    """I6: else it could be evicted before any floor knows of the change."""
+    store = Recording()
+    Invalidator(store, "shop").apply([("k", token(1))])
+    assert store.written[0] == floors_key("shop")
+    assert entry_key("shop", "k") in store.written[1:]
 
 
 def test_a_loader_is_told_the_floors(replicated: Replicated) -> None:
