@@ -188,12 +188,13 @@ class FloorsReader:
         for _ in range(_ATTEMPTS):
             (stored,), _ = self._store.read([key], generation_key(self._namespace))
             floors = self._decode(stored.meta) if stored else None
+            # I9: what was announced in another generation may be incomplete.
             if stored is None or floors is None or floors.generation != generation:
-                break  # I9: what was announced in another generation may be incomplete
+                break
             losses, now = self._store.losses(), self._clock()
+            # I6: else tombstones may be gone before their time. Read after the entries, it names all that can be.
             if losses == floors.losses:
                 return floors.at(now, self._tombstone_ttl)
-            # I6: tombstones may be gone before their time. Read after the entries, this names all that can be.
             raised = encode_floors(floors.after_losses(losses, now))
             self._store.compare_and_set([ConditionalWrite(key, stored.meta, raised, None, FOREVER)])
         return {}

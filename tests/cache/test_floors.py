@@ -263,6 +263,16 @@ def test_a_replica_that_lags_stays_out_although_the_tombstone_is_gone(replicated
     assert replicated.read(10) is Outcome.FILLED
 
 
+def test_after_a_gap_no_replica_fills_the_cache_before_the_next_change(replicated: Replicated) -> None:
+    """I9: which changes were lost is not known."""
+    replicated.change(4)
+    replicated.invalidator.bump("changes up to 9 were lost")
+    assert replicated.read(8) is Outcome.DROPPED
+    replicated.change(10, key="another")
+    assert replicated.read(8) is Outcome.DROPPED
+    assert replicated.read(10) is Outcome.FILLED
+
+
 def test_a_value_that_is_evicted_is_not_refilled_from_a_replica_further_behind(replicated: Replicated) -> None:
     """I6: it had discarded the invalidation, so there is no tombstone of it."""
     replicated.change(1, key="another")
