@@ -98,11 +98,15 @@ class _Lease:
 
 @dataclass(slots=True)
 class _Reads:
-    """What a call of ``get_many`` has found so far. ``adds``: values stored where there was no entry."""
+    """What a call of ``get_many`` has found so far.
+
+    ``adds``: values stored where there was no entry. ``too_old``: values whose reads were not fresh enough to store.
+    """
 
     refused: bytes | None
     found: dict[str, Cached] = field(default_factory=dict)
     adds: int = 0
+    too_old: int = 0
 
     def accepts(self, value: bytes | None) -> bool:
         return self.refused is None or value != self.refused
@@ -117,8 +121,9 @@ class TokenCache:
     as loads take, and ``lease_ttl`` at most.
 
     ``hits`` and ``misses`` count keys. Of the misses, ``adds`` were stored where there was no entry,
-    ``compare_and_sets`` in place of one, and ``no_ops`` were loaded and not stored. ``unreachable`` counts failed calls
-    to the store, after which values are loaded and not stored.
+    ``compare_and_sets`` in place of one, and ``no_ops`` were loaded and not stored, ``too_old`` of them because the
+    read was not known to be fresh enough. ``unreachable`` counts failed calls to the store, after which values are
+    loaded and not stored.
     """
 
     def __init__(
@@ -153,6 +158,7 @@ class TokenCache:
         self.adds = 0
         self.compare_and_sets = 0
         self.no_ops = 0
+        self.too_old = 0
         self.unreachable = 0
 
     def __repr__(self) -> str:
@@ -288,6 +294,7 @@ class TokenCache:
         for key, lease in leases.items():
             entry = filled(lease.entry, values[key], floors, until)
             if entry is None:
+                reads.too_old += 1
                 releases.append(self._release(key, lease))
             else:
                 meta = encode(entry, self._nonce())
@@ -357,6 +364,7 @@ class TokenCache:
             self.adds += reads.adds
             self.compare_and_sets += fills - reads.adds
             self.no_ops += misses - fills
+            self.too_old += reads.too_old
 
 
 def _held(lease: Entry, floors: Tokens) -> Tokens | None:

@@ -13,7 +13,7 @@ from typing import Any
 from relay.cache.entry import UNPLACED, Entry, LoadedValue, State, Tokens, decode, encode, order_of
 from relay.cache.floors import Floors
 from relay.cache.invalidator import InvalidationCounts, Invalidator
-from relay.cache.store import KEEP, READ, ConditionalWrite, Store, StoredEntry, entry_key, generation_key
+from relay.cache.store import KEEP, READ, ConditionalWrite, Store, entry_key, generation_key
 from relay.cache.token_cache import TokenCache
 from relay.token import EventToken, Order
 from tests.cache.steps import WrappedStore
