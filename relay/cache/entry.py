@@ -188,7 +188,7 @@ def leased(entry: Entry | None, generation: str, until: float) -> Entry:
 
 
 def released(lease: Entry) -> Entry | None:
-    """Return the entry to restore if nothing is stored under a lease; None for no entry."""
+    """Return what is left of a lease under which nothing is stored, or of a value that is dropped; None for nothing."""
     return Entry(State.TOMBSTONE, lease.generation, lease.tokens) if lease.tokens else None
 
 

@@ -188,17 +188,33 @@ class TokenCache:
             return results
 
     def invalidate(self, *keys: str, token: EventToken | None = None) -> bool:
-        """Invalidate keys now, before the change that the caller has committed comes out of the stream.
+        """Serve no value of these keys that was read before, also none that is being loaded now.
 
-        ``token``: that of the change, if it is known. Without one, only loaders whose reads have no token fill the keys
-        again before ``tombstone_ttl`` is over. Return whether it was done; the store may be unreachable.
+        For an application that has just committed a change, which the relay's own invalidation follows. ``token``: that
+        of the change, if it is known: no read of a copy that lags behind it is stored. Return False if the store cannot
+        be reached.
         """
         try:
-            self._invalidator.apply([(key, token) for key in keys])
+            if token is not None:
+                self._invalidator.apply([(key, token) for key in keys])
+            else:
+                self._drop([self._name(key) for key in keys])
         except Unavailable as error:
             self._note_unreachable(error)
             return False
         return True
+
+    def _drop(self, names: list[str]) -> None:
+        """Take values and leases out of entries, and keep their tokens. Raises ``Unavailable``."""
+        while names:
+            found, _ = self.store.read(names, generation_key(self.namespace))
+            drops = []
+            for name, stored in zip(names, found, strict=True):
+                entry = decode(stored.meta) if stored else None
+                if stored and entry and entry.state is not State.TOMBSTONE:
+                    drops.append(self._emptied(name, entry, stored.meta))
+            # A fill may have come between, of a value that was read before.
+            names = list(self.store.compare_and_set(drops)) if drops else []
 
     def _take(self, step: Step, load_many: LoadMany) -> Any:
         if isinstance(step, StoreCall):
@@ -317,9 +333,13 @@ class TokenCache:
             return {write.key for write in writes}
 
     def _release(self, key: str, lease: _Lease) -> ConditionalWrite:
-        entry = released(lease.entry)
-        meta = None if entry is None else encode(entry, self._nonce())
-        return ConditionalWrite(self._name(key), lease.meta, meta, None, KEEP)
+        return self._emptied(self._name(key), lease.entry, lease.meta)
+
+    def _emptied(self, name: str, entry: Entry, meta: bytes) -> ConditionalWrite:
+        """Return the write that leaves only the tokens of a lease or a value, if it has any."""
+        rest = released(entry)
+        ttl = self.tombstone_ttl if entry.state is State.VALUE else KEEP
+        return ConditionalWrite(name, meta, None if rest is None else encode(rest, self._nonce()), None, ttl)
 
     def _lease_ttl(self, entry: Entry | None, lease: Entry) -> float:
         # A lease over a tombstone replaces it and has to last as long: if shorter, a late read could be stored; if

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from relay.cache import (
     Cached,
     ConditionalWrite,
-    Invalidator,
     LoadedValue,
     MemoryStore,
     Outcome,
@@ -19,45 +16,13 @@ from relay.cache import (
 )
 from relay.cache.entry import Tokens, decode
 from relay.cache.store import StoredEntry
+from tests.cache.clocked import Cache, hit
 from tests.cache.sources import SHARD, Source, token
-
-
-class Cache(TokenCache):
-    """A cache on a store in memory. Both use one clock, which moves when the cache sleeps."""
-
-    def __init__(self, value_ttl: float | None = None) -> None:
-        self.now = 1000.0
-        self.memory = MemoryStore(lambda: self.now)
-        self.slept: list[Callable[[], object]] = []  # run during the next sleeps
-        super().__init__(
-            self.memory,
-            "shop",
-            tombstone_ttl=600.0,
-            value_ttl=value_ttl,
-            clock=lambda: self.now,
-            sleep=self._doze,
-        )
-        self.invalidator = Invalidator(self.memory, "shop", tombstone_ttl=600.0)
-
-    def _doze(self, seconds: float) -> None:
-        self.now += seconds
-        if self.slept:
-            self.slept.pop(0)()
-
-    def change(self, sequence: int | None = 5, key: str = "k") -> None:
-        self.invalidator.apply([(key, None if sequence is None else token(sequence))])
-
-    def evict(self, key: str = "k") -> None:
-        self.memory.lose(entry_key("shop", key))
 
 
 @pytest.fixture
 def cache() -> Cache:
     return Cache()
-
-
-def hit(value: bytes | None) -> Cached:
-    return Cached(value, Outcome.HIT)
 
 
 # -- no entry, a value, a token only ----------------------------------------------------------------------------
@@ -361,95 +326,3 @@ def test_a_consistent_read_replaces_bytes_that_are_no_entry(cache: Cache) -> Non
     stored = cache.memory.read([name], generation_key("shop"))[0][0]
     assert stored is not None
     assert decode(stored.meta).tokens == {}
-
-
-# -- waiting, and an application's own invalidations -----------------------------------------------------------
-
-
-def test_readers_wait_for_a_load_that_takes_long_instead_of_loading_too(cache: Cache) -> None:
-    """Threads in real time."""
-    shared = TokenCache(cache.memory, "shop")
-    loads: list[str] = []
-
-    def load(key: str, compare: Tokens | None) -> LoadedValue:
-        loads.append(key)
-        time.sleep(0.5)
-        return LoadedValue(b"one", {}, fresher=True)
-
-    with ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(lambda _: shared.get_or_load("k", load), range(16)))
-    assert loads == ["k"]
-    assert sorted(each.outcome for each in found) == [Outcome.FILLED, *[Outcome.HIT] * 15]
-
-
-def test_once_the_time_of_a_load_is_known_a_reader_waits_little_longer_for_one_that_does_not_end(cache: Cache) -> None:
-    def takes(seconds: float) -> Callable[[], None]:
-        def meanwhile() -> None:
-            cache.now += seconds
-
-        return meanwhile
-
-    for number in range(20):
-        cache.get_or_load(f"k{number}", Source(meanwhile=takes(0.02)).load)
-    waited: list[float] = []
-
-    def second_reader() -> None:
-        began = cache.now
-        assert cache.get_or_load("k", Source(value=b"mine").load) == Cached(b"mine", Outcome.MISS)
-        waited.append(cache.now - began)
-
-    cache.get_or_load("k", Source(meanwhile=second_reader).load)
-    assert waited == [pytest.approx(0.02, rel=0.5)]
-
-
-def test_a_clock_that_is_set_during_a_load_does_not_make_readers_wait_for_long(cache: Cache) -> None:
-    def is_set(to: float) -> Callable[[], None]:
-        def meanwhile() -> None:
-            cache.now += to
-
-        return meanwhile
-
-    for number, seconds in enumerate([86400.0, -86400.0, *[0.02] * 80]):
-        cache.get_or_load(f"k{number}", Source(meanwhile=is_set(seconds)).load)
-    began = cache.now
-    cache.get_or_load("k", Source(meanwhile=lambda: cache.get_or_load("k", Source().load)).load)
-    assert cache.now - began < 0.1
-
-
-def test_a_reader_may_wait_for_no_other(cache: Cache) -> None:
-    impatient = TokenCache(cache.memory, "shop", lease_wait=0.0, clock=lambda: cache.now, sleep=cache._doze)
-    seen: list[Cached] = []
-    other = Source(value=b"mine")
-    source = Source(meanwhile=lambda: seen.append(impatient.get_or_load("k", other.load)))
-    cache.get_or_load("k", source.load)
-    assert seen == [Cached(b"mine", Outcome.MISS)]
-    assert cache.now == 1000.0
-
-
-def test_an_application_invalidates_what_it_has_changed_before_the_stream_does(cache: Cache) -> None:
-    cache.get_many(["k", "l", "m"], Source().load_many)
-    assert cache.invalidate("k", "l")
-    values = cache.get_many(["k", "l", "m"], Source(value=b"two").load_many)
-    assert [values[key].value for key in "klm"] == [b"two", b"two", b"one"]
-    cache.change(5)  # the stream is later, and unknown to the value
-    assert cache.get_or_load("k", Source(value=b"three").load).value == b"three"
-
-
-def test_an_invalidation_with_the_token_of_the_change_lets_reads_of_copies_fill_again(cache: Cache) -> None:
-    cache.get_or_load("k", Source().load)
-    assert cache.invalidate("k", token=token(5))
-    lagging = Source(value=b"old", tokens={SHARD: token(4)}, fresher=None)
-    assert cache.get_or_load("k", lagging.load).outcome is Outcome.DROPPED
-    caught_up = Source(value=b"new", tokens={SHARD: token(5)}, fresher=None)
-    assert cache.get_or_load("k", caught_up.load).outcome is Outcome.FILLED
-    cache.change(5)
-    assert cache.get_or_load("k", Source().load) == hit(b"new")
-
-
-def test_a_value_that_the_caller_cannot_read_is_loaded_again(cache: Cache) -> None:
-    cache.get_or_load("k", Source(value=b"old format").load)
-    cache.get_or_load("gone", Source(value=None).load)
-    new = Source(value=b"new format")
-    assert cache.get_or_load("k", new.load, refused=b"old format") == Cached(b"new format", Outcome.FILLED)
-    assert cache.get_or_load("k", new.load, refused=b"old format") == hit(b"new format")
-    assert cache.get_or_load("gone", new.load, refused=b"old format") == hit(None)
