@@ -187,9 +187,10 @@ def leased(entry: Entry | None, generation: str, until: float) -> Entry:
     return Entry(State.LEASE, generation, required(entry, generation) if entry else {}, until)
 
 
-def released(lease: Entry) -> Entry | None:
-    """Return what is left of a lease under which nothing is stored, or of a value that is dropped; None for nothing."""
-    return Entry(State.TOMBSTONE, lease.generation, lease.tokens) if lease.tokens else None
+def emptied(entry: Entry) -> Entry | None:
+    """Return what is left where a lease is given back, or a value is dropped; None for nothing."""
+    tokens = required(entry, entry.generation)  # I6: also what a value has replaced
+    return Entry(State.TOMBSTONE, entry.generation, tokens) if tokens else None
 
 
 def filled(lease: Entry, loaded: LoadedValue, floors: Tokens, until: float = 0.0) -> Entry | None:

@@ -18,7 +18,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, TypeVar
 
-from relay.cache.entry import Entry, Held, LoadedValue, State, Tokens, decode, encode, filled, leased, released
+from relay.cache.entry import Entry, Held, LoadedValue, State, Tokens, decode, emptied, encode, filled, leased
 from relay.cache.fill_time import FillTime
 from relay.cache.floors import FloorsReader
 from relay.cache.invalidator import Invalidator
@@ -196,7 +196,7 @@ class TokenCache:
         """
         try:
             if token is not None:
-                self._invalidator.apply([(key, token) for key in keys])
+                self._invalidator.apply([(key, token) for key in keys], published_since="")
             else:
                 self._drop([self._name(key) for key in keys])
         except Unavailable as error:
@@ -337,7 +337,7 @@ class TokenCache:
 
     def _emptied(self, name: str, entry: Entry, meta: bytes) -> ConditionalWrite:
         """Return the write that leaves only the tokens of a lease or a value, if it has any."""
-        rest = released(entry)
+        rest = emptied(entry)
         ttl = self.tombstone_ttl if entry.state is State.VALUE else KEEP
         return ConditionalWrite(name, meta, None if rest is None else encode(rest, self._nonce()), None, ttl)
 

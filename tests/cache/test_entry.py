@@ -15,6 +15,7 @@ from relay.cache.entry import (
     State,
     Tokens,
     decode,
+    emptied,
     encode,
     filled,
     fold,
@@ -22,7 +23,6 @@ from relay.cache.entry import (
     is_fresher,
     leased,
     order_of,
-    released,
 )
 from relay.token import EventToken, Order, OriginToken
 
@@ -256,7 +256,7 @@ def test_a_read_that_is_not_fresher_than_the_tombstone_is_not_stored() -> None:
     lease = leased(tombstone(by_shard(mysql(5, LEFT))), G, 10.0)
     floors = by_shard(mysql(1, LEFT))
     assert filled(lease, LoadedValue(b"x", by_shard(mysql(9, LEFT)), fresher=False), floors) is None
-    assert released(lease) == tombstone(by_shard(mysql(5, LEFT)))
+    assert emptied(lease) == tombstone(by_shard(mysql(5, LEFT)))
 
 
 def test_a_loader_whose_token_contradicts_it_is_not_trusted() -> None:
@@ -269,7 +269,7 @@ def test_a_loader_whose_token_contradicts_it_is_not_trusted() -> None:
 def test_a_consistent_read_fills_a_missing_entry_and_a_released_lease_leaves_none() -> None:
     lease = leased(None, G, 10.0)
     assert filled(lease, LoadedValue(None, {}, fresher=True), {}) == value()
-    assert released(lease) is None
+    assert emptied(lease) is None
 
 
 def test_a_read_that_says_nothing_of_its_age_is_not_stored() -> None:

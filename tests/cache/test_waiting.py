@@ -11,6 +11,7 @@ import pytest
 
 from relay.cache import Cached, LoadedValue, MemoryStore, Outcome, TokenCache, entry_key, generation_key
 from relay.cache.entry import Tokens
+from relay.token import EventToken
 from tests.cache.clocked import Cache, hit
 from tests.cache.sources import SHARD, Source, token
 
@@ -129,6 +130,23 @@ def test_an_application_invalidates_and_the_tokens_stay_for_copies_to_reach(cach
     assert cache.get_or_load("never read", Source().load).outcome is Outcome.FILLED
     cache.change(6)
     assert cache.get_or_load("k", at_five.load).outcome is Outcome.DROPPED
+
+
+def test_what_a_consistent_read_has_replaced_stays_for_copies_to_reach(cache: Cache) -> None:
+    """I6: the value had no token of its own, but the invalidation before it did."""
+    cache.change(5)
+    assert cache.get_or_load("k", Source().load).outcome is Outcome.FILLED
+    cache.invalidate("k")
+    lagging = Source(value=b"old", tokens={SHARD: token(4)}, fresher=None)
+    assert cache.get_or_load("k", lagging.load).outcome is Outcome.DROPPED
+
+
+def test_the_token_of_an_applications_change_begins_no_floor(cache: Cache) -> None:
+    """I6: nobody knows whether it is newer than all that was invalidated before, and forgotten."""
+    shard = "legacy/db/-"
+    assert cache.invalidate("k", token=EventToken(100, shard, "MariaDB/0-1-5"))
+    replica = Source(tokens={shard: EventToken(100, shard, "MariaDB/0-1-9")}, fresher=None)
+    assert cache.get_or_load("other", replica.load).outcome is Outcome.DROPPED
 
 
 def test_a_key_that_an_application_invalidates_does_not_stay_for_ever(cache: Cache) -> None:
