@@ -34,6 +34,7 @@ from spark_consumers.running import RETRY_DELAYS, log_event, no_garbage_collecti
 _NAME = "cache"
 _BATCH_BYTES = 16 << 20  # of the values of a batch
 _QUEUE_KILOBYTES = 32 << 10  # that librdkafka fetches ahead
+_MESSAGES = 512  # taken from librdkafka at once
 _POLL = 0.1  # seconds
 _PATIENCE = 60.0  # seconds without progress after which --until-caught-up gives up
 _LOOK = 60.0  # seconds between two looks for new partitions
@@ -150,24 +151,25 @@ class _PythonConsumer:
                 self._look_for_partitions()
 
     def _read_batch(self) -> list[Message]:
-        """Return the records that have come, at most a batch, and advance what is reached."""
+        """Return the records that have come, about a batch at most, and advance what is reached."""
         batch: list[Message] = []
         size = 0
-        message = self._reader.poll(_POLL)
-        while message is not None:
+        messages = self._reader.consume(1, _POLL)
+        while messages:
             self._is_cut_off = False
-            error = message.error()
-            if error is not None and error.code() != KafkaError._PARTITION_EOF:
-                raise self._failure(message, error)
-            offset = message.offset() or 0
-            # The end of a partition lies behind the marker of its last transaction, which is never delivered.
-            self._reached[message.topic() or ""][str(message.partition())] = offset + (error is None)
-            if error is None:
-                batch.append(message)
-                size += len(message.value() or b"")
-            if len(batch) == CHUNK or size > _BATCH_BYTES:
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    batch.append(message)
+                    size += len(message)
+                elif error.code() != KafkaError._PARTITION_EOF:
+                    raise self._failure(message, error)
+                # The end of a partition lies behind the marker of its last transaction, which is never delivered.
+                reached = (message.offset() or 0) + (error is None)
+                self._reached[message.topic() or ""][str(message.partition())] = reached
+            if len(batch) >= CHUNK or size > _BATCH_BYTES:
                 break
-            message = self._reader.poll(0)
+            messages = self._reader.consume(_MESSAGES, 0)
         return batch
 
     def _failure(self, message: Message, error: KafkaError) -> RelayError:

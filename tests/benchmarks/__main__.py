@@ -16,6 +16,7 @@ NAMES = (
     "get_records",
     "idle_cost",
     "invalidate",
+    "invalidate_python",
     "latency",
     "look",
     "memory",
