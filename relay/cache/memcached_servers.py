@@ -83,6 +83,10 @@ class MemcachedConnection:
         self._reader.close()
         self._socket.close()
 
+    def __del__(self) -> None:
+        if hasattr(self, "_reader"):  # else it has never been open
+            self.close()
+
     def is_usable(self) -> bool:
         """Whether the server has neither closed it nor sent something that nobody asked for."""
         return not select.select([self._socket], [], [], 0)[0]

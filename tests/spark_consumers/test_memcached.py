@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from relay.cache import LoadedValue, MemcachedStore, Outcome, TokenCache
-from spark_consumers import run
 from tests.spark_consumers.topic import Topic, change
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
@@ -16,7 +15,7 @@ pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
 
 @pytest.mark.parametrize("engine", ["python", "spark"])
 def test_values_in_memcached_are_invalidated(
-    tmp_path: Path, kafka: Any, memcached_server: Any, unique: str, engine: Any
+    tmp_path: Path, kafka: Any, memcached_server: Any, unique: str, engine: str
 ) -> None:
     """I6"""
     topic = Topic(tmp_path, unique, kafka.bootstrap_servers, memcached_server.url)
@@ -26,16 +25,12 @@ def test_values_in_memcached_are_invalidated(
         def load(value: bytes) -> Any:
             return lambda key, compare: LoadedValue(value, {}, fresher=True)
 
-        def consume() -> None:
-            folder = None if engine == "python" else tmp_path / "checkpoint"
-            run("cache", topic.config, until_caught_up=True, engine=engine, checkpoint=folder)
-
         topic.publish([change("c0", 1)])
-        consume()
+        topic.consume("cache", checkpoint="one", engine=engine)
         for customer in ("c0", "c1"):
             cache.get_or_load(f"order:{customer}", load(b"old"))
         topic.publish([change("c0", 2)])
-        consume()
+        topic.consume("cache", checkpoint="one", engine=engine)
         found = {customer: cache.get_or_load(f"order:{customer}", load(b"new")) for customer in ("c0", "c1")}
     assert {customer: (each.value, each.outcome) for customer, each in found.items()} == {
         "c0": (b"new", Outcome.FILLED),
