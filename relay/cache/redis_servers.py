@@ -6,17 +6,28 @@ a value from before it through (I6). What is sent again is only what a server ha
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from hashlib import sha1
 from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError
+from redis.connection import parse_url
+from redis.crc import key_slot
+from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError, RedisError
 from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+Address = tuple[str, int]
 
 _CALLS_PER_PIPELINE = 32
 _KEYS_PER_SCAN = 1000
+_REDIRECTIONS = 8  # of a call in a cluster
+_PAUSE = 0.02  # seconds before the second of them; longer before each further one
 
 
 class Script:
@@ -58,8 +69,36 @@ class Servers(Protocol):
 def open_servers(url: str, timeout: float) -> Servers:
     """Return the servers of a URL. ``timeout``: seconds for a connection, and for an answer."""
     # I6: nothing is sent twice; callers retry with new nonces.
-    settings = {"retry": Retry(NoBackoff(), retries=0)}
-    return Single(redis.Redis.from_url(url, socket_timeout=timeout, socket_connect_timeout=timeout, **settings))
+    settings: dict[str, Any] = {"retry": Retry(NoBackoff(), retries=0)}
+    settings |= {"socket_timeout": timeout, "socket_connect_timeout": timeout}
+    scheme, _, kind = urlsplit(url).scheme.partition("+")
+    if not kind:
+        return Single(redis.Redis.from_url(url, **settings))
+    parts = urlsplit(url)
+    credentials, at, hosts = parts.netloc.rpartition("@")
+    service, _, database = parts.path.strip("/").partition("/")
+    path = f"/{database}" if kind == "sentinel" else parts.path
+    settings = parse_url(f"{scheme}://{credentials}{at}host{path}?{parts.query}") | settings  # type: ignore[no-untyped-call]
+    del settings["host"]
+    if settings.pop("connection_class", None):
+        settings["ssl"] = True
+    if kind == "cluster":
+        return RedisCluster(_addresses(hosts, 6379), settings)
+    return Single(_primary_of(service, _addresses(hosts, 26379), settings))
+
+
+def _addresses(hosts: str, default_port: int) -> list[Address]:
+    found = [urlsplit(f"//{host}") for host in hosts.split(",")]
+    return [(each.hostname or "", each.port or default_port) for each in found]
+
+
+def _primary_of(service: str, sentinels: Sequence[Address], settings: dict[str, Any]) -> Any:
+    """Return a client that asks Sentinel for the primary of a service whenever it connects."""
+    login = {name: settings.pop(f"sentinel_{name}", None) for name in ("username", "password")}
+    # Else each new connection would first try the servers in turn for a long time.
+    own = {name: value for name, value in settings.items() if name not in ("db", "username", "password")}
+    manager: Any = Sentinel(sentinels, sentinel_kwargs=own | login, **settings)  # type: ignore[no-untyped-call]
+    return manager.master_for(service)
 
 
 class Single:
@@ -91,6 +130,130 @@ class Single:
         self._client.close()
 
 
+class RedisCluster:
+    """The primaries of a Redis Cluster, each of which has some of the 16,384 slots that keys fall into.
+
+    ``seeds``: addresses of some of its servers. A demoted server, and one that has handed a slot over, does not execute
+    a call but says where to send it.
+    """
+
+    keys_per_call = 1  # a call may not span slots
+
+    def __init__(self, seeds: Sequence[Address], settings: dict[str, Any]) -> None:
+        self._seeds = seeds
+        self._settings = settings
+        self._lock = threading.Lock()  # guards the two below; never held while a server is asked
+        self._clients: dict[Address, Any] = {}
+        self._primaries: list[Address] = []  # by slot; empty if it is not known
+
+    def run(self, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
+        answers: list[Any] = [None] * len(calls)
+        pending: Sequence[int] = range(len(calls))
+        for attempt in range(_REDIRECTIONS):
+            if attempt:
+                self._forget_slots()
+                time.sleep(_PAUSE * attempt)
+            moved = []
+            for address, numbers in self._by_primary(calls, pending).items():
+                found = run_on(self._client(address), script, [calls[number] for number in numbers])
+                for number, answer in zip(numbers, found, strict=True):
+                    if isinstance(answer, AskError) and not isinstance(answer, MovedError):
+                        answer = self._run_elsewhere(answer, script, calls[number])
+                    if isinstance(answer, MovedError):
+                        moved.append(number)
+                    elif isinstance(answer, Exception):
+                        raise answer
+                    else:
+                        answers[number] = answer
+            if not moved:
+                return answers
+            pending = moved
+        raise ClusterDownError(f"the servers of {len(pending)} keys keep changing")
+
+    def run_on_each(self, script: Script) -> list[Any]:
+        answers = []
+        for address in sorted(set(self._slots())):
+            (answer,) = run_on(self._client(address), script, [ScriptCall(())])
+            if isinstance(answer, Exception):
+                raise answer
+            answers.append(answer)
+        return answers
+
+    def scan(self, pattern: str) -> Iterator[bytes]:
+        for address in set(self._slots()):
+            yield from scan_one(self._client(address), pattern)
+
+    def reconnect(self) -> None:
+        self._forget_slots()
+        with self._lock:
+            clients = list(self._clients.values())
+        for client in clients:
+            client.connection_pool.disconnect(inuse_connections=False)
+
+    def close(self) -> None:
+        with self._lock:
+            clients, self._clients = self._clients, {}
+        for client in clients.values():
+            client.close()
+
+    def _by_primary(self, calls: Sequence[ScriptCall], pending: Sequence[int]) -> dict[Address, list[int]]:
+        slots = self._slots()
+        found: dict[Address, list[int]] = defaultdict(list)
+        for number in pending:
+            found[slots[key_slot(calls[number].keys[0].encode())]].append(number)
+        return found
+
+    def _run_elsewhere(self, error: AskError, script: Script, call: ScriptCall) -> Any:
+        """Call a script on the server that is taking over the call's slot and has its key already."""
+        client = self._client((error.host, error.port))
+        client.script_load(script.text)
+        pipeline = client.pipeline(transaction=False)
+        pipeline.execute_command("ASKING")
+        pipeline.execute_command(*_command(script, call))
+        return pipeline.execute(raise_on_error=False)[1]
+
+    def _client(self, address: Address) -> Any:
+        with self._lock:
+            if address not in self._clients:
+                host, port = address
+                self._clients[address] = redis.Redis(host=host, port=port, **self._settings)
+            return self._clients[address]
+
+    def _forget_slots(self) -> None:
+        with self._lock:
+            self._primaries = []
+
+    def _slots(self) -> list[Address]:
+        """Return the primary of each slot, as the first server that answers says."""
+        with self._lock:
+            if self._primaries:
+                return self._primaries
+            known = list(dict.fromkeys([*self._clients, *self._seeds]))
+        problem: RedisError | None = None
+        for address in known:
+            try:
+                slots = _slots_of(self._client(address).execute_command("CLUSTER", "SLOTS"), address)
+            except RedisError as error:
+                problem = error
+                continue
+            with self._lock:
+                self._primaries = slots
+            return slots
+        raise problem or ClusterDownError("no server is named")
+
+
+def _slots_of(answer: Any, asked: Address) -> list[Address]:
+    """Return the primary of each slot from the answer to CLUSTER SLOTS. A server may not know its own host."""
+    slots: list[Address | None] = [None] * 16_384
+    for first, last, (host, port, *_), *_ in answer:
+        address = (host.decode() if host else asked[0], int(port))
+        slots[first : last + 1] = [address] * (last - first + 1)
+    covered = [address for address in slots if address is not None]
+    if len(covered) < len(slots):
+        raise ClusterDownError(f"{len(slots) - len(covered)} slots of the cluster have no server")
+    return covered
+
+
 def run_on(client: Any, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
     """Call a script on one server, in pipelines, and load it if the server lacks it. Return answers and errors."""
     answers: list[Any] = [None] * len(calls)
@@ -116,7 +279,7 @@ def scan_one(client: Any, pattern: str) -> Iterator[bytes]:
 
 
 def _send(client: Any, script: Script, calls: Sequence[ScriptCall]) -> list[Any]:
-    commands = [("EVALSHA", script.name, len(call.keys), *call.keys, *call.arguments) for call in calls]
+    commands = [_command(script, call) for call in calls]
     if len(commands) == 1:  # without what a pipeline costs
         try:
             return [client.execute_command(*commands[0])]
@@ -126,3 +289,7 @@ def _send(client: Any, script: Script, calls: Sequence[ScriptCall]) -> list[Any]
     for command in commands:
         pipeline.execute_command(*command)
     return list(pipeline.execute(raise_on_error=False))
+
+
+def _command(script: Script, call: ScriptCall) -> tuple[Any, ...]:
+    return ("EVALSHA", script.name, len(call.keys), *call.keys, *call.arguments)

@@ -142,7 +142,8 @@ _TEMPORARY_TEXT = re.compile("(?:^|: -)(?:READONLY|MASTERDOWN|NOREPLICAS|MISCONF
 class RedisStore:
     """A ``Store`` in Redis. Shared by threads; connects when first used. ``timeout``: seconds per answer.
 
-    ``url``: ``redis://host:port/db``, ``rediss://`` with TLS, ``unix://``.
+    ``url``: ``redis://host:port/db``, ``redis+sentinel://host:port,host:port/service/db``, the hosts being those of
+    Sentinel, ``redis+cluster://host:port,host:port``; with ``rediss`` these use TLS; ``unix://path``.
 
     A generation ends with the runs of the primaries that it began on. A server that restarted from a snapshot, or a
     replica that took over, may have lost acknowledged invalidations and restored old values (I6); it has a new run.

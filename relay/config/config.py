@@ -41,12 +41,15 @@ __all__ = [
 
 _TOPIC_LENGTH = 249
 
+REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
+MEMCACHED = ("memcached", "memcacheds")
+
 Internal = Literal["checkpoints", "schemas", "gaps", "dead_letters", "watermarks"]
 INTERNAL: tuple[Internal, ...] = ("checkpoints", "schemas", "gaps", "dead_letters", "watermarks")
 
 
 class CacheConfig(ConfigModel):
-    url: Annotated[str, url("redis", "rediss", "unix", "memcached", "memcacheds")]
+    url: Annotated[str, url(*REDIS, *MEMCACHED)]
     """The store to invalidate in, such as `redis://127.0.0.1:6379/0` or `memcached://cache1:11211,cache2:11211`."""
 
     namespace: str

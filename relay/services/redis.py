@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
+from pathlib import Path
 from typing import ClassVar
 
 from redis import Redis
@@ -14,9 +16,18 @@ from relay.services.server import EmbeddedServer
 
 
 class RedisServer(EmbeddedServer):
-    """The ``redis-server`` of the PATH, else a Redis 6.2 from Maven Central, on the loopback address."""
+    """The ``redis-server`` of the PATH, else a Redis 6.2 from Maven Central, on the loopback address.
+
+    ``options``: settings of its configuration file.
+    """
 
     name: ClassVar[str] = "redis"
+
+    def __init__(
+        self, folder: Path | None = None, detached: bool = False, options: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(folder, detached)
+        self.options = dict(options or {})
 
     @property
     def url(self) -> str:
@@ -26,10 +37,15 @@ class RedisServer(EmbeddedServer):
     def address(self) -> str:
         return self.url
 
+    @property
+    def program(self) -> str:
+        """The file of the server. Raises ``Unavailable`` if it cannot be fetched."""
+        return shutil.which("redis-server") or str(jars("redis")[0])
+
     def _command(self) -> list[str]:
-        server = shutil.which("redis-server") or str(jars("redis")[0])
         settings = ["--port", str(self.port), "--bind", HOST, "--save", "", "--appendonly", "no"]
-        return [server, *settings, "--dir", str(self.folder), "--daemonize", "no"]
+        settings += [word for name, value in self.options.items() for word in (f"--{name}", value)]
+        return [self.program, *settings, "--dir", str(self.folder), "--daemonize", "no"]
 
     def _ready(self) -> bool:
         return accepts(self.port) and serves(self.url)

@@ -9,6 +9,14 @@ from types import SimpleNamespace
 import pytest
 
 from relay.services.memcached import MemcachedServer
+from tests.cache.redis_groups import Cluster, cluster
+
+
+@pytest.fixture(scope="session")
+def redis_cluster_server() -> Iterator[Cluster]:
+    """A Redis Cluster: ``.url``."""
+    with cluster() as servers:
+        yield servers
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,10 @@ from relay.cache import MemcachedStore, RedisStore, open_store
 from relay.cache.memcached_store import item_key
 from relay.cache.redis_servers import Script, ScriptCall
 
-KINDS = [pytest.param(name, marks=pytest.mark.services) for name in ("redis", "memcached", "several_memcached")]
+KINDS = [
+    pytest.param(name, marks=pytest.mark.services)
+    for name in ("redis", "redis_cluster", "memcached", "several_memcached")
+]
 
 
 _DELETE = Script("return redis.call('DEL', KEYS[1])")

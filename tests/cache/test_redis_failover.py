@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
-import redis
 
 from relay.cache import Cached, Invalidator, LoadedValue, Outcome, RedisStore, TokenCache, generation_key
 from relay.errors import Unavailable
 from relay.services.redis import RedisServer
 from relay.token import EventToken
 from tests.cache.proxy import Proxy
+from tests.cache.redis_groups import catch_up, command, follow
 
 pytestmark = pytest.mark.services
 
@@ -52,34 +51,6 @@ def proxy(stack: ExitStack, primary: RedisServer) -> Proxy:
 @pytest.fixture
 def store(stack: ExitStack, proxy: Proxy) -> RedisStore:
     return stack.enter_context(RedisStore(f"redis://127.0.0.1:{proxy.port}/0"))
-
-
-def command(server: RedisServer, *words: str) -> Any:
-    with redis.Redis.from_url(server.url) as client:
-        return client.execute_command(*words)
-
-
-def follow(server: RedisServer, primary: RedisServer) -> None:
-    command(server, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
-    command(primary, "CONFIG", "SET", "repl-diskless-sync-delay", "0")
-    command(server, "REPLICAOF", "127.0.0.1", str(primary.port))
-    catch_up(server, primary)
-
-
-def catch_up(server: RedisServer, primary: RedisServer) -> None:
-    def caught_up() -> bool:
-        mine, its = command(server, "INFO", "replication"), command(primary, "INFO", "replication")
-        up = mine["master_link_status"] == "up" and not mine["master_sync_in_progress"]
-        return bool(up and mine["slave_repl_offset"] >= its["master_repl_offset"])
-
-    wait_until(caught_up)
-
-
-def wait_until(met: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not met():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def test_values_restored_by_a_restart_behind_a_proxy_are_not_served(

@@ -1,0 +1,136 @@
+"""Redis Cluster: slots that move, servers that are replaced."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from redis.crc import key_slot
+
+from relay.cache import (
+    Cached,
+    ConditionalWrite,
+    Invalidator,
+    LoadedValue,
+    Outcome,
+    RedisStore,
+    StoredEntry,
+    TokenCache,
+    entry_key,
+    generation_key,
+    open_store,
+)
+from relay.cache.store import KEEP
+from relay.errors import Unavailable
+from relay.process.managed import free_port
+from tests.cache.redis_groups import Cluster, catch_up, cluster, command, wait_until
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(120)]
+
+KEYS = [entry_key("shop", str(number)) for number in range(100)]
+
+
+@pytest.fixture
+def servers() -> Iterator[Cluster]:
+    with cluster() as servers:
+        yield servers
+
+
+@pytest.fixture
+def store(servers: Cluster) -> Iterator[RedisStore]:
+    with RedisStore(servers.url) as store:
+        yield store
+
+
+def constant(value: bytes) -> Any:
+    return lambda key, compare: LoadedValue(value, {}, fresher=True)
+
+
+def key_of_the_first(name: str = "k") -> str:
+    """Return a cache key of ``shop`` that the first server keeps."""
+    return next(
+        key for number in range(1000) if key_slot(entry_key("shop", key := f"{name}{number}").encode()) < 16_384 // 3
+    )
+
+
+@pytest.mark.parametrize("half", [True, False], ids=["moving", "moved"])
+def test_a_slot_that_moves_is_followed(servers: Cluster, store: RedisStore, half: bool) -> None:
+    """Half moved, the server that has the slot says that another has the key; then that another has the slot."""
+    key = key_of_the_first()
+    name, slot = entry_key("shop", key), key_slot(entry_key("shop", key).encode())
+    store.compare_and_set([ConditionalWrite(name, None, b"one", b"v", 60.0)])
+    servers.move(slot, servers.primaries[0], servers.primaries[1], half=half)
+    assert store.read([name], generation_key("shop"))[0] == [StoredEntry(b"one", b"v")]
+    assert store.compare_and_set([ConditionalWrite(name, b"one", b"two", None, KEEP)]) == {}
+    assert store.compare_and_set([ConditionalWrite(name, b"one", b"three", None, KEEP)]) == {name: b"two"}
+
+
+def test_a_cluster_that_swaps_a_primary_and_its_replica_is_followed(servers: Cluster, store: RedisStore) -> None:
+    """I6: the new primary may lack acknowledged invalidations, so a new generation begins."""
+    cache, key = TokenCache(store, "shop"), key_of_the_first()
+    cache.get_or_load(key, constant(b"old"))
+    catch_up(servers.replica, servers.primaries[0])
+    command(servers.replica, "CLUSTER", "FAILOVER", "TAKEOVER")
+    wait_until(lambda: command(servers.primaries[0], "INFO", "replication")["role"] == "slave")
+    assert cache.get_or_load(key, constant(b"new")) == Cached(b"new", Outcome.FILLED)
+    assert Invalidator(store, "shop").apply([(key, None)]).applied == 1
+    assert cache.get_or_load(key, constant(b"newer")) == Cached(b"newer", Outcome.FILLED)
+
+
+def test_a_primary_that_dies_is_replaced(servers: Cluster, store: RedisStore) -> None:
+    """I6"""
+    cache, key = TokenCache(store, "shop"), key_of_the_first()
+    invalidator = Invalidator(store, "shop")
+    cache.get_or_load(key, constant(b"old"))
+    catch_up(servers.replica, servers.primaries[0])
+    servers.primaries[0].kill()
+    assert cache.get_or_load(key, constant(b"new")) == Cached(b"new", Outcome.MISS)
+    with pytest.raises(Unavailable):
+        invalidator.apply([(key, None)])
+    deadline = time.monotonic() + 30
+    while True:
+        assert time.monotonic() < deadline
+        try:
+            invalidator.apply([(key, None)])
+            break
+        except Unavailable:
+            time.sleep(0.1)
+    assert cache.get_or_load(key, constant(b"new")) == Cached(b"new", Outcome.FILLED)
+
+
+def test_a_restart_of_any_server_begins_a_new_generation(servers: Cluster, store: RedisStore) -> None:
+    """I6: also where the generation is kept by another one."""
+    generation = store.read(KEYS, generation_key("shop"))[1]
+    assert store.read(KEYS, generation_key("shop"))[1] == generation
+    for server in servers.primaries[1:]:
+        server.kill()
+        server.restart()
+        command(server, "CLUSTER", "SAVECONFIG")
+
+    def read() -> str:
+        try:
+            return store.read(KEYS, generation_key("shop"))[1]
+        except Unavailable:
+            return generation
+
+    wait_until(lambda: read() != generation)
+
+
+def test_losses_name_every_primary(servers: Cluster, store: RedisStore) -> None:
+    assert len(store.losses().split()) == 3
+
+
+def test_a_seed_that_is_away_does_not_matter(servers: Cluster) -> None:
+    with open_store(f"redis+cluster://127.0.0.1:{free_port()},{servers.hosts}") as store:
+        assert store.generation(generation_key("shop"))
+
+
+def test_a_cluster_without_any_server_is_unavailable() -> None:
+    with (
+        open_store(f"redis+cluster://ann:secret@127.0.0.1:{free_port()},127.0.0.1:{free_port()}") as store,
+        pytest.raises(Unavailable) as raised,
+    ):
+        store.generation(generation_key("shop"))
+    assert "secret" not in str(raised.value)
