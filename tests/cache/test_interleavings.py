@@ -31,7 +31,8 @@ def _moves(weights: dict[str, int]) -> st.SearchStrategy[list[Move]]:
     return st.lists(st.tuples(st.sampled_from(kinds), st.integers(0, 3), st.integers(0, 15)), min_size=40, max_size=120)
 
 
-MOVES = st.one_of(_moves(_COARSE | _FAULTS), _moves(_FINE | _FAULTS))
+SEARCHED_MOVES = st.one_of(_moves(_COARSE | _FAULTS), _moves(_FINE | _FAULTS))
+MOVES = st.one_of(SEARCHED_MOVES, _moves(_COARSE | _FAULTS | {"drop": 8}))
 
 
 def in_memory(clock: Callable[[], float]) -> Backend:
@@ -278,6 +279,19 @@ SCRIPTED = [
         moves=(*_CHANGED, ("finish", 0, 4), ("tick", 0, 2), ("finish", 1, 0)),
         primary=True,
     ),
+    Broken(
+        "a change of the application that drops no load",
+        False,
+        rule=(f"{_CACHE}.TokenCache._drop", lambda *_: None),
+        moves=(*_LOADED, ("write", 0, 0), *(("drop", 0, 0),) * 4, _READ),
+    ),
+    Broken(
+        "a dropped value that forgets what it replaced",
+        True,
+        rule=(f"{_CACHE}.emptied", broken.forgets_everything),
+        moves=(*_CHANGED, ("finish", 0, 4), *(("drop", 0, 0),) * 4, _READ),
+        primary=True,
+    ),
 ]
 
 SEARCHED = [
@@ -303,7 +317,7 @@ def test_the_search_notices_a_missing_guard(without: Broken) -> None:
     """It shows that the searches above can fail."""
 
     @settings(max_examples=2000, deadline=None, database=None, derandomize=True, phases=[Phase.generate])
-    @given(MOVES)
+    @given(SEARCHED_MOVES)
     def search(moves: list[Move]) -> None:
         without.play(moves)
 

@@ -22,6 +22,7 @@ from tests.cache.steps import SteppedStore, Steps, WrappedStore
 
 KEYS = ("user:1", "user:2")  # composite objects, each made of a row in each shard
 SHARDS = ("orders/stream/a", "orders/stream/b")
+_APPLICATION = 4  # an actor, beside two readers and two invalidators
 TOMBSTONE_TTL, VALUE_TTL, LEASE_TTL = 3600.0, 60.0, 5.0
 
 _SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -72,7 +73,7 @@ class CountedLosses(WrappedStore):
 
 @dataclass
 class Actor:
-    """A reader or invalidator in the middle of a call. ``body``: the call. ``done``: handles its result."""
+    """Somebody in the middle of a call. ``body``: the call. ``done``: handles its result."""
 
     steps: Steps
     body: Callable[[], Any]
@@ -151,8 +152,15 @@ class World:
     def step(self, x: int, y: int) -> None:
         """Let an actor make one call: readers are 0 and 1, invalidators 2 and 3."""
         who = x % 4
+        self._advance(who, partial(self._reader, who, y) if who < 2 else partial(self._invalidator, who - 2, y))
+
+    def drop(self, x: int, y: int) -> None:
+        """An application that has changed rows of a key invalidates it, or makes its next call of that."""
+        self._advance(_APPLICATION, partial(self._application, KEYS[y % 2]))
+
+    def _advance(self, who: int, begin: Callable[[], Actor]) -> None:
         if who not in self.actors:
-            self.actors[who] = self._reader(who, y) if who < 2 else self._invalidator(who - 2, y)
+            self.actors[who] = begin()
         actor = self.actors[who]
         try:
             ended, result = actor.steps.run(actor.body)
@@ -308,6 +316,17 @@ class World:
 
         return Actor(steps, body=apply, done=done)
 
+    def _application(self, key: str) -> Actor:
+        steps = Steps()
+        cache = TokenCache(SteppedStore(self.store, steps, dict), self.namespace, tombstone_ttl=TOMBSTONE_TTL)
+        before = {row: at for row, at in self.versions(self._current_positions()).items() if row[0] == key}
+
+        def done(is_invalid: bool) -> None:
+            if is_invalid and not self.replicas:  # a replica that lags may fill it again
+                self._mark(before)
+
+        return Actor(steps, body=lambda: cache.invalidate(key), done=done)
+
     def _published_since(
         self, number: int, begin: Mapping[str, int], taken: Iterable[str], invalidator: Invalidator, steps: Steps
     ) -> str:
@@ -368,6 +387,8 @@ class World:
         for who in range(4):
             while who in self.actors:
                 self.do(("step", who, 0))
+        while _APPLICATION in self.actors:
+            self.do(("drop", 0, 0))
         self._catch_up()
         if self.replicas:
             # No replica reflects a change of unknown order, so its tombstone has to expire; and a few changes later
