@@ -89,7 +89,9 @@ class MemcachedConnection:
 
     def is_usable(self) -> bool:
         """Whether the server has neither closed it nor sent something that nobody asked for."""
-        return not select.select([self._socket], [], [], 0)[0]
+        poll = select.poll()  # `select.select` takes no descriptor above 1023
+        poll.register(self._socket, select.POLLIN)
+        return not poll.poll(0)
 
     def read(self, requests: Sequence[bytes]) -> list[MetaReply]:
         """Send short meta commands with answers of any length; return the answers, in this order."""

@@ -17,6 +17,8 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from redis.exceptions import (
+    AskError,
+    ClusterCrossSlotError,
     ClusterDownError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -253,6 +255,9 @@ class RedisStore:
             if isinstance(error, _TEMPORARY) or _TEMPORARY_TEXT.search(str(error)):
                 self._servers.reconnect()
                 raise Unavailable(f"Redis at {self.address} is not available: {error}") from error
+            if isinstance(error, (AskError, ClusterCrossSlotError)):
+                hint = "write redis+cluster:// in its URL, or rediss+cluster://"
+                raise RelayError(f"Redis at {self.address} is a cluster ({error}): {hint}") from error
             raise RelayError(f"Redis at {self.address} refused a command: {error}") from error
 
 

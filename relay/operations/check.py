@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from relay.avro.schema import change_schema
-from relay.cache import open_store
+from relay.cache import ConditionalWrite, entry_key, open_store
+from relay.cache.store import KEEP, READ
 from relay.config import Config, DynamoDBConfig, MySQLConfig, SchemaRegistryConfig, SourceConfig, VitessConfig, redacted
 from relay.config.fields import StartAtToken
 from relay.config.template import Template
@@ -67,7 +68,7 @@ def run(config: Config) -> Iterator[Finding]:
         checks.append((f"schema registry {redacted(url)}", partial(_check_registry, config, config.schema_registry)))
     if config.cache:
         url = config.cache.url
-        checks.append((f"cache {redacted(url)}", partial(_check_store, url)))
+        checks.append((f"cache {redacted(url)}", partial(_check_store, url, config.cache.namespace)))
     if config.log:
         checks.append((f"log {redacted(config.log.path)}", partial(_check_folder, "log", config.log.path)))
     if config.copy_:
@@ -275,10 +276,15 @@ def _cache_key_findings(
     return findings
 
 
-def _check_store(url: str) -> str:
-    """Ask the store for its losses, for which it has to be what the consumer needs. Raises ``RelayError``."""
+def _check_store(url: str, namespace: str) -> str:
+    """Ask the servers of the store what the consumer will ask them, and write nothing. Raises ``Unavailable``."""
+    keys = [entry_key(namespace, f"check {number}") for number in range(100)]  # on all servers, with some luck
     with closing(open_store(url, timeout=_SOCKET_TIMEOUT)) as store:
-        store.losses()
+        try:
+            store.losses()
+            store.compare_and_set([ConditionalWrite(key, READ, None, None, KEEP) for key in keys])
+        except RelayError as error:
+            raise Unavailable(str(error)) from error
     return "reachable"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -13,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import boto3
 import pytest
@@ -23,9 +25,10 @@ from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from redis import Redis
 
 from relay.errors import Unavailable
-from relay.process.managed import accepts
+from relay.process.managed import HOST, accepts
 from relay.services.dynamodb import DynamoDBLocal
 from relay.services.kafka import KafkaBroker
+from relay.services.memcached import MemcachedServer
 from relay.services.redis import RedisServer
 from relay.services.server import EmbeddedServer
 from tests.process.processes import gone
@@ -108,6 +111,12 @@ class TestTheServices:
             assert client.eval("return redis.call('GET', KEYS[1])", 1, unique) == b"1"
             assert client.config_get("save")["save"] == ""
 
+    def test_memcached_stores_items_and_knows_the_meta_commands(self, memcached_server: Any, unique: str) -> None:
+        with socket.create_connection((HOST, urlsplit(memcached_server.url).port), timeout=10) as connection:
+            connection.sendall(b"ms %b 1 T60\r\n1\r\nmg %b v\r\n" % (unique.encode(), unique.encode()))
+            with connection.makefile("rb") as reader:
+                assert [reader.readline() for _ in range(3)] == [b"HD\r\n", b"VA 1\r\n", b"1\r\n"]
+
     def test_the_registry_returns_registered_schemas(self, schema_registry: Any, unique: str) -> None:
         schema = {"type": "record", "name": unique, "fields": [{"name": "a", "type": "long"}]}
         with SchemaRegistryClient({"url": schema_registry.url}) as client:
@@ -139,7 +148,7 @@ class TestAKilledKafka:
 
 
 class TestCleaningUp:
-    @pytest.mark.parametrize("service", [RedisServer, DynamoDBLocal])
+    @pytest.mark.parametrize("service", [RedisServer, MemcachedServer, DynamoDBLocal])
     def test_a_stopped_server_leaves_no_process_and_no_files(self, service: type[EmbeddedServer]) -> None:
         with service() as server:
             pid, folder, port = server.process.pid, server.folder, server.port
@@ -148,7 +157,7 @@ class TestCleaningUp:
         assert not folder.exists()
         assert not accepts(port)
 
-    @pytest.mark.parametrize("service", [RedisServer, DynamoDBLocal])
+    @pytest.mark.parametrize("service", [RedisServer, MemcachedServer, DynamoDBLocal])
     def test_it_can_be_started_again_after_a_stop(self, service: type[EmbeddedServer]) -> None:
         server = service()
         for _ in range(2):
