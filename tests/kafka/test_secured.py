@@ -114,8 +114,9 @@ def test_relay_check_tail_and_a_consumer_work_over_tls_with_a_password(
     assert checked.returncode == 0, checked.stdout
     shown = relay("tail", "CONFIG", "--from-beginning", "--exit-at-end", "--json")
     assert [json.loads(line)["key"] for line in shown.stdout.splitlines()] == ["ada"]
-    consumed = relay("consume", "cache", "CONFIG", "--until-caught-up", "--checkpoint", str(tmp_path / "point"))
-    assert consumed.returncode == 0, consumed.stderr
+    for engine in (["--checkpoint", str(tmp_path / "point")], ["--engine", "python", "--from", "committed"]):
+        consumed = relay("consume", "cache", "CONFIG", "--until-caught-up", *engine)
+        assert consumed.returncode == 0, consumed.stderr
     with RedisStore(redis_server.url) as store:
         ((entry,), _) = store.read([entry_key(unique, "order:ada")], generation_key(unique))
     assert entry is not None
@@ -128,6 +129,7 @@ COMMANDS = [
     ("run", "CONFIG", "--until-caught-up"),
     ("check", "CONFIG"),
     ("consume", "cache", "CONFIG", "--until-caught-up"),
+    ("consume", "cache", "CONFIG", "--until-caught-up", "--engine", "python"),
 ]
 
 
