@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -191,7 +191,7 @@ def _check_sql(config: Config, source: VitessConfig | MySQLConfig) -> list[Findi
         names = [column.name for column in table.key]
         hashed = ", ".join(names[: table.hash_columns])
         findings.append(Finding(f"table {table.table}", f"key {', '.join(names)}, hashed by {hashed}"))
-        findings += _cache_key_findings(config, table.table, names, columns=[column.name for column in table.row or ()])
+        findings += _cache_key_findings(config, table.table, names, types={c.name: c.type for c in table.row or ()})
         if config.schema_registry:
             schema = partial(_check_schema, config, config.schema_registry, table)
             findings += _run_check(f"schema of {config.topic(table.table)}", schema)
@@ -249,17 +249,21 @@ def check_cache_keys(config: Config, found: describe.Description) -> list[Findin
 
 
 def _cache_key_findings(
-    config: Config, table: str, key: Collection[str], problem: str = "", *, columns: Sequence[str] = ()
+    config: Config, table: str, key: Collection[str], problem: str = "", *, types: Mapping[str, str] | None = None
 ) -> list[Finding]:
     """``problem``: why not every change carries both images, and what to do; empty if every change does.
 
-    ``columns``: all columns of the table, if they are known.
+    ``types``: of all columns of the table, by name, if they are known.
     """
     findings: list[Finding] = []
+    columns = [*(types or ())]
     for text in config.cache.keys.get(table, ()) if config.cache else ():
-        non_key = [column for column in Template.parse(text).columns if column not in key]
+        named = Template.parse(text).columns
+        non_key = [column for column in named if column not in key]
         name = f"cache key {text}"
-        if unknown := [column for column in non_key if columns and column not in columns]:
+        if unfit := next(filter(None, (_unfit(table, column, (types or {}).get(column)) for column in named)), None):
+            findings.append(Finding(name, f"{unfit}: use another column", Unavailable.exit_code))
+        elif unknown := [column for column in non_key if columns and column not in columns]:
             # I6: such a key would never be invalidated.
             nearest = difflib.get_close_matches(unknown[0], columns, n=1, cutoff=0.5)
             hint = f"did you mean `{nearest[0]}`?" if nearest else f"its columns are {', '.join(columns)}"
@@ -274,6 +278,15 @@ def _cache_key_findings(
             detail = f"`{non_key[0]}` is not in the key of {table}, and {problem}"
             findings.append(Finding(name, detail, Unavailable.exit_code))
     return findings
+
+
+def _unfit(table: str, column: str, kind: str | None) -> str | None:
+    """Return why a column of this type should not be in a cache key; None if it may."""
+    if kind == "set":
+        return f"`{column}` is a SET, so every change of {table} would invalidate the whole namespace"
+    if kind == "float":
+        return f"`{column}` is a FLOAT, of which databases print six digits, so applications would make another key"
+    return None
 
 
 def _check_store(url: str, namespace: str) -> str:

@@ -258,10 +258,10 @@ class TestOnServices:
         self, run: Callable[..., Result], kafka: Any, vitess: Any, unique: str
     ) -> None:
         """I6: it would never be invalidated."""
-        vitess.execute(f"CREATE TABLE {unique} (id BIGINT PRIMARY KEY, owner VARCHAR(10))")
+        vitess.execute(f"CREATE TABLE {unique} (id BIGINT PRIMARY KEY, owner VARCHAR(10), t SET('a'), f FLOAT)")
         vitess.execute(f"ALTER VSCHEMA ON {unique} ADD VINDEX hash(id) USING hash")
         source = {"name": "c", "type": "vitess", "vtgate": vitess.vtgate, "keyspace": "commerce", "tables": [unique]}
-        templates = ["{id}", "{owner}", "{id}:{ownr}", "{Z}"]
+        templates = ["{id}", "{owner}", "{id}:{ownr}", "{Z}", "{id}:{t}", "{f}"]
         cache = {"url": "redis://127.0.0.1:1", "namespace": "n", "keys": {unique: templates}}
         kafka_servers = {"bootstrap_servers": kafka.bootstrap_servers}
         found = run(config(name=unique, kafka=kafka_servers, sources=[source], cache=cache)).stdout.splitlines()
@@ -269,7 +269,11 @@ class TestOnServices:
             "✓ cache key {id}: every change of " + unique + " carries it",
             "✓ cache key {owner}: items of " + unique + " without `owner` invalidate nothing",
             "✗ cache key {id}:{ownr}: " + unique + " has no column `ownr`; did you mean `owner`?",
-            "✗ cache key {Z}: " + unique + " has no column `Z`; its columns are id, owner",
+            "✗ cache key {Z}: " + unique + " has no column `Z`; its columns are id, owner, t, f",
+            "✗ cache key {id}:{t}: `t` is a SET, so every change of " + unique + " would invalidate the whole "
+            "namespace: use another column",
+            "✗ cache key {f}: `f` is a FLOAT, of which databases print six digits, so applications would make another "
+            "key: use another column",
         ]
 
     def test_a_schema_that_the_registry_would_refuse_is_reported(
