@@ -65,12 +65,15 @@ return found
 """
 )
 
-# Returns the run and how many entries the server has evicted.
+# Returns the run, and how many entries the server has evicted and how often it was flushed, in one number.
 _STATE = Script(
     _ROLE
     + """
-local evicted = string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)')
-return {string.match(info, 'master_replid:(%x+)') or '', evicted or ''}
+local losses = tonumber(string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)'))
+for flushes in string.gmatch(redis.call('INFO', 'commandstats'), 'cmdstat_flush%a+:calls=(%d+)') do
+  losses = losses + tonumber(flushes)
+end
+return {string.match(info, 'master_replid:(%x+)') or '', string.format('%d', losses)}
 """
 )
 
@@ -207,9 +210,9 @@ class RedisStore:
             return random_keys((key.decode(errors="replace") for key in self._servers.scan(pattern)), count)
 
     def losses(self) -> str:
-        """Return a text that changes when a server has evicted entries, or restarted."""
+        """Return a text that changes when a server has evicted entries, was flushed, or restarted."""
         with self._errors():
-            return " ".join(sorted(f"{run}:{evicted}" for run, evicted in self._states()))
+            return " ".join(sorted(f"{run}:{losses}" for run, losses in self._states()))
 
     def _read_once(self, keys: Sequence[str], generation_key: str) -> tuple[list[StoredEntry | None], str, set[str]]:
         """Return the entries, the text of the generation ('' for none), and the runs of the servers that answered."""
@@ -236,8 +239,8 @@ class RedisStore:
         return str(self._servers.run(_REPLACE, [ScriptCall([generation_key], arguments)])[0].decode())
 
     def _states(self) -> list[tuple[str, str]]:
-        """Return the run of each primary, and how many entries it has evicted."""
-        return [(self._run(run), evicted.decode()) for run, evicted in self._servers.run_on_each(_STATE)]
+        """Return the run of each primary, and the number of its losses."""
+        return [(self._run(run), losses.decode()) for run, losses in self._servers.run_on_each(_STATE)]
 
     def _run(self, found: bytes) -> str:
         if not found:

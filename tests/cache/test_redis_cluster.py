@@ -118,8 +118,13 @@ def test_a_restart_of_any_server_begins_a_new_generation(servers: Cluster, store
     wait_until(lambda: read() != generation)
 
 
-def test_losses_name_every_primary(servers: Cluster, store: RedisStore) -> None:
-    assert len(store.losses().split()) == 3
+def test_a_flush_of_one_server_shows_as_a_loss(servers: Cluster, store: RedisStore) -> None:
+    """Another one may keep the generation."""
+    before = store.losses()
+    assert len(before.split()) == 3
+    assert store.losses() == before
+    command(servers.primaries[1], "FLUSHALL")
+    assert store.losses() != before
 
 
 def test_a_seed_that_is_away_does_not_matter(servers: Cluster) -> None:
