@@ -6,6 +6,7 @@ Shards that journals announce are not listed: they follow from the checkpoints a
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 
@@ -63,6 +64,11 @@ class JournaledShards:
         if plan is None:
             return False
         return self._again or self._seen is None or self._seen[0] is not plan or self._seen[1] != self._endings()
+
+    @property
+    def next_at(self) -> float:
+        """When `is_due` may become true by itself, by the monotonic clock."""
+        return 0.0 if self.is_due else math.inf
 
     def soon(self) -> None:
         """Return the shards once more: a transaction with what was written for them was aborted, or may have been."""
@@ -134,6 +140,11 @@ class ListedShards:
         if self._under_way is not None:
             return self._under_way.done
         return self.monotonic() >= self._next_at
+
+    @property
+    def next_at(self) -> float:
+        """When `is_due` may become true by itself, by the monotonic clock."""
+        return 0.0 if self._under_way is not None else self._next_at
 
     def soon(self) -> None:
         """List again soon: a listing that is under way is too old."""

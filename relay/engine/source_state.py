@@ -59,7 +59,7 @@ class SourceState:
         self.readers = readers
         self.clock = clock
         self.planning = Planning(source, view, clock=clock)
-        self.look = Look(lambda: view.versions[source.name], self._has_answers, clock=readers.clock)
+        self.look = Look(lambda: view.versions[source.name], self._has_answers, self._next_answer, clock=readers.clock)
         self.started = clock()
         self._until_caught_up = until_caught_up
         self._read(stream)
@@ -137,6 +137,14 @@ class SourceState:
             or (self.snapshots is not None and self.snapshots.is_measured)
         )
 
+    def _next_answer(self) -> float:
+        """Return the earliest time at which something may change that is not committed, by the clock of the readers."""
+        if not self._plan_checked or self.succession.is_connecting or self.succession.is_waiting:
+            return 0.0
+        if self.snapshots is not None and not self.snapshots.is_settled():
+            return 0.0
+        return self.discovery.next_at
+
     # ------------------------------------------------------------------ the plan
 
     def check_plan(self) -> None:
@@ -173,6 +181,7 @@ class SourceState:
     def list_soon(self) -> None:
         """List again soon: a listing that is under way is too old."""
         self.discovery.soon()
+        self.look.ask_soon()
 
     def first_checkpoints(self, owned: set[int]) -> dict[bytes, Checkpoint]:
         """Return checkpoints for listed shards of the partitions ``owned`` that have none yet."""

@@ -11,6 +11,7 @@ from relay.engine.source_state import SourceState
 from relay.errors import Unavailable
 from relay.kafka.assignment import Assignment
 from relay.kafka.checkpoints import partition_of
+from relay.lineage import CommittedRecords
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +25,15 @@ class Upkeep:
     That thread serves the group, so nothing here waits for a database: see ``process.slow_call``.
     """
 
-    def __init__(self, group: Assignment, publishing: Publishing, show: Callable[[], Show | None]) -> None:
+    def __init__(
+        self,
+        group: Assignment,
+        publishing: Publishing,
+        committed: CommittedRecords,
+        show: Callable[[], Show | None],
+    ) -> None:
         self._group = group
+        self._committed = committed
         self._publishing = publishing
         self._show = show
         # What was owned in the last look.
@@ -35,7 +43,14 @@ class Upkeep:
         """Plan, list and open shards, with the records that this needs, where something has changed."""
         owned = frozenset(self._group.owned)
         everything = owned != self._owned
-        due = [source for source in sources if source.look.begin() or everything]
+        if changed := self._committed.changed:
+            for source in sources:
+                if source.source.name in changed:
+                    source.look.ask_soon()
+            changed.clear()
+        now = sources[0].look.clock() if sources else 0.0  # all sources have the same clock
+        asked = sources if everything else [source for source in sources if source.look.ask_at <= now]
+        due = [source for source in asked if source.look.begin() or everything]
         if due:
             making = sum(source.planning.is_making for source in sources)
             self._serve(due, making)

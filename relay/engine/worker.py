@@ -117,7 +117,9 @@ class Worker:
             metrics=observer.metrics,
             stop_by=lambda: self._stop_by,
         )
-        self._upkeep = Upkeep(self._group, self._publishing, lambda: observer.bars.show if observer.bars else None)
+        self._upkeep = Upkeep(
+            self._group, self._publishing, self._view, lambda: observer.bars.show if observer.bars else None
+        )
 
     def stop(self, signum: int = signal.SIGTERM) -> None:
         """End after the open transaction. Safe to call from a signal handler."""

@@ -20,6 +20,8 @@ class CommittedRecords:
         self.versions: Counter[str] = Counter()
         self.endings: Counter[str] = Counter()
         self.gap_versions: Counter[str] = Counter()
+        # The sources whose versions have grown since the set was last cleared.
+        self.changed: set[str] = set()
 
     def apply(self, key: bytes, value: bytes | None) -> None:
         """Apply a record, or its deletion. Raises ValueError, KeyError or TypeError if this version cannot read it."""
@@ -44,3 +46,4 @@ class CommittedRecords:
             if (before.gap if before is not None else None) != (after.gap if after is not None else None):
                 self.gap_versions[source] += 1
         self.versions[source] += 1
+        self.changed.add(source)

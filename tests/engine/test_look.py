@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from relay.engine.look import Look
 
 
@@ -10,10 +12,11 @@ class Known:
 
     version = 0
     has_answers = False
+    next_answer = math.inf
     now = 100.0
 
     def look(self) -> Look:
-        return Look(lambda: self.version, lambda: self.has_answers, clock=lambda: self.now)
+        return Look(lambda: self.version, lambda: self.has_answers, lambda: self.next_answer, clock=lambda: self.now)
 
 
 def test_a_look_is_due_when_something_was_committed_a_call_has_ended_or_time_has_passed() -> None:
@@ -29,7 +32,7 @@ def test_a_look_is_due_when_something_was_committed_a_call_has_ended_or_time_has
     known.has_answers = True
     assert look.begin()
     known.has_answers = False
-    known.now += 1.0
+    known.now += 5.0
     assert look.begin()
     look.end()
     assert not look.begin()
@@ -54,4 +57,34 @@ def test_a_look_that_an_error_ended_is_repeated() -> None:
     look.end()
     known.version = 1
     assert look.begin()
+    assert look.begin()
+
+
+def test_a_source_of_which_nothing_can_be_new_is_not_even_asked() -> None:
+    known = Known()
+    look = known.look()
+    assert look.ask_at <= known.now
+    look.begin()
+    look.end()
+    assert known.now < look.ask_at <= known.now + 5.0
+    look.ask_soon()
+    assert look.ask_at <= known.now
+    look.begin()
+    known.version = 1
+    look.end()
+    assert look.ask_at <= known.now
+
+
+def test_a_source_that_waits_for_an_answer_is_asked_and_looked_at_often() -> None:
+    known = Known()
+    look = known.look()
+    known.next_answer = known.now + 0.1
+    look.begin()
+    look.end()
+    assert look.ask_at == known.next_answer
+    known.now += 0.1
+    assert not look.begin()
+    look.end()
+    assert look.ask_at <= known.now
+    known.now += 1.0
     assert look.begin()
