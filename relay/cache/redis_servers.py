@@ -18,7 +18,15 @@ import redis
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
 from redis.crc import key_slot
-from redis.exceptions import AskError, ClusterDownError, MovedError, NoScriptError, RedisError
+from redis.exceptions import (
+    AskError,
+    ClusterCrossSlotError,
+    ClusterDownError,
+    MovedError,
+    NoScriptError,
+    RedisError,
+    TryAgainError,
+)
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
@@ -26,6 +34,13 @@ Address = tuple[str, int]
 
 _CALLS_PER_PIPELINE = 32
 _KEYS_PER_SCAN = 1000
+_CLUSTER_ERRORS = {
+    "ASK": AskError,
+    "CLUSTERDOWN": ClusterDownError,
+    "CROSSSLOT": ClusterCrossSlotError,
+    "MOVED": MovedError,
+    "TRYAGAIN": TryAgainError,
+}
 _REDIRECTIONS = 8  # of a call in a cluster
 _PAUSE = 0.02  # seconds before the second of them; longer before each further one
 
@@ -210,7 +225,7 @@ class RedisCluster:
         pipeline = client.pipeline(transaction=False)
         pipeline.execute_command("ASKING")
         pipeline.execute_command(*_command(script, call))
-        return pipeline.execute(raise_on_error=False)[1]
+        return _named(pipeline.execute(raise_on_error=False)[1])
 
     def _client(self, address: Address) -> Any:
         with self._lock:
@@ -284,11 +299,19 @@ def _send(client: Any, script: Script, calls: Sequence[ScriptCall]) -> list[Any]
         try:
             return [client.execute_command(*commands[0])]
         except redis.ResponseError as error:
-            return [error]
+            return [_named(error)]
     pipeline = client.pipeline(transaction=False)
     for command in commands:
         pipeline.execute_command(*command)
-    return list(pipeline.execute(raise_on_error=False))
+    return [_named(answer) for answer in pipeline.execute(raise_on_error=False)]
+
+
+def _named(answer: Any) -> Any:
+    """Return an answer, but an error of clusters as its own class, which older redis-py does not know."""
+    if type(answer) is not redis.ResponseError:
+        return answer
+    code, _, text = str(answer).partition(" ")
+    return _CLUSTER_ERRORS[code](text) if code in _CLUSTER_ERRORS else answer
 
 
 def _command(script: Script, call: ScriptCall) -> tuple[Any, ...]:
