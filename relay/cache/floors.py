@@ -9,7 +9,8 @@ A process *announces* the tokens of its invalidations before it applies them. So
 applied is at or below what had been announced by then, and the announcements of ``tombstone_ttl`` ago cover those whose
 tombstones may have expired. Where memory may have been lost, the newest announcements count at once. Where
 announcements may have been lost too (a new generation, an invalidation without a token), floors begin anew: with the
-first change of a shard that was published after that moment, since it is newer than all that was published before.
+first change of a shard that was committed and published after that moment, since it is newer than all that was applied
+before. Published is not enough: a relay that is reset, or lags behind another one, publishes old changes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass, replace
 import orjson
 
 from relay.cache.entry import UNPLACED, reaches
-from relay.cache.store import FOREVER, ConditionalWrite, Store, floors_key, generation_key
+from relay.cache.store import FOREVER, ConditionalWrite, Store, floors_key, generation_key, has_lost
 from relay.token import EventToken
 
 _PERIODS = 4  # in a tombstone_ttl: a floor is at most a quarter older than it has to be
@@ -44,19 +45,26 @@ class Period:
 class Floors:
     """What was announced in one generation, and the shards whose floors have ``begun``.
 
-    ``since``: a random id of the moment since which announcements are complete. ``losses``: what the store said of lost
-    entries when the first period began. ``periods``: the oldest first, at least one.
+    ``since``: a random id of the moment since which announcements are complete, ``began`` the same in epoch seconds.
+    ``losses``: what the store last said of lost entries. ``tombstone_ttl``: seconds, the
+    shortest of those who announced. ``periods``: the oldest first, at least one.
     """
 
     generation: str
     since: str
+    began: float
+    tombstone_ttl: float
     losses: str
     periods: tuple[Period, ...]
     begun: frozenset[str]
 
     def at(self, now: float, tombstone_ttl: float) -> dict[str, EventToken | None]:
-        """Return the floor of each shard that has one, None for a floor that no token reaches."""
-        expired = now - tombstone_ttl * (1 - _SLACK)
+        """Return the floor of each shard that has one, None for a floor that no token reaches.
+
+        ``tombstone_ttl``: the reader's own.
+        """
+        # I6: a tombstone lasts as long as the setting of the process that wrote it.
+        expired = now - min(tombstone_ttl, self.tombstone_ttl) * (1 - _SLACK)
         tokens = self.periods[0].tokens
         for period in self.periods[1:]:
             if period.start > expired:
@@ -88,29 +96,39 @@ def announced(
     """
     tokens = list(tokens)
     placed = _newest(token for token in tokens if token is not None and token.shard != UNPLACED)
-    anew = Floors(generation, new_since, losses, _from(now, {}), frozenset())
+    ttl = tombstone_ttl if floors is None else min(tombstone_ttl, floors.tombstone_ttl)
+    anew = Floors(generation, new_since, now, tombstone_ttl, losses, _from(now, {}), frozenset())
     if floors is None or floors.generation != generation:
         floors = anew
     elif any(token is None or token.shard == UNPLACED for token in tokens):
         floors = anew  # I6: no floor covers a change whose position is not known
-    elif floors.losses != losses:
+    elif has_lost(floors.losses, losses):
         floors = floors.after_losses(losses, now)
-    elif now - floors.periods[-1].start >= tombstone_ttl / _PERIODS:
+    elif now - floors.periods[-1].start >= ttl / _PERIODS:
         periods = (*floors.periods, Period(now, floors.periods[-1].tokens))
-        while len(periods) > 1 and periods[1].start <= now - tombstone_ttl:
+        while len(periods) > 1 and periods[1].start <= now - ttl:
             periods = periods[1:]
         floors = replace(floors, periods=periods)
+    floors = replace(floors, losses=losses, tombstone_ttl=ttl)
     *earlier, last = floors.periods
     held = dict(last.tokens)
     for token in placed:
         held[token.shard] = _joined(held.get(token.shard, ()), token)
     if any(len(unordered) > _MOST_UNORDERED for unordered in held.values()):
         return anew
-    begins = {token.shard for token in placed} - floors.begun if published_since in (None, floors.since) else set()
+    begins = {token.shard for token in placed if _begins(token, floors, published_since)} - floors.begun
     # What a shard announced before its floor began may be far older than what others had applied.
     first = {shard: held[shard] for shard in begins}
     periods = (*(Period(each.start, {**each.tokens, **first}) for each in earlier), Period(last.start, held))
     return replace(floors, periods=periods, begun=floors.begun | begins)
+
+
+def _begins(token: EventToken, floors: Floors, published_since: str | None) -> bool:
+    """Whether the change is newer than all that was applied before the announcements began."""
+    if published_since is None:
+        return True
+    # I6: its timestamp is whole seconds, rounded down.
+    return published_since == floors.since and token.timestamp > floors.began
 
 
 def _from(now: float, tokens: Mapping[str, Unordered]) -> tuple[Period, ...]:
@@ -143,8 +161,17 @@ def _joined(held: Unordered, token: EventToken) -> Unordered:
 def encode_floors(floors: Floors) -> bytes:
     """Return the floors as JSON."""
     periods = [[each.start, each.tokens] for each in floors.periods]
-    fields = {"g": floors.generation, "i": floors.since, "l": floors.losses, "p": periods, "b": sorted(floors.begun)}
-    return orjson.dumps(fields)
+    return orjson.dumps(
+        {
+            "g": floors.generation,
+            "i": floors.since,
+            "a": floors.began,
+            "t": floors.tombstone_ttl,
+            "l": floors.losses,
+            "p": periods,
+            "b": sorted(floors.begun),
+        }
+    )
 
 
 def decode_floors(text: bytes | None) -> Floors | None:
@@ -159,7 +186,9 @@ def decode_floors(text: bytes | None) -> Floors | None:
         )
         if not periods:
             return None
-        return Floors(str(fields["g"]), str(fields["i"]), str(fields["l"]), periods, frozenset(map(str, fields["b"])))
+        began, tombstone_ttl = float(fields["a"]), float(fields["t"])
+        shards = frozenset(map(str, fields["b"]))
+        return Floors(str(fields["g"]), str(fields["i"]), began, tombstone_ttl, str(fields["l"]), periods, shards)
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
 
@@ -193,7 +222,7 @@ class FloorsReader:
                 break
             losses, now = self._store.losses(), self._clock()
             # I6: else tombstones may be gone before their time. Read after the entries, it names all that can be.
-            if losses == floors.losses:
+            if not has_lost(floors.losses, losses):
                 return floors.at(now, self._tombstone_ttl)
             raised = encode_floors(floors.after_losses(losses, now))
             self._store.compare_and_set([ConditionalWrite(key, stored.meta, raised, None, FOREVER)])

@@ -31,6 +31,9 @@ _LOSSES = (
     b"store_no_memory",
     b"store_too_large",
     b"cmd_flush",
+    b"extstore_objects_evicted",
+    b"extstore_compact_lost",
+    b"badcrc_from_extstore",
 )
 
 
@@ -178,12 +181,12 @@ class Memcached:
         return blake2b(b"%b %b" % (self.name.encode(), key), digest_size=8).digest()
 
     def losses(self) -> str:
-        """Return a text that changes when the server has lost items that had not expired. Raises ``OSError``."""
+        """Return a word for ``relay.cache.store.has_lost``. Raises ``OSError``."""
         with self.connections.lent() as connection:
             found = connection.stats()
         began = int(found[b"time"]) - int(found[b"uptime"])
         lost = sum(int(found.get(name, b"0")) for name in _LOSSES)
-        return f"{self.name}:{found[b'pid'].decode()}:{began}:{lost}"
+        return f"{self.name}:{found[b'pid'].decode()}:{began}:{lost}@{found[b'bytes_read'].decode()}"
 
 
 def open_servers(url: str, timeout: float) -> list[Memcached]:

@@ -100,7 +100,7 @@ class MemcachedStore:
             return random_keys(self._keys(prefix.encode()), count)
 
     def losses(self) -> str:
-        """Return a text that changes when a server has evicted items, was flushed, or restarted."""
+        """Return what tells whether a server has evicted items, was flushed, or restarted."""
         with self._errors():
             return " ".join(server.losses() for server in self._servers)
 

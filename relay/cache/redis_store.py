@@ -65,15 +65,18 @@ return found
 """
 )
 
-# Returns the run, and how many entries the server has evicted and how often it was flushed, in one number.
+# Returns the run, and what tells losses: how many entries the server has evicted and how often it was flushed, in one
+# number, @ how many bytes it has received.
 _STATE = Script(
     _ROLE
     + """
-local losses = tonumber(string.match(redis.call('INFO', 'stats'), 'evicted_keys:(%d+)'))
+local stats = redis.call('INFO', 'stats')
+local losses = tonumber(string.match(stats, 'evicted_keys:(%d+)'))
 for flushes in string.gmatch(redis.call('INFO', 'commandstats'), 'cmdstat_flush%a+:calls=(%d+)') do
   losses = losses + tonumber(flushes)
 end
-return {string.match(info, 'master_replid:(%x+)') or '', string.format('%d', losses)}
+local received = string.match(stats, 'total_net_input_bytes:(%d+)') or '0'
+return {string.match(info, 'master_replid:(%x+)') or '', string.format('%d@%s', losses, received)}
 """
 )
 
@@ -210,7 +213,7 @@ class RedisStore:
             return random_keys((key.decode(errors="replace") for key in self._servers.scan(pattern)), count)
 
     def losses(self) -> str:
-        """Return a text that changes when a server has evicted entries, was flushed, or restarted."""
+        """Return what tells whether a server has evicted entries, was flushed, or restarted."""
         with self._errors():
             return " ".join(sorted(f"{run}:{losses}" for run, losses in self._states()))
 
@@ -239,7 +242,7 @@ class RedisStore:
         return str(self._servers.run(_REPLACE, [ScriptCall([generation_key], arguments)])[0].decode())
 
     def _states(self) -> list[tuple[str, str]]:
-        """Return the run of each primary, and the number of its losses."""
+        """Return the run of each primary, and what tells its losses."""
         return [(self._run(run), losses.decode()) for run, losses in self._servers.run_on_each(_STATE)]
 
     def _run(self, found: bytes) -> str:

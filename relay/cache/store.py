@@ -64,9 +64,9 @@ class Store(Protocol):
         """Begin a new generation and return it. No value of an earlier one is served from then on."""
 
     def losses(self) -> str:
-        """Return a text that changes whenever entries were lost before their time to live ended.
+        """Return what tells with ``has_lost`` whether entries were lost before their time to live ended.
 
-        Together with the generation: what also loses the generation need not change it.
+        Together with the generation: it need not tell of what also loses the generation.
         """
 
 
@@ -78,6 +78,19 @@ class SampledStore(Store, Protocol):
 
         It may miss keys that come and go meanwhile, and take time in proportion to all keys of the server.
         """
+
+
+def has_lost(before: str, after: str) -> bool:
+    """Whether entries may have been lost between two answers of ``Store.losses``.
+
+    They have a word for each server, in the same order: what differs once it has lost entries, and after an ``@`` a
+    count that grows with all it does. A smaller one says that the server's statistics were reset.
+    """
+    first, second = ([word.partition("@")[::2] for word in each.split()] for each in (before, after))
+    if [what for what, _ in first] != [what for what, _ in second]:
+        return True
+    # I6: the count of what was lost may be what it was before.
+    return any(int(later or 0) < int(earlier or 0) for (_, earlier), (_, later) in zip(first, second, strict=True))
 
 
 def entry_key(namespace: str, key: str) -> str:

@@ -108,8 +108,8 @@ def oldest_floors(floors: Floors, now: float, tombstone_ttl: float) -> dict[str,
     return {shard: held[0] for shard, held in floors.periods[0].tokens.items() if shard in floors.begun}
 
 
-def begins_with_any_change(invalidator: Invalidator, tokens: Sequence[EventToken | None], published_since: str) -> None:
-    _announce(invalidator, tokens, invalidator.since())
+def begins_with_any_published_since(token: EventToken, floors: Floors, published_since: str | None) -> bool:
+    return published_since in (None, floors.since)
 
 
 def announces_late(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -28,12 +29,14 @@ class Announcements:
     """The floors of a namespace over some time, with changes that are published as they are announced."""
 
     def __init__(self) -> None:
-        self.now = 50_000.0
+        self.now = 50.0  # before the timestamps of tokens
         self.generation, self.losses = "g1", "0"
         self.floors: Floors | None = None
         self.number = 0
 
-    def announce(self, *tokens: EventToken | None, published_since: str | None = None) -> None:
+    def announce(
+        self, *tokens: EventToken | None, published_since: str | None = None, tombstone_ttl: float = TTL
+    ) -> None:
         self.number += 1
         self.floors = announced(
             self.floors,
@@ -41,7 +44,7 @@ class Announcements:
             generation=self.generation,
             losses=self.losses,
             now=self.now,
-            tombstone_ttl=TTL,
+            tombstone_ttl=tombstone_ttl,
             published_since=published_since,
             new_since=f"since {self.number}",
         )
@@ -78,6 +81,29 @@ def test_a_floor_begins_at_the_newest_change_that_anyone_has_announced(floors: A
     floors.now += TTL
     floors.announce(token(6), published_since=floors.since)
     assert floors.at_present == {LEFT: token(9)}
+
+
+def test_a_change_that_is_published_long_after_its_commit_begins_no_floor(floors: Announcements) -> None:
+    """I6: a relay that was reset, or lags behind another of the same source, publishes what was applied before."""
+    floors.now = 100.5
+    floors.announce(token(5), published_since="")
+    floors.announce(token(6), published_since=floors.since)
+    assert floors.at_present == {}
+    floors.announce(replace(token(7), timestamp=101), published_since=floors.since)
+    assert floors.at_present == {LEFT: replace(token(7), timestamp=101)}
+
+
+@pytest.mark.parametrize("reader", [TTL, 100 * TTL])
+def test_the_shortest_time_of_tombstones_counts_for_all(floors: Announcements, reader: float) -> None:
+    """I6: the settings of applications and consumers may differ, and change."""
+    floors.announce(token(5), tombstone_ttl=100 * TTL)
+    floors.announce(token(6), tombstone_ttl=TTL)
+    floors.announce(token(7), tombstone_ttl=100 * TTL)
+    assert floors.at_present == {LEFT: token(5)}
+    floors.now += TTL
+    assert floors.floors is not None
+    assert floors.floors.at(floors.now, reader) == {LEFT: token(7)}
+    assert floors.floors.at(floors.now - TTL / 2, TTL / 2) == {LEFT: token(7)}
 
 
 def test_each_shard_has_a_floor_of_its_own(floors: Announcements) -> None:
@@ -177,8 +203,8 @@ def test_floors_survive_being_stored_and_other_bytes_are_none(floors: Announceme
         b"",
         b"{}",
         b"[]",
-        b'{"g":"","i":"","l":"","p":[],"b":[]}',
-        b'{"g":1,"i":2,"l":3,"p":[[]],"b":4}',
+        b'{"g":"","i":"","a":1,"t":1,"l":"","p":[],"b":[]}',
+        b'{"g":1,"i":2,"a":1,"t":1,"l":3,"p":[[]],"b":4}',
     ):
         assert decode_floors(text) is None
 
@@ -190,7 +216,7 @@ class Replicated:
     """A cache in front of a replica, with a clock."""
 
     def __init__(self) -> None:
-        self.now = 50_000.0
+        self.now = 50.0  # before the timestamps of tokens
         self.store = MemoryStore(lambda: self.now)
         self.invalidator = Invalidator(self.store, "shop", tombstone_ttl=TTL, clock=lambda: self.now)
         self.cache = TokenCache(self.store, "shop", tombstone_ttl=TTL, clock=lambda: self.now)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -83,7 +83,8 @@ class Actor:
 class World:
     """``replicas``: loaders read a lagging replica and return tokens, instead of reading consistently.
 
-    ``primary``: where a replica does not do, they read consistently, without a token.
+    ``primary``: where a replica does not do, they read consistently, without a token. ``tombstone_ttls``: seconds, the
+    settings of the two invalidators.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class World:
         namespace: str = "shop",
         replicas: bool = False,
         primary: bool = True,
+        tombstone_ttls: tuple[float, float] = (TOMBSTONE_TTL, TOMBSTONE_TTL),
         around: Callable[[Store], Store] = lambda store: store,
     ) -> None:
         self.now = 1_000_000.0
@@ -102,8 +104,10 @@ class World:
         self.replicas = replicas
         self.token = gtid_token if replicas else token
         self.primary = primary
+        self.tombstone_ttls = tombstone_ttls
         self.namespace = namespace
         self.logs: dict[str, list[str]] = {shard: [] for shard in SHARDS}  # the key of each change
+        self.commits: dict[str, list[float]] = {shard: [] for shard in SHARDS}  # the time of each
         self.replica = [dict.fromkeys(SHARDS, 0) for _ in range(2)]  # one for each reader
         self.applied: dict[Row, int] = dict.fromkeys(itertools.product(KEYS, SHARDS), 0)
         # By invalidator and `since`: the ends of the logs when it first saw it.
@@ -135,8 +139,10 @@ class World:
         self.check()
 
     def write(self, x: int, y: int) -> None:
-        """Change a row."""
+        """Change a row, and let some time pass, since tokens count whole seconds."""
+        self.now += 0.5
         self.logs[SHARDS[x % 2]].append(KEYS[y % 2])
+        self.commits[SHARDS[x % 2]].append(self.now)
 
     def change(self, x: int, y: int) -> None:
         """Change a row, and let an invalidator finish its call."""
@@ -188,7 +194,22 @@ class World:
             self.actors[x % 4].steps.fault = ("before", "after")[y % 2]
 
     def rewind(self, x: int, y: int) -> None:
-        """An invalidator restarts from an old checkpoint and applies what follows again."""
+        """An invalidator restarts from an old checkpoint and applies what follows again.
+
+        Or the relay is reset to an older position, so that old changes come behind the newest.
+        """
+        if y > 11:
+            self.republish(x, y)
+            return
+        self._rewind(x, y)
+
+    def republish(self, x: int, y: int) -> None:
+        self._rewind(x, y)
+        for (number, _), ends in self.ends.items():
+            if number == x % 2:
+                ends.update({shard: min(end, self.cursors[number][shard]) for shard, end in ends.items()})
+
+    def _rewind(self, x: int, y: int) -> None:
         cursor = self.cursors[x % 2]
         self.actors.pop(2 + x % 2, None)
         for shard in SHARDS:
@@ -297,14 +318,15 @@ class World:
         for shard, count in taken.items():
             to[shard] = min(len(self.logs[shard]), cursor[shard] + count)
             for position in range(cursor[shard], to[shard]):
-                change = None if y % 16 == 15 else self.token(shard, position + 1)
+                change = None if y % 16 == 15 else self._token_of(shard, position)
                 pairs.append((self.logs[shard][position], change))
 
         begin = dict(cursor)
 
         def apply() -> None:
             clock = partial(steps.call, lambda: self.now, steps=False)
-            invalidator = Invalidator(store, self.namespace, tombstone_ttl=TOMBSTONE_TTL, clock=clock)
+            ttl = self.tombstone_ttls[number]
+            invalidator = Invalidator(store, self.namespace, tombstone_ttl=ttl, clock=clock)
             invalidator._mostly_cached = y % 2 == 1
             proven = self._published_since(number, begin, taken, invalidator, steps) if self.replicas else ""
             invalidator.apply(pairs, published_since=proven)
@@ -326,6 +348,10 @@ class World:
                 self._mark(before)
 
         return Actor(steps, body=lambda: cache.invalidate(key), done=done)
+
+    def _token_of(self, shard: str, index: int) -> EventToken:
+        found = self.token(shard, index + 1)
+        return replace(found, timestamp=int(self.commits[shard][index])) if self.replicas else found
 
     def _published_since(
         self, number: int, begin: Mapping[str, int], taken: Iterable[str], invalidator: Invalidator, steps: Steps
@@ -368,6 +394,7 @@ class World:
     def _begin_floors(self) -> None:
         """The first changes begin the announcements, the next are seen behind them, the last ones begin the floors."""
         for key in range(3):
+            self.now += 2.0  # tokens count whole seconds
             self.write(0, key)
             self.write(1, key)
             self._catch_up()
