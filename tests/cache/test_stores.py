@@ -101,7 +101,7 @@ def test_a_write_that_expects_the_impossible_only_reads(store: Store, key: str) 
 
 
 def test_many_different_writes_in_one_call_do_not_mix(store: Store, namespace: str) -> None:
-    ttls = [KEEP, FOREVER, 60.0, 7.5]
+    ttls = [KEEP, FOREVER, 60.0, 75.5]
     writes = [
         ConditionalWrite(
             entry_key(namespace, str(n)),
