@@ -27,6 +27,7 @@ from relay.token import EventToken
 _PERIODS = 4  # in a tombstone_ttl: a floor is at most a quarter older than it has to be
 _SLACK = 0.1  # of a tombstone_ttl: how far the clocks of applications and invalidators may differ
 _ATTEMPTS = 4  # to raise the floors of a reader
+MOST_BYTES = 256 << 10  # of the JSON, which each miss reads; memcached takes items of 1 MB
 _MOST_UNORDERED = 4  # tokens of one shard, none known to be newer than another
 
 Unordered = tuple[EventToken, ...]
@@ -156,6 +157,14 @@ def _joined(held: Unordered, token: EventToken) -> Unordered:
     if any(reaches(each, token) for each in held):
         return held
     return (*(each for each in held if not reaches(token, each)), token)
+
+
+def shortened(floors: Floors, now: float, new_since: str) -> Floors:
+    """Return floors of at most ``MOST_BYTES``: everything announced so far at once, else those that begin anew."""
+    floors = replace(floors, periods=_from(now, floors.periods[-1].tokens))
+    if len(encode_floors(floors)) <= MOST_BYTES:
+        return floors
+    return replace(floors, since=new_since, began=now, periods=_from(now, {}), begun=frozenset())
 
 
 def encode_floors(floors: Floors) -> bytes:

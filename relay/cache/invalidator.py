@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from relay.cache.entry import Folded, decode, encode, fold, has_floor, outlived
-from relay.cache.floors import announced, decode_floors, encode_floors
+from relay.cache.floors import MOST_BYTES, announced, decode_floors, encode_floors, shortened
 from relay.cache.store import (
     FOREVER,
     KEEP,
@@ -133,6 +133,8 @@ class Invalidator:
                 new_since=secrets.token_hex(8),
             )
             text = encode_floors(floors)
+            if len(text) > MOST_BYTES:  # many shards with long positions
+                text = encode_floors(shortened(floors, self._clock(), secrets.token_hex(8)))
             conflicts = self.store.compare_and_set([ConditionalWrite(key, self._floors, text, None, FOREVER)])
             if key not in conflicts:
                 self._floors = text

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from relay.cache import Cached, ConditionalWrite, Invalidator, LoadedValue, MemoryStore, Outcome, TokenCache
 from relay.cache.continuity import Continuity
 from relay.cache.entry import Tokens, is_fresher
-from relay.cache.floors import Floors, announced, decode_floors, encode_floors
+from relay.cache.floors import MOST_BYTES, Floors, announced, decode_floors, encode_floors, shortened
 from relay.cache.store import entry_key, floors_key, generation_key
 from relay.token import EventToken
 
@@ -207,6 +207,26 @@ def test_floors_survive_being_stored_and_other_bytes_are_none(floors: Announceme
         b'{"g":1,"i":2,"a":1,"t":1,"l":3,"p":[[]],"b":4}',
     ):
         assert decode_floors(text) is None
+
+
+@pytest.mark.parametrize(("shards", "begun"), [(10, 10), (60, 0)])
+def test_floors_of_many_long_positions_stay_short_and_ask_for_more(
+    floors: Announcements, shards: int, begun: int
+) -> None:
+    """I6, I11: a server refuses long ones, and each miss reads them."""
+
+    def long(last: int, shard: int) -> EventToken:
+        servers = ",".join(f"{number:08x}-0000-11ee-b7b9-0242ac120002:1-{last}" for number in range(100))
+        return EventToken(100, f"shop/commerce/{shard}", f"MySQL56/{servers}")
+
+    for last in range(1, 12):
+        floors.announce(*(long(last, shard) for shard in range(shards)))
+        floors.now += TTL / 4
+        assert floors.floors is not None
+        if len(encode_floors(floors.floors)) > MOST_BYTES:
+            floors.floors = shortened(floors.floors, floors.now, f"shortened {last}")
+            assert floors.at_present == {f"shop/commerce/{shard}": long(last, shard) for shard in range(begun)}
+        assert len(encode_floors(floors.floors)) <= MOST_BYTES
 
 
 # -- in a cache ---------------------------------------------------------------------------------------------

@@ -196,6 +196,15 @@ def test_evictions_flushes_and_restarts_show_as_losses(server: MemcachedServer) 
 
 
 @pytest.mark.services
+def test_invalidations_of_many_shards_with_long_positions_are_applied() -> None:
+    """The floors of so many do not fit into an item."""
+    servers = ",".join(f"{number:08x}-0000-11ee-b7b9-0242ac120002:1-5" for number in range(200))
+    pairs = [(f"k{n}", EventToken(100, f"shop/commerce/{n}", f"MySQL56/{servers}")) for n in range(100)]
+    with MemcachedServer() as server, MemcachedStore(server.url) as store:
+        assert Invalidator(store, "shop").apply(pairs).applied == 100
+
+
+@pytest.mark.services
 def test_evictions_from_a_disk_show_as_losses(tmp_path: Path) -> None:
     """I6: with extstore items of some size, such as tombstones with long positions, are on a disk."""
     disk = f"ext_page_size=2,ext_path={tmp_path}/items:16m,ext_item_size=512,ext_item_age=0,ext_wbuf_size=2"
