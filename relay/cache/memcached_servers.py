@@ -77,7 +77,12 @@ class MemcachedConnection:
             if settings.user is not None:
                 self._authenticate(settings.user, settings.password)
             self._check_version()
-            self.largest_item = int(self.stats(b" settings")[b"item_size_max"])
+            settings_there = self.stats(b" settings")
+            if settings_there.get(b"cas_enabled") == b"no":
+                raise RelayError(
+                    f"memcached at {self.name} cannot compare and set: start it without -C (--disable-cas)"
+                )
+            self.largest_item = int(settings_there[b"item_size_max"])
         except BaseException:
             self.close()
             raise

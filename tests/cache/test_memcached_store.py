@@ -205,6 +205,13 @@ def test_invalidations_of_many_shards_with_long_positions_are_applied() -> None:
 
 
 @pytest.mark.services
+def test_a_server_that_cannot_compare_and_set_is_refused() -> None:
+    refused = pytest.raises(RelayError, match="cannot compare and set: start it without -C")
+    with MemcachedServer(options={"disable-cas": ""}) as server, MemcachedStore(server.url) as store, refused:
+        store.losses()
+
+
+@pytest.mark.services
 def test_evictions_from_a_disk_show_as_losses(tmp_path: Path) -> None:
     """I6: with extstore items of some size, such as tombstones with long positions, are on a disk."""
     disk = f"ext_page_size=2,ext_path={tmp_path}/items:16m,ext_item_size=512,ext_item_age=0,ext_wbuf_size=2"
