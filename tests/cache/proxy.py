@@ -42,6 +42,13 @@ class Proxy:
         with self._lock:
             self._target = target
 
+    def cut(self) -> None:
+        """Close every connection, as the kernel does for a server that was killed."""
+        with self._lock:
+            for client in self._pairs:
+                with suppress(OSError):
+                    client.shutdown(socket.SHUT_RDWR)
+
     @property
     def connections(self) -> int:
         """How many clients are connected."""
@@ -54,8 +61,12 @@ class Proxy:
                 client, _ = self._listening.accept()
             except OSError:
                 return
-            with self._lock:
-                self._connect(client)
+            try:
+                with self._lock:
+                    self._connect(client)
+            except OSError:  # the server is down
+                client.close()
+                continue
             threading.Thread(target=self._pass_on, args=(client,), daemon=True).start()
 
     def _connect(self, client: socket.socket) -> None:

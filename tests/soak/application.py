@@ -30,9 +30,12 @@ class ItemRead(NamedTuple):
 
 
 class Application(threading.Thread):
-    """Reads random items of one part until ``end``. ``failed``: reads while the source could not be reached."""
+    """Reads random items of one part until ``end``, with a ``pause`` in seconds between two reads.
 
-    def __init__(self, part: Part, cache: TokenCache, seed: int) -> None:
+    ``failed``: reads while the source could not be reached.
+    """
+
+    def __init__(self, part: Part, cache: TokenCache, seed: int, pause: float = _PAUSE) -> None:
         super().__init__(name=f"application-{part.table}", daemon=True)
         self.reads: list[ItemRead] = []
         self.failed = 0
@@ -40,6 +43,7 @@ class Application(threading.Thread):
         self._part = part
         self._cache = cache
         self._chance = random.Random(f"application/{seed}")
+        self._pause = pause
         self._stopping = threading.Event()
 
     def end(self) -> None:
@@ -50,7 +54,7 @@ class Application(threading.Thread):
     def run(self) -> None:
         items = self._part.items
         try:
-            while not self._stopping.wait(_PAUSE):
+            while not self._stopping.wait(self._pause):
                 # A few items are popular, as in practice.
                 item = items[min(int(self._chance.expovariate(8) * len(items)), len(items) - 1)]
                 try:

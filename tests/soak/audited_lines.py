@@ -33,24 +33,28 @@ from tests.soak.part import Fault, Item
 DELETED = -1
 
 _SOURCE = "audited"
+SHARD = f"{_SOURCE}/{DATABASE}/-"
 _WRITERS = 2
 _CUSTOMERS = 60
 _LINES = 12
 _BULKS = (50, 200, 500)  # rows
-_BULK_SHARE = 0.2  # of the transactions
 _PAUSE = 0.002  # seconds between two transactions
 _FAIL_OVER_WITHIN = 300.0
 _ERRORS = (pymysql.err.OperationalError, pymysql.err.InterfaceError, pymysql.err.InternalError, OSError, Unavailable)
 
 
 class BulkWriter(Writer):
-    """Makes some of its transactions of one statement with many rows. ``rate``: the most changes a second."""
+    """Makes some of its transactions, ``bulk_share``, of one statement with many rows.
+
+    ``rate``: the most changes a second.
+    """
 
     rate = math.inf
+    bulk_share = 0.2
 
     def _transaction(self, connection: Connection[Cursor]) -> None:
         before = self._version
-        if self._random.random() < _BULK_SHARE:
+        if self._random.random() < self.bulk_share:
             self._bulk(connection)
         else:
             super()._transaction(connection)
@@ -96,16 +100,16 @@ class PrimaryReader:
 
     def _connect(self, primary: SQLServer) -> None:
         with ExitStack() as stack:
-            shard = f"{_SOURCE}/{DATABASE}/-"
-            watcher = ReplicationWatcher.of(primary.host, primary.port, USER, PASSWORD, shard)
+            watcher = ReplicationWatcher.of(primary.host, primary.port, USER, PASSWORD, SHARD)
             stack.enter_context(watcher)
             self._watcher = watcher
             connect = partial(primary.connect, USER, connect_timeout=5, read_timeout=30)
-            self._loader = stack.enter_context(closing(QueriesLoader(connect, watcher, _read)))
+            self._loader = stack.enter_context(closing(QueriesLoader(connect, watcher, read_lines)))
             self._open = stack.pop_all()
 
 
-def _read(cursor: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
+def read_lines(cursor: Any, keys: Sequence[str]) -> Mapping[str, bytes]:
+    """Return the versions of the lines that are there, by cache key."""
     found = {}
     for key in keys:
         _, customer, line = key.split(":")
@@ -123,11 +127,11 @@ class AuditedLines:
     table = TABLE
     cache_key = "line:{customer}:{line}"
 
-    def __init__(self, seed: int, rate: float) -> None:
+    def __init__(self, seed: int, rate: float, writers: int = _WRITERS) -> None:
         self.items: Sequence[Item] = [(customer, line) for customer in range(_CUSTOMERS) for line in range(_LINES)]
         self.gate: AbstractContextManager[Any] = threading.Lock()
         self._chance = random.Random(f"lines/{seed}")
-        self._seed, self._rate = seed, rate
+        self._seed, self._rate, self._count = seed, rate, writers
         self._stack = ExitStack()
         self._reader = PrimaryReader()
         self._written = 0
@@ -137,11 +141,11 @@ class AuditedLines:
             self._servers = Replicated(stack.enter_context(MariaDB()), stack.enter_context(MariaDB()))
             connect = self._servers.connect
             self._writers = [
-                BulkWriter(connect, lambda _: DATABASE, range(n, _CUSTOMERS, _WRITERS), self._seed % 1000 * 10 + n)
-                for n in range(_WRITERS)
+                BulkWriter(connect, lambda _: DATABASE, range(n, _CUSTOMERS, self._count), self._seed % 1000 * 10 + n)
+                for n in range(self._count)
             ]
             for writer in self._writers:
-                writer.rate = self._rate / _WRITERS
+                writer.rate = self._rate / self._count
             stack.callback(self._end)
             self._stack = stack.pop_all()
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from array import array
 from bisect import bisect_right
 from collections import defaultdict
@@ -22,6 +23,7 @@ from tests.soak.part import Item, Part
 
 _DIGEST = 16  # hex digits of an event id: eight bytes
 _SHOWN = 5
+_PATIENCE = 30.0  # seconds without a record
 
 
 def digest(event_id: str) -> int:
@@ -37,10 +39,15 @@ def changes_on(config: Config, topic: str) -> Iterator[tuple[int, int, dict[str,
         partitions = consumer.list_topics(topic, timeout=30).topics[topic].partitions
         left = set(partitions)
         consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+        arrived = time.monotonic()
         while left:
-            messages = consumer.consume(1000, timeout=30.0)
-            if not messages:
-                raise RelayError(f"topic {topic}: no record for 30 s, though partitions {sorted(left)} have more")
+            messages = consumer.consume(1000, timeout=0.2)  # it waits for all of them
+            if messages:
+                arrived = time.monotonic()
+            elif time.monotonic() > arrived + _PATIENCE:
+                raise RelayError(
+                    f"topic {topic}: no record for {_PATIENCE:g} s, though partitions {sorted(left)} have more"
+                )
             for message in messages:
                 error, partition = message.error(), message.partition() or 0
                 if error is None:
