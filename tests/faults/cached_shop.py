@@ -134,6 +134,7 @@ class RedisBehindProxy:
 
     def _kill(self) -> None:
         """It comes back with a snapshot that lacks the last invalidations."""
+        self._wait_for_link()  # it cannot save while it saves for the replica
         command(self._primary, "SAVE")
         time.sleep(self._chance.uniform(0.2, 0.6))
         self._primary.kill()
@@ -143,7 +144,7 @@ class RedisBehindProxy:
 
     def _fail_over(self) -> None:
         """The replica becomes primary without the last invalidations. Connections stay with the old one, or end."""
-        wait_until(lambda: command(self._replica, "INFO", "replication").get("master_link_status") == "up")
+        self._wait_for_link()
         command(self._replica, "REPLICAOF", "NO", "ONE")
         time.sleep(self._chance.uniform(0.2, 0.6))
         self._primary, self._replica = self._replica, self._primary
@@ -151,6 +152,9 @@ class RedisBehindProxy:
         self._proxy.later(self._primary.port)
         if self._chance.random() < 0.5:
             self._proxy.cut()
+
+    def _wait_for_link(self) -> None:
+        wait_until(lambda: command(self._replica, "INFO", "replication").get("master_link_status") == "up")
 
     def _follow(self) -> None:
         command(self._replica, "REPLICAOF", HOST, self._primary.port)
