@@ -31,6 +31,8 @@ Reads = Literal["primary", "replica", "replica, then primary"]
 
 _WRITERS = 4
 _RATE = 250.0  # changes a second
+_SLOW_SHARE = 0.1  # of the loads
+_SLOWEST = 0.6  # seconds
 
 
 class Shop(AuditedLines):
@@ -71,7 +73,11 @@ class Shop(AuditedLines):
         return {**super().source(), "shards": {"-": [self._servers.primary.address]}}
 
     def load(self, key: str, compare: Tokens | None) -> LoadedValue:
-        return self._load(key, compare)
+        """Load as the case says. Some loads take long, so that their lines change before they are stored."""
+        loaded = self._load(key, compare)
+        if self._chance.random() < _SLOW_SHARE:
+            time.sleep(self._chance.uniform(0.1, _SLOWEST))
+        return loaded
 
     def lag(self, seconds: float) -> None:
         """Let the replica fall behind."""
@@ -228,14 +234,19 @@ class CacheConsumer:
         self._process = Relay(self._command, self.log)
 
 
-def disturb(servers: CacheServers, consumer: CacheConsumer, chance: random.Random, seconds: float) -> Counter[str]:
-    """Let everything fail at random, each at least once; return how often. AssertionError if that takes too long."""
+def disturb(
+    servers: CacheServers, consumer: CacheConsumer, chance: random.Random, pause: float, seconds: float
+) -> Counter[str]:
+    """Let everything fail at random, each at least once; return how often. ``pause``: seconds, on average.
+
+    AssertionError if it takes too long.
+    """
     kills: Counter[str] = Counter()
     faults = servers.faults() | {"consumer": consumer.kill}
     begun = time.monotonic()
     while (elapsed := time.monotonic() - begun) < seconds or kills.keys() != faults.keys():
         assert elapsed < seconds + 120, f"{dict(kills)}: {consumer.log.read_text(errors='replace')[-4000:]}"
-        time.sleep(chance.uniform(0.5, 1.5))
+        time.sleep(chance.uniform(0.5, 1.5) * pause)
         consumer.revive()
         name = chance.choice(sorted(faults))
         # One that never lives long enough would not get anywhere.
