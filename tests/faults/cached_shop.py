@@ -30,7 +30,8 @@ Reads = Literal["primary", "replica", "replica, then primary"]
 """Where an application loads from; the last: a ``QueriesLoader`` with a ``PrimaryLoader``."""
 
 _WRITERS = 4
-_RATE = 250.0  # changes a second
+_RATE = 120.0  # changes a second
+_CUSTOMERS = 12
 _SLOW_SHARE = 0.1  # of the loads
 _SLOWEST = 0.6  # seconds
 
@@ -39,7 +40,7 @@ class Shop(AuditedLines):
     """The audited lines with four writers, and a loader that any number of threads share."""
 
     def __init__(self, seed: int, reads: Reads) -> None:
-        super().__init__(seed, _RATE, _WRITERS)
+        super().__init__(seed, _RATE, _WRITERS, _CUSTOMERS)
         self.gate = nullcontext()
         self._reads = reads
         self._load: Callable[[str, Tokens | None], LoadedValue]

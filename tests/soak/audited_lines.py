@@ -127,11 +127,11 @@ class AuditedLines:
     table = TABLE
     cache_key = "line:{customer}:{line}"
 
-    def __init__(self, seed: int, rate: float, writers: int = _WRITERS) -> None:
-        self.items: Sequence[Item] = [(customer, line) for customer in range(_CUSTOMERS) for line in range(_LINES)]
+    def __init__(self, seed: int, rate: float, writers: int = _WRITERS, customers: int = _CUSTOMERS) -> None:
+        self.items: Sequence[Item] = [(customer, line) for customer in range(customers) for line in range(_LINES)]
         self.gate: AbstractContextManager[Any] = threading.Lock()
         self._chance = random.Random(f"lines/{seed}")
-        self._seed, self._rate, self._count = seed, rate, writers
+        self._seed, self._rate, self._count, self._customers = seed, rate, writers, customers
         self._stack = ExitStack()
         self._reader = PrimaryReader()
         self._written = 0
@@ -141,7 +141,9 @@ class AuditedLines:
             self._servers = Replicated(stack.enter_context(MariaDB()), stack.enter_context(MariaDB()))
             connect = self._servers.connect
             self._writers = [
-                BulkWriter(connect, lambda _: DATABASE, range(n, _CUSTOMERS, self._count), self._seed % 1000 * 10 + n)
+                BulkWriter(
+                    connect, lambda _: DATABASE, range(n, self._customers, self._count), self._seed % 1000 * 10 + n
+                )
                 for n in range(self._count)
             ]
             for writer in self._writers:
