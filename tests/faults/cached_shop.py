@@ -32,8 +32,8 @@ Reads = Literal["primary", "replica", "replica, then primary"]
 _WRITERS = 4
 _RATE = 120.0  # changes a second
 _CUSTOMERS = 12
-_SLOW_SHARE = 0.1  # of the loads
-_SLOWEST = 0.6  # seconds
+_SLOW_SHARE = 0.05  # of the loads
+_SLOWEST = 3.0  # seconds, longer than an invalidation takes to arrive
 
 
 class Shop(AuditedLines):

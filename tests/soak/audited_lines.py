@@ -139,12 +139,10 @@ class AuditedLines:
     def __enter__(self) -> Self:
         with ExitStack() as stack:
             self._servers = Replicated(stack.enter_context(MariaDB()), stack.enter_context(MariaDB()))
-            connect = self._servers.connect
+            connect, count = self._servers.connect, self._count
             self._writers = [
-                BulkWriter(
-                    connect, lambda _: DATABASE, range(n, self._customers, self._count), self._seed % 1000 * 10 + n
-                )
-                for n in range(self._count)
+                BulkWriter(connect, lambda _: DATABASE, range(n, self._customers, count), self._seed % 1000 * 10 + n)
+                for n in range(count)
             ]
             for writer in self._writers:
                 writer.rate = self._rate / self._count
