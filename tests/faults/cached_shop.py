@@ -249,7 +249,7 @@ def disturb(
         assert elapsed < seconds + 120, f"{dict(kills)}: {consumer.log.read_text(errors='replace')[-4000:]}"
         time.sleep(chance.uniform(0.5, 1.5) * pause)
         consumer.revive()
-        name = chance.choice(sorted(faults))
+        name = chance.choice(sorted(faults.keys() - kills.keys()) or sorted(faults))
         # One that never lives long enough would not get anywhere.
         if name != "consumer" or consumer.has_applied:
             faults[name]()
