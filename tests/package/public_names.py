@@ -44,6 +44,7 @@ PUBLIC = {
         "MemcachedStore",
         "MemoryStore",
         "Outcome",
+        "PrimaryLoader",
         "QueriesLoader",
         "RedisStore",
         "State",
