@@ -85,6 +85,7 @@ class Invalidator:
         known. The floors of a namespace (see ``relay.cache.floors``) begin with such changes, and what a replica was
         asked for is only cached above them. None: no change is ever applied again after a later one was, as by a
         consumer that restarts from an older checkpoint.
+
         After it returns, no value that was read before any of them is served (I6). Raises ``Unavailable``; some may
         have been applied then, and applying all of them again does no harm.
         """

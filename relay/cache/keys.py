@@ -101,7 +101,7 @@ class CacheRules:
         return None
 
     def is_news(self, read: ReducedChange) -> bool:
-        """Whether a READ may be all that tells of a change."""
+        """Whether a READ may be the only sign of a change."""
         return read.source not in self._with_complete_streams
 
 

@@ -66,7 +66,7 @@ class Store(Protocol):
     def losses(self) -> str:
         """Return what tells with ``has_lost`` whether entries were lost before their time to live ended.
 
-        Together with the generation: it need not tell of what also loses the generation.
+        Together with the generation: what also loses the generation need not show in it.
         """
 
 

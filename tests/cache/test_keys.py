@@ -63,7 +63,7 @@ def test_a_row_that_a_snapshot_has_read_invalidates_nothing(kind: str) -> None:
 
 
 def test_a_row_that_vitess_has_copied_invalidates_its_keys_whatever_their_tokens() -> None:
-    """I6: the stream has no changes of rows that were not copied yet, so this is all that tells of them."""
+    """I6: the stream has no changes of rows that were not copied yet, so this is their only sign."""
     row = changed(Operation.READ, new={"customer": "ada"})
     found = invalidations([row], rules("order:{id}", kind="vitess"))
     assert (found.pairs, [*found.bumps]) == ([("order:o-1", None)], [])

@@ -272,7 +272,7 @@ def problems(scenario: Scenario, seen: list[Seen], losses: list[Loss]) -> Iterat
     for shard, sequences in missing.items():
         for sequence in sequences:
             if not any(loss.shard == shard and loss.after < sequence for loss in losses):
-                yield f"shard {shard}: {sequence} is missing and no gap tells of it"
+                yield f"shard {shard}: {sequence} is missing and no gap reports it"
     for loss in losses:
         # A shard that is gone may have held more records.
         if loss.reason != "shard lost" and not any(sequence > loss.after for sequence in missing[loss.shard]):

@@ -147,7 +147,7 @@ def _cut(edges: frozenset[str]) -> list[str]:
 def test_whatever_is_resharded_in_whatever_order_the_shards_that_are_ready_are_one_keyspace(
     data: st.DataObject,
 ) -> None:
-    """Each journal is told of by each participant, in any order, and each may know only a part of it."""
+    """Each participant reports each journal, in any order, and each may know only a part of it."""
     edges: frozenset[str] = data.draw(st.frozensets(st.sampled_from(_EDGES)))
     world = World(*_cut(edges))
     for number in range(data.draw(st.integers(0, 6))):

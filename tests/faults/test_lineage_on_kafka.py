@@ -90,7 +90,7 @@ def test_lost_changes_stop_the_relay_until_they_are_accepted(
 def test_a_shard_that_came_and_went_while_no_relay_ran_is_lost_before_its_child_is_read(
     tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str
 ) -> None:
-    """I9: only the listing's parent names tell of it."""
+    """I9: only the listing's parent names show it."""
     path = write_config(tmp_path, stream, kafka.bootstrap_servers, unique)
     SplittingTable(stream, seed=5).write(5)
     run_until_caught_up(path)

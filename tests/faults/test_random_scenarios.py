@@ -45,7 +45,7 @@ pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
 
 
 def test_whatever_a_stream_does_and_wherever_a_relay_dies(tmp_path: Path, kafka: Any, unique: str) -> None:
-    """Per item in order, nothing doubled, and nothing lost but what gap records tell of."""
+    """Per item in order, nothing doubled, and nothing lost but what gap records report."""
     seeds = [int(ALONE)] if ALONE else list(range(SEEDS))
     groups = [seeds[n::AT_ONCE] for n in range(min(AT_ONCE, len(seeds)))]
 
