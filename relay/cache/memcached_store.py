@@ -16,12 +16,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from struct import pack, unpack_from
-from types import TracebackType
-from typing import Self
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from relay.cache.memcached_servers import Memcached, MemcachedConnection, MetaReply, open_servers
-from relay.cache.store import FOREVER, KEEP, ConditionalWrite, StoredEntry, random_keys
+from relay.cache.store import FOREVER, KEEP, ClosingStore, ConditionalWrite, StoredEntry, random_keys
 from relay.errors import RelayError, Unavailable
 
 _log = logging.getLogger(__name__)
@@ -35,7 +33,7 @@ _OVERHEAD = 256  # bytes of an item beside key and data, and some
 _ATTEMPTS = 10  # to read a generation that others replace meanwhile
 
 
-class MemcachedStore:
+class MemcachedStore(ClosingStore):
     """A ``Store`` in memcached 1.6.18 or newer. Shared by threads; connects when first used.
 
     ``url``: ``memcached://host:port``, or several servers, ``memcached://user:password@host:port,host:port``;
@@ -53,14 +51,6 @@ class MemcachedStore:
 
     def __repr__(self) -> str:
         return f"<MemcachedStore[{self.address}]>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         for server in self._servers:

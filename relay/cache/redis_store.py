@@ -12,8 +12,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from struct import pack
-from types import TracebackType
-from typing import Self
 from urllib.parse import urlsplit
 
 from redis.exceptions import (
@@ -33,7 +31,7 @@ from redis.exceptions import (
 )
 
 from relay.cache.redis_servers import Script, ScriptCall, open_servers
-from relay.cache.store import FOREVER, KEEP, ConditionalWrite, StoredEntry, random_keys
+from relay.cache.store import FOREVER, KEEP, ClosingStore, ConditionalWrite, StoredEntry, random_keys
 from relay.errors import RelayError, Unavailable
 
 # I6: a connection may lead to another server than it did, behind a proxy, or to one that was demoted. So each call asks
@@ -147,7 +145,7 @@ _TEMPORARY = (RedisConnectionError, RedisTimeoutError, OutOfMemoryError, ReadOnl
 _TEMPORARY_TEXT = re.compile("(?:^|: -)(?:READONLY|MASTERDOWN|NOREPLICAS|MISCONF|OOM) ")
 
 
-class RedisStore:
+class RedisStore(ClosingStore):
     """A ``Store`` in Redis. Shared by threads; connects when first used. ``timeout``: seconds per answer.
 
     ``url``: ``redis://host:port/db``, ``redis+sentinel://host:port,host:port/service/db``, the hosts being those of
@@ -163,14 +161,6 @@ class RedisStore:
 
     def __repr__(self) -> str:
         return f"<RedisStore[{self.address}]>"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         self._servers.close()

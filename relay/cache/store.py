@@ -1,4 +1,4 @@
-"""The interface of a store: five calls, which Redis and a dictionary implement.
+"""The interface of a store: five calls, which Redis, memcached and a dictionary implement.
 
 A store handles bytes; it knows no tokens and no rules. Run ``tests/cache/test_interleavings.py`` against a new one.
 """
@@ -6,8 +6,10 @@ A store handles bytes; it knows no tokens and no rules. Run ``tests/cache/test_i
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from types import TracebackType
+from typing import NamedTuple, Protocol, Self
 
 KEEP = -1.0
 """A time to live that leaves the key's own unchanged."""
@@ -68,6 +70,22 @@ class Store(Protocol):
 
         Together with the generation: what also loses the generation need not show in it.
         """
+
+
+class ClosingStore(ABC):
+    """Closes a store at the end of a ``with``."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the connections."""
 
 
 class SampledStore(Store, Protocol):
