@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from relay.cache import LoadedValue, Tokens, is_fresher
 from relay.token import EventToken
@@ -13,6 +14,25 @@ SHARD = "orders/stream/1"
 
 def token(sequence: int, shard: str = SHARD) -> EventToken:
     return EventToken(100, shard, f"DynamoDB/{sequence}")
+
+
+def create_orders(client: Any, table: str, **options: Any) -> dict[str, Any]:
+    """Create a DynamoDB table of orders by customer and number; return its description."""
+    created = client.create_table(
+        TableName=table,
+        AttributeDefinitions=[
+            {"AttributeName": "customer", "AttributeType": "S"},
+            {"AttributeName": "number", "AttributeType": "N"},
+        ],
+        KeySchema=[
+            {"AttributeName": "customer", "KeyType": "HASH"},
+            {"AttributeName": "number", "KeyType": "RANGE"},
+        ],
+        BillingMode="PAY_PER_REQUEST",
+        **options,
+    )
+    description: dict[str, Any] = created["TableDescription"]
+    return description
 
 
 @dataclass

@@ -12,6 +12,7 @@ import boto3
 import pytest
 
 from relay.cache import Invalidator, RedisStore
+from tests.cache.sources import create_orders
 
 pytestmark = pytest.mark.services
 
@@ -31,18 +32,7 @@ def table(dynamodb: Any, redis_server: Any, unique: str, monkeypatch: pytest.Mon
     }.items():
         monkeypatch.setenv(name, value)
     client = boto3.client("dynamodb")
-    client.create_table(
-        TableName=unique,
-        AttributeDefinitions=[
-            {"AttributeName": "customer", "AttributeType": "S"},
-            {"AttributeName": "number", "AttributeType": "N"},
-        ],
-        KeySchema=[
-            {"AttributeName": "customer", "KeyType": "HASH"},
-            {"AttributeName": "number", "KeyType": "RANGE"},
-        ],
-        BillingMode="PAY_PER_REQUEST",
-    )
+    create_orders(client, unique)
     yield client
     client.delete_table(TableName=unique)
 

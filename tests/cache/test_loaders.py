@@ -11,6 +11,7 @@ from botocore.stub import Stubber
 
 from relay.cache import DynamoDBLoader, Invalidator, MemoryStore, Outcome, TokenCache, VitessLoader
 from relay.errors import Unavailable
+from tests.cache.sources import create_orders
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb.client import DynamoDBClient
@@ -149,18 +150,7 @@ def test_a_connection_to_vitess_reads_the_primary_and_each_time_in_a_transaction
 @pytest.mark.services
 def test_a_cache_loads_from_a_real_table(dynamodb: Any, unique: str) -> None:
     client = boto3.client("dynamodb", region_name="us-east-1", endpoint_url=dynamodb.endpoint_url)
-    client.create_table(
-        TableName=unique,
-        AttributeDefinitions=[
-            {"AttributeName": "customer", "AttributeType": "S"},
-            {"AttributeName": "number", "AttributeType": "N"},
-        ],
-        KeySchema=[
-            {"AttributeName": "customer", "KeyType": "HASH"},
-            {"AttributeName": "number", "KeyType": "RANGE"},
-        ],
-        BillingMode="PAY_PER_REQUEST",
-    )
+    create_orders(client, unique)
     store = MemoryStore()
     cache, invalidator = TokenCache(store, "shop"), Invalidator(store, "shop")
     loader = DynamoDBLoader(client, unique, primary_key)

@@ -36,6 +36,7 @@ from relay.dynamodb.values import image_json
 from relay.operations.verify import verify
 from relay.process.managed import free_port
 from relay.services.sql_server import PASSWORD, USER
+from tests.cache.sources import create_orders
 from tests.command_line import errors, relay
 from tests.faults.harness import wait_until
 
@@ -60,19 +61,8 @@ class Shop:
         region, endpoint_url = "us-east-1", self.endpoint_url
         self.client = boto3.client("dynamodb", region_name=region, endpoint_url=endpoint_url)
         self.streams = boto3.client("dynamodbstreams", region_name=region, endpoint_url=endpoint_url)
-        description = self.client.create_table(
-            TableName=self.table,
-            AttributeDefinitions=[
-                {"AttributeName": "customer", "AttributeType": "S"},
-                {"AttributeName": "number", "AttributeType": "N"},
-            ],
-            KeySchema=[
-                {"AttributeName": "customer", "KeyType": "HASH"},
-                {"AttributeName": "number", "KeyType": "RANGE"},
-            ],
-            BillingMode="PAY_PER_REQUEST",
-            StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"},
-        )["TableDescription"]
+        stream = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
+        description = create_orders(self.client, self.table, StreamSpecification=stream)
         self.stream_arn = description["LatestStreamArn"]
         self.store = open_store(self.cache_url)
         self.cache = TokenCache(self.store, self.table)
