@@ -6,7 +6,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import combinations
 from pathlib import Path
@@ -326,92 +326,3 @@ def test_tls_checks_the_certificate_unless_told_not_to(tmp_path: Path) -> None:
 def test_an_unknown_option_is_refused_by_its_name() -> None:
     with pytest.raises(ConfigError, match=r"'ssl_ca'.*ssl_ca_certs"):
         MemcachedStore("memcacheds://h?ssl_ca=x")
-
-
-# -- what is sent ------------------------------------------------------------------------------------------------
-
-
-class ScriptedMemcached:
-    """Has nothing and stores nothing. ``sent``: the lines it was sent, which several may share."""
-
-    def __init__(self, sent: list[bytes], answers: Callable[[bytes], bytes | None]) -> None:
-        self.sent = sent
-        self._answers = answers
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.host = f"127.0.0.1:{self._listening.getsockname()[1]}"
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def close(self) -> None:
-        self._listening.close()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listening.accept()
-            except OSError:
-                return
-            with connection, connection.makefile("rb") as reader:
-                while line := reader.readline():
-                    self.sent.append(line)
-                    if line.startswith(b"ms "):
-                        reader.readline()
-                    answer = self._answers(line)
-                    if answer is None:
-                        break
-                    connection.sendall(answer)
-
-
-def usual(line: bytes) -> bytes | None:
-    if line == b"version\r\n":
-        return b"VERSION 1.6.40\r\n"
-    if line == b"stats settings\r\n":
-        return b"STAT item_size_max 1048576\r\nEND\r\n"
-    if b"{generation}" in line:
-        return b"VA %d f%d c1\r\n%b\r\n" % (len(GENERATION), 0x72656C02, GENERATION)
-    return b"EN\r\n"
-
-
-GENERATION = b"g1 " + b"0" * 16
-
-
-@pytest.fixture
-def scripted() -> Iterator[list[ScriptedMemcached]]:
-    servers: list[ScriptedMemcached] = []
-    yield servers
-    for server in servers:
-        server.close()
-
-
-@pytest.mark.parametrize("count", [1, 3])
-def test_the_generation_is_read_after_the_last_entry(scripted: list[ScriptedMemcached], count: int) -> None:
-    """I6: one that is renewed between the two must not go with the entries before."""
-    sent: list[bytes] = []
-    scripted += [ScriptedMemcached(sent, usual) for _ in range(count)]
-    keys = [f"ns:{number}" for number in range(250)]
-    with MemcachedStore("memcached://" + ",".join(server.host for server in scripted)) as store:
-        store._list_of_servers = "0" * 16
-        assert store.read(keys, "ns{generation}") == ([None] * 250, "g1")
-    asked = [line.split()[1].decode() for line in sent if line.startswith(b"mg ")]
-    assert sorted(asked[:-1]) == sorted(keys)
-    assert asked[-1] == "ns{generation}"
-
-
-def test_nothing_is_sent_twice(scripted: list[ScriptedMemcached]) -> None:
-    """I6: a lease that is written again after an invalidation would let a value from before it through."""
-    scripted.append(ScriptedMemcached([], lambda line: None if line.startswith(b"ms ") else usual(line)))
-    lease = ConditionalWrite("ns:a", None, b"lease", None, 5.0)
-    with MemcachedStore(f"memcached://{scripted[0].host}") as store:
-        store._list_of_servers = "0" * 16
-        store.generation("ns{generation}")  # so that there is a connection
-        with pytest.raises(Unavailable):
-            store.compare_and_set([lease])
-    assert len([line for line in scripted[0].sent if line.startswith(b"ms ")]) == 1
-
-
-def test_a_version_without_the_meta_commands_is_refused(scripted: list[ScriptedMemcached]) -> None:
-    scripted.append(ScriptedMemcached([], lambda line: b"VERSION 1.5.22\r\n"))
-    with (
-        MemcachedStore(f"memcached://{scripted[0].host}") as store,
-        pytest.raises(RelayError, match=r"1\.5\.22: it has to be 1\.6\.18 or newer"),
-    ):
-        store.generation("ns{generation}")

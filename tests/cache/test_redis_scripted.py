@@ -2,55 +2,38 @@
 
 from __future__ import annotations
 
-import socket
-import threading
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 
 import pytest
 
 from relay.cache import ConditionalWrite, RedisStore
 from relay.errors import RelayError, Unavailable
+from tests.cache.scripted_server import ScriptedServer
 
 Answer = bytes | None
 """What the server sends; None to close the connection."""
 
 
-class ScriptedRedis:
-    """Answers as Redis does, one connection at a time. ``commands``: what it was sent."""
+class ScriptedRedis(ScriptedServer):
+    """Answers as Redis does. ``commands``: what it was sent."""
 
     def __init__(self, answer: Callable[[list[bytes]], Answer]) -> None:
         self.commands: list[list[bytes]] = []
         self._answer = answer
-        self._listening = socket.create_server(("127.0.0.1", 0))
-        self.url = f"redis://127.0.0.1:{self._listening.getsockname()[1]}/0?protocol=2"
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._listening.shutdown(socket.SHUT_RDWR)
-        self._listening.close()
-        self._thread.join(10)
+        super().__init__()
+        self.url = f"redis://{self.host}/0?protocol=2"
 
     def named(self, name: bytes) -> list[list[bytes]]:
         return [command for command in self.commands if command[0] == name]
 
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listening.accept()
-            except OSError:
-                return
-            with connection, connection.makefile("rb") as reader:
-                while line := reader.readline():
-                    command = []
-                    for _ in range(int(line[1:])):
-                        length = int(reader.readline()[1:])
-                        command.append(reader.read(length + 2)[:-2])
-                    self.commands.append(command)
-                    answer = self._answer(command)
-                    if answer is None:
-                        break
-                    connection.sendall(answer)
+    def answer(self, line: bytes, reader: BufferedReader) -> Answer:
+        command = []
+        for _ in range(int(line[1:])):
+            length = int(reader.readline()[1:])
+            command.append(reader.read(length + 2)[:-2])
+        self.commands.append(command)
+        return self._answer(command)
 
 
 def bulk(text: bytes) -> bytes:
