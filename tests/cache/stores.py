@@ -1,16 +1,18 @@
-"""Stores on real servers, for tests that run on each of them."""
+"""Stores in memory and on real servers, for tests that run on each of them, and what makes them lose entries."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import pytest
 
-from relay.cache import MemcachedStore, RedisStore, open_store
+from relay.cache import MemcachedStore, MemoryStore, RedisStore, Store, open_store
 from relay.cache.memcached_store import item_key
 from relay.cache.redis_servers import Script, ScriptCall
+from tests.cache.steps import WrappedStore
 
 KINDS = [
     pytest.param(name, marks=pytest.mark.services)
@@ -21,9 +23,42 @@ KINDS = [
 _DELETE = Script("return redis.call('DEL', KEYS[1])")
 
 
+class Backend(Protocol):
+    """A store that loses what it is told to lose."""
+
+    @property
+    def store(self) -> Store: ...
+
+    def lose(self, key: str) -> None: ...
+
+
+class LosingStore(WrappedStore):
+    """The store of a backend, which also counts what a test makes it lose: servers count only what they evict."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend.store)
+        self._backend = backend
+        self._lost = 0
+
+    def lose(self, key: str) -> None:
+        self._backend.lose(key)
+        self._lost += 1
+
+    def losses(self) -> str:
+        return f"{super().losses()} {self._lost}"
+
+
+@dataclass
+class InMemory:
+    store: MemoryStore
+
+    def lose(self, key: str) -> None:
+        self.store.lose(key)
+
+
 @dataclass
 class OnServers:
-    """A store that loses what it is told to lose."""
+    """Redis or memcached."""
 
     store: RedisStore | MemcachedStore
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from relay.cache import Invalidator, LoadedValue, MemoryStore, Outcome, Store, TokenCache, entry_key
 from relay.cache.entry import Tokens
 from tests.cache import broken
-from tests.cache.stores import KINDS, OnServers, opened
-from tests.cache.world import LEASE_TTL, TOMBSTONE_TTL, Backend, InMemory, Move, World, token
+from tests.cache.stores import KINDS, Backend, InMemory, OnServers, opened
+from tests.cache.world import LEASE_TTL, TOMBSTONE_TTL, Move, World, token
 
 # How often each move is made. The weights were found by trial: with them the broken caches below are caught soonest.
 # Some need complete calls that follow each other, others two calls finely interleaved.

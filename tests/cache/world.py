@@ -11,14 +11,15 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-from relay.cache import Cached, Invalidator, LoadedValue, MemoryStore, Outcome, Store, TokenCache, is_fresher
+from relay.cache import Cached, Invalidator, LoadedValue, Outcome, Store, TokenCache, is_fresher
 from relay.cache.entry import Tokens, decode
 from relay.cache.store import entry_key, floors_key, generation_key
 from relay.errors import Unavailable
 from relay.token import EventToken
-from tests.cache.steps import SteppedStore, Steps, WrappedStore
+from tests.cache.steps import SteppedStore, Steps
+from tests.cache.stores import Backend, LosingStore
 
 KEYS = ("user:1", "user:2")  # composite objects, each made of a row in each shard
 SHARDS = ("orders/stream/a", "orders/stream/b")
@@ -33,23 +34,6 @@ Versions = Mapping[Row, int]
 """By (cache key, shard): the position in the shard of a change to the key's row there; 0 for none."""
 
 
-class Backend(Protocol):
-    """A store that can lose entries."""
-
-    @property
-    def store(self) -> Store: ...
-
-    def lose(self, key: str) -> None: ...
-
-
-@dataclass
-class InMemory:
-    store: MemoryStore
-
-    def lose(self, key: str) -> None:
-        self.store.lose(key)
-
-
 def token(shard: str, position: int) -> EventToken:
     """Three changes share each second, so that timestamps alone do not order them."""
     return EventToken(1000 + position // 3, shard, f"DynamoDB/{position}")
@@ -58,17 +42,6 @@ def token(shard: str, position: int) -> EventToken:
 def gtid_token(shard: str, position: int) -> EventToken:
     """A token that a replica can be asked for."""
     return EventToken(1000 + position // 3, shard, f"MySQL56/{_SERVER}:1-{position + 1}")
-
-
-class CountedLosses(WrappedStore):
-    """Servers count what they evict, and not what a world deletes to play it."""
-
-    def __init__(self, inner: Store, world: World) -> None:
-        super().__init__(inner)
-        self.world = world
-
-    def losses(self) -> str:
-        return f"{super().losses()} {self.world.lost}"
 
 
 @dataclass
@@ -98,9 +71,8 @@ class World:
         around: Callable[[Store], Store] = lambda store: store,
     ) -> None:
         self.now = 1_000_000.0
-        self.backend = backend(lambda: self.now)
-        self.store = around(CountedLosses(self.backend.store, self))
-        self.lost = 0
+        self.backend = LosingStore(backend(lambda: self.now))
+        self.store = around(self.backend)
         self.replicas = replicas
         self.token = gtid_token if replicas else token
         self.primary = primary
@@ -123,13 +95,9 @@ class World:
     def clear(self) -> None:
         """Lose every entry, the generation and the floors of this cache."""
         for key in KEYS:
-            self._lose(entry_key(self.namespace, key))
-        self._lose(generation_key(self.namespace))
-        self._lose(floors_key(self.namespace))
-
-    def _lose(self, key: str) -> None:
-        self.backend.lose(key)
-        self.lost += 1
+            self.backend.lose(entry_key(self.namespace, key))
+        self.backend.lose(generation_key(self.namespace))
+        self.backend.lose(floors_key(self.namespace))
 
     # -- moves ------------------------------------------------------------------------------------------
 
@@ -229,11 +197,11 @@ class World:
         Invalidator(self.store, self.namespace).bump("a test")
 
     def evict(self, x: int, y: int) -> None:
-        self._lose(entry_key(self.namespace, KEYS[y % 2]))
+        self.backend.lose(entry_key(self.namespace, KEYS[y % 2]))
 
     def forget_generation(self, x: int, y: int) -> None:
         """Lose the generation, or the floors."""
-        self._lose((generation_key, generation_key, floors_key)[y % 3](self.namespace))
+        self.backend.lose((generation_key, generation_key, floors_key)[y % 3](self.namespace))
 
     def flush(self, x: int, y: int) -> None:
         self.clear()
