@@ -121,6 +121,8 @@ def _number_from_environment(name: str, default: float) -> float:
 class _StatusServer(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
+    # Clients that connect at once wait here. One that does not fit tries again after a second, or after three.
+    request_queue_size = 128
 
     def __init__(self, host: str, port: int, observer: Observer) -> None:
         # When each open connection was accepted, by the monotonic clock, the oldest first. The accepting thread adds

@@ -18,7 +18,7 @@ from relay.config import Config
 from relay.errors import ConfigError, Unavailable
 from relay.lineage import Shard
 from relay.observe.observer import Observer
-from relay.observe.server import serve_observer
+from relay.observe.server import _StatusServer, serve_observer
 from relay.observe.status import WorkerStatus
 from relay.process.managed import free_port
 from tests.observe.known import NOW, WALL, finished, listed, polled, reading, source, status
@@ -179,6 +179,25 @@ def test_many_slow_clients_neither_keep_others_out_nor_take_a_thread_each(server
         while (threads := connection_threads()) > 32 and time.monotonic() < end:
             time.sleep(0.01)
         assert threads <= 32
+
+
+def test_clients_that_connect_at_once_all_wait_for_their_turn(
+    server: ObservedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system drops connections past the queue's length without a word, and a client tries again a second later."""
+    held, serve = threading.Event(), _StatusServer.process_request
+
+    def serve_later(server: _StatusServer, *request: Any) -> None:
+        held.wait(20)
+        serve(server, *request)
+
+    monkeypatch.setattr(_StatusServer, "process_request", serve_later)
+    with ExitStack() as clients:
+        try:
+            for _ in range(100):
+                clients.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=0.5))
+        finally:
+            held.set()
 
 
 def test_a_client_that_sends_its_request_byte_by_byte_is_hung_up_on(
