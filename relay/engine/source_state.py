@@ -141,7 +141,7 @@ class SourceState:
         """Return the earliest time at which something may change that is not committed, by the clock of the readers."""
         if not self._plan_checked or self.succession.is_connecting or self.succession.is_waiting:
             return 0.0
-        if self.snapshots is not None and not self.snapshots.is_settled():
+        if self.discovery.successor is not None or not self._is_snapshot_settled():
             return 0.0
         return self.discovery.next_at
 

@@ -209,6 +209,16 @@ def test_a_source_is_held_up_until_it_is_connected_to_its_next_stream_however_of
     relay.serve_until(lambda: relay.held_up_since() is None)
 
 
+def test_a_source_whose_next_stream_is_known_is_looked_at_until_it_is_switched_to(source: ScriptedSource) -> None:
+    """I10: the records of the next stream expire while nobody reads it."""
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.checkpoints) == 2)
+    source.label = FOLLOWING.label
+    relay.state.list_soon()
+    relay.serve_until(lambda: relay.state.discovery.successor is not None)
+    assert relay.state.look.ask_at == 0.0
+
+
 def test_a_stream_repairs_no_gaps_of_the_stream_that_follows_it(source: ScriptedSource) -> None:
     """Another worker may have switched already: the table would be read for both, and then once more."""
     source.on_gap = "resnapshot"
