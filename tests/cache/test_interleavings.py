@@ -212,6 +212,12 @@ SCRIPTED = [
         moves=(*_CHANGED, *_LOADED[:3], ("crash", 0, 0), ("tick", 0, 1), _READ),
     ),
     Broken(
+        "one component only",
+        True,
+        rule=("relay.cache.entry._tombstone", broken.forgets_components),
+        moves=(*_CHANGED, ("write", 1, 0), ("finish", 2, 1), ("replicate", 1, 0), _READ),
+    ),
+    Broken(
         "a fill over nothing that asks for no floor",
         True,
         rule=("relay.cache.entry.are_above", broken.are_above_anything),
@@ -314,12 +320,10 @@ SCRIPTED = [
 ]
 
 SEARCHED = [
-    Broken("fills without a guard", False, store=broken.UnguardedFills),
     Broken("any generation is served", False, rule=("relay.cache.entry.Entry.serves", broken.serves_any)),
     Broken("unknown is older", False, rule=("relay.cache.entry.order_of", broken.takes_unknown_for_older)),
     Broken("every loaded value is stored", True, rule=(f"{_CACHE}.filled", broken.stores_whatever_is_loaded)),
     Broken("a lease without tokens", True, rule=(f"{_CACHE}.leased", broken.lease_without_tokens)),
-    Broken("one component only", True, rule=("relay.cache.entry._tombstone", broken.forgets_components)),
 ]
 
 
