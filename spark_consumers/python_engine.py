@@ -22,11 +22,11 @@ from relay.cache.keys import CacheRules, ReducedChange
 from relay.config import CacheConfig, Config
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
+from relay.kafka.group_offsets import GroupOffsets, Offsets, topic_ids
 from relay.kafka.topics import SILENT_LOG
 from spark_consumers.cache_batches import CHUNK, apply_chunk, conclude, invalidator
 from spark_consumers.cache_batches import topics as topics_of
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
-from spark_consumers.offsets import GroupOffsets, Offsets, topic_ids
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.reduced_changes import ChangeReader, decoded_reader
 from spark_consumers.running import RETRY_DELAYS, log_event, no_garbage_collection, signals

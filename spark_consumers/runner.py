@@ -27,11 +27,12 @@ from relay.cache.continuity import Continuity
 from relay.config import Config
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
+from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, count_between, topic_ids
 from spark_consumers import kafka_source
+from spark_consumers.checkpoint import ConsumerCheckpoint
 from spark_consumers.dead_letters import DeadLetterTopic, UnknownSchemas
 from spark_consumers.decode import Decoder
 from spark_consumers.locks import Lock
-from spark_consumers.offsets import EARLIEST, ConsumerCheckpoint, GroupOffsets, Offsets, count_between, topic_ids
 from spark_consumers.running import RETRY_DELAYS, log_event, signals
 from spark_consumers.session import close_session, open_session
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from relay.config import Config, load
 from relay.jvm.jars import jars
 from spark_consumers import kafka_source
-from spark_consumers.offsets import ConsumerCheckpoint
+from spark_consumers.checkpoint import ConsumerCheckpoint
 from spark_consumers.session import open_session
 
 

@@ -20,9 +20,9 @@ from relay.cache import RedisStore, entry_key, generation_key
 from relay.cache.entry import decode
 from relay.errors import ConfigError
 from relay.kafka import topics
+from relay.kafka.group_offsets import GroupOffsets, Offsets
 from spark_consumers import run
 from spark_consumers.cache_batches import topics as topics_of
-from spark_consumers.offsets import GroupOffsets, Offsets
 from tests.faults.harness import wait_until
 from tests.spark_consumers.topic import Topic, change
 

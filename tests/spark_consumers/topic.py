@@ -19,11 +19,11 @@ from relay.config import Config, load
 from relay.dynamodb.values import image_json
 from relay.kafka import topics
 from relay.kafka.dead_letters import DeadLetterWriter
+from relay.kafka.group_offsets import group
 from relay.kafka.topic_writer import TopicWriter
 from relay.kafka.topics import LARGEST_MESSAGE
 from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
-from spark_consumers.offsets import group
 from tests.faults.harness import Relay
 
 TABLE = TableSchema("orders", "orders", (KeyColumn("customer", "S"), KeyColumn("order_id", "N")), 1)

@@ -1,23 +1,17 @@
-"""The offsets at which a consumer starts and that it has reached, in its checkpoint and in its Kafka group.
-
-Spark's checkpoint is the truth about progress. The Kafka group ``<name>.<consumer>`` only reports it, so that ordinary
-tools show the lag and a new checkpoint can start exactly there (``--from committed``).
-"""
+"""The offsets of a Kafka group, and what a reader of topics may start at: a word, an ISO time, or offsets as JSON."""
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from relay.config import Config
-from relay.errors import ConfigError, RelayError, Unavailable
+from relay.errors import ConfigError, Unavailable
 from relay.kafka.topics import SILENT_LOG
 
 EARLIEST, LATEST = -2, -1
@@ -27,7 +21,6 @@ Offsets = dict[str, dict[str, int]]
 """By topic and partition, as in Spark's JSON, the batch lines and ``--from``."""
 
 _TIMEOUT = 15.0  # seconds
-_START = "start.json"
 
 
 def group(config: Config, consumer: str) -> str:
@@ -195,52 +188,3 @@ def _parse_offsets(text: str, partitions: Sequence[TopicPartition]) -> Offsets:
             )
         wanted[topic][partition] = offset
     return wanted
-
-
-class ConsumerCheckpoint:
-    """The folder of a consumer's checkpoint: Spark's own, and the offsets at which the consumer started."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.spark = folder / "spark"
-
-    @property
-    def exists(self) -> bool:
-        return (self.folder / _START).exists()
-
-    def start(self) -> Offsets:
-        """Return the offsets at which the consumer started."""
-        offsets: Offsets = json.loads((self.folder / _START).read_text())
-        return offsets
-
-    def resume(self) -> Offsets:
-        """Return the offsets at which the consumer resumes: the end of the last batch that Spark has committed."""
-        commits = self.spark / "commits"
-        done = [int(path.name) for path in commits.iterdir() if path.name.isdecimal()] if commits.exists() else []
-        return self.end_offsets(max(done, default=-1))
-
-    def begin(self, start: Offsets) -> None:
-        """Store, durably, the offsets at which the consumer starts."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        draft = self.folder / f"{_START}.draft"
-        with draft.open("w") as file:
-            json.dump(start, file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self.folder / _START)
-
-    def end_offsets(self, batch: int) -> Offsets:
-        """Return the end offsets of a batch, which Spark stores before it runs the batch.
-
-        Of batch -1, the offsets at which the consumer started. Raises ``RelayError`` if Spark's file cannot be read.
-        """
-        if batch < 0:
-            return self.start()
-        path = self.spark / "offsets" / str(batch)
-        try:
-            # The file has a version, Spark's settings, and a line for each source.
-            _, _, line = path.read_text().splitlines()
-            found: Offsets = json.loads(line)
-        except (OSError, ValueError) as error:
-            raise RelayError(f"cannot read {path} as an offset file of Spark 4.0: {error}") from error
-        return found
