@@ -27,6 +27,7 @@ from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.seen_snapshots import SeenSnapshots
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.copy_table import CopyTable
+from spark_consumers.sinks.delta_table import DeltaTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class TableCopies:
         for name, of_table in by_table.items():
             table = self._table(name, layouts[of_table[0]["layout"]])
             _apply(batch, table, [_read_head(head) for head in of_table], counts)
-            collected += table.tombstones(batch.sparkSession).collect(batch.sparkSession)
+            collected += table.tombstones(batch).collect(batch)
         return {
             "applied": counts.applied,
             "ignored": counts.ignored,
@@ -86,7 +87,7 @@ class TableCopies:
     def _table(self, name: tuple[str, str], layout: Layout) -> CopyTable:
         if name not in self._tables:
             source, table = name
-            self._tables[name] = CopyTable(f"{self._path}/{source}/{table}", layout, self._retention)
+            self._tables[name] = CopyTable(DeltaTable(f"{self._path}/{source}/{table}", layout), self._retention)
         return self._tables[name]
 
 
@@ -94,7 +95,7 @@ def _apply(batch: DataFrame, table: CopyTable, changes: Sequence[ChangeHead], co
     """Apply the changes of one table."""
     keyed = [change for change in changes if change.operation is not Operation.TRUNCATE and change.mark is None]
     if any(change.snapshot is not None for change in changes):
-        seen = table.tombstones(batch.sparkSession).snapshots
+        seen = table.tombstones(batch).snapshots
         keyed = [change for change in keyed if _is_current(change, seen, counts)]
     truncations = [change for change in changes if change.operation is Operation.TRUNCATE]
     # The truncations up to here, each with the number of the segment that it follows.
@@ -117,14 +118,14 @@ def _apply_mark(
     batch: DataFrame, table: CopyTable, mark: ChangeHead, snapshot: Snapshot, counts: VerdictCounts
 ) -> None:
     """Apply the begin or the end of a snapshot in one partition."""
-    partition, tombstones = mark.partition_offset[0], table.tombstones(batch.sparkSession)
+    partition, tombstones = mark.partition_offset[0], table.tombstones(batch)
     if mark.mark == "begin":
         tombstones.snapshots.begin(partition, snapshot.id)
     elif tombstones.snapshots.has_begun(partition, snapshot.id):
         table.sweep(batch, mark, partition, counts)
         # After the sweep, so that a sweep that a crash cut off is done again.
         tombstones.snapshots.end(partition, snapshot.as_of)
-    tombstones.remember(batch.sparkSession)
+    tombstones.remember(batch)
 
 
 def _truncations_of(

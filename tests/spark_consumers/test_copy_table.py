@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +13,9 @@ from relay.errors import RelayError
 from relay.token import EventToken
 from spark_consumers.fold import VerdictCounts
 from spark_consumers.records import Layout, RecordField
-from spark_consumers.sinks.copy_table import CopyTable, Key
+from spark_consumers.sinks.copy_table import CopyTable
+from spark_consumers.sinks.delta_table import DeltaTable
+from spark_consumers.sinks.target import Key
 
 LAYOUT = Layout("orders", "orders", (RecordField("id", "id", "string"),), None)
 CHANGE = SimpleNamespace(
@@ -28,25 +30,27 @@ CHANGE = SimpleNamespace(
 )
 
 
-class ContendedTable(CopyTable):
-    """A table without Spark, on which another writer is faster for the first ``conflicts`` writes."""
+class ContendedTable:
+    """A table on which another writer is faster for the first ``conflicts`` writes."""
+
+    name = "copy/orders/orders"
 
     def __init__(self, conflicts: int) -> None:
-        super().__init__("/copy/orders/orders", LAYOUT, 60.0)
         self.conflicts = conflicts
         self.writes = 0
 
-    def _read(self, session: Any, keys: Sequence[Key]) -> dict[Key, Any]:
+    def read(self, batch: Any, keys: Collection[Key]) -> dict[Key, Any]:
         return {}
 
-    def _write(self, batch: Any, writes: Sequence[Any]) -> set[Key]:
+    def write(self, batch: Any, writes: Sequence[Any]) -> set[Key]:
         self.writes += 1
         return {write.key for write in writes} if self.writes <= self.conflicts else set()
 
 
-def apply(table: CopyTable, items: Mapping[Key, Sequence[Any]]) -> VerdictCounts:
+def apply(table: ContendedTable, items: Mapping[Key, Sequence[Any]]) -> VerdictCounts:
     counts = VerdictCounts()
-    table.apply(SimpleNamespace(sparkSession=None), items, counts)  # type: ignore[arg-type]
+    batch: Any = None
+    CopyTable(table, 60.0).apply(batch, items, counts)  # type: ignore[arg-type]
     return counts
 
 
@@ -92,6 +96,6 @@ def test_a_sweep_decides_about_rows_in_parts() -> None:
     session = Session(50_000, counts)
     end: Any = SimpleNamespace(snapshot=Snapshot("s", 1000), token=None, event_id="end")
     batch: Any = SimpleNamespace(sparkSession=session)
-    CopyTable("/copy/orders/orders", LAYOUT, 60.0).sweep(batch, end, 0, counts)
+    CopyTable(DeltaTable("/copy/orders/orders", LAYOUT), 60.0).sweep(batch, end, 0, counts)
     assert counts == VerdictCounts(ignored=50_000)
     assert session.undecided <= 20_000

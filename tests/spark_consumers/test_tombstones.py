@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+from spark_consumers.records import Layout, RecordField
+from spark_consumers.sinks.delta_table import DeltaTable
 from spark_consumers.sinks.tombstones import COLLECTED_AT, Tombstones
 
 DAY = 86_400.0
 NOW = 100 * DAY
+LAYOUT = Layout("orders", "orders", (RecordField("id", "id", "string"),), None)
 
 
 class Session:
@@ -31,27 +35,27 @@ class Session:
 
 
 def opened() -> tuple[Tombstones, Any]:
-    session: Any = Session()
-    return Tombstones(session, "t", 30 * DAY, clock=lambda: NOW), session
+    batch: Any = SimpleNamespace(sparkSession=Session())
+    return Tombstones(DeltaTable("/t", LAYOUT), batch, 30 * DAY, clock=lambda: NOW), batch
 
 
 def test_only_deleted_rows_older_than_the_retention_are_collected() -> None:
     """I7: a row that only came as a stub is incomplete, and may exist."""
-    tombstones, session = opened()
-    assert tombstones.collect(session) == 3
+    tombstones, batch = opened()
+    assert tombstones.collect(batch) == 3
     until = int((NOW - 30 * DAY) * 1_000_000)
-    assert session.deletions == [
-        "DELETE FROM t WHERE _relay_deleted AND NOT _relay_incomplete "
+    assert batch.sparkSession.deletions == [
+        "DELETE FROM delta.`/t` WHERE _relay_deleted AND NOT _relay_incomplete "
         f"AND _relay_updated_at < timestamp_micros({until})"
     ]
-    assert tombstones.collect(session) == 0  # not again at once
+    assert tombstones.collect(batch) == 0  # not again at once
 
 
 def test_nothing_is_collected_while_a_snapshot_runs() -> None:
     """I7: one of its pages may be from before the deletion, and would bring the row back."""
-    tombstones, session = opened()
+    tombstones, batch = opened()
     tombstones.snapshots.begin(0, "snapshot")
-    assert tombstones.collect(session) == 0
-    assert session.deletions == []
+    assert tombstones.collect(batch) == 0
+    assert batch.sparkSession.deletions == []
     tombstones.snapshots.end(0, 1000)
-    assert tombstones.collect(session) == 3
+    assert tombstones.collect(batch) == 3

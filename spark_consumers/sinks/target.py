@@ -1,0 +1,74 @@
+"""What the copy's rule needs of the table that it keeps up to date. Each target implements ``TargetTable`` once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Protocol
+
+from pyspark.sql import DataFrame
+
+from spark_consumers.fold import StoredRow
+
+Key = tuple[str, ...]
+"""The key columns as text; binary in base64."""
+
+
+class Item(Enum):
+    """Stands in for the item of a stored row, since items are never read back from the table."""
+
+    AS_STORED = "as stored"
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A row to write, and the state ``read`` that it replaces, None if there was no row.
+
+    The row's item is the partition and offset of an image in the batch, ``Item.AS_STORED``, or None.
+    """
+
+    key: Key
+    read: StoredRow | None
+    row: StoredRow
+    partition: int | None = None  # the Kafka partition of the row's changes; None leaves it as it is
+
+
+class TargetTable(Protocol):
+    """One table of the copy at its target, which is created on first use.
+
+    The methods take the ``batch`` that they are called for, whose images `write` stores, and whose session a target in
+    Spark uses. Other writers may change the same rows at any time.
+    """
+
+    @property
+    def name(self) -> str:
+        """Name the table in messages."""
+
+    def read(self, batch: DataFrame, keys: Collection[Key]) -> dict[Key, StoredRow]:
+        """Return the state of each of ``keys`` that is in the table, tombstones included."""
+
+    def write(self, batch: DataFrame, writes: Sequence[Write]) -> set[Key]:
+        """Write each row whose state is still the one that was read, all or none; return the keys of the others."""
+
+    def rows(
+        self, batch: DataFrame, partitions: Collection[int], read_before: int | None = None
+    ) -> Iterator[tuple[Key, StoredRow]]:
+        """Yield the rows of some Kafka partitions that may exist at the source. ``read_before``: of ``read_as_of``."""
+
+    def delete_tombstones(self, batch: DataFrame, written_before: float) -> int:
+        """Delete the tombstones written before a time, in seconds; return their number.
+
+        Rows that only came as stubs stay: they are incomplete, not deleted.
+        """
+
+    def properties(self, batch: DataFrame) -> Mapping[str, str]:
+        """Return what ``set_property`` has stored."""
+
+    def set_property(self, batch: DataFrame, name: str, value: str) -> None:
+        """Store a text beside the table."""
+
+
+def is_same_change(row: StoredRow, other: StoredRow | None) -> bool:
+    """Whether two states come from the same change, and so hold the same item."""
+    return other is not None and replace(row, item=None) == replace(other, item=None)
