@@ -13,7 +13,7 @@ from relay.cache import InvalidationCounts, Invalidator, open_store
 from relay.cache.keys import CacheRules, ReducedChange, gap_bump, invalidations
 from relay.config import CacheConfig, Config
 from relay.errors import RelayError
-from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, refuse_unknown_schemas
+from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.records import DecodeStatus
 
 CHUNK = 8192  # records applied to Redis at once (I11)
@@ -87,7 +87,7 @@ def conclude(
 
     Raises ``Unavailable``, ``UnknownSchemas``.
     """
-    refuse_unknown_schemas(outcome.non_changes)
+    dead_letters.refuse_unknown_schemas(outcome.non_changes)
     undecodable = dead_letters.send(outcome.non_changes)
     if undecodable:
         outcome.bumps.append(f"{undecodable} records could not be decoded and are in the dead letters")

@@ -13,6 +13,7 @@ from typing import Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from relay.avro.decode import WriterSchemas
 from relay.avro.framing import split
 from relay.config import Config
 from relay.errors import RelayError, Unavailable
@@ -25,6 +26,7 @@ _KEY_AND_HEADERS = 4096  # bytes that a dead letter's key and headers may add to
 _REASONS = {
     DecodeStatus.FRAMING: "unknown framing",
     DecodeStatus.DAMAGED: "not what its schema says",
+    DecodeStatus.FOREIGN: "unknown schema",
 }
 
 
@@ -56,19 +58,13 @@ class NonChangeRecord:
         return self.status in _REASONS
 
 
-def refuse_unknown_schemas(records: Iterable[NonChangeRecord]) -> None:
-    """Raise ``UnknownSchemas`` if a record names a schema that is not known."""
-    unknown = [record for record in records if record.status is DecodeStatus.SCHEMA]
-    if unknown:
-        raise UnknownSchemas(unknown)
-
-
 class DeadLetterTopic:
     """The topic ``<name>.dead_letters``, written by one consumer, from one thread at a time."""
 
-    def __init__(self, config: Config, consumer: str) -> None:
+    def __init__(self, config: Config, consumer: str, schemas: WriterSchemas) -> None:
         self._topic = config.internal("dead_letters")
         self._consumer = consumer
+        self._schemas = schemas
         self._producer = Producer(
             {
                 **config.client(f"{consumer}-dead-letters"),
@@ -89,6 +85,18 @@ class DeadLetterTopic:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._producer.flush(0)
+
+    def refuse_unknown_schemas(self, records: Iterable[NonChangeRecord]) -> None:
+        """Raise ``UnknownSchemas`` if a record has to wait for its schema, or need not be given up any more.
+
+        Raises ``Unavailable``, too.
+        """
+        unknown = [record for record in records if record.status is DecodeStatus.SCHEMA]
+        foreign = {split(record.value)[0]: record for record in records if record.status is DecodeStatus.FOREIGN}
+        # I1: it may have been published since it was given up.
+        unknown += [record for header, record in foreign.items() if self._schemas.lookup(header) is not None]
+        if unknown:
+            raise UnknownSchemas(unknown)
 
     def send(self, records: Iterable[NonChangeRecord]) -> int:
         """Send the undecodable records; return their number once they are durable. Raises ``Unavailable``."""

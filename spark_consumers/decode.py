@@ -30,14 +30,17 @@ class Decoder:
     """Decodes with a fixed set of schemas.
 
     ``schemas``: by header. ``registry``: whether values may have the framing of a schema registry. ``gaps``: the gaps
-    topic, whose records are not changes.
+    topic, whose records are not changes. ``given_up``: headers whose schemas are no longer waited for.
     """
 
-    def __init__(self, schemas: Mapping[bytes, Mapping[str, Any]], *, registry: bool, gaps: str) -> None:
+    def __init__(
+        self, schemas: Mapping[bytes, Mapping[str, Any]], *, registry: bool, gaps: str, given_up: Sequence[bytes] = ()
+    ) -> None:
         self.schemas = dict(sorted(schemas.items()))
         self.layouts = [Layout.of(schema) for schema in self.schemas.values()]
         self._registry = registry
         self._gaps = gaps
+        self._given_up = [header for header in given_up if header not in schemas]
         # Appended to each value before it is decoded. Random, so that no value can contain it on purpose.
         self._end = secrets.token_bytes(8)
 
@@ -121,7 +124,8 @@ class Decoder:
             F.when(F.col("topic") == self._gaps, DecodeStatus.GAP)
             .when(F.col("value").isNull(), DecodeStatus.TOMBSTONE)
             .when(F.col("header").isNull(), DecodeStatus.FRAMING)
-            .when(~F.col("header").isin(*self.schemas) if self.schemas else F.lit(True), DecodeStatus.SCHEMA)
+            .when(F.col("header").isin(*self._given_up), DecodeStatus.FOREIGN)
+            .when(~F.col("header").isin(*self.schemas), DecodeStatus.SCHEMA)
             .when(F.coalesce(self._by_schema(is_complete, "boolean"), F.lit(False)), DecodeStatus.CHANGE)
             .otherwise(DecodeStatus.DAMAGED)
         )

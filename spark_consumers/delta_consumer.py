@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from relay.config import Config
-from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, refuse_unknown_schemas
+from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.decode import Decoder
 from spark_consumers.locks import Lock
 from spark_consumers.records import DecodeStatus, Layout
@@ -65,7 +65,7 @@ class DeltaConsumer:
         try:
             plan = self._rule(batch, self._layouts)
             non_changes = _non_changes(batch) if plan.statuses.keys() - set(_EXPECTED) else []
-            refuse_unknown_schemas(non_changes)
+            dead_letters.refuse_unknown_schemas(non_changes)
             counts = plan.write()
             # Each dead letter is a change that the tables lack.
             return {"rows": sum(plan.statuses.values()), **counts, "dead_letters": dead_letters.send(non_changes)}

@@ -26,10 +26,11 @@ from relay.kafka.group_offsets import GroupOffsets, Offsets, topic_ids
 from relay.kafka.topics import SILENT_LOG
 from spark_consumers.cache_batches import CHUNK, apply_chunk, conclude, invalidator
 from spark_consumers.cache_batches import topics as topics_of
-from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
+from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, UnknownSchemas
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.reduced_changes import ChangeReader, decoded_reader
 from spark_consumers.running import RETRY_DELAYS, log_event, no_garbage_collection, signals
+from spark_consumers.schema_wait import SchemaWait
 
 _NAME = "cache"
 _BATCH_BYTES = 16 << 20  # of the values of a batch
@@ -70,6 +71,8 @@ class _PythonConsumer:
         self._reached: Offsets = {}
         self._applied: Offsets = {}
         self._is_cut_off = False
+        # The headers whose schemas were looked up for this batch, and are not known.
+        self._unknown: set[bytes] = set()
         # The signal that asked to stop, 0 for none. Set by the signal handler.
         self.stopping = 0
 
@@ -84,7 +87,8 @@ class _PythonConsumer:
         self._reached, ends = self._group.locate(self._first_offsets(start))
         self._schemas = self._stack.enter_context(contextlib.closing(open_schemas(self._config)))
         self._schemas.refresh()
-        self._dead_letters = self._stack.enter_context(DeadLetterTopic(self._config, _NAME))
+        self._schema_wait = SchemaWait(self._schemas, _NAME)
+        self._dead_letters = self._stack.enter_context(DeadLetterTopic(self._config, _NAME, self._schemas))
         ids = topic_ids(admin, self._config, self._topics)
         if self._repeat(lambda: self._continuity.begin(ids, self._reached, ends)):
             self._group.commit(self._reached, wait=True)  # so that --from counts once
@@ -187,7 +191,7 @@ class _PythonConsumer:
         if batch:
             self._continuity.start_at(self._applied, lambda: self._group.locate({})[1])
         with no_garbage_collection():
-            counts = self._apply(batch) if batch else None
+            counts = self._apply_with_schemas(batch) if batch else None
         applied_at = time.time()
         self._continuity.advance(reached)  # before the group says so
         self._applied = reached
@@ -195,9 +199,19 @@ class _PythonConsumer:
         if counts is not None:
             log_event("batch", _NAME, batch=number, **counts, applied_at=applied_at, end_offsets=reached)
 
+    def _apply_with_schemas(self, batch: Sequence[Message]) -> dict[str, int]:
+        while True:
+            try:
+                return self._apply(batch)
+            except UnknownSchemas as unknown:
+                self._schema_wait.wait(unknown, lambda: self.stopping)
+                if self.stopping:
+                    raise
+
     def _apply(self, batch: Sequence[Message]) -> dict[str, int]:
         changes: list[ReducedChange] = []
         others: list[NonChangeRecord] = []
+        self._unknown.clear()
         for message in batch:
             value = message.value()
             read = DecodeStatus.TOMBSTONE if value is None else self._read(message.topic() or "", value)
@@ -216,11 +230,13 @@ class _PythonConsumer:
         if value.startswith(CONFLUENT_MARK) and self._config.schema_registry is None:
             return DecodeStatus.FRAMING
         try:
+            if self._unknown and split(value)[0] in self._unknown:
+                return self._status_of_unknown(value)
             change = decode(self._schemas, value)
         except UnknownFraming:
             return DecodeStatus.FRAMING
         except UnknownSchema:
-            return DecodeStatus.SCHEMA
+            return self._status_of_unknown(value)
         except Undecodable:
             return DecodeStatus.DAMAGED
         header = split(value)[0]
@@ -230,6 +246,11 @@ class _PythonConsumer:
             assert schema is not None  # it was decoded by it
             reader = self._readers[header] = decoded_reader(Layout.of(schema), self._rules)
         return reader(change)
+
+    def _status_of_unknown(self, value: bytes) -> DecodeStatus:
+        header = split(value)[0]
+        self._unknown.add(header)  # a look-up reads all schemas again
+        return DecodeStatus.FOREIGN if header in self._schema_wait.given_up else DecodeStatus.SCHEMA
 
     def _repeat(self, attempt: Callable[[], object]) -> bool:
         """Call ``attempt`` until it succeeds; return False if a signal came first. Raises its last failure."""

@@ -22,6 +22,7 @@ class DecodeStatus(StrEnum):
     GAP = "gap"  # a record of the relay's gaps topic
     FRAMING = "framing"  # starts with no known framing: dead letter
     SCHEMA = "schema"  # names a schema that is not known yet: retry
+    FOREIGN = "foreign"  # names a schema that was waited for in vain: dead letter
     DAMAGED = "damaged"  # does not match its schema: dead letter
 
 

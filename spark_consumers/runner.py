@@ -34,6 +34,7 @@ from spark_consumers.dead_letters import DeadLetterTopic, UnknownSchemas
 from spark_consumers.decode import Decoder
 from spark_consumers.locks import Lock
 from spark_consumers.running import RETRY_DELAYS, log_event, signals
+from spark_consumers.schema_wait import SchemaWait
 from spark_consumers.session import close_session, open_session
 
 _DRAIN_TIMEOUT = 60.0  # seconds for the running batch to end after a signal
@@ -152,7 +153,8 @@ class _Runner:
         starting = self._starting_offsets(start)
         self.schemas = self.stack.enter_context(contextlib.closing(open_schemas(self.config)))
         self.schemas.refresh()
-        self.dead_letters = self.stack.enter_context(DeadLetterTopic(self.config, self.consumer.name))
+        self.schema_wait = SchemaWait(self.schemas, self.consumer.name)
+        self.dead_letters = self.stack.enter_context(DeadLetterTopic(self.config, self.consumer.name, self.schemas))
         session = open_session(
             f"relay {self.consumer.name}", delta=self.consumer.delta, keep_open=[lock.descriptor for lock in locks]
         )
@@ -220,7 +222,7 @@ class _Runner:
     def _start_query(self, session: SparkSession, starting: str) -> StreamingQuery:
         gaps = self.config.internal("gaps")
         registry = self.config.schema_registry is not None
-        decoder = Decoder(self.schemas.all(), registry=registry, gaps=gaps)
+        decoder = Decoder(self.schemas.all(), registry=registry, gaps=gaps, given_up=self.schema_wait.given_up)
         records = kafka_source.read(
             session, self.config, self.consumer.name, self.consumer.topics, starting, self.consumer.at_most
         )
@@ -284,9 +286,8 @@ class _Runner:
             ) from error
         if isinstance(failure, UnknownSchemas):
             try:
-                # `lookup` reads everything that is published by now.
-                if all(self.schemas.lookup(header) is not None for header in failure.headers):
-                    return
+                self.schema_wait.wait(failure, lambda: self.stopping)
+                return
             except Unavailable as unavailable:
                 failure = unavailable  # the reason why they are not known
         if isinstance(failure, ConfigError):

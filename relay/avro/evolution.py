@@ -39,6 +39,13 @@ def following(schema: Schema, earlier: Sequence[Schema]) -> dict[str, Any]:
     return dict(next_one)
 
 
+def is_of_changes(schema: Schema) -> bool:
+    """Whether a schema is of the relay's changes, not of anybody else's values."""
+    return _record(schema, "key") is not None and {"event_id", "old", "new"} <= {
+        each["name"] for each in schema["fields"]
+    }
+
+
 def of_one_table(a: Schema, b: Schema) -> bool:
     """Whether both schemas are of the same table of the same source."""
     one, other = _record(a, "key"), _record(b, "key")

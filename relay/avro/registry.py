@@ -40,11 +40,12 @@ _FOREIGN = "only the relay may write to it. Delete the record, and stop what wro
 
 def open_schemas(config: Config) -> TopicSchemas | RegistrySchemas:
     """Open the schema registry if the config has one, else the schemas topic."""
-    if config.schema_registry is not None:
-        with needs("registry", "`schema_registry`"):
-            from relay.avro.schema_registry import RegistrySchemas
-        return RegistrySchemas(config.schema_registry.url, config.schema_registry.on_incompatible)
-    return TopicSchemas(config.client("schemas"), config.internal("schemas"))
+    in_topic = TopicSchemas(config.client("schemas"), config.internal("schemas"))
+    if config.schema_registry is None:
+        return in_topic
+    with needs("registry", "`schema_registry`"):
+        from relay.avro.schema_registry import RegistrySchemas
+    return RegistrySchemas(config.schema_registry.url, config.schema_registry.on_incompatible, earlier=in_topic)
 
 
 class TopicSchemas:

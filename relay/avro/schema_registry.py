@@ -10,17 +10,20 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
 from confluent_kafka.schema_registry.common._httpx_compat import httpx
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from relay.avro.evolution import differences, following, same
+from relay.avro.evolution import differences, following, is_of_changes, same
 from relay.avro.framing import confluent_header, schema_id
 from relay.config.fields import redacted
 from relay.errors import RelayError, Unavailable
+
+if TYPE_CHECKING:
+    from relay.avro.registry import TopicSchemas
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -29,6 +32,7 @@ COMPATIBILITY = "BACKWARD"
 """The compatibility of subjects that the relay creates: a reader with the newest schema reads all older values."""
 
 _TIMEOUT = 10.0  # seconds for one request
+_MISSING = range(40401, 40500)  # the registry's codes for a subject, a version, a schema that it does not have
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +46,22 @@ class RegistrySchemas:
     """The schemas in a registry with Confluent's API, under the subject ``<topic>-value``. Thread-safe.
 
     ``on_incompatible``: ``fail`` or ``register``, what to do when the registry refuses the next version of a subject.
-    ``timeout``: seconds for one request, which is tried ``retries`` times more.
+    ``earlier``: has the schemas of values that were written before there was a registry. ``timeout``: seconds for one
+    request, which is tried ``retries`` times more.
     """
 
-    def __init__(self, url: str, on_incompatible: str = "fail", *, timeout: float = _TIMEOUT, retries: int = 2) -> None:
+    def __init__(
+        self,
+        url: str,
+        on_incompatible: str = "fail",
+        *,
+        earlier: TopicSchemas | None = None,
+        timeout: float = _TIMEOUT,
+        retries: int = 2,
+    ) -> None:
         self._shown = redacted(url)
         self._on_incompatible = on_incompatible
+        self._earlier = earlier
         self._client = SchemaRegistryClient({"url": url, "timeout": timeout, "max.retries": retries})
         # Shared by the threads: entries are only added, each in one step.
         self._known: dict[bytes, dict[str, Any]] = {}
@@ -97,26 +111,28 @@ class RegistrySchemas:
             return self._refusal(topic, subject, versions, following(schema, [v.schema for v in versions]))
 
     def lookup(self, header: bytes) -> dict[str, Any] | None:
-        """Return the schema of values with this header, None if the registry has none. Asks the registry once."""
+        """Return the schema of values with this header, None if it has none of the relay's. Asks the registry once."""
         known = self._known.get(header)
         number = schema_id(header)
+        if number is None and self._earlier is not None:
+            return self._earlier.lookup(header)
         if known is not None or number is None:
             return known
         with self._asking(f"look up schema id {number}"):
             try:
-                text = self._client.get_schema(number).schema_str
+                schema = self._client.get_schema(number)
             except SchemaRegistryError as fault:
-                if fault.http_status_code == 404:
+                # A proxy, or a registry that starts, answers 404 without a code.
+                if fault.http_status_code == 404 and fault.error_code in _MISSING:
                     return None
                 raise
-        if text is None:
-            return None
-        schema: dict[str, Any] = orjson.loads(text)
-        return self._known.setdefault(header, schema)
+            if schema.schema_type != "AVRO" or not is_of_changes(found := _parsed(schema)):
+                return None
+        return self._known.setdefault(header, found)
 
     def all(self) -> dict[bytes, dict[str, Any]]:
         """Return the schemas known so far, by header."""
-        return dict(self._known)
+        return {**(self._earlier.all() if self._earlier is not None else {}), **self._known}
 
     def refresh(self) -> None:
         """Check that the registry answers. There is nothing to refresh: an id never changes its schema."""
@@ -124,6 +140,8 @@ class RegistrySchemas:
 
     def close(self) -> None:
         self._client.close()
+        if self._earlier is not None:
+            self._earlier.close()
 
     def _add(self, topic: str, subject: str, versions: Sequence[_Version], schema: Mapping[str, Any]) -> _Version:
         """Register the first or the next version of a subject."""

@@ -194,6 +194,19 @@ def test_the_config_chooses_where_schemas_are_kept(tmp_path: Path, kafka: Any, s
     in_registry.close()
 
 
+def test_values_from_before_there_was_a_registry_stay_readable(
+    tmp_path: Path, topic: Topic, kafka: Any, schema_registry: Any
+) -> None:
+    """I1: their schemas are in the topic."""
+    path = _config(tmp_path, kafka, f"schema_registry: {{url: {schema_registry.url!r}}}\n")
+    path.write_text(path.read_text().replace("name: shop", f"name: {topic.name.removesuffix('.schemas')}"))
+    with closing(topic.open()) as before, closing(open_schemas(load(path))) as schemas:
+        header = before.register("shop.orders", schema())
+        assert schemas.lookup(header) == schema()
+        assert schemas.lookup(single_object_header(b"unknown!")) is None
+        assert schemas.all() == {header: schema()}
+
+
 @pytest.fixture
 def subject() -> str:
     return f"test-{uuid.uuid4().hex[:8]}"

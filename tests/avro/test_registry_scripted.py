@@ -9,9 +9,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from relay.avro.framing import confluent_header
 from relay.avro.schema import change_schema
 from relay.avro.schema_registry import RegistrySchemas
-from relay.errors import RelayError
+from relay.errors import RelayError, Unavailable
 from relay.table import Column, KeyColumn, TableSchema
 
 
@@ -28,7 +29,9 @@ class MixedUp(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_GET(self) -> None:
-        if self.path.startswith("/schemas/ids/7"):
+        if self.path.startswith("/schemas/ids/8"):
+            self._answer(404, {"message": "no such path"})
+        elif self.path.startswith("/schemas/ids/7"):
             self._answer(200, {"schema": json.dumps({"type": "string"}), "schemaType": "AVRO"})
         else:
             self._answer(404, {"error_code": 40401, "message": "there is none"})
@@ -57,4 +60,20 @@ def test_an_id_for_which_the_registry_returns_another_schema_is_refused(mixed_up
     table = TableSchema("shop", "orders", (KeyColumn("id", "S"),), 1, (Column("a", "int"),))
     with pytest.raises(RelayError, match=r"assigned id 7 .* returns another schema for this id"):
         schemas.register("shop.orders", change_schema(table))
+    schemas.close()
+
+
+def test_a_schema_is_unknown_only_if_the_registry_says_so(mixed_up: str) -> None:
+    """I1: a proxy, or a registry that is being restored, answers 404 to everything."""
+    schemas = RegistrySchemas(mixed_up)
+    assert schemas.lookup(confluent_header(9)) is None
+    with pytest.raises(Unavailable, match="failed to look up schema id 8"):
+        schemas.lookup(confluent_header(8))
+    schemas.close()
+
+
+def test_a_schema_of_somebody_elses_values_is_not_one_of_the_relays(mixed_up: str) -> None:
+    schemas = RegistrySchemas(mixed_up)
+    assert schemas.lookup(confluent_header(7)) is None
+    assert schemas.all() == {}
     schemas.close()

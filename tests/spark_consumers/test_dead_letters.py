@@ -10,6 +10,7 @@ from relay.config import Config
 from spark_consumers import dead_letters
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.records import DecodeStatus
+from tests.spark_consumers.topic import NoSchemas
 
 
 class FullProducer:
@@ -42,7 +43,7 @@ def test_a_full_queue_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
         "kafka": {"bootstrap_servers": "127.0.0.1:9"},
         "sources": [{"name": "orders", "type": "dynamodb", "table": "orders"}],
     }
-    topic = DeadLetterTopic(Config.model_validate(config), "log")
+    topic = DeadLetterTopic(Config.model_validate(config), "log", NoSchemas())
     assert topic.send(NonChangeRecord(DecodeStatus.FRAMING, "t", 0, n, b"") for n in range(7)) == 7
     producer: Any = topic._producer
     assert producer.delivered == [b"t/0/%d/log" % n for n in range(7)]

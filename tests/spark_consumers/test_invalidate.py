@@ -21,6 +21,7 @@ from spark_consumers.decode import Decoder
 from spark_consumers.invalidate import CacheConsumer
 from spark_consumers.records import Layout
 from spark_consumers.reduced_changes import document_reader
+from tests.spark_consumers.topic import NoSchemas
 
 KEYS = ["order:{order_id}", "customer:{customer_id}", "day:{day}"]
 
@@ -148,7 +149,7 @@ def test_a_gap_of_a_source_of_the_cache_or_of_nobody_knows_which_invalidates_the
     """I9: the invalidations of the changes that were lost never come."""
     config = config_of(redis_server.url, unique)
     assert config.cache is not None
-    with RedisStore(redis_server.url) as store, DeadLetterTopic(config, "cache") as dead_letters:
+    with RedisStore(redis_server.url) as store, DeadLetterTopic(config, "cache", NoSchemas()) as dead_letters:
         cache = TokenCache(store, unique)
         cache.get_or_load("k", lambda key, compare: LoadedValue(b"before", {}, fresher=True))
         counts = CacheConsumer(config, config.cache).apply(Batch(gap_record(value)), dead_letters, 1)  # type: ignore[arg-type]
@@ -168,7 +169,7 @@ def test_a_large_batch_is_applied_in_parts(redis_server: Any, unique: str, monke
     decoder = Decoder({single_object_header(fingerprint(schema)): schema}, registry=False, gaps="shop.gaps")
     consumer.stream(None, decoder)  # type: ignore[arg-type]
     image = orjson.dumps({"customer_id": '{"S":"c"}', "day": '{"S":"d"}'}).decode()
-    with RedisStore(redis_server.url) as store, DeadLetterTopic(config, "cache") as dead_letters:
+    with RedisStore(redis_server.url) as store, DeadLetterTopic(config, "cache", NoSchemas()) as dead_letters:
 
         def is_invalidated(order: int) -> bool:
             found, _ = store.read([entry_key(unique, f"order:{order}")], generation_key(unique))

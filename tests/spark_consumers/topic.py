@@ -205,6 +205,12 @@ json.dump({{"copy": copied, "log": sorted(logged), "lines": lines}}, sys.stdout)
         return json.loads(answer.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
+class NoSchemas:
+    """Knows no schema."""
+
+    def lookup(self, header: bytes) -> None: ...
+
+
 class _Sending:
     """Sends without a transaction, which makes no difference to readers."""
 

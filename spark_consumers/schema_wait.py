@@ -1,0 +1,65 @@
+"""How long a consumer waits for the schema of a value before it takes the value for foreign.
+
+The relay publishes a schema before it uses it, so a missing one is late on its way, for example through a mirror of the
+topics, or nobody has ever published it. A value that is given up becomes a dead letter, in full, so that a redrive
+brings it back once its schema is there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from itertools import chain, repeat
+
+from relay.avro.decode import WriterSchemas
+from relay.errors import Unavailable
+from spark_consumers.dead_letters import UnknownSchemas
+from spark_consumers.running import RETRY_DELAYS, log_event
+
+PATIENCE = 300.0
+"""Seconds for which a schema has to stay unknown, while whoever keeps the schemas answers all the time."""
+
+_REMEMBERED = 1000  # headers that were given up
+_POLL = 0.1  # seconds
+
+
+class SchemaWait:
+    """Looks for missing schemas in ``schemas``. ``given_up``: the headers whose values are foreign.
+
+    Used by one thread at a time.
+    """
+
+    def __init__(self, schemas: WriterSchemas, consumer: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._schemas = schemas
+        self._consumer = consumer
+        self._clock = clock
+        self.given_up: tuple[bytes, ...] = ()
+        # When each header was first found to be unknown.
+        self._since: dict[bytes, float] = {}
+
+    def wait(self, unknown: UnknownSchemas, stopping: Callable[[], object]) -> None:
+        """Return once each schema is known or given up, or a signal came. Raises ``Unavailable``."""
+        for delay in chain(RETRY_DELAYS, repeat(RETRY_DELAYS[-1])):
+            if self.look(unknown.headers):
+                return
+            log_event("retry", self._consumer, wait=delay, error=str(unknown))
+            until = time.monotonic() + delay
+            while time.monotonic() < until:
+                if stopping():
+                    return
+                time.sleep(_POLL)
+
+    def look(self, headers: Iterable[bytes]) -> bool:
+        """Look again, and return whether each schema is known or given up. Raises ``Unavailable``."""
+        try:
+            missing = [header for header in headers if self._schemas.lookup(header) is None]
+        except Unavailable:
+            self._since.clear()  # I1: nobody could publish it meanwhile
+            raise
+        now = self._clock()
+        self._since = {header: self._since.get(header, now) for header in missing}
+        expired = [header for header, since in self._since.items() if now - since >= PATIENCE]
+        given_up = [header for header in missing if header in expired or header in self.given_up]
+        earlier = [header for header in self.given_up if header not in headers]
+        self.given_up = (*earlier[-_REMEMBERED:], *given_up)
+        return len(given_up) == len(missing)
