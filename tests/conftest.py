@@ -22,6 +22,7 @@ from relay.services.dynamodb import DynamoDBLocal
 from relay.services.kafka import KafkaBroker
 from relay.services.mariadb import MariaDB
 from relay.services.memcached import MemcachedServer
+from relay.services.postgres import PostgresServer
 from relay.services.redis import RedisServer
 from relay.services.registry import SchemaRegistry
 from relay.services.vitess import Vitess
@@ -95,6 +96,13 @@ def redis_server(in_docker: bool) -> Iterator[RedisServer | containers.Redis]:
 def memcached_server(in_docker: bool) -> Iterator[MemcachedServer | containers.Memcached]:
     """A memcached that takes items of 8 MB: ``.url``."""
     with containers.Memcached() if in_docker else MemcachedServer(options={"max-item-size": "8m"}) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def postgres(in_docker: bool) -> Iterator[PostgresServer | containers.Postgres]:
+    """A PostgreSQL: ``.url`` of its superuser, ``.execute``. Make a schema or a database of your own."""
+    with containers.Postgres() if in_docker else PostgresServer() as server:
         yield server
 
 

@@ -14,7 +14,7 @@ from pymysql.cursors import Cursor
 
 from relay.errors import Unavailable
 from relay.process.managed import free_port
-from relay.services import dynamodb, mariadb, memcached, redis, registry
+from relay.services import dynamodb, mariadb, memcached, postgres, redis, registry
 from relay.services.kafka import SETTINGS, coordinates
 from relay.services.sql_server import PASSWORD
 from relay.services.vitess import KEYSPACES
@@ -110,6 +110,23 @@ class Memcached(Container):
 
     def ready(self) -> bool:
         return memcached.serves(self.host, self.port)
+
+
+class Postgres(Container):
+    def __init__(self) -> None:
+        super().__init__("postgres:17", 5432)
+        self.container.with_env("POSTGRES_USER", postgres.USER).with_env("POSTGRES_PASSWORD", postgres.PASSWORD)
+        self.container.with_env("POSTGRES_DB", postgres.DATABASE)
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://{postgres.USER}:{postgres.PASSWORD}@{self.host}:{self.port}/{postgres.DATABASE}"
+
+    def execute(self, statement: str, arguments: Any = None) -> list[tuple[Any, ...]]:
+        return postgres.execute(self.url, statement, arguments)
+
+    def ready(self) -> bool:
+        return postgres.serves(self.url)
 
 
 class Registry(Container):

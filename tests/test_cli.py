@@ -332,7 +332,7 @@ def test_a_service_of_another_name_exits_2(tmp_path: Path, monkeypatch: pytest.M
     result = relay("services", "up", "oracle")
     assert result.exit_code == 2
     assert errors(result) == [
-        "unknown service 'oracle': use one of kafka, dynamodb, redis, memcached, registry, mariadb, vitess"
+        "unknown service 'oracle': use one of kafka, dynamodb, redis, memcached, postgres, registry, mariadb, vitess"
     ]
 
 

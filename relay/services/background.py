@@ -26,6 +26,7 @@ from relay.services.dynamodb import DynamoDBLocal
 from relay.services.kafka import KafkaBroker
 from relay.services.mariadb import MariaDB
 from relay.services.memcached import MemcachedServer
+from relay.services.postgres import PostgresServer
 from relay.services.redis import RedisServer
 from relay.services.registry import SchemaRegistry
 from relay.services.server import EmbeddedServer
@@ -33,7 +34,16 @@ from relay.services.vitess import Vitess
 
 KINDS: dict[str, type[EmbeddedServer]] = {
     each.name: each
-    for each in (KafkaBroker, DynamoDBLocal, RedisServer, MemcachedServer, SchemaRegistry, MariaDB, Vitess)
+    for each in (
+        KafkaBroker,
+        DynamoDBLocal,
+        RedisServer,
+        MemcachedServer,
+        PostgresServer,
+        SchemaRegistry,
+        MariaDB,
+        Vitess,
+    )
 }
 DEFAULT = ("kafka", "dynamodb", "redis")
 """The services that ``up`` starts by default. The registry is large and optional in a config."""

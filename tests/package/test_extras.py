@@ -25,6 +25,7 @@ OPTIONAL = (
     "google",
     "hpack",
     "msgspec",
+    "psycopg",
     "py4j",
     "pymysql",
     "pyspark",

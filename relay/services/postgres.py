@@ -1,0 +1,156 @@
+"""An embedded PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import psycopg
+
+from relay.errors import Unavailable
+from relay.jvm.jars import fetch_all
+from relay.process.account import Account, data_folder, reachable_copy, unprivileged
+from relay.process.managed import HOST, ManagedProcess
+from relay.services.server import EmbeddedServer
+
+USER = "relay"
+PASSWORD = "relay"
+DATABASE = "postgres"
+"""The database that each server has."""
+
+_INIT_SECONDS = 60.0
+_END_SECONDS = 20.0
+
+
+class PostgresServer(EmbeddedServer):
+    """PostgreSQL 17 on the loopback address. If started by root, it runs as another user.
+
+    Commits survive ``kill -9`` of the server, but not a crash of the machine. ``options``: settings of its
+    configuration file.
+    """
+
+    name: ClassVar[str] = "postgres"
+
+    def __init__(
+        self, folder: Path | None = None, detached: bool = False, options: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(folder, detached)
+        self.options = dict(options or {})
+
+    @property
+    def url(self) -> str:
+        return f"postgresql://{USER}:{PASSWORD}@{HOST}:{self.port}/{DATABASE}"
+
+    @property
+    def address(self) -> str:
+        return self.url
+
+    @property
+    def data(self) -> Path:
+        """The folder of its data."""
+        return data_folder(self.folder) / "postgres"
+
+    def execute(self, statement: str, arguments: Any = None) -> list[tuple[Any, ...]]:
+        """Run one statement as the superuser and return its rows."""
+        return execute(self.url, statement, arguments)
+
+    def stop(self) -> None:
+        self.kill()  # it has nothing to save, and SIGTERM waits for its clients
+        super().stop()
+
+    def kill(self) -> None:
+        # Its children have sessions of their own. They end by themselves soon, but until then it cannot start again.
+        children = _children(self.process.pid) if self.alive else []
+        super().kill()
+        for child in children:
+            _end(child)
+
+    def restart(self) -> None:
+        self.kill()
+        super().restart()
+
+    def _prepare(self) -> None:
+        if self.data.is_dir():
+            return
+        # Renamed only when complete.
+        part = self.data.with_name("part")
+        shutil.rmtree(part, ignore_errors=True)
+        secret = self.folder / "password"
+        secret.write_text(PASSWORD)
+        command = [_program("initdb"), f"--pgdata={part}", f"--username={USER}", "--pwfile=/dev/stdin"]
+        command += ["--auth-host=scram-sha-256", "--auth-local=trust", "--encoding=UTF8", "--locale=C", "--no-sync"]
+        process = ManagedProcess(command, self.log, account=self._account(), stdin=secret)
+        try:
+            process.start()
+            if process.process.wait(_INIT_SECONDS) != 0:
+                raise Unavailable(f"cannot create the first data folder of PostgreSQL:\n{process.log_tail()}")
+        except subprocess.TimeoutExpired:
+            raise Unavailable(f"initdb was not done after {_INIT_SECONDS:.0f} s:\n{process.log_tail()}") from None
+        finally:
+            process.kill()
+        part.rename(self.data)
+
+    def _command(self) -> list[str]:
+        settings = {
+            "listen_addresses": HOST,
+            "port": str(self.port),
+            "unix_socket_directories": "",
+            "max_connections": "100",
+            "shared_buffers": "32MB",
+            "fsync": "off",
+            "full_page_writes": "off",
+        } | self.options
+        chosen = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        return [_program("postgres"), "-D", str(self.data), *chosen]
+
+    def _account(self) -> Account | None:
+        return unprivileged()
+
+    def _ready(self) -> bool:
+        return serves(self.url)
+
+
+def execute(url: str, statement: str, arguments: Any = None) -> list[tuple[Any, ...]]:
+    """Run one statement in a transaction of its own and return its rows. Raises ``psycopg.Error``."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        answer = connection.execute(statement, arguments)
+        return answer.fetchall() if answer.description else []
+
+
+def serves(url: str) -> bool:
+    """Return whether a PostgreSQL answers at this address."""
+    try:
+        return execute(f"{url}?connect_timeout=2", "SELECT 1") == [(1,)]
+    except psycopg.OperationalError:
+        return False
+
+
+def _program(name: str) -> str:
+    return str(reachable_copy(fetch_all(["postgres"])["postgres"]) / "bin" / name)
+
+
+def _children(pid: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def _end(pid: int) -> None:
+    """Kill a process that is not our child, and wait for its end."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + _END_SECONDS
+    while _is_running(pid) and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
