@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from relay.change import Change, Operation
     from relay.errors import ConfigError, MissingExtra, RelayError, Unavailable
     from relay.gtid import GtidError, GtidSet
+    from relay.kafka.changes import ReceivedChange, changes
     from relay.token import EventToken, Order, OriginToken, compare
 
 __version__ = "0.1.0"
@@ -28,9 +29,11 @@ __all__ = [
     "Operation",
     "Order",
     "OriginToken",
+    "ReceivedChange",
     "RelayError",
     "Unavailable",
     "__version__",
+    "changes",
     "compare",
 ]
 
@@ -47,8 +50,10 @@ if not TYPE_CHECKING:  # or a type checker would take any name
             "Operation": "relay.change",
             "Order": "relay.token",
             "OriginToken": "relay.token",
+            "ReceivedChange": "relay.kafka.changes",
             "RelayError": "relay.errors",
             "Unavailable": "relay.errors",
+            "changes": "relay.kafka.changes",
             "compare": "relay.token",
         },
     )

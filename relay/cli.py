@@ -234,7 +234,8 @@ def consume(
         typer.Option(
             "--from",
             metavar="START",
-            help="Where a new checkpoint starts: committed, earliest, latest, an ISO time, or offsets in JSON.",
+            help="Where a new checkpoint starts: earliest, latest, committed, committed:GROUP, an ISO time, a time ago "
+            "such as -2h, or offsets in JSON.",
             show_default=False,
         ),
     ] = None,

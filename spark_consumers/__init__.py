@@ -32,9 +32,10 @@ def run(
     """Run one consumer until SIGTERM (returns) or SIGINT (raises ``KeyboardInterrupt``).
 
     ``until_caught_up``: return once everything that was on Kafka at the start is applied. ``start``: where a new
-    checkpoint starts: earliest (the default), latest, committed, an ISO time, or offsets as JSON. ``checkpoint``: the
-    folder in which the consumer stores its progress. ``engine``: ``python`` runs the cache in this process, with its
-    progress in the Kafka group and without Spark. Raises ``RelayError``. Call it from the main thread.
+    checkpoint starts: earliest (the default), latest, committed, committed:GROUP, an ISO time, a time ago such as
+    ``-2h``, or offsets as JSON. ``checkpoint``: the folder in which the consumer stores its progress. ``engine``:
+    ``python`` runs the cache in this process, with its progress in the Kafka group and without Spark. Raises
+    ``RelayError``. Call it from the main thread.
     """
     if engine == "python":
         if kind != "cache":

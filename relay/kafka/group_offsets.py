@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from time import time as now
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from relay.config import Config
+from relay.config.fields import start_time
 from relay.errors import ConfigError, Unavailable
 from relay.kafka.topics import SILENT_LOG
 
@@ -47,16 +49,27 @@ def topic_ids(admin: AdminClient, config: Config, topics: Sequence[str]) -> dict
 
 
 class GroupOffsets:
-    """The offsets of a consumer's topics and of its Kafka group. Shared by threads, as Kafka's client is."""
+    """The offsets of a consumer's topics and of its Kafka group. Shared by threads, as Kafka's client is.
 
-    def __init__(self, config: Config, consumer: str, topics: Sequence[str]) -> None:
+    ``name``: the group, by default ``<name>.<consumer>``. ``option``: names a start in errors.
+    """
+
+    def __init__(
+        self, config: Config, consumer: str, topics: Sequence[str], *, name: str | None = None, option: str = "--from"
+    ) -> None:
+        self._config = config
         self._servers = config.kafka.bootstrap_servers
         self._topics = topics
-        self.group = group(config, consumer)
-        self._consumer = Consumer(
+        self._client = consumer
+        self._option = option
+        self.group = name or group(config, consumer)
+        self._consumer = self._open(self.group)
+
+    def _open(self, group: str) -> Consumer:
+        return Consumer(
             {
-                **config.client(consumer),
-                "group.id": self.group,
+                **self._config.client(self._client),
+                "group.id": group,
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "allow.auto.create.topics": False,
@@ -81,33 +94,38 @@ class GroupOffsets:
         return [TopicPartition(topic, number) for topic in self._topics for number in sorted(found[topic].partitions)]
 
     def resolve(self, start: str) -> Offsets:
-        """Return the present offsets of ``start``: earliest, latest, committed, an ISO time, or offsets as JSON.
+        """Return the present offsets of ``start``.
 
-        The caller stores them, so a consumer killed before its first batch starts there again. Raises ``ConfigError``
-        for any other text.
+        It is ``earliest``, ``latest``, ``committed``, ``committed:GROUP`` for those of another group, an ISO time, a
+        time ago such as ``-2h``, or offsets as JSON. The caller stores them, so that a consumer killed before its first
+        batch starts there again. Raises ``ConfigError`` for any other text.
         """
         partitions = self.partitions()
+        word, _, other = start.partition(":")
         if start == "earliest":
             return self._as_offsets(TopicPartition(p.topic, p.partition, EARLIEST) for p in partitions)
         if start == "latest":
             return self._as_offsets(map(self._end_of, partitions))
-        if start == "committed":
-            committed = self.committed()
+        if word == "committed" and (other or start == word):
+            committed = self._committed_by(other) if other else self.committed()
             if committed is None:
                 raise ConfigError(
-                    f"--from committed: group {self.group} has no committed offsets: use earliest or latest"
+                    f"{self._option} {start}: group {other or self.group} has no committed offsets of "
+                    f"{', '.join(self._topics)}: use earliest or latest"
                 )
             return committed
         if start.lstrip().startswith("{"):
-            return _parse_offsets(start, partitions)
+            return self._parse(start, partitions)
         try:
-            time = datetime.fromisoformat(start)
+            time = start_time(start, now())
         except ValueError:
+            time = None
+        if time is None:
             raise ConfigError(
-                f"--from {start}: use earliest, latest, committed, an ISO time, or offsets as JSON"
-            ) from None
-        time = time if time.tzinfo else time.replace(tzinfo=UTC)
-        return self._at(partitions, int(time.timestamp() * 1000))
+                f"{self._option} {start}: use earliest, latest, committed, committed:GROUP, an ISO time, a time ago "
+                "such as -2h, or offsets as JSON"
+            )
+        return self._at(partitions, int(time * 1000))
 
     def locate(self, start: Offsets) -> tuple[Offsets, Offsets]:
         """Return the first offset of each partition that a consumer reads from ``start`` on, and where each ends."""
@@ -138,7 +156,14 @@ class GroupOffsets:
 
     def committed(self) -> Offsets | None:
         """Return the group's committed offsets, None if there are none. Raises ``Unavailable``."""
-        found = self._call(self._consumer.committed, self.partitions(), timeout=_TIMEOUT)
+        return self._committed(self._consumer)
+
+    def _committed_by(self, group: str) -> Offsets | None:
+        with contextlib.closing(self._open(group)) as consumer:
+            return self._committed(consumer)
+
+    def _committed(self, consumer: Consumer) -> Offsets | None:
+        found = self._call(consumer.committed, self.partitions(), timeout=_TIMEOUT)
         if all(p.offset < 0 for p in found):
             return None
         # A partition that was added after the commit has not been read.
@@ -158,6 +183,29 @@ class GroupOffsets:
         except KafkaException as error:
             raise Unavailable(f"cannot read offsets from Kafka at {self._servers}: {error.args[0].str()}") from error
 
+    def _parse(self, text: str, partitions: Sequence[TopicPartition]) -> Offsets:
+        """Parse offsets in Spark's JSON. Partitions that it does not name start at the beginning."""
+        wanted: Offsets = {}
+        for p in partitions:
+            wanted.setdefault(p.topic, {})[str(p.partition)] = EARLIEST
+        try:
+            given = json.loads(text)
+            named = [(str(t), str(p), o) for t, ps in given.items() for p, o in ps.items()]
+        except (ValueError, AttributeError):
+            raise ConfigError(
+                f'{self._option}: write offsets as JSON, such as {{"shop.orders": {{"0": 17, "1": -2}}}}'
+            ) from None
+        for topic, partition, offset in named:
+            if partition not in wanted.get(topic, {}):
+                raise ConfigError(f"{self._option}: this consumer does not read partition {topic}[{partition}]")
+            if type(offset) is not int or offset < EARLIEST:
+                raise ConfigError(
+                    f"{self._option}: {offset!r} is not an offset of {topic}[{partition}]: use 0 or more, -2 for the "
+                    "beginning, or -1 for the end"
+                )
+            wanted[topic][partition] = offset
+        return wanted
+
     @staticmethod
     def _as_offsets(partitions: Any) -> Offsets:
         offsets: Offsets = {}
@@ -166,25 +214,3 @@ class GroupOffsets:
                 raise Unavailable(f"cannot read the offset of {p.topic}[{p.partition}]: {p.error.str()}")
             offsets.setdefault(p.topic, {})[str(p.partition)] = p.offset
         return offsets
-
-
-def _parse_offsets(text: str, partitions: Sequence[TopicPartition]) -> Offsets:
-    """Parse offsets in Spark's JSON. Partitions that it does not name start at the beginning."""
-    wanted: Offsets = {}
-    for p in partitions:
-        wanted.setdefault(p.topic, {})[str(p.partition)] = EARLIEST
-    try:
-        given = json.loads(text)
-        named = [(str(t), str(p), o) for t, ps in given.items() for p, o in ps.items()]
-    except (ValueError, AttributeError):
-        raise ConfigError('--from: write offsets as JSON, such as {"shop.orders": {"0": 17, "1": -2}}') from None
-    for topic, partition, offset in named:
-        if partition not in wanted.get(topic, {}):
-            raise ConfigError(f"--from: this consumer does not read partition {topic}[{partition}]")
-        if type(offset) is not int or offset < EARLIEST:
-            raise ConfigError(
-                f"--from: {offset!r} is not an offset of {topic}[{partition}]: use 0 or more, -2 for the beginning, "
-                "or -1 for the end"
-            )
-        wanted[topic][partition] = offset
-    return wanted

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import difflib
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -20,8 +19,9 @@ from confluent_kafka import Message
 
 from relay.avro.decode import Undecodable, UnknownFraming, UnknownSchema, WriterSchemas, decode
 from relay.avro.registry import open_schemas
-from relay.config import INTERNAL, Config
-from relay.errors import ConfigError, Unavailable
+from relay.config import Config
+from relay.config.topic_names import resolve_topics
+from relay.errors import Unavailable
 from relay.kafka import topics as kafka_topics
 from relay.kafka.committed import read_committed
 
@@ -53,22 +53,6 @@ def tail(
     with contextlib.closing(open_schemas(config)) as schemas:
         for message in read_committed(config, ends, flush, from_beginning=from_beginning, exit_at_end=exit_at_end):
             write(record_json(message, schemas if message.topic() in changes else None))
-
-
-def resolve_topics(config: Config, names: Sequence[str]) -> list[str]:
-    """Return the topics for ``names``, which may be topics, tables, or kinds of internal topics such as ``gaps``."""
-    tables = {table: config.topic(table) for table in config.tables}
-    if not names:
-        return list(dict.fromkeys(tables.values()))
-    own: dict[str, str] = {kind: config.internal(kind) for kind in INTERNAL}
-    known = {name: name for name in (*tables.values(), *own.values())}
-    meanings = {**own, **tables, **known}
-    for name in names:
-        if name not in meanings:
-            nearest = difflib.get_close_matches(name, meanings, n=1, cutoff=0.5)
-            hint = f"did you mean {nearest[0]!r}?" if nearest else f"its topics are {', '.join(known)}"
-            raise ConfigError(f"{name!r} is not a topic of this relay; {hint}")
-    return list(dict.fromkeys(meanings[name] for name in names))
 
 
 def record_json(message: Message, schemas: WriterSchemas | None) -> dict[str, Any]:

@@ -27,9 +27,9 @@ from relay.change import Change, Images, Operation, Snapshot, Transaction
 from relay.cli import app
 from relay.commands.tail_text import json_line, printer
 from relay.config import Config, load
-from relay.errors import ConfigError, Unavailable
+from relay.errors import Unavailable
 from relay.kafka import topics
-from relay.operations.tail import json_values, record_json, resolve_topics, tail
+from relay.operations.tail import json_values, record_json, tail
 from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
 
@@ -173,24 +173,6 @@ def test_times_of_any_zone_are_shown_in_utc() -> None:
     time_there = datetime(2026, 11, 21, 8, tzinfo=timezone(timedelta(hours=2)))
     assert json_values((time_there,)) == ["2026-11-21T06:00:00Z"]
     assert json_values(datetime(2026, 11, 21, tzinfo=UTC)) == "2026-11-21T00:00:00Z"
-
-
-def test_topics_may_be_named_in_full_by_table_or_by_kind() -> None:
-    relayed = config("shop", "b:1", "orders", "lines")
-    assert resolve_topics(relayed, []) == ["shop.orders", "shop.lines"]
-    assert resolve_topics(relayed, ["lines", "shop.lines", "gaps", "shop.checkpoints"]) == [
-        "shop.lines",
-        "shop.gaps",
-        "shop.checkpoints",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("name", "said"), [("order", "did you mean 'orders'"), ("xyz", "its topics are shop.orders, shop.checkpoints")]
-)
-def test_a_topic_of_another_application_is_refused(name: str, said: str) -> None:
-    with pytest.raises(ConfigError, match=f"'{name}' is not a topic of this relay; {said}"):
-        resolve_topics(config(), [name])
 
 
 @pytest.mark.services

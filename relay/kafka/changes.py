@@ -1,0 +1,375 @@
+"""The changes on the topics as Python objects, for programs that need no Spark.
+
+::
+
+    with relay.changes("relay.yaml", ["orders"], group="mailer") as changes:
+        for change in changes:
+            send_mail(change.new)
+            changes.commit()
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import orjson
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from relay.avro.decode import Undecodable, UnknownFraming, UnknownSchema, WriterSchemas, decode
+from relay.avro.framing import CONFLUENT_MARK
+from relay.avro.registry import open_schemas
+from relay.change import Change, Images, Operation, Snapshot, Transaction
+from relay.config import Config, load
+from relay.config.topic_names import topics_of_changes
+from relay.errors import ConfigError, RelayError, Unavailable
+from relay.kafka import topics as kafka_topics
+from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets
+from relay.token import EventToken, OriginToken
+
+__all__ = ["ReceivedChange", "Reception", "changes"]
+
+_LOG = logging.getLogger("relay.changes")
+_POLL = 0.5  # seconds that the client waits for a record at once, in which no signal is handled
+_PATIENCE = 60.0  # seconds without progress after which a read to the end gives up
+_SESSION = 45.0  # seconds without a heartbeat after which the group takes a program for dead
+_QUEUE_KILOBYTES = 32 << 10  # that librdkafka fetches ahead (I11)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+_Place = tuple[str, int]
+"""A topic and a partition."""
+
+OnGap = Callable[[Mapping[str, Any]], object]
+OnUndecodable = Callable[[Message, RelayError], object]
+
+
+@dataclass(slots=True, kw_only=True)
+class ReceivedChange(Change):
+    """A change and its place on Kafka. Columns have their names at the source."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+def changes(
+    config: Config | Path | str,
+    topics: Sequence[str] = (),
+    *,
+    group: str | None = None,
+    start: str = "earliest",
+    until_caught_up: bool = False,
+    longest_pause: float = 300.0,
+    on_gap: OnGap | None = None,
+    on_undecodable: OnUndecodable | None = None,
+) -> Reception:
+    """Open the changes on ``topics``, which may be named by table; by default those of all tables.
+
+    Only committed records are read (I3), so each change comes once, and those of an item in order (I2), until a program
+    starts again: then come those since its last `Reception.commit`.
+
+    ``config``: the relay's config, or its file. ``group``: the Kafka group that holds the offsets. Programs of one
+    group share the partitions. Without a group all partitions are read, and nothing can be committed. ``start``: where
+    a group without offsets starts, or a program without a group: earliest, latest, committed:GROUP, an ISO time, a time
+    ago such as ``-2h``, or offsets as JSON. ``until_caught_up``: end at the ends that the topics have now.
+    ``longest_pause``: seconds between two changes after which the group takes the program for dead and gives its
+    partitions to others.
+
+    ``on_gap`` is called with each gap, as on ``<name>.gaps``: the relay could not read the changes between two
+    positions, and the receiver has to do what is right without them (I9). By default a warning is logged.
+    ``on_undecodable`` is called with each record that is no change, and an error that says why; by default that error
+    is raised.
+
+    Raises ``ConfigError`` for wrong arguments, ``Unavailable`` if Kafka, a topic or the schema registry is.
+    """
+    loaded = config if isinstance(config, Config) else load(Path(config))
+    reception = Reception(loaded, topics_of_changes(loaded, topics), group, longest_pause, on_gap, on_undecodable)
+    reception.open(start, until_caught_up=until_caught_up)
+    return reception
+
+
+class Reception:
+    """An open stream of changes, as `changes` returns it: an iterator and a context manager, for one thread.
+
+    After an error the next step tries the same record again.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        topics: Sequence[str],
+        group: str | None,
+        longest_pause: float,
+        on_gap: OnGap | None,
+        on_undecodable: OnUndecodable | None,
+    ) -> None:
+        self._config = config
+        self._gaps = config.internal("gaps")
+        self._topics = [*topics, self._gaps]
+        self._group = group
+        self._longest_pause = longest_pause
+        self._on_gap = on_gap or _warn_of_gap
+        self._on_undecodable = on_undecodable
+        # Up to where records were passed on, of the partitions that are this program's.
+        self._reached: dict[_Place, int] = {}
+        # Whether it has partitions, the ends to read them to if there are any, and those not read to their ends.
+        self._is_assigned = False
+        self._ends: Mapping[_Place, int] | None = None
+        self._unread: set[_Place] = set()
+        # The record that comes next, if it was read and failed.
+        self._pending: Message | None = None
+        self._stack = ExitStack()
+
+    def open(self, start: str, *, until_caught_up: bool) -> None:
+        """Connect, and join the group. Raises ``RelayError``."""
+        with ExitStack() as stack:
+            kafka_topics.connect(self._config)  # raises a clear error if no broker can be reached
+            name = self._group or f"{self._config.name}.changes"
+            offsets = GroupOffsets(self._config, "changes", self._topics, name=name, option="start")
+            stack.callback(offsets.close)
+            if until_caught_up:
+                self._ends = _by_place(offsets.locate({})[1])
+            self._schemas = stack.enter_context(contextlib.closing(open_schemas(self._config)))
+            self._schemas.refresh()
+            self._consumer = self._connect(name)
+            stack.callback(self._consumer.close)
+            if self._group is None:
+                first, _ = offsets.locate(offsets.resolve(start))
+                places = _by_place(first).items()
+                self._assign(self._consumer, [TopicPartition(*place, offset) for place, offset in places])
+            else:
+                _begin_group(offsets, start)
+                self._consumer.subscribe(
+                    self._topics, on_assign=self._assign, on_revoke=self._revoke, on_lost=self._revoke
+                )
+            self._stack = stack.pop_all()
+
+    def _connect(self, group: str) -> Consumer:
+        return Consumer(
+            {
+                **self._config.client("changes"),
+                "group.id": group,
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",  # I3
+                "auto.offset.reset": "error",  # removed records are lost changes (I1)
+                "queued.max.messages.kbytes": _QUEUE_KILOBYTES,
+                "max.poll.interval.ms": int(self._longest_pause * 1000),
+                "session.timeout.ms": int(min(self._longest_pause, _SESSION) * 1000),
+            },
+            logger=kafka_topics.SILENT_LOG,
+        )
+
+    # ------------------------------------------------------------------ for the user
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the group and close the connections. What was not committed comes again."""
+        self._stack.close()
+
+    def __iter__(self) -> Iterator[ReceivedChange]:
+        return self
+
+    def __next__(self) -> ReceivedChange:
+        """Wait for the next change. Ends only if ``until_caught_up``. Raises ``RelayError``."""
+        advanced_at = time.monotonic()
+        while self._ends is None or not self._is_assigned or self._unread:
+            change = self.poll(_POLL)
+            if change is not None:
+                return change
+            if self._ends is not None and time.monotonic() - advanced_at > _PATIENCE:
+                raise Unavailable(f"cannot read the topics to their ends: nothing arrived for {_PATIENCE:g} s")
+        raise StopIteration
+
+    def poll(self, seconds: float) -> ReceivedChange | None:
+        """Return the next change, None if none comes within ``seconds``. Raises ``RelayError``."""
+        deadline = time.monotonic() + seconds
+        while True:
+            if self._pending is None:
+                self._pending = self._next_record(max(0.0, deadline - time.monotonic()))
+            if self._pending is None:
+                return None
+            change = self._read(self._pending)
+            self._pending = None
+            if change is not None:
+                return change
+
+    def commit(self) -> None:
+        """Commit every change that was returned so far, so that no program of the group gets it again.
+
+        Raises ``Unavailable`` if that fails: those changes may come again, here or in another program of the group.
+        """
+        if self._group is None:
+            raise ConfigError("commit: name the group whose offsets are to be committed: changes(..., group=...)")
+        if not self._reached:
+            return
+        wanted = [TopicPartition(*place, offset) for place, offset in self._reached.items()]
+        try:
+            self._consumer.commit(offsets=wanted, asynchronous=False)
+        except KafkaException as error:
+            raise Unavailable(
+                f"cannot commit the offsets of group {self._group}: {error.args[0].str()}; changes since the last "
+                "commit may come again"
+            ) from error
+
+    # ------------------------------------------------------------------ partitions
+
+    def _assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Begin with partitions, in the group at its offsets. Called by the client while it is polled."""
+        if self._group is not None and partitions:
+            partitions = consumer.committed(partitions, timeout=_PATIENCE)
+        for each in partitions:
+            if each.offset < 0:
+                each.offset = EARLIEST  # it was added after the group's first start
+            place = each.topic, each.partition
+            if self._ends is not None and each.offset < self._ends.get(place, 0):
+                self._unread.add(place)
+        consumer.assign(partitions)
+        self._is_assigned = True
+
+    def _revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Forget partitions that another program of the group takes over. Called by the client, as above."""
+        consumer.unassign()
+        self._is_assigned = False
+        self._reached.clear()
+        self._unread.clear()
+        self._pending = None
+
+    def _advance(self, place: _Place, offset: int) -> None:
+        self._reached[place] = offset
+        if place in self._unread and self._ends is not None and offset >= self._ends[place]:
+            self._unread.discard(place)
+
+    # ------------------------------------------------------------------ records
+
+    def _next_record(self, seconds: float) -> Message | None:
+        try:
+            return self._consumer.poll(seconds)
+        except KafkaException as error:  # of a callback
+            raise Unavailable(f"cannot read the offsets of group {self._group}: {error.args[0].str()}") from error
+
+    def _read(self, message: Message) -> ReceivedChange | None:
+        """Return the change in a record, None for one that has none."""
+        place, offset, error = (message.topic() or "", message.partition() or 0), message.offset() or 0, message.error()
+        if error is not None:
+            if error.code() != KafkaError._PARTITION_EOF:
+                self._pending = None
+                raise self._failure(place, error)
+            # It lies behind the marker of the last transaction, which is never delivered.
+            self._advance(place, offset)
+            return None
+        value = message.value()
+        change = None
+        if value is not None:
+            if place[0] == self._gaps:
+                self._on_gap(orjson.loads(value))
+            else:
+                change = self._decode(message, value, place, offset)
+        self._advance(place, offset + 1)
+        return change
+
+    def _decode(self, message: Message, value: bytes, place: _Place, offset: int) -> ReceivedChange | None:
+        try:
+            if value.startswith(CONFLUENT_MARK) and self._config.schema_registry is None:
+                raise UnknownFraming("the value has the framing of a schema registry, but the config has none")
+            return read_change(self._schemas, value, *place, offset)
+        except (UnknownFraming, UnknownSchema, Undecodable) as error:
+            named = type(error)(f"{place[0]}[{place[1]}] offset {offset}: {error}")
+            if self._on_undecodable is None:
+                raise named from error
+            self._on_undecodable(message, named)
+            return None
+
+    def _failure(self, place: _Place, error: KafkaError) -> RelayError:
+        where = f"{place[0]}[{place[1]}]" if place[0] else "the topics"
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            return RelayError(
+                f"records of {where} were removed before they were read: changes are lost. To go on without them, "
+                f"delete the offsets of group {self._group} and give a start; give the topic a longer retention"
+            )
+        if error.code() == KafkaError._MAX_POLL_EXCEEDED:
+            return Unavailable(
+                f"group {self._group} took the partitions away, because more than {self._longest_pause:g} s passed "
+                "between two changes: what was not committed comes again; give a longer longest_pause"
+            )
+        return Unavailable(f"cannot read {where}: {error.str()}")
+
+
+def read_change(schemas: WriterSchemas, value: bytes, topic: str, partition: int, offset: int) -> ReceivedChange:
+    """Return the change in ``value``. Raises as ``relay.avro.decode``."""
+    fields = decode(schemas, value)
+    snapshot, transaction = fields["snapshot"], fields["transaction"]
+    return ReceivedChange(
+        event_id=fields["event_id"],
+        operation=Operation(fields["operation"]),
+        source=fields["source"],
+        table=fields["table"],
+        key=fields["key"],
+        old=fields["old"],
+        new=fields["new"],
+        images=Images(fields["images"]),
+        token=_token(fields["token"]),
+        committed_at=_microseconds(fields["committed_at"]),
+        relayed_at=_microseconds(fields["relayed_at"]),
+        resume_timestamp=fields["resume_timestamp"],
+        snapshot=None if snapshot is None else Snapshot(**snapshot),
+        transaction=None if transaction is None else Transaction(**transaction),
+        keyspace_id=fields["keyspace_id"],
+        attributes=fields["attributes"],
+        topic=topic,
+        partition=partition,
+        offset=offset,
+    )
+
+
+def _token(fields: Mapping[str, Any] | None) -> EventToken | None:
+    if fields is None:
+        return None
+    origin = fields["origin"]
+    return EventToken(
+        fields["timestamp"], fields["shard"], fields["position"], None if origin is None else OriginToken(**origin)
+    )
+
+
+def _microseconds(moment: datetime) -> int:
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def _begin_group(offsets: GroupOffsets, start: str) -> None:
+    """Commit ``start`` for a group without offsets, so that all its programs start there, also after a crash."""
+    if offsets.committed() is not None:
+        return
+    first, _ = offsets.locate(offsets.resolve(start))
+    try:
+        offsets.commit(first, wait=True)
+    except Unavailable:
+        if offsets.committed() is None:
+            raise  # else another program of the group was first
+
+
+def _by_place(offsets: Offsets) -> dict[_Place, int]:
+    return {(topic, int(number)): offset for topic, of_topic in offsets.items() for number, offset in of_topic.items()}
+
+
+def _warn_of_gap(gap: Mapping[str, Any]) -> None:
+    _LOG.warning(
+        "changes of source %s are missing (%s, shard %s): from %s to %s",
+        *(gap.get(name) for name in ("source", "reason", "shard", "from", "to")),
+    )

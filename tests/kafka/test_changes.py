@@ -1,0 +1,190 @@
+"""``relay.changes``: the changes as Python objects, by Kafka group."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+
+import relay
+from relay.change import Operation, Snapshot
+from relay.errors import ConfigError
+from relay.kafka import topics
+from tests.faults.harness import wait_until
+from tests.spark_consumers.topic import Topic, change, read
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def topic(tmp_path: Path, unique: str, kafka: Any) -> Topic:
+    return Topic(tmp_path, unique, kafka.bootstrap_servers, "redis://127.0.0.1:1/0")
+
+
+def versions(received: Any) -> list[tuple[str, str]]:
+    return [(each.key["customer"], json.loads(each.new)["version"]["N"]) for each in received]
+
+
+def test_a_change_comes_as_it_was_published_with_its_place(topic: Topic) -> None:
+    published, row = change("ada", 1), read("bob", 2, as_of=1_700_000_000)
+    topic.publish([published, row])
+    with relay.changes(topic.path, ["orders"], until_caught_up=True) as changes:
+        found = {each.event_id: each for each in changes}
+    received = found[published.event_id]
+    assert (received.topic, received.offset) == (topic.name, 0)
+    assert (received.event_id, received.token, received.old, received.new) == (
+        published.event_id,
+        published.token,
+        published.old,
+        published.new,
+    )
+    assert (received.operation, received.images, received.committed_at) == (
+        Operation.UPDATE,
+        published.images,
+        published.committed_at,
+    )
+    assert found[row.event_id].snapshot == Snapshot("s", 1_700_000_000)
+    assert found[row.event_id].token is None
+
+
+def test_a_group_goes_on_after_its_last_commit(topic: Topic) -> None:
+    """What was not committed comes again: none is lost, whenever the program dies."""
+    topic.publish([change("ada", version) for version in range(1, 5)])
+    with relay.changes(topic.path, ["orders"], group=topic.name, until_caught_up=True) as changes:
+        assert versions([next(changes), next(changes)]) == [("ada", "1"), ("ada", "2")]
+        changes.commit()
+        assert versions([next(changes)]) == [("ada", "3")]
+    with relay.changes(topic.path, ["orders"], group=topic.name, until_caught_up=True) as changes:
+        assert versions(changes) == [("ada", "3"), ("ada", "4")]
+        changes.commit()
+    with relay.changes(topic.path, ["orders"], group=topic.name, until_caught_up=True) as changes:
+        assert versions(changes) == []
+
+
+def test_a_group_starts_where_it_was_first_told_to_even_if_nothing_was_committed(topic: Topic) -> None:
+    topic.publish([change("ada", 1)])
+    with relay.changes(topic.path, ["orders"], group=topic.name, start="latest") as changes:
+        assert changes.poll(1) is None
+    topic.publish([change("ada", 2)])
+    with relay.changes(topic.path, ["orders"], group=topic.name, start="latest", until_caught_up=True) as changes:
+        assert versions(changes) == [("ada", "2")]
+
+
+@pytest.mark.parametrize("ended", ["abort_transaction", "commit_transaction"])
+def test_only_committed_changes_come(topic: Topic, ended: str) -> None:
+    topic.publish([change("ada", 1)])
+    with relay.changes(topic.path, ["orders"], until_caught_up=True) as changes:
+        value = _raw(topic, next(changes).offset)
+    producer = Producer({**topic.config.kafka.client(), "transactional.id": topic.name})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(topic.name, value, b"ada", partition=0)
+    producer.flush(30)
+    getattr(producer, ended)(30)
+    with relay.changes(topic.path, ["orders"], until_caught_up=True) as changes:
+        assert len(list(changes)) == (1 if ended == "abort_transaction" else 2)
+
+
+def test_programs_of_one_group_share_the_partitions_and_take_over_from_one_another(topic: Topic) -> None:
+    customers = [f"c{number}" for number in range(20)]
+    topic.publish([change(customer, 1) for customer in customers])
+    with relay.changes(topic.path, ["orders"], group=topic.name) as one:
+        with relay.changes(topic.path, ["orders"], group=topic.name) as two:
+            of_one, of_two = set[str](), set[str]()
+            # The first one may have all partitions for a moment.
+            wait_until(lambda: (_poll(one, of_one) and _poll(two, of_two)) or None, 60)
+            one.commit()
+            two.commit()
+            of_one.clear()
+            of_two.clear()
+            topic.publish([change(customer, 2) for customer in customers])
+            wait_until(lambda: len(_poll(one, of_one) | _poll(two, of_two)) == len(customers) or None, 60)
+            assert of_one
+            assert of_two
+            assert not of_one & of_two
+        # The second one left without a commit: its share comes again, to the first.
+        wait_until(lambda: of_two <= _poll(one, of_one) or None, 60)
+
+
+def test_removed_changes_are_an_error(topic: Topic) -> None:
+    """I1: whoever would go on behind them would never know that they are missing."""
+    topic.publish([change("ada", version) for version in range(1, 4)])
+    with relay.changes(topic.path, ["orders"], group=topic.name, until_caught_up=True) as changes:
+        place = next(changes)
+        changes.commit()
+    admin = topics.connect(topic.config)
+    for each in admin.delete_records([TopicPartition(topic.name, place.partition, 2)]).values():
+        each.result()
+    with (
+        relay.changes(topic.path, ["orders"], group=topic.name, until_caught_up=True) as changes,
+        pytest.raises(relay.RelayError, match="were removed before they were read: changes are lost"),
+    ):
+        list(changes)
+
+
+def test_a_gap_is_passed_on(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
+    """I9."""
+    gap = {"id": "1", "source": "orders", "stream": "s", "shard": "0", "reason": "trimmed", "from": None, "to": None}
+    producer = Producer(topic.config.kafka.client())
+    producer.produce(topic.config.internal("gaps"), json.dumps(gap), b"1", partition=0)
+    assert producer.flush(30) == 0
+    gaps: list[Any] = []
+    with relay.changes(topic.path, ["orders"], until_caught_up=True, on_gap=gaps.append) as changes:
+        assert list(changes) == []
+    assert gaps == [gap]
+    with relay.changes(topic.path, ["orders"], until_caught_up=True) as changes:
+        assert list(changes) == []
+    assert "changes of source orders are missing (trimmed, shard 0)" in caplog.text
+
+
+@pytest.mark.parametrize("value", [b"hello", b"\x00\x00\x00\x00\x07x", b"\xc3\x01" + bytes(8) + b"x"])
+def test_a_record_that_is_no_change_is_an_error_or_passed_on(topic: Topic, value: bytes) -> None:
+    topic.publish([change("ada", 1)])
+    topic.publish_raw(value)
+    with relay.changes(topic.path, ["orders"], group=topic.name, until_caught_up=True) as changes:
+        for _ in range(2):  # an error skips nothing
+            with pytest.raises(relay.RelayError, match=rf"{topic.name}\[0\] offset \d"):
+                list(changes)
+    refused: list[bytes | None] = []
+    with relay.changes(
+        topic.path,
+        ["orders"],
+        group=topic.name,
+        until_caught_up=True,
+        on_undecodable=lambda message, _: refused.append(message.value()),
+    ) as changes:
+        assert versions(changes) == [("ada", "1")]
+        changes.commit()
+    assert refused == [value]
+
+
+def test_without_a_group_there_is_nothing_to_commit(topic: Topic) -> None:
+    topic.publish([change("ada", 1)])
+    with relay.changes(topic.path, ["orders"], until_caught_up=True) as changes:
+        next(changes)
+        with pytest.raises(ConfigError, match="name the group"):
+            changes.commit()
+
+
+def test_a_wrong_start_is_refused_before_anything_is_read(topic: Topic) -> None:
+    with pytest.raises(ConfigError, match="start yesterday: use earliest, latest"):
+        relay.changes(topic.path, ["orders"], group=topic.name, start="yesterday")
+
+
+def _raw(topic: Topic, offset: int) -> bytes:
+    """Return the value of the only record of the topic."""
+    from relay.kafka.committed import read_all_committed
+
+    (message,) = read_all_committed(topics.connect(topic.config), topic.config, topic.name)
+    assert message.offset() == offset
+    return message.value() or b""
+
+
+def _poll(changes: Any, ids: set[str]) -> set[str]:
+    """Add the ids of the changes that have come to ``ids``, and return it."""
+    while (each := changes.poll(0.2)) is not None:
+        ids.add(each.event_id)
+    return ids

@@ -1,0 +1,93 @@
+"""Where a reader of topics starts."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from relay.config import Config
+from relay.errors import ConfigError
+from relay.kafka import topics
+from relay.kafka.group_offsets import EARLIEST, GroupOffsets
+from tests.kafka.configs import config
+
+pytestmark = pytest.mark.services
+
+HOUR = 3600.0
+
+
+@pytest.fixture
+def relayed(kafka: Any, unique: str) -> Config:
+    """The topic of ``orders`` with a record from three hours ago, one from an hour ago, and one from now."""
+    relayed = config(unique, kafka.bootstrap_servers)
+    topics.create_missing(topics.connect(relayed), relayed, ["orders"])
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    for hours in (3, 1, 0):
+        producer.produce(relayed.topic("orders"), b"x", partition=0, timestamp=int((time.time() - hours * HOUR) * 1000))
+    assert producer.flush(30) == 0
+    return relayed
+
+
+@pytest.fixture
+def group(relayed: Config) -> Iterator[GroupOffsets]:
+    found = GroupOffsets(relayed, "log", [relayed.topic("orders")])
+    yield found
+    found.close()
+
+
+def test_a_start_may_be_a_word_a_time_or_a_time_ago(relayed: Config, group: GroupOffsets) -> None:
+    an_hour_and_a_half = (datetime.now(UTC) - timedelta(hours=1.5)).isoformat()
+    starts = {
+        start: group.resolve(start)[relayed.topic("orders")]["0"]
+        for start in ("earliest", "latest", "-2h", "-30m", "-4h", an_hour_and_a_half)
+    }
+    assert list(starts.values()) == [EARLIEST, 3, 1, 2, 0, 1]
+
+
+def test_a_start_may_be_where_a_group_stands(relayed: Config, group: GroupOffsets, unique: str) -> None:
+    topic = relayed.topic("orders")
+    with pytest.raises(ConfigError, match=f"--from committed: group {unique}.log has no committed offsets of {topic}"):
+        group.resolve("committed")
+    group.commit({topic: {"0": 2}}, wait=True)
+    expected = {"0": 2, "1": EARLIEST, "2": EARLIEST}
+    assert group.resolve("committed") == {topic: expected}
+    other = GroupOffsets(relayed, "copy", [topic])
+    try:
+        assert other.resolve(f"committed:{unique}.log") == {topic: expected}
+        with pytest.raises(ConfigError, match="--from committed:nobody: group nobody has no committed offsets"):
+            other.resolve("committed:nobody")
+    finally:
+        other.close()
+
+
+def test_offsets_that_are_not_named_are_the_beginning(relayed: Config, group: GroupOffsets) -> None:
+    topic = relayed.topic("orders")
+    assert group.resolve(json.dumps({topic: {"1": 7}})) == {topic: {"0": EARLIEST, "1": 7, "2": EARLIEST}}
+
+
+@pytest.mark.parametrize("start", ["", "yesterday", "committed:", "-2", "trim_horizon", "2026-13-01", "2h"])
+def test_any_other_start_is_refused_with_what_there_is(group: GroupOffsets, start: str) -> None:
+    with pytest.raises(ConfigError, match=f"--from {start}: use earliest, latest, committed, committed:GROUP"):
+        group.resolve(start)
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        ("{", "write offsets as JSON"),
+        ("{7}", "write offsets as JSON"),
+        ('{"other": {"0": 1}}', r"does not read partition other\[0\]"),
+        ('{"TOPIC": {"9": 1}}', r"does not read partition .*\[9\]"),
+        ('{"TOPIC": {"0": -3}}', "-3 is not an offset"),
+        ('{"TOPIC": {"0": true}}', "True is not an offset"),
+    ],
+)
+def test_wrong_offsets_are_refused(relayed: Config, group: GroupOffsets, start: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=f"--from: .*{said}"):
+        group.resolve(start.replace("TOPIC", relayed.topic("orders")))
