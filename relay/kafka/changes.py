@@ -41,7 +41,7 @@ _LOG = logging.getLogger("relay.changes")
 _POLL = 0.5  # seconds that the client waits for a record at once, in which no signal is handled
 _PATIENCE = 60.0  # seconds without progress after which a read to the end gives up
 _SESSION = 45.0  # seconds without a heartbeat after which the group takes a program for dead
-_QUEUE_KILOBYTES = 32 << 10  # that librdkafka fetches ahead (I11)
+_QUEUE_KILOBYTES = 32 << 10  # that librdkafka fetches ahead
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
