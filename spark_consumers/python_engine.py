@@ -1,7 +1,8 @@
 """The cache consumer without Spark: one plain process that reads all partitions of its topics.
 
 The Kafka group's offsets are its checkpoint. They are committed only after a batch was applied, so a batch that a crash
-cut off is applied again, which is harmless. So any number of such processes may run, beside Spark, too.
+cut off is applied again, which is harmless. So any number of such processes may run, beside Spark, too. While a batch
+is applied, which is waiting for the store in part, the next is read and decoded.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ import contextlib
 import signal
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from relay.avro.decode import Undecodable, UnknownSchema, decode
+from relay.avro.decode import Undecodable, part_decoder
 from relay.avro.framing import CONFLUENT_MARK, UnknownFraming, split
 from relay.avro.registry import open_schemas
 from relay.cache.continuity import Continuity
@@ -28,7 +32,7 @@ from spark_consumers.cache_batches import CHUNK, apply_chunk, conclude, invalida
 from spark_consumers.cache_batches import topics as topics_of
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, UnknownSchemas
 from spark_consumers.records import DecodeStatus, Layout
-from spark_consumers.reduced_changes import ChangeReader, decoded_reader
+from spark_consumers.reduced_changes import decoded_reader, image_columns
 from spark_consumers.running import RETRY_DELAYS, log_event, no_garbage_collection, signals
 from spark_consumers.schema_wait import SchemaWait
 
@@ -55,8 +59,21 @@ def run(config: Config, cache: CacheConfig, *, until_caught_up: bool, start: str
         raise KeyboardInterrupt
 
 
+@dataclass
+class _Batch:
+    """Records, and the offsets up to which they reach.
+
+    ``decoded``: their changes and the other records; None if they have to be decoded again.
+    """
+
+    number: int
+    messages: Sequence[Message]
+    reached: Offsets
+    decoded: tuple[list[ReducedChange], list[NonChangeRecord]] | None = None
+
+
 class _PythonConsumer:
-    """Everything runs in the thread that calls ``run``."""
+    """Runs in the thread that calls ``run``, but for ``_apply_batch``, which a thread of its own calls, one by one."""
 
     def __init__(self, config: Config, cache: CacheConfig, stack: ExitStack) -> None:
         self._config = config
@@ -66,13 +83,13 @@ class _PythonConsumer:
         self._continuity = Continuity(invalidator(cache), config.name, self._rules.keys)
         self._topics = topics_of(config, cache)
         self._gaps = config.internal("gaps")
-        self._readers: dict[bytes, ChangeReader] = {}
-        # The offsets up to which records were read, and up to which they were applied.
+        # By header. Either thread adds one, in one step; two for one header are the same.
+        self._readers: dict[bytes, Callable[[bytes], ReducedChange]] = {}
+        # The offsets up to which records were read, and up to which they were applied. The latter is one reference,
+        # which only the other thread sets while there is a batch to apply.
         self._reached: Offsets = {}
         self._applied: Offsets = {}
         self._is_cut_off = False
-        # The headers whose schemas were looked up for this batch, and are not known.
-        self._unknown: set[bytes] = set()
         # The signal that asked to stop, 0 for none. Set by the signal handler.
         self.stopping = 0
 
@@ -140,21 +157,34 @@ class _PythonConsumer:
     def _consume(self, ends: Offsets | None) -> None:
         """Apply batches, up to ``ends`` if they are given."""
         number, advanced_at, looked_at = 0, time.monotonic(), time.monotonic()
-        while not self.stopping and not (ends is not None and self._has_applied(ends)):
-            batch = self._read_batch()
-            now = time.monotonic()
-            if self._reached != self._applied:
-                advanced_at = now
-                if not self._repeat(lambda batch=batch, number=number: self._apply_batch(batch, number)):  # type: ignore[misc]
-                    return
-                number += bool(batch)
-            elif ends is not None and now - advanced_at > _PATIENCE:
-                raise Unavailable(f"{_NAME}: cannot read the topics to their ends: nothing arrived for {_PATIENCE:g} s")
-            if now - looked_at > _LOOK:
-                looked_at = now
-                self._look_for_partitions()
+        submitted = self._applied
+        with ThreadPoolExecutor(1, "apply") as applying:
+            running: Future[bool] = applying.submit(lambda: True)
+            while not self.stopping and not (ends is not None and _includes(self._applied, ends)):
+                batch = self._read_batch(number)
+                now = time.monotonic()
+                if batch.reached != submitted:
+                    advanced_at = now
+                    self._decode_ahead(batch)
+                    if not running.result():
+                        return
+                    running = applying.submit(self._repeat, partial(self._apply_batch, batch))
+                    submitted = batch.reached
+                    number += bool(batch.messages)
+                elif ends is not None and now - advanced_at > _PATIENCE:
+                    raise Unavailable(
+                        f"{_NAME}: cannot read the topics to their ends: nothing arrived for {_PATIENCE:g} s"
+                    )
+                is_due = now - looked_at > _LOOK
+                if is_due or running.done() or (ends is not None and _includes(submitted, ends)):
+                    running.result()
+                if is_due:
+                    looked_at = now
+                    self._look_for_partitions()
+                    submitted = self._applied
+            running.result()
 
-    def _read_batch(self) -> list[Message]:
+    def _read_batch(self, number: int) -> _Batch:
         """Return the records that have come, about a batch at most, and advance what is reached."""
         batch: list[Message] = []
         size = 0
@@ -174,7 +204,7 @@ class _PythonConsumer:
             if len(batch) >= CHUNK or size > _BATCH_BYTES:
                 break
             messages = self._reader.consume(_MESSAGES, 0)
-        return batch
+        return _Batch(number, batch, {topic: dict(offsets) for topic, offsets in self._reached.items()})
 
     def _failure(self, message: Message, error: KafkaError) -> RelayError:
         where = f"{message.topic()}[{message.partition()}]" if message.topic() else "the topics"
@@ -185,21 +215,26 @@ class _PythonConsumer:
             )
         return Unavailable(f"{_NAME}: cannot read {where}: {error.str()}")
 
-    def _apply_batch(self, batch: Sequence[Message], number: int) -> None:
-        """Apply what was read, and store that it is applied."""
-        reached = {topic: dict(offsets) for topic, offsets in self._reached.items()}
-        if batch:
-            self._continuity.start_at(self._applied, lambda: self._group.locate({})[1])
-        with no_garbage_collection():
-            counts = self._apply_with_schemas(batch) if batch else None
-        applied_at = time.time()
-        self._continuity.advance(reached)  # before the group says so
-        self._applied = reached
-        self._group.commit(reached)
-        if counts is not None:
-            log_event("batch", _NAME, batch=number, **counts, applied_at=applied_at, end_offsets=reached)
+    def _decode_ahead(self, batch: _Batch) -> None:
+        # What fails here fails again where it is repeated.
+        with contextlib.suppress(RelayError), no_garbage_collection():
+            batch.decoded = self._decode(batch.messages)
 
-    def _apply_with_schemas(self, batch: Sequence[Message]) -> dict[str, int]:
+    def _apply_batch(self, batch: _Batch) -> None:
+        """Apply what was read, and store that it is applied."""
+        counts = None
+        if batch.messages:
+            self._continuity.start_at(self._applied, lambda: self._group.locate({})[1])
+            with no_garbage_collection():
+                counts = self._apply_with_schemas(batch)
+        applied_at = time.time()
+        self._continuity.advance(batch.reached)  # before the group says so
+        self._applied = batch.reached
+        self._group.commit(batch.reached)
+        if counts is not None:
+            log_event("batch", _NAME, batch=batch.number, **counts, applied_at=applied_at, end_offsets=batch.reached)
+
+    def _apply_with_schemas(self, batch: _Batch) -> dict[str, int]:
         while True:
             try:
                 return self._apply(batch)
@@ -208,49 +243,60 @@ class _PythonConsumer:
                 if self.stopping:
                     raise
 
-    def _apply(self, batch: Sequence[Message]) -> dict[str, int]:
+    def _apply(self, batch: _Batch) -> dict[str, int]:
+        changes, others = batch.decoded or self._decode(batch.messages)
+        batch.decoded = None  # a schema that was not known may be at the next attempt
+        since = self._continuity.published_since
+        outcome = apply_chunk(self._cache, self._rules, changes, others, len(batch.messages), since)
+        return conclude(outcome, self._cache, self._rules, self._dead_letters)
+
+    def _decode(self, messages: Sequence[Message]) -> tuple[list[ReducedChange], list[NonChangeRecord]]:
         changes: list[ReducedChange] = []
         others: list[NonChangeRecord] = []
-        self._unknown.clear()
-        for message in batch:
+        unknown: set[bytes] = set()
+        for message in messages:
             value = message.value()
-            read = DecodeStatus.TOMBSTONE if value is None else self._read(message.topic() or "", value)
+            read = DecodeStatus.TOMBSTONE if value is None else self._read(message.topic() or "", value, unknown)
             if isinstance(read, ReducedChange):
                 changes.append(read)
             else:
                 where = message.topic() or "", message.partition() or 0, message.offset() or 0
                 others.append(NonChangeRecord(read, *where, value or b""))
-        since = self._continuity.published_since
-        outcome = apply_chunk(self._cache, self._rules, changes, others, len(batch), since)
-        return conclude(outcome, self._cache, self._rules, self._dead_letters)
+        return changes, others
 
-    def _read(self, topic: str, value: bytes) -> ReducedChange | DecodeStatus:
+    def _read(self, topic: str, value: bytes, unknown: set[bytes]) -> ReducedChange | DecodeStatus:
+        """Return the change in a value, or why there is none.
+
+        ``unknown``: the headers whose schemas were looked up for this batch, and are not known.
+        """
         if topic == self._gaps:
             return DecodeStatus.GAP
         if value.startswith(CONFLUENT_MARK) and self._config.schema_registry is None:
             return DecodeStatus.FRAMING
         try:
-            if self._unknown and split(value)[0] in self._unknown:
-                return self._status_of_unknown(value)
-            change = decode(self._schemas, value)
+            header, body = split(value)
+            reader = self._readers.get(header)
+            if reader is None and header not in unknown:
+                reader = self._open_change_reader(header)
+            if reader is not None:
+                return reader(body)
         except UnknownFraming:
             return DecodeStatus.FRAMING
-        except UnknownSchema:
-            return self._status_of_unknown(value)
         except Undecodable:
             return DecodeStatus.DAMAGED
-        header = split(value)[0]
-        reader = self._readers.get(header)
-        if reader is None:
-            schema = self._schemas.lookup(header)
-            assert schema is not None  # it was decoded by it
-            reader = self._readers[header] = decoded_reader(Layout.of(schema), self._rules)
-        return reader(change)
-
-    def _status_of_unknown(self, value: bytes) -> DecodeStatus:
-        header = split(value)[0]
-        self._unknown.add(header)  # a look-up reads all schemas again
+        unknown.add(header)  # a look-up reads all schemas again
         return DecodeStatus.FOREIGN if header in self._schema_wait.given_up else DecodeStatus.SCHEMA
+
+    def _open_change_reader(self, header: bytes) -> Callable[[bytes], ReducedChange] | None:
+        """Return the reader of the bodies behind a header; None if its schema is not known."""
+        schema = self._schemas.lookup(header)
+        if schema is None:
+            return None
+        layout = Layout.of(schema)
+        decode = part_decoder(schema, image_columns(layout, self._rules))
+        reduce = decoded_reader(layout, self._rules)
+        self._readers[header] = reader = lambda body: reduce(decode(body))
+        return reader
 
     def _repeat(self, attempt: Callable[[], object]) -> bool:
         """Call ``attempt`` until it succeeds; return False if a signal came first. Raises its last failure."""
@@ -272,9 +318,6 @@ class _PythonConsumer:
 
     # ------------------------------------------------------------------ offsets
 
-    def _has_applied(self, ends: Offsets) -> bool:
-        return all(self._applied[t][p] >= end for t, of_topic in ends.items() for p, end in of_topic.items())
-
     def _look_for_partitions(self) -> None:
         with contextlib.suppress(Unavailable):  # it has the same effect later
             if len(self._group.partitions()) != sum(map(len, self._reached.values())):
@@ -285,3 +328,7 @@ class _PythonConsumer:
         if error.code() == KafkaError._ALL_BROKERS_DOWN and not self._is_cut_off:
             self._is_cut_off = True
             log_event("unreachable", _NAME, error=f"{self._config.kafka.bootstrap_servers}: {error.str()}")
+
+
+def _includes(reached: Offsets, ends: Offsets) -> bool:
+    return all(reached[t][p] >= end for t, of_topic in ends.items() for p, end in of_topic.items())

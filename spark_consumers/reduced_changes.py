@@ -58,13 +58,19 @@ def document_reader(layout: Layout, rules: CacheRules) -> ChangeReader:
     return read
 
 
+def image_columns(layout: Layout, rules: CacheRules) -> frozenset[str]:
+    """Return the columns of images that the cache keys of a layout need; none if its key columns are enough."""
+    wanted = rules.columns(layout.table)
+    if wanted <= {field.name for field in layout.key}:
+        return frozenset()
+    return wanted if layout.rest is None else wanted | {layout.rest.name}
+
+
 def decoded_reader(layout: Layout, rules: CacheRules) -> ChangeReader:
-    """Return the reader of the decoded changes of one layout."""
+    """Return the reader of the decoded changes of one layout, of whose images it needs the ``image_columns``."""
     wanted = rules.columns(layout.table)
     key_converts = _converts(layout.key, wanted, is_sql=True)
-    # Parsing images takes half of the time.
-    needs_images = not wanted <= {field.name for field in layout.key}
-    image = _decoded_image(layout, wanted) if needs_images else _unread
+    image = _decoded_image(layout, wanted) if image_columns(layout, rules) else _unread
     missing = _missing(layout, rules)
 
     def read(change: Mapping[str, Any]) -> ReducedChange:

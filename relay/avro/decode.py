@@ -6,7 +6,7 @@ ends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from io import BytesIO
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -14,10 +14,11 @@ from weakref import WeakKeyDictionary
 import fastavro
 
 from relay.avro.framing import UnknownFraming, split
+from relay.avro.part import part_reader
 from relay.avro.schema import source_name
 from relay.errors import RelayError
 
-__all__ = ["Undecodable", "UnknownFraming", "UnknownSchema", "WriterSchemas", "decode"]
+__all__ = ["Undecodable", "UnknownFraming", "UnknownSchema", "WriterSchemas", "decode", "part_decoder"]
 
 
 class UnknownSchema(RelayError):
@@ -38,7 +39,7 @@ class _BodyReader:
     """Reads the values that one schema wrote."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        self._schema = fastavro.parse_schema(dict(schema))
+        self.schema: Any = fastavro.parse_schema(dict(schema))
         fields = {field["name"]: field["type"] for field in schema["fields"]}
         self._names = {
             part: {field["name"]: source_name(field) for field in fields[kept][1]["fields"]}
@@ -49,7 +50,7 @@ class _BodyReader:
     def read(self, body: bytes) -> dict[str, Any]:
         stream = BytesIO(body)
         try:
-            change: Any = fastavro.schemaless_reader(stream, self._schema, None)
+            change: Any = fastavro.schemaless_reader(stream, self.schema, None)
         except Exception as fault:
             # fastavro raises many types for damaged bytes: EOFError, IndexError, UnicodeError ...
             raise Undecodable(f"a value of {len(body)} bytes is damaged: {fault!r}") from fault
@@ -84,3 +85,22 @@ def decode(schemas: WriterSchemas, value: bytes) -> dict[str, Any]:
             )
         reader = readers[header] = _BodyReader(schema)
     return reader.read(body)
+
+
+def part_decoder(schema: Mapping[str, Any], columns: Collection[str]) -> Callable[[bytes], dict[str, Any]]:
+    """Return what reads a part of a change from an Avro body, several times as fast as `decode` reads all of it.
+
+    The part is ``operation``, ``key``, ``token``, ``old`` and ``new``, the images with these columns only. An image of
+    a DynamoDB item is read if there are any, else it is "". The decoder raises `Undecodable`, but may not notice
+    damage in what it skips.
+    """
+    reader = _BodyReader(schema)
+    read = part_reader(reader.schema, columns)
+
+    def decode_part(body: bytes) -> dict[str, Any]:
+        try:
+            return read(body)
+        except Exception:
+            return reader.read(body)  # which tells what is wrong, if anything is
+
+    return decode_part

@@ -6,13 +6,14 @@ Redis and comes once, so folding saves nothing.
 
 from __future__ import annotations
 
+import os
 import secrets
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 import yaml
@@ -22,6 +23,7 @@ from relay.avro.registry import TopicSchemas
 from relay.cache import Invalidator, RedisStore
 from relay.config import Config, load
 from relay.demo.watching import BatchLog
+from relay.errors import RelayError
 from relay.kafka import topics
 from relay.kafka.topic_writer import TopicWriter
 from relay.services.kafka import KafkaBroker
@@ -33,6 +35,7 @@ from tests.benchmarks.harness import Benchmark, median
 BATCH = 50_000
 CHANGES = 5 * BATCH
 ROUNDS = 3
+_LOOK = 0.02  # seconds
 KEY = "order:{customer}:{order_id}"
 
 
@@ -41,29 +44,47 @@ def run(engine: str = "spark") -> Benchmark:
         return _run(Path(folder), broker.bootstrap_servers, server.url, engine)
 
 
+class _Cost(NamedTuple):
+    """What a row takes, in microseconds: of the clock, of the CPU of a process with its children, and of Redis's."""
+
+    clock: float
+    cpu: float
+    redis: float
+
+
 def _run(folder: Path, bootstrap_servers: str, url: str, engine: str) -> Benchmark:
     path = folder / "relay.yaml"
     path.write_text(yaml.safe_dump(_config(bootstrap_servers, url)))
     config = load(path)
     pairs = _fill(config)
-    redis_client = redis.Redis.from_url(url)
-    # Half of the yardstick's rounds run before, half after, so a drift of the machine shows in A/A.
-    before = [_loop(url, pairs) for _ in range(ROUNDS + 1)][1:]
-    figure, seen = _consume(folder, path, config, redis_client, engine)
-    after = [_loop(url, pairs) for _ in range(ROUNDS)]
-    redis_client.close()
-    yardstick = median([*before, *after])
+    client = redis.Redis.from_url(url)
+    _loop(url, client, pairs)
+    loops, consumers, seen = [_loop(url, client, pairs)], [], 0
+    for number in range(ROUNDS):
+        cost, keys = _consume(folder, path, config, client, engine, number)
+        consumers.append(cost)
+        seen += keys
+        loops.append(_loop(url, client, pairs))
+    client.close()
+    figure, yardstick = median([each.clock for each in consumers]), median([each.clock for each in loops])
     return Benchmark(
         name="invalidate" if engine == "spark" else f"invalidate_{engine}",
-        figure=figure,
-        yardstick=yardstick,
+        figure=1e6 / figure,
+        yardstick=1e6 / yardstick,
         unit="rows/s",
-        ratio=figure / yardstick,
-        expected=CHANGES,
+        ratio=yardstick / figure,
+        expected=ROUNDS * CHANGES,
         seen=seen,
-        aa=median(after) / median(before),
-        note="new keys, the first batch not counted; the consumer, Redis and the broker share the cores",
+        aa=median([each.clock for each in loops[::2]]) / median([each.clock for each in loops[1::2]]),
+        note=(
+            f"CPU us a row: consumer {_cpu(consumers)}, loop {_cpu(loops)}; new keys, the first batch not counted; "
+            "the consumer, Redis and the broker share the cores"
+        ),
     )
+
+
+def _cpu(costs: list[_Cost]) -> str:
+    return f"{median([each.cpu for each in costs]):.1f} + {median([each.redis for each in costs]):.1f} of Redis"
 
 
 def _config(bootstrap_servers: str, url: str) -> dict[str, Any]:
@@ -94,32 +115,69 @@ def _fill(config: Config) -> list[tuple[str, EventToken | None]]:
     return [(KEY.format(**one.key or {}), one.token) for one in changes]
 
 
-def _loop(url: str, pairs: list[tuple[str, EventToken | None]]) -> float:
-    """Invalidate all of ``pairs`` in a new namespace. Return rows/s."""
+def _loop(url: str, client: Any, pairs: list[tuple[str, EventToken | None]]) -> _Cost:
+    """Invalidate all of ``pairs`` in a new namespace."""
     store = RedisStore(url)
     invalidator = Invalidator(store, f"loop-{secrets.token_hex(4)}", tombstone_ttl=3600.0)
-    begun = time.perf_counter()
+    begun, cpu, of_redis = time.perf_counter(), time.process_time(), _redis_seconds(client)
     for at in range(0, len(pairs), BATCH):
         invalidator.apply(pairs[at : at + BATCH])
-    rate = len(pairs) / (time.perf_counter() - begun)
-    client = redis.Redis.from_url(url)
+    seconds = time.perf_counter() - begun, time.process_time() - cpu, _redis_seconds(client) - of_redis
     client.flushdb()
-    client.close()
     store.close()
-    return rate
+    return _Cost(*(1e6 * each / len(pairs) for each in seconds))
 
 
-def _consume(folder: Path, path: Path, config: Config, client: Any, engine: str) -> tuple[float, int]:
-    """Run the consumer to the end of the topic. Return rows/s after its first batch, and the keys in Redis."""
-    log = folder / "cache.log"
+def _consume(folder: Path, path: Path, config: Config, client: Any, engine: str, number: int) -> tuple[_Cost, int]:
+    """Run the consumer to the end of the topic. Return what a row took after the first batch, and the keys in Redis."""
+    log = folder / f"cache-{number}.log"
     command = [sys.executable, "-m", "relay.cli", "consume", "cache", str(path), "--until-caught-up"]
-    command += ["--checkpoint", str(folder / "checkpoint")] if engine == "spark" else ["--engine", engine]
-    with log.open("wb") as out:
-        subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, check=True)
+    command += ["--checkpoint", str(folder / f"checkpoint-{number}")] if engine == "spark" else ["--engine", engine]
     batches = BatchLog(log, config.topic("orders"))
-    batches.refresh()
-    (first, _), *rest = batches.times
-    seconds = rest[-1][0] - first
+    used: dict[int, tuple[float, float]] = {}  # the CPU seconds of the consumer and of Redis, by batches applied
+    with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as process:
+        while process.poll() is None:
+            if (applied := batches.refresh().batches) not in used:
+                used[applied] = _tree_seconds(process.pid), _redis_seconds(client)
+            time.sleep(_LOOK)
+    if process.returncode:
+        raise RelayError(f"the consumer ended with {process.returncode}: {log.read_text()[-2000:]}")
     seen = sum(1 for _ in client.scan_iter("spark:order:*", count=10_000))
     client.flushdb()
-    return sum(rows for _, rows in rest) / seconds, seen
+    admin = topics.connect(config)
+    for group in admin.delete_consumer_groups([f"{config.name}.cache"]).values():
+        group.result()
+    # Only what was looked at in time; the last look may miss the end.
+    numbers = sorted(n for n in used if n)
+    first, last = numbers[0], numbers[-1]
+    times = batches.refresh().times
+    rows = sum(rows for _, rows in times[first:])
+    looked = sum(rows for _, rows in times[first:last])
+    clock = (times[-1][0] - times[first - 1][0]) / rows
+    cpu, of_redis = ((b - a) / looked for a, b in zip(used[first], used[last], strict=True))
+    return _Cost(1e6 * clock, 1e6 * cpu, 1e6 * of_redis), seen
+
+
+def _redis_seconds(client: Any) -> float:
+    used = client.info("cpu")
+    return float(used["used_cpu_user"] + used["used_cpu_sys"])
+
+
+def _tree_seconds(pid: int) -> float:
+    """Return the CPU seconds of a process and of what it started, as far as it still runs."""
+    ticks = 0
+    parents = {int(each): _stat(int(each)) for each in os.listdir("/proc") if each.isdigit()}
+    wanted = [pid]
+    for process in wanted:
+        wanted += [child for child, stat in parents.items() if stat and int(stat[1]) == process]
+        if stat := parents.get(process):
+            ticks += int(stat[11]) + int(stat[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of ``/proc/PID/stat`` from the state on; none if the process has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
