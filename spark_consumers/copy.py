@@ -22,7 +22,7 @@ from relay.change import MARK, REDRIVEN, Images, Operation, Snapshot
 from relay.config import Config, CopyConfig
 from relay.token import EventToken
 from spark_consumers.delta_consumer import BatchPlan, DeltaConsumer
-from spark_consumers.fold import PartitionOffset, StoredRow, VerdictCounts, group_by_item, split_at_truncations
+from spark_consumers.fold import PartitionOffset, Place, StoredRow, VerdictCounts, group_by_item, split_at_truncations
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.seen_snapshots import SeenSnapshots
 from spark_consumers.sinks import delta
@@ -35,7 +35,7 @@ class ChangeHead:
     """A change without its images. ``new``: where in the batch the new image is, None if there is none."""
 
     key: tuple[str, ...]
-    partition_offset: PartitionOffset
+    place: Place
     event_id: str
     operation: Operation
     new: PartitionOffset | None
@@ -44,6 +44,10 @@ class ChangeHead:
     snapshot: Snapshot | None
     attributes: Mapping[str, str]  # only those that the rule reads
     mark: str | None = None  # "begin" or "end" of a snapshot
+
+    @property
+    def partition_offset(self) -> PartitionOffset:
+        return self.place.partition, self.place.offset
 
 
 def copy_consumer(config: Config, copy: CopyConfig) -> DeltaConsumer:
@@ -118,11 +122,11 @@ def _apply_mark(
     batch: DataFrame, table: CopyTable, mark: ChangeHead, snapshot: Snapshot, counts: VerdictCounts
 ) -> None:
     """Apply the begin or the end of a snapshot in one partition."""
-    partition, tombstones = mark.partition_offset[0], table.tombstones(batch)
+    partition, tombstones = mark.place.partition, table.tombstones(batch)
     if mark.mark == "begin":
-        tombstones.snapshots.begin(partition, snapshot.id)
+        tombstones.snapshots.begin(mark.place.topic, partition, snapshot.id)
     elif tombstones.snapshots.has_begun(partition, snapshot.id):
-        table.sweep(batch, mark, partition, counts)
+        table.sweep(batch, mark, counts, last=tombstones.snapshots.is_last(partition))
         # After the sweep, so that a sweep that a crash cut off is done again.
         tombstones.snapshots.end(partition, snapshot.as_of)
     tombstones.remember(batch)
@@ -139,7 +143,7 @@ def _is_current(change: ChangeHead, seen: SeenSnapshots, counts: VerdictCounts) 
     """Whether a change may be applied: a row of a snapshot that was replaced by a later one may not."""
     if change.operation is not Operation.READ or change.snapshot is None:
         return True
-    accepted = seen.accepts(change.partition_offset[0], change.snapshot.as_of)
+    accepted = seen.accepts(change.place.partition, change.snapshot.as_of)
     counts.ignored += not accepted
     return accepted
 
@@ -147,7 +151,7 @@ def _is_current(change: ChangeHead, seen: SeenSnapshots, counts: VerdictCounts) 
 def _head() -> Column:
     """Return a change without its images, as JSON; of other records only the status."""
     is_change = F.col("status") == DecodeStatus.CHANGE
-    columns = ("layout", "partition", "offset", "key_texts", "event_id", "operation", "images", "token")
+    columns = ("layout", "topic", "partition", "offset", "key_texts", "event_id", "operation", "images", "token")
     return F.to_json(
         F.struct(
             "status",
@@ -162,14 +166,14 @@ def _head() -> Column:
 
 
 def _read_head(head: Mapping[str, Any]) -> ChangeHead:
-    partition_offset = (head["partition"], head["offset"])
+    place = Place(head["topic"], head["partition"], head["offset"])
     token, snapshot = head.get("token"), head.get("snapshot_id")
     return ChangeHead(
         key=tuple(head.get("key_texts", ())),
-        partition_offset=partition_offset,
+        place=place,
         event_id=head["event_id"],
         operation=Operation(head["operation"]),
-        new=partition_offset if head.get("new") else None,
+        new=(place.partition, place.offset) if head.get("new") else None,
         images=Images(head["images"]),
         token=None if token is None else EventToken.from_json(token),
         snapshot=None if snapshot is None else Snapshot(snapshot, head["snapshot_as_of"]),

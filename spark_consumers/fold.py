@@ -28,8 +28,20 @@ PartitionOffset = tuple[int, int]
 """The Kafka partition and offset of a record."""
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a record is: in one partition of a topic, an item's changes are in the order of the source (I2)."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
 class ChangeLike(Protocol):
-    """What the rule reads of a change. ``relay.change.Change`` has it."""
+    """What the rule reads of a change."""
+
+    @property
+    def place(self) -> Place | None: ...
 
     @property
     def event_id(self) -> str: ...
@@ -53,7 +65,7 @@ class StoredRow:
 
     ``item``: the row, opaque to the rule; None for a tombstone. ``incomplete``: the item is older than the token, since
     the change came without its image. ``read_as_of``: ``as_of`` of the last snapshot that stored the row, in seconds,
-    whatever was stored since; 0 if none did.
+    whatever was stored since; 0 if none did. ``place``: of the change; None in tables of an earlier version.
     """
 
     item: Any
@@ -62,6 +74,7 @@ class StoredRow:
     deleted: bool = False
     incomplete: bool = False
     read_as_of: int = 0
+    place: Place | None = None
 
     @property
     def is_known_deleted(self) -> bool:
@@ -109,16 +122,18 @@ def store(stored: StoredRow | None, change: ChangeLike) -> tuple[StoredRow | Non
     if verdict is Verdict.IGNORED:
         return stored, verdict
     read = stored.read_as_of if stored is not None else 0
+    # What completes a stub is the same change, which has its place among the others already.
+    place = stored.place if stored is not None and REDRIVEN in change.attributes else change.place
     if change.operation is Operation.READ and change.snapshot is not None:
         read = max(read, change.snapshot.as_of)
     if change.operation is Operation.DELETE:
-        return StoredRow(None, change.token, change.event_id, deleted=True, read_as_of=read), verdict
+        return StoredRow(None, change.token, change.event_id, deleted=True, read_as_of=read, place=place), verdict
     if change.new is not None:
-        return StoredRow(change.new, change.token, change.event_id, read_as_of=read), verdict
+        return StoredRow(change.new, change.token, change.event_id, read_as_of=read, place=place), verdict
     # I8: the new row is not known, so the old one is kept and marked incomplete.
     kept = stored.item if stored is not None else None
     deleted = stored is None or stored.deleted
-    after = StoredRow(kept, change.token, change.event_id, deleted=deleted, incomplete=True, read_as_of=read)
+    after = StoredRow(kept, change.token, change.event_id, deleted, incomplete=True, read_as_of=read, place=place)
     return after, verdict
 
 
@@ -139,14 +154,24 @@ def _verdict(stored: StoredRow | None, change: ChangeLike) -> Verdict:
         )
         return Verdict.APPLIED if newer else Verdict.IGNORED
     if stored.token is None:
-        return Verdict.APPLIED
+        return Verdict.IGNORED if _is_replay(stored, change) else Verdict.APPLIED
     order = compare(stored.token, change.token)
     if order is Order.NEWER:
         return Verdict.IGNORED
     if order is Order.EQUAL and stored.event_id == change.event_id and not stored.incomplete:
         # I7: a replay of the stored change. It may be a stub that was completed since.
         return Verdict.IGNORED
-    return Verdict.UNKNOWN if order is Order.UNKNOWN else Verdict.APPLIED
+    if order is Order.UNKNOWN:
+        return Verdict.IGNORED if _is_replay(stored, change) else Verdict.UNKNOWN
+    return Verdict.APPLIED
+
+
+def _is_replay(stored: StoredRow, change: ChangeLike) -> bool:
+    """Whether the topic has ``change`` at or before the stored one, as another driver, or a restart, may apply it."""
+    before, place = stored.place, change.place
+    if before is None or place is None or (before.topic, before.partition) != (place.topic, place.partition):
+        return False
+    return place.offset <= before.offset
 
 
 def truncate(
@@ -166,7 +191,7 @@ def truncate(
     if order is Order.UNKNOWN or not _held_only_by([change, *other_truncations], stored):
         kept = replace(stored, incomplete=True)
         return kept, Verdict.IGNORED if kept == stored else Verdict.UNKNOWN
-    after = StoredRow(None, change.token, change.event_id, deleted=True, read_as_of=stored.read_as_of)
+    after = replace(stored, item=None, token=change.token, event_id=change.event_id, deleted=True, incomplete=False)
     return after, Verdict.APPLIED
 
 

@@ -13,24 +13,37 @@ from dataclasses import dataclass, field
 
 @dataclass
 class SeenSnapshots:
-    """``running``: the id of the snapshot that has begun, by partition. ``ended``: the last one's ``as_of``."""
+    """``running``: the id of the snapshot that has begun, by partition. ``ended``: the last one's ``as_of``.
+
+    ``topic``: whose partitions these are; None as long as no snapshot has begun.
+    """
 
     running: dict[str, str] = field(default_factory=dict)
     ended: dict[str, int] = field(default_factory=dict)
+    topic: str | None = None
 
     @classmethod
     def from_json(cls, text: str) -> SeenSnapshots:
         raw = json.loads(text)
-        return cls(raw["running"], raw["ended"])
+        return cls(raw["running"], raw["ended"], raw.get("topic"))
 
     def to_json(self) -> str:
-        return json.dumps({"running": self.running, "ended": self.ended}, sort_keys=True)
+        return json.dumps({"running": self.running, "ended": self.ended, "topic": self.topic}, sort_keys=True)
 
-    def begin(self, partition: int, snapshot: str) -> None:
+    def begin(self, topic: str, partition: int, snapshot: str) -> None:
+        if self.topic not in (topic, None):
+            # The topic was replaced, and what runs in its partitions does not end any more.
+            self.running.clear()
+            self.ended.clear()
+        self.topic = topic
         self.running[str(partition)] = snapshot
 
     def has_begun(self, partition: int, snapshot: str) -> bool:
         return self.running.get(str(partition)) == snapshot
+
+    def is_last(self, partition: int) -> bool:
+        """Whether the snapshot that runs in this partition runs in no other one any more."""
+        return list(self.running.values()).count(self.running[str(partition)]) == 1
 
     def end(self, partition: int, as_of: int) -> None:
         """Record that the running snapshot has ended and was swept. ``as_of``: of its begin, in seconds."""

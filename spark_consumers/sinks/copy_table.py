@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from relay.errors import RelayError
 from spark_consumers.fold import (
     ChangeLike,
-    PartitionOffset,
+    Place,
     StoredRow,
     Verdict,
     VerdictCounts,
@@ -33,7 +33,7 @@ class BatchChange(ChangeLike, Protocol):
     """A change of a batch. ``new``: the partition and offset of its image."""
 
     @property
-    def partition_offset(self) -> PartitionOffset: ...
+    def place(self) -> Place: ...
 
 
 class CopyTable:
@@ -57,7 +57,7 @@ class CopyTable:
                 read = stored.get(key)
                 row = fold(read, changes, counts_by_key[key])
                 if row is not None and not is_same_change(row, read):
-                    writes.append(Write(key, read, row, changes[0].partition_offset[0]))
+                    writes.append(Write(key, read, row))
             conflicts = self._target.write(batch, writes)
             for key, of_key in counts_by_key.items():
                 if key not in conflicts:
@@ -69,19 +69,26 @@ class CopyTable:
     def truncate(
         self,
         batch: DataFrame,
-        change: ChangeLike,
+        change: BatchChange,
         partitions: Collection[int],
         truncations_of: Callable[[StoredRow], Sequence[ChangeLike]],
         counts: VerdictCounts,
     ) -> None:
-        """Delete every older row of these Kafka partitions. ``truncations_of``: all that came after a row."""
-        rows = self._target.rows(batch, partitions)
+        """Delete every older row of these partitions of the topic, and of other topics.
+
+        ``truncations_of``: all that came after a row.
+        """
+        rows = self._target.rows(batch, change.place.topic, partitions, of_other_topics=True)
         self._apply_to_rows(batch, rows, lambda row: truncate(row, change, truncations_of(row)), counts)
 
-    def sweep(self, batch: DataFrame, end: ChangeLike, partition: int, counts: VerdictCounts) -> None:
-        """Delete every row of a Kafka partition that the snapshot that ended did not find."""
+    def sweep(self, batch: DataFrame, end: BatchChange, counts: VerdictCounts, *, last: bool) -> None:
+        """Delete every row of a Kafka partition that the snapshot that ended did not find.
+
+        The ``last`` partition to end also deletes the rows that are left of a topic that was replaced.
+        """
         begin = end.snapshot.as_of if end.snapshot is not None else 0
-        rows = self._target.rows(batch, [partition], read_before=begin)
+        place = end.place
+        rows = self._target.rows(batch, place.topic, [place.partition], of_other_topics=last, read_before=begin)
         self._apply_to_rows(batch, rows, lambda row: sweep(row, end), counts)
 
     def tombstones(self, batch: DataFrame) -> Tombstones:

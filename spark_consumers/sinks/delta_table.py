@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from base64 import b64encode
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import astuple
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -15,7 +16,7 @@ from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, St
 
 from relay.errors import RelayError
 from relay.token import EventToken
-from spark_consumers.fold import StoredRow
+from spark_consumers.fold import Place, StoredRow
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.target import Item, Key, Write, is_same_change
@@ -30,8 +31,19 @@ _COLUMNS = {
     "_relay_updated_at": "TIMESTAMP",
     "_relay_read_as_of": "BIGINT",
     "_relay_partition": "INT",
+    "_relay_topic": "STRING",
+    "_relay_offset": "BIGINT",
 }
-_STATE = ("_relay_token", "_relay_deleted", "_relay_event_id", "_relay_incomplete", "_relay_read_as_of")
+_STATE = (
+    "_relay_token",
+    "_relay_deleted",
+    "_relay_event_id",
+    "_relay_incomplete",
+    "_relay_read_as_of",
+    "_relay_topic",
+    "_relay_partition",
+    "_relay_offset",
+)
 _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
 
 
@@ -64,10 +76,18 @@ class DeltaTable:
         return dict(map(self._state, rows))
 
     def rows(
-        self, batch: DataFrame, partitions: Collection[int], read_before: int | None = None
+        self,
+        batch: DataFrame,
+        topic: str,
+        partitions: Collection[int],
+        *,
+        of_other_topics: bool,
+        read_before: int | None = None,
     ) -> Iterator[tuple[Key, StoredRow]]:
         columns = ", ".join(map(delta.quoted, (*self.key_columns, *_STATE)))
-        where = f"_relay_partition IN ({', '.join(map(str, partitions))})"
+        is_topic = f"_relay_topic <=> {delta.literal(topic)}"
+        where = f"({is_topic} AND _relay_partition IN ({', '.join(map(str, partitions))})"
+        where += f" OR NOT {is_topic})" if of_other_topics else ")"
         if read_before is not None:
             where += f" AND _relay_read_as_of < {read_before}"
         rows = self._created(batch).sql(
@@ -85,6 +105,9 @@ class DeltaTable:
             deleted=row["_relay_deleted"],
             incomplete=row["_relay_incomplete"],
             read_as_of=row["_relay_read_as_of"],
+            place=None
+            if row["_relay_topic"] is None
+            else Place(row["_relay_topic"], row["_relay_partition"], row["_relay_offset"]),
         )
 
     # ------------------------------------------------------------------ writing
@@ -114,9 +137,12 @@ class DeltaTable:
             "_relay_incomplete": "s.incomplete",
             "_relay_updated_at": "current_timestamp()",
             "_relay_read_as_of": "s.read_as_of",
+            "_relay_partition": "s.kafka_partition",
+            "_relay_topic": "s.kafka_topic",
+            "_relay_offset": "s.kafka_offset",
         }
         updates = ", ".join(f"t.{name} = {value}" for name, value in values.items())
-        inserted = [*(f"s.k{n}" for n in range(len(keys))), "s._item", *values.values(), "s.kafka_partition"]
+        inserted = [*(f"s.k{n}" for n in range(len(keys))), "s._item", *values.values()]
         written = delta.merge(
             session,
             f"""MERGE INTO {self.name} t USING relay_batch s ON {self._same_key()}
@@ -125,7 +151,7 @@ class DeltaTable:
                 AND t._relay_incomplete = s.read_incomplete
             THEN UPDATE SET t.item = {item}, {updates}
             WHEN NOT MATCHED AND NOT s.existed
-            THEN INSERT ({", ".join((*keys, "item", *values, "_relay_partition"))})
+            THEN INSERT ({", ".join((*keys, "item", *values))})
             VALUES ({", ".join(inserted)})""",
         )
         if written == len(writes):
@@ -146,7 +172,7 @@ class DeltaTable:
             row.event_id,
             row.incomplete,
             row.read_as_of,
-            write.partition,
+            *((None, None, None) if row.place is None else astuple(row.place)),
             read is not None,
             _json(read.token) if read else None,
             read.event_id if read else None,
@@ -191,6 +217,10 @@ class DeltaTable:
         session.sql(
             f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join(keys + ours)}) USING DELTA TBLPROPERTIES ({listed})"
         )
+        present = set(session.table(self.name).columns)
+        added = [f"{name} {kind}" for name, kind in _COLUMNS.items() if name not in present]
+        if added:
+            session.sql(f"ALTER TABLE {self.name} ADD COLUMNS ({', '.join(added)})")
 
     def _key_schema(self) -> StructType:
         return StructType([StructField(f"k{n}", StringType(), False) for n in range(len(self.key_columns))])
@@ -208,7 +238,9 @@ class DeltaTable:
                 StructField("event_id", text),
                 StructField("incomplete", flag),
                 StructField("read_as_of", LongType()),
+                StructField("kafka_topic", text),
                 StructField("kafka_partition", IntegerType()),
+                StructField("kafka_offset", LongType()),
                 StructField("existed", flag),
                 StructField("read_token", text),
                 StructField("read_event_id", text),

@@ -31,7 +31,6 @@ class Write:
     key: Key
     read: StoredRow | None
     row: StoredRow
-    partition: int | None = None  # the Kafka partition of the row's changes; None leaves it as it is
 
 
 class TargetTable(Protocol):
@@ -52,9 +51,18 @@ class TargetTable(Protocol):
         """Write each row whose state is still the one that was read, all or none; return the keys of the others."""
 
     def rows(
-        self, batch: DataFrame, partitions: Collection[int], read_before: int | None = None
+        self,
+        batch: DataFrame,
+        topic: str,
+        partitions: Collection[int],
+        *,
+        of_other_topics: bool,
+        read_before: int | None = None,
     ) -> Iterator[tuple[Key, StoredRow]]:
-        """Yield the rows of some Kafka partitions that may exist at the source. ``read_before``: of ``read_as_of``."""
+        """Yield the rows that may exist at the source and come from some partitions of ``topic``, or other topics.
+
+        A row without a place counts as one of another topic. ``read_before``: of ``read_as_of``.
+        """
 
     def delete_tombstones(self, batch: DataFrame, written_before: float) -> int:
         """Delete the tombstones written before a time, in seconds; return their number.

@@ -47,6 +47,7 @@ class Seen:
     snapshot: Snapshot | None
     attributes: Mapping[str, str]
     read_at: float
+    place: fold.Place | None = None
 
 
 class World:

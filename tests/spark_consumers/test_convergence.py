@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from relay.change import REDRIVEN, Images, Operation, Snapshot
 from relay.token import EventToken
-from spark_consumers.fold import StoredRow, VerdictCounts, fold, group_by_item, store
+from spark_consumers.fold import Place, StoredRow, VerdictCounts, fold, group_by_item, store
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,20 @@ class Written:
     token: EventToken | None
     snapshot: Snapshot | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
+    place: Place | None = None
 
 
-def change(number: int, shard: str = "s/l/a", *, deletes: bool = False, timestamp: int | None = None) -> Written:
+def change(
+    number: int,
+    shard: str = "s/l/a",
+    *,
+    deletes: bool = False,
+    timestamp: int | None = None,
+    place: Place | None = None,
+) -> Written:
     operation = Operation.DELETE if deletes else Operation.UPDATE
     token = EventToken(timestamp or 1000 + number, shard, f"DynamoDB/{number}")
-    return Written(f"e{number}", operation, None if deletes else f"v{number}", Images.NEW, token)
+    return Written(f"e{number}", operation, None if deletes else f"v{number}", Images.NEW, token, place=place)
 
 
 @st.composite
@@ -41,8 +49,14 @@ def histories(draw: st.DrawFn) -> list[Written]:
         timestamp += draw(st.integers(0, 2))
         # A split in the same second leaves the order of two tokens unknown.
         shard += draw(st.integers(0, 1))
-        found.append(change(number, f"s/l/{shard}", deletes=draw(st.booleans()), timestamp=timestamp))
+        place = Place("topic", 3, 10 * number)
+        found.append(change(number, f"s/l/{shard}", deletes=draw(st.booleans()), timestamp=timestamp, place=place))
     return found
+
+
+def read(number: int, place: Place | None = None) -> Written:
+    """Return a row of a snapshot, read after the change of this number."""
+    return Written("r", Operation.READ, "read", Images.NEW, None, Snapshot("one", 1001 + number), place=place)
 
 
 def apply(stored: StoredRow | None, changes: list[Written]) -> StoredRow | None:
@@ -65,6 +79,34 @@ def test_prefixes_applied_again_do_not_change_the_result(history: list[Written],
         reached = end  # the next run starts here or earlier
     begin = data.draw(st.integers(0, reached))
     assert apply(state, history[begin:]) == clean
+
+
+@given(histories(), st.booleans(), st.data())
+@settings(deadline=None)
+def test_what_a_driver_that_is_behind_applies_again_does_not_change_the_result(
+    history: list[Written], is_read: bool, data: st.DataObject
+) -> None:
+    """I7: a second driver may end anywhere, and the order of two tokens may be unknown."""
+    if is_read:
+        history.append(read(len(history) + 20, Place("topic", 3, 10 * len(history))))
+    clean = apply(None, history)
+    state = clean
+    for _ in range(data.draw(st.integers(1, 3))):
+        begin, end = sorted(data.draw(st.tuples(*[st.integers(0, len(history))] * 2)))
+        state = apply(state, history[begin:end])
+    assert state == clean
+
+
+def test_an_unknown_order_is_decided_by_the_topic_only_within_a_partition() -> None:
+    """I5: a topic with more partitions has the item elsewhere."""
+    stored = apply(None, [change(1, "s/l/a", timestamp=1000, place=Place("topic", 3, 50))])
+    for place in (Place("topic", 2, 40), Place("other", 3, 40), Place("topic", 3, 60), None):
+        other = change(2, "s/l/b", timestamp=1000, place=place)
+        assert apply(stored, [other]) == StoredRow("v2", other.token, "e2", place=place)
+    replayed = change(2, "s/l/b", timestamp=1000, place=Place("topic", 3, 40))
+    assert apply(stored, [replayed]) == stored
+    newer = change(2, "s/l/a", timestamp=1000, place=Place("topic", 3, 40))
+    assert apply(stored, [newer]) == StoredRow("v2", newer.token, "e2", place=newer.place)
 
 
 @given(histories(), st.data())

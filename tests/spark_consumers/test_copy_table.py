@@ -11,10 +11,10 @@ import pytest
 from relay.change import Images, Operation, Snapshot
 from relay.errors import RelayError
 from relay.token import EventToken
-from spark_consumers.fold import VerdictCounts
+from spark_consumers.fold import Place, VerdictCounts
 from spark_consumers.records import Layout, RecordField
 from spark_consumers.sinks.copy_table import CopyTable
-from spark_consumers.sinks.delta_table import DeltaTable
+from spark_consumers.sinks.delta_table import _COLUMNS, DeltaTable
 from spark_consumers.sinks.target import Key
 
 LAYOUT = Layout("orders", "orders", (RecordField("id", "id", "string"),), None)
@@ -26,7 +26,7 @@ CHANGE = SimpleNamespace(
     token=EventToken(1, "s", "DynamoDB/1"),
     snapshot=None,
     attributes={},
-    partition_offset=(0, 1),
+    place=Place("shop.orders", 0, 1),
 )
 
 
@@ -83,19 +83,22 @@ class Session:
     def sql(self, statement: str) -> Session:
         return self
 
+    def table(self, name: str) -> Any:
+        return SimpleNamespace(columns=list(_COLUMNS))
+
     def toLocalIterator(self) -> Iterator[Mapping[str, Any]]:
         state = {"_relay_token": None, "_relay_deleted": False, "_relay_event_id": "e", "_relay_incomplete": False}
         for number in range(self.rows):
             self.undecided = max(self.undecided, number - self.counts.ignored)
-            yield {"id": str(number), **state, "_relay_read_as_of": 1000}
+            yield {"id": str(number), **state, "_relay_read_as_of": 1000, "_relay_topic": None}
 
 
 def test_a_sweep_decides_about_rows_in_parts() -> None:
     """I11: the table may be of any size."""
     counts = VerdictCounts()
     session = Session(50_000, counts)
-    end: Any = SimpleNamespace(snapshot=Snapshot("s", 1000), token=None, event_id="end")
+    end: Any = SimpleNamespace(snapshot=Snapshot("s", 1000), token=None, event_id="end", place=CHANGE.place)
     batch: Any = SimpleNamespace(sparkSession=session)
-    CopyTable(DeltaTable("/copy/orders/orders", LAYOUT), 60.0).sweep(batch, end, 0, counts)
+    CopyTable(DeltaTable("/copy/orders/orders", LAYOUT), 60.0).sweep(batch, end, counts, last=True)
     assert counts == VerdictCounts(ignored=50_000)
     assert session.undecided <= 20_000

@@ -84,6 +84,26 @@ def test_a_replay_from_the_beginning_changes_nothing_snapshots_included(topic: T
     }
 
 
+def test_rows_of_a_topic_that_was_replaced_are_swept_and_truncated(
+    tmp_path: Path, kafka: Any, redis_server: Any, unique: str
+) -> None:
+    """I7: the new topic has other partitions, and no record of the rows that were deleted meanwhile."""
+    services = kafka.bootstrap_servers, redis_server.url
+    before = Topic(tmp_path, unique, *services, partitions=4)
+    rows = [change(f"c{number}", 1, Operation.INSERT) for number in range(12)]
+    lines = [change(f"c{number}", 1, Operation.INSERT) for number in range(12)]
+    for line in [*lines, truncated := truncation(80)]:
+        line.source = line.table = "lines"
+    before.publish([*rows, *lines])
+    before.consume("copy", checkpoint="before")
+    after = Topic(tmp_path, f"{unique}-new", *services)
+    as_of = 1_700_000_000 + 100
+    found = [read(f"c{number}", 1, as_of + 5) for number in range(3)]
+    after.publish([mark("begin", as_of), *found, change("c3", 190), mark("end", as_of), truncated])
+    copied = after.apply(("log", "log"), ("copy", "after"))
+    assert (copied["copy"], copied["lines"]) == ({"c0": 1, "c1": 1, "c2": 1, "c3": 190}, [])
+
+
 def test_undecodable_records_become_dead_letters_and_invalidate_the_cache_namespace(
     topic: Topic, store: RedisStore, engine: str
 ) -> None:

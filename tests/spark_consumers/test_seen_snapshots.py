@@ -9,7 +9,7 @@ def test_the_end_of_a_snapshot_only_counts_after_its_begin() -> None:
     """A copy that started in the middle of a snapshot lacks the rows that were read before."""
     seen = SeenSnapshots()
     assert not seen.has_begun(0, "a")
-    seen.begin(0, "b")
+    seen.begin("orders", 0, "b")
     assert not seen.has_begun(1, "b")
     assert seen.has_begun(0, "b")
     seen.end(0, 200)
@@ -18,9 +18,9 @@ def test_the_end_of_a_snapshot_only_counts_after_its_begin() -> None:
 
 def test_a_page_of_an_abandoned_snapshot_restores_nothing() -> None:
     seen = SeenSnapshots()
-    seen.begin(0, "abandoned")
+    seen.begin("orders", 0, "abandoned")
     assert seen.accepts(0, 100)
-    seen.begin(0, "next")
+    seen.begin("orders", 0, "next")
     assert seen.accepts(0, 100)  # the end of the next snapshot sweeps what it restores
     assert not seen.has_begun(0, "abandoned")
     seen.end(0, 200)
@@ -31,8 +31,23 @@ def test_a_page_of_an_abandoned_snapshot_restores_nothing() -> None:
 
 def test_seen_snapshots_are_stored_as_json() -> None:
     seen = SeenSnapshots()
-    seen.begin(3, "a")
-    seen.begin(4, "b")
+    seen.begin("orders", 3, "a")
+    seen.begin("orders", 4, "b")
     seen.end(4, 50)
     assert SeenSnapshots.from_json(seen.to_json()) == seen
-    assert seen.to_json() == '{"ended": {"4": 50}, "running": {"3": "a"}}'
+    assert seen.to_json() == '{"ended": {"4": 50}, "running": {"3": "a"}, "topic": "orders"}'
+
+
+def test_a_snapshot_of_a_topic_that_was_replaced_does_not_run_any_more() -> None:
+    """It would keep the tombstones for ever, in the partitions that the new topic lacks."""
+    seen = SeenSnapshots()
+    for partition in range(3):
+        seen.begin("orders", partition, "a")
+    seen.end(0, 100)
+    for partition in range(2):
+        seen.begin("orders2", partition, "b")
+    assert seen.running == {"0": "b", "1": "b"}
+    assert seen.accepts(0, 99)
+    assert not seen.is_last(0)
+    seen.end(0, 200)
+    assert seen.is_last(1)

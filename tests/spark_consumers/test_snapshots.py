@@ -33,6 +33,7 @@ class Published:
     images: Images = Images.NEW_AND_OLD
     mark: str = ""
     attributes: Mapping[str, str] = field(default_factory=dict)
+    place: fold.Place | None = None
 
 
 @dataclass

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from spark_consumers.records import Layout, RecordField
-from spark_consumers.sinks.delta_table import DeltaTable
+from spark_consumers.sinks.delta_table import _COLUMNS, DeltaTable
 from spark_consumers.sinks.tombstones import COLLECTED_AT, Tombstones
 
 DAY = 86_400.0
@@ -23,6 +23,9 @@ class Session:
     def sql(self, statement: str) -> Session:
         self.statements.append(statement)
         return self
+
+    def table(self, name: str) -> Any:
+        return SimpleNamespace(columns=list(_COLUMNS))
 
     def collect(self) -> list[dict[str, Any]]:
         if self.statements[-1].startswith("SHOW"):
@@ -54,7 +57,7 @@ def test_only_deleted_rows_older_than_the_retention_are_collected() -> None:
 def test_nothing_is_collected_while_a_snapshot_runs() -> None:
     """I7: one of its pages may be from before the deletion, and would bring the row back."""
     tombstones, batch = opened()
-    tombstones.snapshots.begin(0, "snapshot")
+    tombstones.snapshots.begin("orders", 0, "snapshot")
     assert tombstones.collect(batch) == 0
     assert batch.sparkSession.deletions == []
     tombstones.snapshots.end(0, 1000)

@@ -10,7 +10,7 @@ import pytest
 
 from relay.change import REDRIVEN, Images, Operation, Snapshot
 from relay.token import EventToken
-from spark_consumers.fold import StoredRow, Verdict, split_at_truncations, store, sweep, truncate
+from spark_consumers.fold import Place, StoredRow, Verdict, split_at_truncations, store, sweep, truncate
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Truncation:
     images: Images = Images.NEW_AND_OLD
     snapshot: Snapshot | None = None
     attributes: Mapping[str, str] = field(default_factory=dict)
+    place: Place | None = None
 
 
 def token(shard: str, number: int, timestamp: int | None = None) -> EventToken:

@@ -78,12 +78,13 @@ def truncation(version: int) -> Change:
 class Topic:
     """The topics of ``orders`` and ``lines``, under a name of their own, and a config for all three consumers."""
 
-    def __init__(self, folder: Path, name: str, bootstrap_servers: str, redis_url: str) -> None:
+    def __init__(self, folder: Path, name: str, bootstrap_servers: str, redis_url: str, *, partitions: int = 2) -> None:
         self.folder = folder
+        self.partitions = partitions
         self.path = folder / "relay.yaml"
         raw = {
             "name": name,
-            "kafka": {"bootstrap_servers": bootstrap_servers, "partitions": 2},
+            "kafka": {"bootstrap_servers": bootstrap_servers, "partitions": partitions},
             "sources": [
                 {"name": each, "type": "dynamodb", "table": each, "region": "us-east-1"} for each in ("orders", "lines")
             ],
@@ -114,7 +115,7 @@ class Topic:
         schemas = TopicSchemas(self._client, self.config.internal("schemas"))
         for name in {one.table for one in changes} - self._writers.keys():
             table = replace(TABLE, source=name, table=name)
-            self._writers[name] = TopicWriter(table, self.config.topic(name), 2, "hash", schemas)
+            self._writers[name] = TopicWriter(table, self.config.topic(name), self.partitions, "hash", schemas)
         producer = Producer({**self._client, "enable.idempotence": True})
         for one in changes:
             writer = self._writers[one.table]
