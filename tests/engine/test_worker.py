@@ -200,16 +200,22 @@ def test_a_shard_is_opened_only_when_the_transaction_of_its_previous_owner_has_e
     source = Opened("orders")
     config = config_of(unique, kafka.bootstrap_servers, [source])
     settings = KafkaSettings.from_config(config)
-    stream, position = source.connect(), {"type": "scripted", "sequence": 1}
+    stream = source.connect()
+    before, position = ({"type": "scripted", "sequence": sequence} for sequence in (0, 1))
     starts, keys = {"shard-00000": {"type": "trim_horizon"}}, {"orders": [["id", "S"]]}
     plan = Plan(source.start, time.time(), starts, keys, source.config_hash())
-    checkpoint = Checkpoint(ShardState.READING, position, progress=time.time())
     open_schemas_of(config).close()
     previous = Producer({**config.kafka.client(), "transactional.id": unique})
     previous.init_transactions(30)
     key, topic = stream.checkpoint_key("shard-00000"), settings.checkpoints
+
+    def send_checkpoint(position: Any) -> None:
+        value = Checkpoint(ShardState.READING, position, progress=time.time()).to_json()
+        previous.produce(topic, key=key, value=value, partition=partition_of(key))
+
     previous.begin_transaction()
     previous.produce(topic, key=stream.plan_key, value=plan.to_json(), partition=partition_of(stream.plan_key))
+    send_checkpoint(before)
     previous.commit_transaction(30)
     previous.begin_transaction()
     with closing(Consumer({**config.kafka.client(), "group.id": settings.group})) as member:
@@ -222,7 +228,7 @@ def test_a_shard_is_opened_only_when_the_transaction_of_its_previous_owner_has_e
 
     with caplog.at_level(logging.INFO), running(config, [source]):
         wait_until(is_at_the_fence, 60)
-        previous.produce(topic, key=key, value=checkpoint.to_json(), partition=partition_of(key))
+        send_checkpoint(position)
         previous.commit_transaction(30)
         wait_until(lambda: bool(opened) or None, 60)
     assert opened == [position] * len(opened)  # a worker that loses the shard opens it again

@@ -41,7 +41,9 @@ class TestState:
         assert down() == []
 
     def test_an_unknown_name_is_refused_with_the_known_ones(self, state: Path) -> None:
-        with pytest.raises(ConfigError, match="'redsi': use one of kafka, dynamodb, redis, memcached, postgres, registry"):
+        with pytest.raises(
+            ConfigError, match="'redsi': use one of kafka, dynamodb, redis, memcached, postgres, registry"
+        ):
             up(["redsi"])
 
     def test_a_reused_process_number_is_not_killed(self, state: Path) -> None:
