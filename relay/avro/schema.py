@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import relay
 from relay.table import MAX_AVRO_PRECISION, PLAIN_TYPES, REST, Column, Decimals, KeyColumn, TableSchema, column_type
 
 _DYNAMODB_KEY_TYPES = {"S": "string", "N": "string", "B": "bytes"}
@@ -114,7 +113,7 @@ def _record(kind: str, namespace: str, fields: list[dict[str, Any]]) -> dict[str
 
 def schemas_folder() -> Path:
     """Return the folder ``schemas``: inside the package if it is installed, beside it in a checkout."""
-    package = Path(relay.__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     installed = package / "_schemas"
     return installed if installed.is_dir() else package.parent / "schemas"
 
