@@ -26,7 +26,7 @@ from relay.services.postgres import PostgresServer
 from relay.services.redis import RedisServer
 from relay.services.registry import SchemaRegistry
 from relay.services.vitess import Vitess
-from tests import containers, needs
+from tests import containers, needs, spark_archive
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.kafka.proxy import ProxiedBroker, passing
 from tests.longest_first import LongestFirst
@@ -41,6 +41,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # would compile a thousand modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+spark_archive.use()
 
 # No test fails because the host is slow.
 hypothesis.settings.register_profile("relay", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])

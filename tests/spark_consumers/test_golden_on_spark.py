@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 
 from relay.avro.framing import split
 from relay.avro.schema import unescape
+from tests.spark_consumers.spark_process import SparkProcess
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
 
@@ -34,14 +33,9 @@ json.dump([row.asDict(True) for row in decoded.orderBy("offset").collect()], sys
 """
 
 
-def read_on_spark(values: list[bytes]) -> list[dict[str, Any]]:
-    """Decode in a process of its own, since py4j leaves its sockets to the garbage collector: a warning here."""
+def read_on_spark(spark: SparkProcess, values: list[bytes]) -> list[dict[str, Any]]:
     given = json.dumps({"schemas": list(GOLDEN["schemas"].items()), "values": [value.hex() for value in values]})
-    answer = subprocess.run(
-        [sys.executable, "-c", READ], input=given.encode(), capture_output=True, timeout=150, check=False
-    )
-    assert answer.returncode == 0, answer.stderr.decode()
-    return json.loads(answer.stdout)  # type: ignore[no-any-return]
+    return json.loads(spark.run(READ, given=given))  # type: ignore[no-any-return]
 
 
 def typed(text: str | None) -> Any:
@@ -56,7 +50,7 @@ def expected_row(row: dict[str, Any] | None) -> Any:
     }
 
 
-def test_spark_decodes_the_golden_values_and_nothing_else() -> None:
+def test_spark_decodes_the_golden_values_and_nothing_else(spark_process: SparkProcess) -> None:
     good = [bytes.fromhex(case["bytes"]) for case in GOLDEN["cases"]]
     header = split(good[0])[0]
     bad = {
@@ -67,7 +61,7 @@ def test_spark_decodes_the_golden_values_and_nothing_else() -> None:
         good[0][:-3]: "damaged",
         good[0] + b"\x00": "damaged",
     }
-    rows = read_on_spark([*good, *bad])
+    rows = read_on_spark(spark_process, [*good, *bad])
     assert [row["status"] for row in rows] == ["change"] * len(good) + list(bad.values())
     # I11: of values with an unknown schema, which may be a complete backlog, only the header is kept.
     kept = [value[:10] if status == "schema" else value for value, status in bad.items()]

@@ -10,8 +10,6 @@ import json
 import math
 import random
 import struct
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -34,6 +32,7 @@ from relay.token import EventToken
 from spark_consumers.records import Layout
 from spark_consumers.reduced_changes import decoded_reader
 from tests.benchmarks.changes import finished
+from tests.spark_consumers.spark_process import SparkProcess
 
 TOKEN = EventToken(1000, "s/l/0", "DynamoDB/1")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -275,8 +274,7 @@ json.dump(answers, sys.stdout)
 
 
 @pytest.mark.services
-def test_keys_are_the_same_texts_on_spark() -> None:
-    """In a process of its own, since py4j leaves its sockets to the garbage collector: a warning here."""
+def test_keys_are_the_same_texts_on_spark(spark_process: SparkProcess) -> None:
     given = cases(100)
     schemas = [change_schema(case.table) for case in given]
     asked = [
@@ -288,13 +286,6 @@ def test_keys_are_the_same_texts_on_spark() -> None:
         }
         for case, schema in zip(given, schemas, strict=True)
     ]
-    answer = subprocess.run(
-        [sys.executable, "-c", ON_SPARK],
-        input=json.dumps(asked).encode(),
-        capture_output=True,
-        timeout=280,
-        check=False,
-    )
-    assert answer.returncode == 0, answer.stderr.decode()
-    for case, keys in zip(given, json.loads(answer.stdout), strict=True):
+    answers = json.loads(spark_process.run(ON_SPARK, given=json.dumps(asked)))
+    for case, keys in zip(given, answers, strict=True):
         case.check(keys)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from relay.cache import LoadedValue, MemcachedStore, Outcome, TokenCache
+from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
@@ -15,10 +16,10 @@ pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
 
 @pytest.mark.parametrize("engine", ["python", "spark"])
 def test_values_in_memcached_are_invalidated(
-    tmp_path: Path, kafka: Any, memcached_server: Any, unique: str, engine: str
+    tmp_path: Path, kafka: Any, memcached_server: Any, unique: str, engine: str, spark_process: SparkProcess
 ) -> None:
     """I6"""
-    topic = Topic(tmp_path, unique, kafka.bootstrap_servers, memcached_server.url)
+    topic = Topic(tmp_path, unique, kafka.bootstrap_servers, memcached_server.url, spark_process)
     with MemcachedStore(memcached_server.url) as store:
         cache = TokenCache(store, topic.config.name)
 

@@ -24,14 +24,15 @@ from relay.kafka.group_offsets import GroupOffsets, Offsets
 from spark_consumers import run
 from spark_consumers.cache_batches import topics as topics_of
 from tests.faults.harness import wait_until
+from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
 
 
 @pytest.fixture
-def topic(tmp_path: Path, kafka: Any, redis_server: Any, unique: str) -> Topic:
-    return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url)
+def topic(tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess) -> Topic:
+    return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
 
 
 @pytest.fixture

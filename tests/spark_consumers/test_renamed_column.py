@@ -12,13 +12,14 @@ import yaml
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.services.sql_server import PASSWORD, USER
 from tests.faults.harness import Relay
+from tests.spark_consumers.spark_process import SparkProcess
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
 
 
 @pytest.mark.parametrize("engine", ["python", "spark"])
 def test_changes_after_a_column_of_a_cache_key_was_renamed_invalidate_the_namespace(
-    engine: str, mariadb: Any, kafka: Any, redis_server: Any, unique: str, tmp_path: Path
+    engine: str, mariadb: Any, kafka: Any, redis_server: Any, unique: str, tmp_path: Path, spark_process: SparkProcess
 ) -> None:
     """I6: entries under the old name's values would never be invalidated again. The log says what to do."""
     mariadb.execute(f"CREATE DATABASE {unique}")
@@ -35,6 +36,9 @@ def test_changes_after_a_column_of_a_cache_key_was_renamed_invalidate_the_namesp
 
     def relay(*arguments: str) -> str:
         log = tmp_path / f"{len(list(tmp_path.iterdir()))}.log"
+        if "spark" in arguments:
+            spark_process.relay(*arguments, "--until-caught-up", log=log)
+            return log.read_text()
         process = Relay([sys.executable, "-m", "relay.cli", *arguments, "--until-caught-up"], log)
         assert process.wait(120) == 0, process.log()
         return process.log()

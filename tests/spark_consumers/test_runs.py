@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from relay.kafka.topic_writer import TopicWriter
 from relay.table import KeyColumn, TableSchema
 from tests.benchmarks.changes import finished
 from tests.faults.harness import wait_until
+from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import TABLE, Topic, change, mark, read, truncation
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]
@@ -28,8 +27,8 @@ UNKNOWN_FRAMING = b"not a known framing"
 
 
 @pytest.fixture
-def topic(tmp_path: Path, kafka: Any, redis_server: Any, unique: str) -> Topic:
-    return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url)
+def topic(tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess) -> Topic:
+    return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
 
 
 @pytest.fixture(params=["spark", "python"])
@@ -85,10 +84,10 @@ def test_a_replay_from_the_beginning_changes_nothing_snapshots_included(topic: T
 
 
 def test_rows_of_a_topic_that_was_replaced_are_swept_and_truncated(
-    tmp_path: Path, kafka: Any, redis_server: Any, unique: str
+    tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess
 ) -> None:
     """I7: the new topic has other partitions, and no record of the rows that were deleted meanwhile."""
-    services = kafka.bootstrap_servers, redis_server.url
+    services = kafka.bootstrap_servers, redis_server.url, spark_process
     before = Topic(tmp_path, unique, *services, partitions=4)
     rows = [change(f"c{number}", 1, Operation.INSERT) for number in range(12)]
     lines = [change(f"c{number}", 1, Operation.INSERT) for number in range(12)]
@@ -173,25 +172,30 @@ def test_the_namespace_is_invalidated_by_a_start_that_skips_changes_and_by_new_c
 
 
 @pytest.mark.parametrize("way", ["one action", "partition by partition", "on the workers"])
-def test_all_ways_to_apply_a_batch_leave_the_same_entries(topic: Topic, store: RedisStore, way: str) -> None:
+def test_all_ways_to_apply_a_batch_leave_the_same_entries(
+    topic: Topic, store: RedisStore, spark_process: SparkProcess, way: str
+) -> None:
     changes = [change(f"c{number:03}", version) for version in (1, 2) for number in range(200)]
     topic.publish(changes)
     topic.publish_raw(UNKNOWN_FRAMING)
     large_batch = 10**9 if way == "one action" else 1
     script = f"""
 import pathlib
+from unittest import mock
 from relay.config import load
 import spark_consumers
 from spark_consumers import invalidate
-invalidate._LARGE_BATCH = {large_batch}
-invalidate.is_cluster = lambda session: {way == "on the workers"}
-spark_consumers.run(
-    "cache", load(pathlib.Path({str(topic.path)!r})), until_caught_up=True,
-    checkpoint=pathlib.Path({str(topic.folder / "checkpoint")!r}),
-)
+
+with (
+    mock.patch.object(invalidate, "_LARGE_BATCH", {large_batch}),
+    mock.patch.object(invalidate, "is_cluster", lambda session: {way == "on the workers"}),
+):
+    spark_consumers.run(
+        "cache", load(pathlib.Path({str(topic.path)!r})), until_caught_up=True,
+        checkpoint=pathlib.Path({str(topic.folder / "checkpoint")!r}),
+    )
 """
-    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=150, check=False)
-    assert answer.returncode == 0, answer.stderr.decode()
+    spark_process.run(script)
     assert len(topic.dead_letters()) == 1
     names = [f"c{number:03}" for number in range(200)]
     assert entries(store, topic, names) == [["DynamoDB/100000000000000000002"]] * 200

@@ -21,6 +21,7 @@ from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, Unkno
 from spark_consumers.records import DecodeStatus
 from spark_consumers.schema_wait import PATIENCE, SchemaWait
 from tests.benchmarks.changes import finished
+from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change
 
 A, B = single_object_header(b"aaaaaaaa"), single_object_header(b"bbbbbbbb")
@@ -119,7 +120,13 @@ def test_the_headers_that_are_remembered_are_bounded() -> None:
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("consumer", "engine"), [("cache", "spark"), ("cache", "python"), ("log", "spark")])
 def test_a_foreign_value_with_the_mark_of_the_framing_stops_no_consumer(
-    tmp_path: Path, kafka: Any, redis_server: Any, unique: str, consumer: str, engine: str
+    tmp_path: Path,
+    kafka: Any,
+    redis_server: Any,
+    unique: str,
+    consumer: str,
+    engine: str,
+    spark_process: SparkProcess,
 ) -> None:
     """I1, I6: it becomes a dead letter in full, and what follows is applied; a late schema loses nothing."""
     topic = Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url)
@@ -137,6 +144,7 @@ def test_a_foreign_value_with_the_mark_of_the_framing_stops_no_consumer(
         # The late schema comes at the first look after the wait has begun.
         script = f"""
 import pathlib
+from unittest import mock
 import spark_consumers
 from relay.avro.registry import TopicSchemas
 from relay.config import load
@@ -144,20 +152,25 @@ from spark_consumers import schema_wait
 
 config, path = load(pathlib.Path({str(topic.path)!r})), pathlib.Path({str(topic.folder / "checkpoint")!r})
 look = schema_wait.SchemaWait.look
-schema_wait.PATIENCE = 3.0
 
 def publish_and_look(self, headers):
     found = look(self, headers)
     TopicSchemas(config.kafka.client(), config.internal("schemas")).register({topic.name!r}, {change_schema(table)!r})
     return found
 
-schema_wait.SchemaWait.look = publish_and_look
 place = {{"engine": "python"}} if {engine == "python"} else {{"checkpoint": path}}
-spark_consumers.run({consumer!r}, config, until_caught_up=True, **place)
+with (
+    mock.patch.object(schema_wait, "PATIENCE", 3.0),
+    mock.patch.object(schema_wait.SchemaWait, "look", publish_and_look),
+):
+    spark_consumers.run({consumer!r}, config, until_caught_up=True, **place)
 """
-        with topic.log.open("wb") as log:
-            ran = subprocess.run([sys.executable, "-c", script], stderr=log, timeout=200, check=False)
-        assert ran.returncode == 0, topic.log.read_text()
+        if engine == "spark":
+            spark_process.run(script, log=topic.log)
+        else:
+            with topic.log.open("wb") as log:
+                ran = subprocess.run([sys.executable, "-c", script], stderr=log, timeout=200, check=False)
+            assert ran.returncode == 0, topic.log.read_text()
         counts = topic.counts()
         # The first attempt has applied some.
         assert counts["applied"] + counts.get("discarded", 0) == 3, topic.log.read_text()

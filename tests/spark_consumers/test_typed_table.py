@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.cli import app
+from tests.spark_consumers.spark_process import SparkProcess
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
 
@@ -42,7 +43,6 @@ ITEM: dict[str, Any] = {
     "rest": {"S": "mine"},
     "note": {"S": "first"},
 }
-# All consumers use the session that exists, so there is only one JVM.
 CONSUME = """
 import json, pathlib, sys
 import spark_consumers
@@ -108,7 +108,9 @@ def path(tmp_path: Path, kafka: Any, dynamodb: Any, redis_server: Any, unique: s
     return path
 
 
-def test_a_typed_table_is_relayed_tailed_copied_logged_and_invalidated(path: Path, redis_server: Any) -> None:
+def test_a_typed_table_is_relayed_tailed_copied_logged_and_invalidated(
+    path: Path, redis_server: Any, spark_process: SparkProcess
+) -> None:
     """I6, I8"""
     run = [sys.executable, "-m", "relay.cli", "run", str(path), "--until-caught-up"]
     subprocess.run(run, check=True, timeout=90)
@@ -132,10 +134,7 @@ def test_a_typed_table_is_relayed_tailed_copied_logged_and_invalidated(path: Pat
     rest = {"ab": {"N": "1"}, "rest": {"S": "mine"}, "note": {"S": "first"}}
     assert json.loads(first["new"]["rest"]) == rest
 
-    command = [sys.executable, "-c", CONSUME, str(path), str(path.parent)]
-    answer = subprocess.run(command, capture_output=True, timeout=200, check=False)
-    assert answer.returncode == 0, answer.stderr.decode()
-    found = json.loads(answer.stdout.splitlines()[-1])
+    found = json.loads(spark_process.run(CONSUME, str(path), str(path.parent)).splitlines()[-1])
     copied = {key: (line, item) for key, line, item in found["copy"]}
     assert set(copied) == {"o-1", "o-2"}
     line, item = copied["o-1"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +24,7 @@ from relay.kafka.topics import LARGEST_MESSAGE
 from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
 from tests.faults.harness import Relay
+from tests.spark_consumers.spark_process import SparkProcess
 
 TABLE = TableSchema("orders", "orders", (KeyColumn("customer", "S"), KeyColumn("order_id", "N")), 1)
 SHARD = "orders/2026-01-01T00:00:00.000/shardId-0001"
@@ -78,8 +78,18 @@ def truncation(version: int) -> Change:
 class Topic:
     """The topics of ``orders`` and ``lines``, under a name of their own, and a config for all three consumers."""
 
-    def __init__(self, folder: Path, name: str, bootstrap_servers: str, redis_url: str, *, partitions: int = 2) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        bootstrap_servers: str,
+        redis_url: str,
+        spark: SparkProcess | None = None,
+        *,
+        partitions: int = 2,
+    ) -> None:
         self.folder = folder
+        self.spark = spark
         self.partitions = partitions
         self.path = folder / "relay.yaml"
         raw = {
@@ -148,8 +158,16 @@ class Topic:
 
     def consume(self, consumer: str, *arguments: str, checkpoint: str, engine: str = "spark") -> Mapping[str, int]:
         """Run ``consumer`` to the end of the topic; return the totals of its batches' counts."""
-        process = self.start(consumer, "--until-caught-up", *arguments, checkpoint=checkpoint, engine=engine)
-        assert process.wait(150) == 0, process.log()
+        arguments = ("--until-caught-up", *arguments)
+        if engine == "spark":
+            assert self.spark is not None
+            self._runs += 1
+            folder = str(self._checkpoint_folder(checkpoint))
+            command = ("consume", consumer, str(self.path), "--checkpoint", folder)
+            self.spark.relay(*command, *arguments, log=self.log)
+        else:
+            process = self.start(consumer, *arguments, checkpoint=checkpoint, engine=engine)
+            assert process.wait(150) == 0, process.log()
         return self.counts()
 
     def start(self, consumer: str, *arguments: str, checkpoint: str, engine: str = "spark") -> Relay:
@@ -157,7 +175,7 @@ class Topic:
         self._runs += 1
         command = [sys.executable, "-m", "relay.cli", "consume", consumer, str(self.path)]
         if engine == "spark":
-            command += ["--checkpoint", str(self.folder / "checkpoints" / checkpoint)]
+            command += ["--checkpoint", str(self._checkpoint_folder(checkpoint))]
         else:
             command += ["--engine", engine]
             if self._checkpoint not in (None, checkpoint) and "committed" not in arguments:
@@ -165,6 +183,9 @@ class Topic:
                 admin.delete_consumer_groups([group(self.config, consumer)])[group(self.config, consumer)].result()
             self._checkpoint = checkpoint
         return Relay([*command, *arguments], self.log)
+
+    def _checkpoint_folder(self, checkpoint: str) -> Path:
+        return self.folder / "checkpoints" / checkpoint
 
     @property
     def log(self) -> Path:
@@ -180,10 +201,7 @@ class Topic:
         return sums
 
     def apply(self, *steps: tuple[str, str]) -> dict[str, Any]:
-        """Run consumers one after the other, each with a checkpoint, in one JVM; return the copy's and the log's rows.
-
-        In a process of its own, since py4j leaves its sockets to the garbage collector, which is a warning here.
-        """
+        """Run consumers one after the other, each with a checkpoint; return the copy's and the log's rows."""
         script = f"""
 import json, pathlib, sys
 import spark_consumers
@@ -201,9 +219,8 @@ copied = {{customer: version for (customer, _), version in copied.items()}}
 lines = sorted([row["customer"], json.loads(row["item"])["version"]["N"]] for row in lines)
 json.dump({{"copy": copied, "log": sorted(logged), "lines": lines}}, sys.stdout)
 """
-        answer = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=250, check=False)
-        assert answer.returncode == 0, answer.stderr.decode()
-        return json.loads(answer.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+        assert self.spark is not None
+        return json.loads(self.spark.run(script).splitlines()[-1])  # type: ignore[no-any-return]
 
 
 class NoSchemas:

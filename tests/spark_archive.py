@@ -1,0 +1,88 @@
+"""An archive of Spark's classes, which halves the CPU that a JVM of a consumer takes until its first batch.
+
+The JVMs of the tests start some fifty times. Java maps the archive into memory instead of loading, checking and linking
+10,000 classes each time. It changes nothing else, and Java goes without an archive that is missing or does not match.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pyspark
+
+from relay.errors import Unavailable
+from relay.jvm.jars import cache_folder
+
+_OPTIONS = "SPARK_SUBMIT_OPTS"  # what Spark's start script adds to Java's options
+_TIMEOUT = 300.0  # seconds
+
+# Uses what consumers use: Delta tables, a merge, and a stream with batches in Python.
+_TRAINING = """
+import sys
+import spark_consumers.session
+from spark_consumers.session import close_session, open_session
+
+spark_consumers.session._EXIT_TIMEOUT = 200.0  # Java writes the archive at its end
+folder = sys.argv[1]
+session = open_session("training", delta=True)
+session.range(10).selectExpr("id", "cast(id as string) as text").write.format("delta").save(f"{folder}/table")
+
+def apply(batch, number):
+    batch.sparkSession.conf.set("spark.sql.shuffle.partitions", "2")
+    batch.createOrReplaceTempView("batch")
+    batch.sparkSession.sql(
+        f"MERGE INTO delta.`{folder}/copy` c USING (SELECT max(id) id, text FROM batch GROUP BY text) b ON c.id = b.id "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+    batch.selectExpr("hash(text)", "encode(text, 'UTF-8') as bytes").collect()
+
+session.range(5).selectExpr("id", "cast(id as string) as text").write.format("delta").save(f"{folder}/copy")
+stream = session.readStream.format("delta").load(f"{folder}/table").writeStream.foreachBatch(apply)
+stream.option("checkpointLocation", f"{folder}/checkpoint").trigger(availableNow=True).start().awaitTermination()
+close_session(session)
+"""
+
+
+def use() -> None:
+    """Let the JVMs of Spark that this process and its children start use the archive, if there is one."""
+    if _OPTIONS not in os.environ and (archive := _archive()).exists():
+        os.environ[_OPTIONS] = f"-XX:SharedArchiveFile={archive}"
+
+
+def make() -> None:
+    """Make the archive if there is none. Raises ``Unavailable``."""
+    archive = _archive()
+    if archive.exists():
+        return
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
+        made = Path(folder) / archive.name
+        answer = subprocess.run(
+            [sys.executable, "-c", _TRAINING, folder],
+            env={**os.environ, _OPTIONS: f"-XX:ArchiveClassesAtExit={made}"},
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT,
+            check=False,
+        )
+        if not made.exists():
+            raise Unavailable(
+                f"cannot make the archive of Spark's classes:\n{answer.stdout[-2000:]}{answer.stderr[-2000:]}"
+            )
+        made.rename(archive)
+
+
+def _archive() -> Path:
+    """Return the file for this Java and these jars: Java does not use an archive of others."""
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home) / "bin" / "java" if home else Path(shutil.which("java") or "")
+    jars = (Path(pyspark.__file__).parent / "jars").glob("*.jar")
+    used = [java.resolve(), *sorted(jars)] if java.exists() else []
+    state = "\n".join(f"{file.name} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in used)
+    return cache_folder() / "tests" / f"spark-{hashlib.sha256(state.encode()).hexdigest()[:16]}.jsa"
