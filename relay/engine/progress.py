@@ -53,6 +53,8 @@ class CommittedProgress:
         self._computed = Progress()
         self._of_version = -1
         self._due = 0.0
+        self._low: float | None = None
+        self._low_due = 0.0
         self._gaps: Set[str] = frozenset()
         self._gaps_of_version = -1
 
@@ -79,8 +81,20 @@ class CommittedProgress:
         if now < self._due:
             return self._computed
         found = self.exact()
-        self._due = now + max(_RECENT, _SHARE * (self.clock() - now))
+        self._due = self._next(now)
         return found
+
+    def low_watermark(self, lineage: Lineage) -> float | None:
+        """Return a `low_watermark` as recent as that. It never goes back, so an older one is true, too."""
+        now = self.clock()
+        if now >= self._low_due:
+            self._low = low_watermark(self._checkpoints(), lineage)
+            self._low_due = self._next(now)
+        return self._low
+
+    def _next(self, begun: float) -> float:
+        """Return when to compute again what was computed since ``begun``."""
+        return begun + max(_RECENT, _SHARE * (self.clock() - begun))
 
 
 def read_until(
@@ -114,8 +128,12 @@ def resume_timestamp(checkpoints: Mapping[str, Checkpoint]) -> int:
 
     A shard that has not been read yet begins at the progress of its parents. 0 if that is not known either.
     """
-    unfinished = (c for c in checkpoints.values() if not c.state.ended)
-    return min((int(_progress(c, checkpoints)) for c in unfinished), default=0)
+    unfinished = [
+        c.progress if c.progress is not None else _progress_of_parents(c, checkpoints)
+        for c in checkpoints.values()
+        if not c.state.ended
+    ]
+    return int(min(unfinished, default=0))
 
 
 def low_watermark(checkpoints: Mapping[str, Checkpoint], lineage: Lineage) -> float | None:
@@ -124,10 +142,10 @@ def low_watermark(checkpoints: Mapping[str, Checkpoint], lineage: Lineage) -> fl
     Unlike ``resume_timestamp`` it counts shards that have no checkpoint yet, and the children of an ended shard that
     are not listed yet: it never goes back because they appear.
     """
-    if not lineage.listings or any(shard not in checkpoints for shard in lineage.listed):
+    if not lineage.listings or not lineage.listed.keys() <= checkpoints.keys():
         return None
     last = [
-        _progress(checkpoint, checkpoints)
+        checkpoint.progress if checkpoint.progress is not None else _progress_of_parents(checkpoint, checkpoints)
         for shard, checkpoint in checkpoints.items()
         if not checkpoint.state.ended or (shard in lineage.listed and not lineage.children(shard))
     ]
@@ -135,9 +153,7 @@ def low_watermark(checkpoints: Mapping[str, Checkpoint], lineage: Lineage) -> fl
     return low if low > 0 else None
 
 
-def _progress(checkpoint: Checkpoint, checkpoints: Mapping[str, Checkpoint]) -> float:
-    if checkpoint.progress is not None:
-        return checkpoint.progress
+def _progress_of_parents(checkpoint: Checkpoint, checkpoints: Mapping[str, Checkpoint]) -> float:
     parents = [checkpoints.get(parent) for parent in checkpoint.parents]
     known = [parent.progress for parent in parents if parent is not None and parent.progress is not None]
     return min(known) if known and len(known) == len(parents) else 0.0

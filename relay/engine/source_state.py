@@ -17,7 +17,7 @@ from relay.engine.discovery import JournaledShards, ListedShards
 from relay.engine.look import Look
 from relay.engine.open_shard import OpenShard
 from relay.engine.planning import Planning
-from relay.engine.progress import CommittedProgress, low_watermark, read_until
+from relay.engine.progress import CommittedProgress, read_until
 from relay.engine.pruning import replaced, unpruned
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.shard_checkpoints import ShardCheckpoints
@@ -342,7 +342,7 @@ class SourceState:
 
     def low_watermark(self) -> float | None:
         """See ``progress.low_watermark``."""
-        return low_watermark(self.checkpoints, self.lineage) if self.plan is not None else None
+        return self._progress.low_watermark(self.lineage) if self.plan is not None else None
 
     def is_caught_up(self) -> bool:
         """Whether every shard is published and committed up to the start of the command. False unless that is asked."""

@@ -100,3 +100,29 @@ def test_progress_is_computed_less_often_the_longer_it_takes_and_gaps_at_once_wh
     assert "35.0" not in progress.gaps()
     versions["gaps"] += 1
     assert progress.gaps() == {"35.0"}
+
+
+def test_the_low_watermark_is_computed_less_often_the_longer_it_takes() -> None:
+    graph = lineage_of(Shard("a"))
+    checkpoints = {"a": Checkpoint(ShardState.READING, progress=30.0)}
+    now, cost = 100.0, 0.0
+
+    def read() -> dict[str, Checkpoint]:
+        nonlocal now
+        now += cost
+        return checkpoints
+
+    progress = CommittedProgress(read, lambda: 1, lambda: 1, clock=lambda: now)
+
+    def advance(to: float, seconds: float) -> float | None:
+        nonlocal now
+        now += seconds
+        checkpoints["a"] = Checkpoint(ShardState.READING, progress=to)
+        return progress.low_watermark(graph)
+
+    assert advance(30.0, 0.0) == 30.0
+    assert advance(31.0, 0.09) == 30.0
+    cost = 0.01
+    assert advance(32.0, 0.02) == 32.0
+    assert advance(33.0, 0.4) == 32.0
+    assert advance(34.0, 0.2) == 34.0
