@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 
 from relay.change import REDRIVEN, Images
 from relay.config import Config, LogConfig
-from spark_consumers.delta_consumer import BatchPlan, DeltaConsumer
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.sinks import delta
+from spark_consumers.table_consumer import BatchPlan, TableConsumer
 
 _COLUMNS = {
     # The columns that queries filter on come first: Delta keeps minima and maxima of the first columns.
@@ -54,10 +54,10 @@ _PARTITIONED_BY = ("table", "day")
 _COMMIT_TIME_SLACK = 3600 * 1_000_000  # microseconds
 
 
-def log_consumer(config: Config, log: LogConfig) -> DeltaConsumer:
+def log_consumer(config: Config, log: LogConfig) -> TableConsumer:
     """Return the consumer that appends changes to the log at ``log.path``."""
     rule = ChangeLog(delta.spark_path(log.path))
-    return DeltaConsumer("log", config, log.path, rule.plan, at_most=50_000)
+    return TableConsumer("log", config, rule.plan, at_most=50_000, delta_at=log.path)
 
 
 class ChangeLog:

@@ -1,14 +1,14 @@
-"""The copy: for each source table a Delta table with its current rows, each with its event token.
+"""The copy: for each source table a table with its current rows, each with its event token.
 
 The token beside a row decides what may replace it (``fold``). For each batch the stored tokens of its keys are read,
-the rows are decided on the driver, and one MERGE writes them, each only where the stored token has not changed since.
-Images may be large and never come to the driver: the MERGE takes them from the batch.
+the rows are decided on the driver, and one statement writes them, each only where the stored token has not changed
+since. Images may be large, so they are not collected on the driver.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -19,15 +19,18 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from relay.change import MARK, REDRIVEN, Images, Operation, Snapshot
-from relay.config import Config, CopyConfig
+from relay.config import POSTGRES, Config, CopyConfig
 from relay.token import EventToken
-from spark_consumers.delta_consumer import BatchPlan, DeltaConsumer
 from spark_consumers.fold import PartitionOffset, Place, StoredRow, VerdictCounts, group_by_item, split_at_truncations
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.seen_snapshots import SeenSnapshots
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.copy_table import CopyTable
 from spark_consumers.sinks.delta_table import DeltaTable
+from spark_consumers.sinks.target import TargetTable
+from spark_consumers.table_consumer import BatchPlan, TableConsumer
+
+_AT_MOST = 20_000  # records a batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +53,28 @@ class ChangeHead:
         return self.place.partition, self.place.offset
 
 
-def copy_consumer(config: Config, copy: CopyConfig) -> DeltaConsumer:
-    """Return the consumer that keeps the tables under ``copy.url`` up to date."""
-    rule = TableCopies(delta.spark_path(copy.url), copy.tombstone_retention)
-    return DeltaConsumer("copy", config, copy.url, rule.plan, at_most=20_000)
+def copy_consumer(config: Config, copy: CopyConfig) -> TableConsumer:
+    """Return the consumer that keeps the tables under ``copy.url`` up to date.
+
+    Raises ``Unavailable`` if a database at ``copy.url`` does not answer.
+    """
+    if copy.url.partition(":")[0] in POSTGRES:
+        from spark_consumers.sinks.postgres import PostgresDatabase
+        from spark_consumers.sinks.postgres_table import PostgresTable
+
+        database = PostgresDatabase(copy.url)
+        database.connect()
+        rule = TableCopies(partial(PostgresTable, database), copy.tombstone_retention)
+        return TableConsumer("copy", config, rule.plan, at_most=_AT_MOST)
+    rule = TableCopies(partial(DeltaTable, delta.spark_path(copy.url)), copy.tombstone_retention)
+    return TableConsumer("copy", config, rule.plan, at_most=_AT_MOST, delta_at=copy.url)
 
 
 class TableCopies:
-    """The copies of all tables, below ``path``. ``tombstone_retention``: seconds."""
+    """The copies of all tables. ``open_table``: of a source and table. ``tombstone_retention``: seconds."""
 
-    def __init__(self, path: str, tombstone_retention: float) -> None:
-        self._path = path
+    def __init__(self, open_table: Callable[[str, str], TargetTable], tombstone_retention: float) -> None:
+        self._open_table = open_table
         self._retention = tombstone_retention
         self._tables: dict[tuple[str, str], CopyTable] = {}
 
@@ -77,9 +91,11 @@ class TableCopies:
                 layout = layouts[head["layout"]]
                 by_table.setdefault((layout.source, layout.table), []).append(head)
         for name, of_table in by_table.items():
-            table = self._table(name, layouts[of_table[0]["layout"]])
-            _apply(batch, table, [_read_head(head) for head in of_table], counts)
-            collected += table.tombstones(batch).collect(batch)
+            table = self._table(*name)
+            used = sorted({head["layout"] for head in of_table})
+            table.prepare(batch, {number: layouts[number] for number in used})
+            apply(batch, table, [_read_head(head) for head in of_table], counts)
+            collected += table.tombstones.collect(batch)
         return {
             "applied": counts.applied,
             "ignored": counts.ignored,
@@ -88,19 +104,18 @@ class TableCopies:
             "collected": collected,
         }
 
-    def _table(self, name: tuple[str, str], layout: Layout) -> CopyTable:
-        if name not in self._tables:
-            source, table = name
-            self._tables[name] = CopyTable(DeltaTable(f"{self._path}/{source}/{table}", layout), self._retention)
-        return self._tables[name]
+    def _table(self, source: str, table: str) -> CopyTable:
+        if (source, table) not in self._tables:
+            self._tables[source, table] = CopyTable(self._open_table(source, table), self._retention)
+        return self._tables[source, table]
 
 
-def _apply(batch: DataFrame, table: CopyTable, changes: Sequence[ChangeHead], counts: VerdictCounts) -> None:
-    """Apply the changes of one table."""
+def apply(batch: DataFrame, table: CopyTable, changes: Sequence[ChangeHead], counts: VerdictCounts) -> None:
+    """Apply the changes of a batch to their table, which is prepared for them."""
     keyed = [change for change in changes if change.operation is not Operation.TRUNCATE and change.mark is None]
     if any(change.snapshot is not None for change in changes):
-        seen = table.tombstones(batch).snapshots
-        keyed = [change for change in keyed if _is_current(change, seen, counts)]
+        table.tombstones.load(batch)
+        keyed = [change for change in keyed if _is_current(change, table.tombstones.snapshots, counts)]
     truncations = [change for change in changes if change.operation is Operation.TRUNCATE]
     # The truncations up to here, each with the number of the segment that it follows.
     past_truncations: list[tuple[int, ChangeHead]] = []
@@ -122,7 +137,7 @@ def _apply_mark(
     batch: DataFrame, table: CopyTable, mark: ChangeHead, snapshot: Snapshot, counts: VerdictCounts
 ) -> None:
     """Apply the begin or the end of a snapshot in one partition."""
-    partition, tombstones = mark.place.partition, table.tombstones(batch)
+    partition, tombstones = mark.place.partition, table.tombstones
     if mark.mark == "begin":
         tombstones.snapshots.begin(mark.place.topic, partition, snapshot.id)
     elif tombstones.snapshots.has_begun(partition, snapshot.id):

@@ -30,7 +30,7 @@ class DecodeStatus(StrEnum):
 class RecordField:
     """A field of a key or row record: its Avro name, its name at the source, its Avro type and its column type.
 
-    ``column``: None for DynamoDB's key columns.
+    ``column``: of DynamoDB's key columns ``N`` for a number, else None.
     """
 
     avro: str
@@ -77,4 +77,7 @@ def _fields(record: Mapping[str, Any]) -> tuple[RecordField, ...]:
     def bare(kind: Any) -> Any:
         return next(each for each in kind if each != "null") if isinstance(kind, list) else kind
 
-    return tuple(RecordField(f["name"], source_name(f), bare(f["type"]), f.get("relay.type")) for f in record["fields"])
+    return tuple(
+        RecordField(f["name"], source_name(f), bare(f["type"]), f.get("relay.type") or f.get("dynamodb"))
+        for f in record["fields"]
+    )

@@ -108,6 +108,13 @@ def postgres(in_docker: bool) -> Iterator[PostgresServer | containers.Postgres]:
         yield server
 
 
+@pytest.fixture
+def database_url(postgres: PostgresServer | containers.Postgres, unique: str) -> str:
+    """The URL of a database of this test's own in PostgreSQL."""
+    postgres.execute(f"CREATE DATABASE {unique}")
+    return f"{postgres.url.rpartition('/')[0]}/{unique}"
+
+
 @pytest.fixture(scope="session")
 def schema_registry(in_docker: bool) -> Iterator[SchemaRegistry | containers.Registry]:
     """A schema registry with Confluent's API: ``.url``."""

@@ -24,6 +24,7 @@ from relay.errors import ConfigError
 
 __all__ = [
     "INTERNAL",
+    "POSTGRES",
     "CacheConfig",
     "Config",
     "CopyConfig",
@@ -43,6 +44,8 @@ _TOPIC_LENGTH = 249
 
 REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 MEMCACHED = ("memcached", "memcacheds")
+
+POSTGRES = ("postgresql", "postgres")
 
 Internal = Literal["checkpoints", "schemas", "gaps", "dead_letters", "watermarks"]
 INTERNAL: tuple[Internal, ...] = ("checkpoints", "schemas", "gaps", "dead_letters", "watermarks")
@@ -92,8 +95,8 @@ class LogConfig(ConfigModel):
 
 
 class CopyConfig(ConfigModel):
-    url: Annotated[str, url("delta", planned=("postgresql", "postgres"))]
-    """Where to keep the copy, such as `delta:///var/lib/relay/copy`."""
+    url: Annotated[str, url("delta", *POSTGRES)]
+    """Where to keep the copy, such as `delta:///var/lib/relay/copy` or `postgresql://user:password@host:5432/db`."""
 
     tombstone_retention: Seconds = Field(default="30d", validate_default=True)
     """How long the copy remembers a deleted row. A change older than this, applied again, may bring the row back."""

@@ -1,7 +1,7 @@
 """Error messages about an invalid config, each with its place in the file.
 
-The validators of ``relay.config`` raise ``invalid`` and ``unsupported``; ``explain`` turns everything that pydantic
-found into one ``ConfigError``, one line per problem.
+The validators of ``relay.config`` raise ``invalid``; ``explain`` turns everything that pydantic found into one
+``ConfigError``, one line per problem.
 """
 
 from __future__ import annotations
@@ -42,12 +42,6 @@ def invalid(*problems: str | tuple[Location, str]) -> PydanticCustomError:
     return PydanticCustomError("invalid", "{text}", {"text": text, "problems": found})
 
 
-def unsupported(what: str, at: Location = ()) -> PydanticCustomError:
-    """Return the error for a planned setting that is not built yet: it is refused, never ignored."""
-    text = f"{what} is not available in this version"
-    return PydanticCustomError("unsupported", "{text}", {"text": text, "problems": [(at, text)]})
-
-
 def explain(document: Document, error: ValidationError, root: type[BaseModel]) -> ConfigError:
     """Return one error that lists every problem, in the order of the file."""
     found: set[tuple[tuple[int, int], str]] = set()
@@ -71,8 +65,6 @@ def _without_type_tag(location: Location) -> tuple[Location, str | None]:
 def _messages(detail: ErrorDetails, root: type[BaseModel], source: str | None) -> list[tuple[Location, str]]:
     location, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
     name = _dotted(location)
-    if kind == "unsupported":
-        return list(context["problems"])
     if kind == "invalid":
         named = ((inside, _dotted((*location, *inside)), text) for inside, text in context["problems"])
         return [(inside, f"`{where}`: {text}" if where else text) for inside, where, text in named]

@@ -23,7 +23,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from relay.config.errors import invalid, unsupported
+from relay.config.errors import invalid
 from relay.gtid import GtidError
 from relay.gtid import parse as parse_gtids
 from relay.stream_token import InvalidPosition, StreamToken
@@ -34,6 +34,7 @@ _LEGAL = re.compile(r"[A-Za-z0-9._-]+")
 _SECRET = re.compile(r"password|secret|\.pem$|jaas|oauthbearer\.config", re.IGNORECASE)
 _WITH_HOST = frozenset({"http", "https", "redis", "rediss"})
 _WITH_HOSTS = frozenset({"memcached", "memcacheds", "redis+cluster", "rediss+cluster"})
+_WITH_DATABASE = frozenset({"postgresql", "postgres"})
 _WITH_SERVICE = frozenset({"redis+sentinel", "rediss+sentinel"})
 _HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([\w.-]+)):(\d{1,5})")
 _USER_INFO = re.compile(r"(?<=://)[^/\s]+(?=@)|(?<=password=)[^&\s]+")
@@ -297,18 +298,18 @@ Name = Annotated[str, AfterValidator(_name)]
 """A name that may be part of a Kafka topic, and of a token's shard in front of the slash."""
 
 
-def url(*schemes: str, planned: tuple[str, ...] = ()) -> BeforeValidator:
-    """Accept URLs with one of ``schemes``; report those with one of ``planned`` as not available yet."""
+def url(*schemes: str) -> BeforeValidator:
+    """Accept URLs with one of ``schemes``."""
 
     def check(value: Any) -> Any:
         if isinstance(value, str):
             scheme = urlsplit(value).scheme if "://" in value else ""
-            if scheme.split("+")[0] in planned:
-                raise unsupported(f"a URL that starts with `{scheme}://`")
             if scheme not in schemes:
                 raise invalid("must start with " + " or ".join(f"{s}://" for s in schemes))
             if scheme in _WITH_HOSTS and not _has_hosts(value):
                 raise invalid(f"needs hosts with numeric ports: {scheme}://host:port,host:port")
+            if scheme in _WITH_DATABASE and not (_has_hosts(value) and urlsplit(value).path.strip("/")):
+                raise invalid(f"needs a host and a database: {scheme}://user:password@host:port/database")
             if scheme in _WITH_SERVICE and not (_has_hosts(value) and urlsplit(value).path.strip("/")):
                 raise invalid(f"needs hosts with numeric ports and a service: {scheme}://host:port,host:port/service")
             if scheme in _WITH_HOST and not _has_host(value):

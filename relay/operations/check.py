@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,7 +21,16 @@ from urllib.parse import unquote, urlsplit
 from relay.avro.schema import change_schema
 from relay.cache import ConditionalWrite, entry_key, open_store
 from relay.cache.store import KEEP, READ
-from relay.config import Config, DynamoDBConfig, MySQLConfig, SchemaRegistryConfig, SourceConfig, VitessConfig, redacted
+from relay.config import (
+    POSTGRES,
+    Config,
+    DynamoDBConfig,
+    MySQLConfig,
+    SchemaRegistryConfig,
+    SourceConfig,
+    VitessConfig,
+    redacted,
+)
 from relay.config.fields import StartAtToken
 from relay.config.template import Template
 from relay.engine.open_source import open_source
@@ -72,7 +81,11 @@ def run(config: Config) -> Iterator[Finding]:
     if config.log:
         checks.append((f"log {redacted(config.log.path)}", partial(_check_folder, "log", config.log.path)))
     if config.copy_:
-        checks.append((f"copy {redacted(config.copy_.url)}", partial(_check_folder, "copy", config.copy_.url)))
+        url = config.copy_.url
+        check = partial(_check_folder, "copy", url)
+        if url.partition(":")[0] in POSTGRES:
+            check = partial(_check_postgres, url, [source.name for source in config.sources])
+        checks.append((f"copy {redacted(url)}", check))
     if config.log or config.copy_:
         checks += [("java", _check_java), ("pyspark", _check_spark)]
     elif config.cache:
@@ -311,6 +324,19 @@ def _check_folder(kind: str, url: str) -> str:
     if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
         raise Unavailable(f"cannot write to {nearest}: the {kind} needs a writable folder")
     return "writable" if path.exists() else "will be created"
+
+
+def _check_postgres(url: str, schemas: Sequence[str]) -> str:
+    """Check that a copy can be kept in a database, with these schemas. Raises ``Unavailable``."""
+    from spark_consumers.sinks import postgres
+
+    database = postgres.PostgresDatabase(url)
+    try:
+        if missing := postgres.problems(database, schemas):
+            raise Unavailable("; ".join(missing))
+    finally:
+        database.close()
+    return "reachable, and may create its tables"
 
 
 def _or_python(check: Callable[[], str]) -> str:

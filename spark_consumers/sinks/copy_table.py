@@ -19,6 +19,7 @@ from spark_consumers.fold import (
     sweep,
     truncate,
 )
+from spark_consumers.records import Layout
 from spark_consumers.sinks.target import Key, TargetTable, Write, is_same_change
 from spark_consumers.sinks.tombstones import Tombstones
 
@@ -41,8 +42,11 @@ class CopyTable:
 
     def __init__(self, target: TargetTable, tombstone_retention: float) -> None:
         self._target = target
-        self._retention = tombstone_retention
-        self._tombstones: Tombstones | None = None
+        self.tombstones = Tombstones(target, tombstone_retention)
+
+    def prepare(self, batch: DataFrame, layouts: Mapping[int, Layout]) -> None:
+        """Create or change the table for the changes of a batch, which have ``layouts``, by number."""
+        self._target.prepare(batch, layouts)
 
     def apply(self, batch: DataFrame, items: Mapping[Key, Sequence[BatchChange]], counts: VerdictCounts) -> None:
         """Apply the changes of some items, each item's in order."""
@@ -90,11 +94,6 @@ class CopyTable:
         place = end.place
         rows = self._target.rows(batch, place.topic, [place.partition], of_other_topics=last, read_before=begin)
         self._apply_to_rows(batch, rows, lambda row: sweep(row, end), counts)
-
-    def tombstones(self, batch: DataFrame) -> Tombstones:
-        if self._tombstones is None:
-            self._tombstones = Tombstones(self._target, batch, self._retention)
-        return self._tombstones
 
     def _apply_to_rows(
         self, batch: DataFrame, rows: Iterator[tuple[Key, StoredRow]], rule: _Rule, counts: VerdictCounts

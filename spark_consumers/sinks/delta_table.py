@@ -48,13 +48,18 @@ _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
 
 
 class DeltaTable:
-    """The copy of one table in Delta, at ``path``."""
+    """The copy of one table in Delta, below ``path``."""
 
-    def __init__(self, path: str, layout: Layout) -> None:
-        self.name = delta.table(path)
-        self._source_table = layout.source, layout.table
-        self._binary = layout.binary_key
+    def __init__(self, path: str, source: str, table: str) -> None:
+        self.name = delta.table(f"{path}/{source}/{table}")
+        self._source_table = source, table
         self._is_created = False
+
+    def prepare(self, batch: DataFrame, layouts: Mapping[int, Layout]) -> None:
+        if self._is_created:
+            return
+        layout = next(iter(layouts.values()))
+        self._binary = layout.binary_key
         # A key column with the name of one of ours gets a prefix.
         self.key_columns = [f"key_{field.name}" if field.name in _COLUMNS else field.name for field in layout.key]
         if len({name.lower() for name in self.key_columns}) < len(self.key_columns):
@@ -62,11 +67,13 @@ class DeltaTable:
                 f"copy of {layout.source}/{layout.table}: Delta cannot store key columns that differ only in case "
                 f"({', '.join(self.key_columns)}): rename one at the source"
             )
+        self._create(batch.sparkSession)
+        self._is_created = True
 
     # ------------------------------------------------------------------ reading
 
     def read(self, batch: DataFrame, keys: Collection[Key]) -> dict[Key, StoredRow]:
-        session = self._created(batch)
+        session = batch.sparkSession
         wanted = session.createDataFrame(list(keys), self._key_schema())
         self._with_key_types(wanted).createOrReplaceTempView("relay_keys")
         columns = ", ".join(f"t.{delta.quoted(name)}" for name in (*self.key_columns, *_STATE))
@@ -90,7 +97,7 @@ class DeltaTable:
         where += f" OR NOT {is_topic})" if of_other_topics else ")"
         if read_before is not None:
             where += f" AND _relay_read_as_of < {read_before}"
-        rows = self._created(batch).sql(
+        rows = batch.sparkSession.sql(
             f"SELECT {columns} FROM {self.name} WHERE (NOT _relay_deleted OR _relay_incomplete) AND {where}"
         )
         return map(self._state, rows.toLocalIterator())
@@ -115,7 +122,7 @@ class DeltaTable:
     def write(self, batch: DataFrame, writes: Sequence[Write]) -> set[Key]:
         if not writes:
             return set()
-        session = self._created(batch)
+        session = batch.sparkSession
         decided = session.createDataFrame([self._decided(write) for write in writes], self._write_schema())
         # Partition and offset are unique within a topic, and a batch has several topics.
         source, name = self._source_table
@@ -185,26 +192,18 @@ class DeltaTable:
     def delete_tombstones(self, batch: DataFrame, written_before: float) -> int:
         until = f"timestamp_micros({int(written_before * 1_000_000)})"
         where = f"_relay_deleted AND NOT _relay_incomplete AND _relay_updated_at < {until}"
-        row = self._created(batch).sql(f"DELETE FROM {self.name} WHERE {where}").collect()[0]
+        row = batch.sparkSession.sql(f"DELETE FROM {self.name} WHERE {where}").collect()[0]
         return int(row["num_affected_rows"])
 
     def properties(self, batch: DataFrame) -> Mapping[str, str]:
-        rows = self._created(batch).sql(f"SHOW TBLPROPERTIES {self.name}").collect()
+        rows = batch.sparkSession.sql(f"SHOW TBLPROPERTIES {self.name}").collect()
         return {row["key"]: row["value"] for row in rows}
 
     def set_property(self, batch: DataFrame, name: str, value: str) -> None:
         assigned = f"{delta.literal(name)} = {delta.literal(value)}"
-        self._created(batch).sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({assigned})")
+        batch.sparkSession.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({assigned})")
 
     # ------------------------------------------------------------------ columns
-
-    def _created(self, batch: DataFrame) -> SparkSession:
-        """Create the table if it is missing, and return the session of ``batch``."""
-        session = batch.sparkSession
-        if not self._is_created:
-            self._create(session)
-            self._is_created = True
-        return session
 
     def _create(self, session: SparkSession) -> None:
         kinds = ["BINARY" if binary else "STRING" for binary in self._binary]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame
 
-from spark_consumers.fold import StoredRow
+from relay.token import EventToken
+from spark_consumers.fold import Place, StoredRow
+from spark_consumers.records import DecodeStatus, Layout
+from spark_consumers.sinks.delta import literal
 
 Key = tuple[str, ...]
 """The key columns as text; binary in base64."""
@@ -34,7 +37,7 @@ class Write:
 
 
 class TargetTable(Protocol):
-    """One table of the copy at its target, which is created on first use.
+    """One table of the copy at its target.
 
     The methods take the ``batch`` that they are called for, whose images `write` stores, and whose session a target in
     Spark uses. Other writers may change the same rows at any time.
@@ -43,6 +46,9 @@ class TargetTable(Protocol):
     @property
     def name(self) -> str:
         """Name the table in messages."""
+
+    def prepare(self, batch: DataFrame, layouts: Mapping[int, Layout]) -> None:
+        """Create the table, or change its columns, for changes of ``layouts``, by number. Comes first in each batch."""
 
     def read(self, batch: DataFrame, keys: Collection[Key]) -> dict[Key, StoredRow]:
         """Return the state of each of ``keys`` that is in the table, tombstones included."""
@@ -75,6 +81,50 @@ class TargetTable(Protocol):
 
     def set_property(self, batch: DataFrame, name: str, value: str) -> None:
         """Store a text beside the table."""
+
+
+STATE = {
+    "_relay_token": str,
+    "_relay_deleted": bool,
+    "_relay_event_id": str,
+    "_relay_incomplete": bool,
+    "_relay_read_as_of": int,
+    "_relay_topic": str,
+    "_relay_partition": int,
+    "_relay_offset": int,
+}
+"""The columns that hold the state of a row, in the order of `state`."""
+
+
+def state(row: StoredRow) -> tuple[object, ...]:
+    """Return a row without its item as the values of its columns ``STATE``."""
+    token = None if row.token is None else row.token.to_json()
+    place = (None, None, None) if row.place is None else astuple(row.place)
+    return token, row.deleted, row.event_id, row.incomplete, row.read_as_of, *place
+
+
+def stored_row(values: Sequence[Any]) -> StoredRow:
+    """Return the row whose columns ``STATE`` have these values."""
+    token, deleted, event_id, incomplete, read_as_of, *place = values
+    return StoredRow(
+        Item.AS_STORED,
+        None if token is None else EventToken.from_json(token),
+        event_id,
+        deleted=deleted,
+        incomplete=incomplete,
+        read_as_of=read_as_of,
+        place=None if place[0] is None else Place(*place),
+    )
+
+
+def images(batch: DataFrame, source: str, table: str) -> DataFrame:
+    """Return partition, offset, layout and new image of the changes of one table.
+
+    Partition and offset are unique within a topic, and a batch has several topics.
+    """
+    named = f"source = {literal(source)} AND `table` = {literal(table)}"
+    where = f"status = '{DecodeStatus.CHANGE}' AND {named} AND new IS NOT NULL"
+    return batch.where(where).select("partition", "offset", "layout", "new")
 
 
 def is_same_change(row: StoredRow, other: StoredRow | None) -> bool:

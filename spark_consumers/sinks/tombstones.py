@@ -24,17 +24,21 @@ _COLLECTIONS_PER_RETENTION = 10
 class Tombstones:
     """The tombstones of one table. ``retention``: seconds.
 
-    The caller updates ``snapshots``, and ``remember`` writes it to the table.
+    The caller loads ``snapshots``, updates them, and stores them with ``remember``. Other drivers may do so, too.
     """
 
-    def __init__(
-        self, table: TargetTable, batch: DataFrame, retention: float, *, clock: Callable[[], float] = time.time
-    ) -> None:
+    def __init__(self, table: TargetTable, retention: float, *, clock: Callable[[], float] = time.time) -> None:
         self._table = table
         self._retention = retention
         self._interval = min(_LONGEST_INTERVAL, retention / _COLLECTIONS_PER_RETENTION)
         self._clock = clock
-        properties = table.properties(batch)
+        self._collected_at = 0.0
+        self._stored_snapshots = ""
+        self.snapshots = SeenSnapshots()
+
+    def load(self, batch: DataFrame) -> None:
+        """Read what is stored."""
+        properties = self._table.properties(batch)
         self._stored_snapshots = properties.get(SNAPSHOTS, SeenSnapshots().to_json())
         self.snapshots = SeenSnapshots.from_json(self._stored_snapshots)
         self._collected_at = float(properties.get(COLLECTED_AT, 0))
@@ -52,6 +56,9 @@ class Tombstones:
         Nothing is collected while a snapshot runs: a READ from before the deletion would bring the row back (I7).
         """
         now = self._clock()
+        if now < self._collected_at + self._interval:
+            return 0
+        self.load(batch)
         if self.snapshots.running or now < self._collected_at + self._interval:
             return 0
         deleted = self._table.delete_tombstones(batch, now - self._retention)

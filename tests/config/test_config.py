@@ -137,8 +137,10 @@ def test_an_invalid_value_is_reported_with_line_and_column(file: Path, old: str,
     ("old", "new", "said"),
     [
         ("key: hash", "lateness: 60s", "13:5: `lateness` is not available in this version"),
-        ("delta:///var/lib/relay/copy", "postgresql://relay@127.0.0.1/copy",
-         "17:13: a URL that starts with `postgresql://` is not available in this version"),
+        ("delta:///var/lib/relay/copy", "postgresql://relay@127.0.0.1",
+         "17:13: `copy.url`: needs a host and a database: postgresql://user:password@host:port/database"),
+        ("delta:///var/lib/relay/copy", "mysql://h/copy",
+         "17:13: `copy.url`: must start with delta:// or postgresql:// or postgres://"),
     ],
 )  # fmt: skip
 def test_settings_that_are_not_built_yet_are_refused_and_never_ignored(

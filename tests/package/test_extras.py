@@ -35,6 +35,7 @@ OPTIONAL = (
 )
 HIDDEN = f"import sys; sys.modules.update(dict.fromkeys({OPTIONAL!r}))\n"
 
+COPY = 'copy: {url: "postgresql://u:p@127.0.0.1:1/db"}\n'
 CONFIG = """
 name: shop
 kafka: {bootstrap_servers: "127.0.0.1:1"}
@@ -88,7 +89,9 @@ def test_check_names_every_missing_extra_at_once(tmp_path: Path) -> None:
     path = tmp_path / "relay.yaml"
     registry = 'schema_registry: {url: "http://127.0.0.1:1"}\n'
     path.write_text(
-        CONFIG % ", ".join((DYNAMODB, VITESS.replace("[orders]", "[a]"), MYSQL.replace("[orders]", "[b]"))) + registry
+        CONFIG % ", ".join((DYNAMODB, VITESS.replace("[orders]", "[a]"), MYSQL.replace("[orders]", "[b]")))
+        + registry
+        + COPY
     )
     ran = relay("check", str(path))
     assert ran.returncode == 3, ran.stderr
@@ -98,6 +101,7 @@ def test_check_names_every_missing_extra_at_once(tmp_path: Path) -> None:
         "mysql",
         "registry",
         "redis",
+        "postgres",
         "spark",
     ]
 

@@ -99,6 +99,8 @@ def test_a_sweep_decides_about_rows_in_parts() -> None:
     session = Session(50_000, counts)
     end: Any = SimpleNamespace(snapshot=Snapshot("s", 1000), token=None, event_id="end", place=CHANGE.place)
     batch: Any = SimpleNamespace(sparkSession=session)
-    CopyTable(DeltaTable("/copy/orders/orders", LAYOUT), 60.0).sweep(batch, end, counts, last=True)
+    table = DeltaTable("/copy", "orders", "orders")
+    table.prepare(batch, {0: LAYOUT})
+    CopyTable(table, 60.0).sweep(batch, end, counts, last=True)
     assert counts == VerdictCounts(ignored=50_000)
     assert session.undecided <= 20_000

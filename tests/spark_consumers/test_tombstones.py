@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,9 +20,12 @@ class Session:
 
     def __init__(self) -> None:
         self.statements: list[str] = []
+        self.properties = {COLLECTED_AT: str(NOW - 40 * DAY)}
 
     def sql(self, statement: str) -> Session:
         self.statements.append(statement)
+        if statement.startswith("ALTER"):
+            self.properties |= dict(re.findall(r"'([^']*)' = '([^']*)'", statement))
         return self
 
     def table(self, name: str) -> Any:
@@ -29,7 +33,7 @@ class Session:
 
     def collect(self) -> list[dict[str, Any]]:
         if self.statements[-1].startswith("SHOW"):
-            return [{"key": COLLECTED_AT, "value": str(NOW - 40 * DAY)}]
+            return [{"key": name, "value": value} for name, value in self.properties.items()]
         return [{"num_affected_rows": 3}]
 
     @property
@@ -39,7 +43,9 @@ class Session:
 
 def opened() -> tuple[Tombstones, Any]:
     batch: Any = SimpleNamespace(sparkSession=Session())
-    return Tombstones(DeltaTable("/t", LAYOUT), batch, 30 * DAY, clock=lambda: NOW), batch
+    table = DeltaTable("/copy", "orders", "orders")
+    table.prepare(batch, {0: LAYOUT})
+    return Tombstones(table, 30 * DAY, clock=lambda: NOW), batch
 
 
 def test_only_deleted_rows_older_than_the_retention_are_collected() -> None:
@@ -48,7 +54,7 @@ def test_only_deleted_rows_older_than_the_retention_are_collected() -> None:
     assert tombstones.collect(batch) == 3
     until = int((NOW - 30 * DAY) * 1_000_000)
     assert batch.sparkSession.deletions == [
-        "DELETE FROM delta.`/t` WHERE _relay_deleted AND NOT _relay_incomplete "
+        "DELETE FROM delta.`/copy/orders/orders` WHERE _relay_deleted AND NOT _relay_incomplete "
         f"AND _relay_updated_at < timestamp_micros({until})"
     ]
     assert tombstones.collect(batch) == 0  # not again at once
@@ -58,7 +64,9 @@ def test_nothing_is_collected_while_a_snapshot_runs() -> None:
     """I7: one of its pages may be from before the deletion, and would bring the row back."""
     tombstones, batch = opened()
     tombstones.snapshots.begin("orders", 0, "snapshot")
+    tombstones.remember(batch)
     assert tombstones.collect(batch) == 0
     assert batch.sparkSession.deletions == []
     tombstones.snapshots.end(0, 1000)
+    tombstones.remember(batch)
     assert tombstones.collect(batch) == 3

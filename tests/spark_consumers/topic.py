@@ -21,6 +21,7 @@ from relay.kafka.dead_letters import DeadLetterWriter
 from relay.kafka.group_offsets import group
 from relay.kafka.topic_writer import TopicWriter
 from relay.kafka.topics import LARGEST_MESSAGE
+from relay.services.postgres import execute
 from relay.table import KeyColumn, TableSchema
 from relay.token import EventToken
 from tests.faults.harness import Relay
@@ -119,6 +120,12 @@ class Topic:
         raw["cache"]["keys"]["orders"] = list(templates)
         self.path.write_text(yaml.safe_dump(raw))
 
+    def set_copy_url(self, url: str) -> None:
+        """Keep the copy elsewhere."""
+        raw = yaml.safe_load(self.path.read_text())
+        raw["copy"]["url"] = url
+        self.path.write_text(yaml.safe_dump(raw))
+
     def publish(
         self, changes: Sequence[Change], *, largest: int = LARGEST_MESSAGE, dead_letters: DeadLetterWriter | None = None
     ) -> None:
@@ -206,21 +213,30 @@ class Topic:
 import json, pathlib, sys
 import spark_consumers
 from relay.config import load
-from relay.demo.tables import read_copy, read_log, spark
+from relay.demo.tables import read_log, spark
+from tests.spark_consumers.topic import copied
 
 config, folder = load(pathlib.Path({str(self.path)!r})), pathlib.Path({str(self.folder / "checkpoints")!r})
 with spark() as session:
     for consumer, checkpoint in {steps!r}:
         spark_consumers.run(consumer, config, until_caught_up=True, checkpoint=folder / checkpoint)
-    copied, logged = read_copy(session, config, "orders"), read_log(session, config)
-    lines = session.read.format("delta").load({str(self.folder / "copy" / "lines" / "lines")!r})
-    lines = lines.where("NOT _relay_deleted").collect()
-copied = {{customer: version for (customer, _), version in copied.items()}}
-lines = sorted([row["customer"], json.loads(row["item"])["version"]["N"]] for row in lines)
-json.dump({{"copy": copied, "log": sorted(logged), "lines": lines}}, sys.stdout)
+    orders, lines = (copied(session, config, table) for table in ("orders", "lines"))
+    logged = read_log(session, config)
+json.dump({{"copy": orders, "log": sorted(logged), "lines": lines}}, sys.stdout)
 """
         assert self.spark is not None
         return json.loads(self.spark.run(script).splitlines()[-1])  # type: ignore[no-any-return]
+
+
+def copied(session: Any, config: Config, table: str) -> dict[str, int]:
+    """Return the version of each customer's order in the copy, wherever it is."""
+    assert config.copy_ is not None
+    if config.copy_.url.startswith("postgresql"):
+        rows = execute(config.copy_.url, f"SELECT customer, item FROM {table}.{table} WHERE NOT _relay_deleted")
+        return {customer: int(item["version"]["N"]) for customer, item in rows}
+    path = f"{config.copy_.url.removeprefix('delta://')}/{table}/{table}"
+    found = session.read.format("delta").load(path).where("NOT _relay_deleted")
+    return {row["customer"]: int(json.loads(row["item"])["version"]["N"]) for row in found.collect()}
 
 
 class NoSchemas:

@@ -1,4 +1,4 @@
-"""The consumer that writes changes to Delta tables: what the change log and the copy have in common."""
+"""The consumer that writes changes to tables: what the change log and the copy have in common."""
 
 from __future__ import annotations
 
@@ -33,24 +33,27 @@ Rule = Callable[[DataFrame, Sequence[Layout]], BatchPlan]
 """Decides what a batch writes. Takes one Spark action to plan; a batch may come again."""
 
 
-class DeltaConsumer:
-    """Applies batches of changes to the Delta tables at ``location``, by ``rule``. ``at_most``: records a batch."""
+class TableConsumer:
+    """Applies batches of changes to tables, by ``rule``. ``at_most``: records a batch.
+
+    ``delta_at``: the location of the tables if they are in Delta.
+    """
 
     interval = "2 seconds"
-    delta = True
     continuity = None
 
-    def __init__(self, name: str, config: Config, location: str, rule: Rule, *, at_most: int) -> None:
+    def __init__(self, name: str, config: Config, rule: Rule, *, at_most: int, delta_at: str | None = None) -> None:
         self.name = name
         self.at_most = at_most
         self.topics = list(map(config.topic, config.tables))
-        self._location = location
+        self.delta = delta_at is not None
+        self._location = delta_at
         self._rule = rule
         # Set by the main thread before each query starts; read by the query's batch thread.
         self._layouts: Sequence[Layout] = ()
 
     def lock(self) -> Lock | None:
-        return delta.lock(self._location)
+        return None if self._location is None else delta.lock(self._location)
 
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
         self._layouts = decoder.layouts

@@ -1,0 +1,192 @@
+"""Which columns of a copy hold the columns of the source, and how they follow them. A plain rule, without Spark.
+
+The columns of a table may change at the source. A new one is added, and one that becomes wider is widened. One that is
+dropped stays. One whose type changes in another way continues in a column of its own, beside the earlier one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from relay.errors import RelayError
+from relay.table import Decimals, column_type
+from spark_consumers.records import Layout, RecordField
+
+ITEM = "item"
+"""The column of the items of a DynamoDB table without declared columns, as JSON."""
+
+NUMBER = "N"
+"""The kind of a DynamoDB number in a key. All other kinds are column types of ``relay.table``."""
+
+_FAMILIES = {"int": "number", "long": "number", "float": "float", "double": "float"}
+_DIGITS = {"int": 10, "long": 19}
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedColumn:
+    """A column of a copy. ``source``: the column of the row image that it holds, None for `ITEM`.
+
+    ``layouts``: the numbers of the layouts whose column it holds; rows of others have null.
+    """
+
+    name: str
+    kind: str
+    source: str | None
+    layouts: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPlan:
+    """Where the columns of some layouts go, and how the table has to change before: kinds by the names of columns."""
+
+    keys: tuple[CopiedColumn, ...]
+    row: tuple[CopiedColumn, ...]
+    added: Mapping[str, str] = field(default_factory=dict)
+    widened: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """What a target makes of names and kinds.
+
+    ``reserved``: its own columns. ``shown``: a name as it stores it. ``same``: what two names have in common that it
+    cannot tell apart. ``kind``: the kind that holds the values of a kind. ``digits``: of its widest decimal.
+    """
+
+    reserved: frozenset[str]
+    shown: Callable[[str], str]
+    same: Callable[[str], str]
+    kind: Callable[[str], str]
+    digits: int
+
+
+def plan(what: str, stored: Mapping[str, str], layouts: Mapping[int, Layout], naming: Naming) -> ColumnPlan:
+    """Plan the columns of a table for the changes of ``layouts``, by number.
+
+    ``stored``: the kinds of the columns that the table has, by name, empty if there is no table. ``what``: names the
+    table in errors. Raises ``RelayError`` if the target cannot hold the columns.
+    """
+    return _Planning(what, stored, naming).plan(layouts)
+
+
+def merged(stored: str, wanted: str, digits: int) -> str | None:
+    """Return the narrowest kind that holds every value of both exactly; None if there is none.
+
+    ``digits``: of the widest decimal.
+    """
+    if stored == wanted:
+        return stored
+    family = _family(stored)
+    if family != _family(wanted):
+        return None
+    if family == "float":
+        return "double"
+    if family != "number":
+        return None
+    if stored in _DIGITS and wanted in _DIGITS:
+        return "long"
+    (whole, scale), (other_whole, other_scale) = _parts(stored), _parts(wanted)
+    whole, scale = max(whole, other_whole), max(scale, other_scale)
+    return str(Decimals(whole + scale, scale)) if whole + scale <= digits else None
+
+
+def _family(kind: str) -> str:
+    try:
+        found = column_type(kind)
+    except ValueError:
+        return kind  # NUMBER, or the type of a column that the copy did not make
+    return "number" if isinstance(found, Decimals) else _FAMILIES.get(found, found)
+
+
+def _parts(kind: str) -> tuple[int, int]:
+    """Return the digits of a number before and after the point."""
+    found = column_type(kind)
+    return (found.precision - found.scale, found.scale) if isinstance(found, Decimals) else (_DIGITS[found], 0)
+
+
+class _Planning:
+    def __init__(self, what: str, stored: Mapping[str, str], naming: Naming) -> None:
+        self.what = what
+        self.kinds = dict(stored)
+        self.naming = naming
+        self.added: dict[str, str] = {}
+        self.widened: dict[str, str] = {}
+        # By target name: the column at the source.
+        self.sources: dict[str, str] = {}
+
+    def plan(self, layouts: Mapping[int, Layout]) -> ColumnPlan:
+        keys: dict[str, None] = {}
+        rows: dict[str, tuple[str | None, set[int]]] = {}
+        for number, layout in layouts.items():
+            in_key = {field.name for field in layout.key}
+            keys |= dict.fromkeys(self._key(layout, field) for field in layout.key)
+            if layout.row is None:
+                self._place(ITEM, self.naming.kind("json"))
+                rows.setdefault(ITEM, (None, set()))[1].add(number)
+            for column in layout.row or ():
+                if column.name not in in_key:
+                    name = self._column(layout, column)
+                    rows.setdefault(name, (column.name, set()))[1].add(number)
+        for name in self.kinds:
+            if name not in keys:
+                rows.setdefault(name, (None, set()))
+        return ColumnPlan(
+            tuple(CopiedColumn(name, self.kinds[name], None) for name in keys),
+            tuple(CopiedColumn(name, self.kinds[name], of, frozenset(found)) for name, (of, found) in rows.items()),
+            self.added,
+            self.widened,
+        )
+
+    def _key(self, layout: Layout, field: RecordField) -> str:
+        name = self._named(layout, field.name, "key")
+        kind = self._kind(field)
+        if not self._place(name, kind):
+            raise RelayError(
+                f"{self.what}: the key column {field.name} is {kind} at the source and {self.kinds[name]} in the copy, "
+                "which does not hold it: keep the copy at another `copy.url` from now on, with a new checkpoint"
+            )
+        return name
+
+    def _column(self, layout: Layout, field: RecordField) -> str:
+        name, kind = self._named(layout, field.name, "column"), self._kind(field)
+        if self._place(name, kind):
+            return name
+        beside = self.naming.shown(f"{name}__{_family(kind)}")
+        if self._place(beside, kind):
+            return beside
+        raise RelayError(
+            f"{self.what}: the column {field.name} is {kind} at the source, and neither {name} ({self.kinds[name]}) "
+            f"nor {beside} ({self.kinds[beside]}) holds it: keep the copy at another `copy.url` from now on, with "
+            "a new checkpoint"
+        )
+
+    def _kind(self, field: RecordField) -> str:
+        kind = field.column or ("bytes" if field.type == "bytes" else "string")
+        return self.naming.kind("json" if kind == "rest" else kind)
+
+    def _place(self, name: str, kind: str) -> bool:
+        """Give a column a kind that holds ``kind``, too; return whether there is one."""
+        if name not in self.kinds:
+            self.kinds[name] = self.added[name] = kind
+            return True
+        wider = merged(self.kinds[name], kind, self.naming.digits)
+        if wider is None:
+            return False
+        if wider != self.kinds[name]:
+            self.kinds[name] = wider
+            (self.added if name in self.added else self.widened)[name] = wider
+        return True
+
+    def _named(self, layout: Layout, source: str, prefix: str) -> str:
+        """Return the name of a column, with a prefix if it is the name of one of ours."""
+        untyped = layout.row is None or layout.rest is not None
+        taken = source in self.naming.reserved or (untyped and source == ITEM)
+        name = self.naming.shown(f"{prefix}_{source}" if taken else source)
+        other = self.sources.setdefault(self.naming.same(name), source)
+        if other != source:
+            raise RelayError(
+                f"{self.what}: the columns {other} and {source} would be one column in the copy: rename one at the "
+                "source"
+            )
+        return name

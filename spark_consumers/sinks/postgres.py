@@ -1,0 +1,162 @@
+"""A PostgreSQL database: its connection, its errors in the user's words, and the names in its SQL."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+from relay.config import redacted
+from relay.errors import ConfigError, RelayError, Unavailable
+from relay.extras import needs
+
+with needs("postgres", "a `copy.url` of PostgreSQL"):
+    import psycopg
+    from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+_SETTINGS = {
+    "application_name": "relay copy",
+    "connect_timeout": "10",  # seconds
+    # So that a server that is gone without a word is noticed after a minute.
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "60000",
+}
+"""Settings of a connection for which the URL has no other value."""
+
+_LONGEST_NAME = 63  # bytes; PostgreSQL cuts longer ones
+_DIGEST = 8
+
+# By the first two characters of the SQLSTATE: no connection, wrong user or password, no such database, no such schema,
+# a transaction that may be tried again, no resources, an operator or a restart, an error of the system.
+_UNAVAILABLE = frozenset({"08", "28", "3D", "3F", "40", "53", "57", "58"})
+# No permission, and a server that only reads.
+_REFUSED = frozenset({"42501", "25006"})
+
+
+class PostgresDatabase:
+    """The database at ``url``, over one connection, which is opened when it is needed. For one thread at a time."""
+
+    def __init__(self, url: str) -> None:
+        """Raises ``ConfigError`` for a URL with unknown or invalid settings."""
+        self.name = redacted(url.partition("?")[0])
+        try:
+            settings: dict[str, Any] = {**_SETTINGS, **conninfo_to_dict(url), "client_encoding": "UTF8"}
+            self._settings = make_conninfo(**settings)
+        except psycopg.ProgrammingError as error:
+            raise ConfigError(f"`copy.url`: {_first_line(error)}") from error
+        self._connection: Connection | None = None
+
+    def connect(self) -> None:
+        """Connect. Raises ``Unavailable``."""
+        with self.transaction():
+            pass
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Run a transaction, which is rolled back on any error. Raises ``Unavailable`` and ``RelayError``."""
+        with self._errors():
+            if self._connection is None or self._connection.closed:
+                self._connection = self._connect()
+            with self._connection.transaction():
+                yield self._connection
+
+    def iterate(self, statement: str) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query of any size, in a transaction of its own. Raises as ``transaction`` does."""
+        with (
+            self._errors(),
+            closing(self._connect()) as connection,
+            psycopg.RawServerCursor(connection, "relay_rows") as cursor,
+        ):
+            yield from cursor.execute(statement.encode())
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def _connect(self) -> Connection:
+        # Without prepared statements poolers can serve it, and names may hold any character.
+        return psycopg.connect(self._settings, prepare_threshold=None, cursor_factory=psycopg.RawCursor)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            self.close()  # whatever state it is in
+            raise self._explained(error) from error
+
+    def _explained(self, error: psycopg.Error) -> RelayError:
+        state = error.sqlstate
+        said = f"copy {self.name}: {_first_line(error)}"
+        if state in _REFUSED:
+            return Unavailable(f"{said}: `relay check` says what the copy needs")
+        if (state or "")[:2] in _UNAVAILABLE or (
+            state is None and isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError))
+        ):
+            return Unavailable(said)
+        return RelayError(said)
+
+
+def execute(connection: Connection, statement: str, arguments: Sequence[Any] = ()) -> psycopg.Cursor[tuple[Any, ...]]:
+    """Execute a statement whose arguments are ``$1``, ``$2`` and so on."""
+    return connection.execute(statement.encode(), arguments or None)
+
+
+def problems(database: PostgresDatabase, schemas: Sequence[str]) -> list[str]:
+    """Return what a copy into ``schemas`` lacks, each with the statement that grants it. Raises ``Unavailable``."""
+    found = []
+    with database.transaction() as connection:
+        ((user, name, reads_only, may_create, may_stage),) = execute(
+            connection,
+            "SELECT current_user::text, current_database()::text, current_setting('transaction_read_only')::boolean,"
+            " has_database_privilege(current_database(), 'CREATE'),"
+            " has_database_privilege(current_database(), 'TEMPORARY')",
+        )
+        rights = dict(
+            execute(
+                connection,
+                "SELECT nspname::text, has_schema_privilege(oid, 'USAGE') AND has_schema_privilege(oid, 'CREATE')"
+                " FROM pg_namespace WHERE nspname = ANY ($1::text[])",
+                [list(schemas)],
+            ).fetchall()
+        )
+    if reads_only:
+        found.append("it only allows reading: give the address of the primary")
+    if not may_stage:
+        found.append(f"GRANT TEMPORARY ON DATABASE {quoted(name)} TO {quoted(user)}")
+    absent = [schema for schema in schemas if schema not in rights]
+    if absent and not may_create:
+        found += [f"CREATE SCHEMA {quoted(schema)} AUTHORIZATION {quoted(user)}" for schema in absent]
+    refused = [schema for schema, allowed in rights.items() if not allowed]
+    return found + [f"GRANT USAGE, CREATE ON SCHEMA {quoted(schema)} TO {quoted(user)}" for schema in refused]
+
+
+def identifier(name: str) -> str:
+    """Return a name as PostgreSQL stores it: a longer one than it takes ends in a digest."""
+    raw = name.encode()
+    if len(raw) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(raw).hexdigest()[:_DIGEST]
+    return f"{raw[: _LONGEST_NAME - _DIGEST - 1].decode(errors='ignore')}_{digest}"
+
+
+def quoted(name: str) -> str:
+    """Return ``name`` as an identifier of SQL."""
+    escaped = name.replace('"', '""')
+    return f'"{escaped}"'
+
+
+def literal(text: str) -> str:
+    """Return ``text`` as a string literal of SQL, for servers with standard_conforming_strings."""
+    escaped = text.replace("'", "''")
+    return f"'{escaped}'"
+
+
+def _first_line(error: psycopg.Error) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,90 @@
+"""Batches of changes for a table of a copy, without Spark and Kafka: what a decoded batch has of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from relay.change import Images, Operation, Snapshot
+from relay.token import EventToken
+from spark_consumers.copy import ChangeHead, apply
+from spark_consumers.fold import Place, VerdictCounts
+from spark_consumers.records import Layout, RecordField
+from spark_consumers.sinks.copy_table import CopyTable
+from spark_consumers.sinks.target import TargetTable
+
+SHARD = "shop/shop/-"
+FOREVER = 1e10  # seconds
+
+
+def layout(key: Mapping[str, str], row: Mapping[str, str] | None, table: str = "orders") -> Layout:
+    """Return a layout of columns and their types; a key's is ``N`` for a DynamoDB number."""
+    fields = None if row is None else tuple(_field(*column) for column in row.items())
+    return Layout("shop", table, tuple(_field(*column) for column in key.items()), fields)
+
+
+def _field(name: str, column: str) -> RecordField:
+    kind = {"N": "string", "json": "string", "rest": "string"}.get(column, column)
+    return RecordField(name, name, kind, column)
+
+
+@dataclass(frozen=True)
+class Published:
+    """A change on the topic with its image. ``layout``: its number."""
+
+    head: ChangeHead
+    image: Mapping[str, Any] | None = None
+    layout: int = 0
+
+
+def change(
+    number: int, key: Sequence[str], image: Mapping[str, Any] | None, operation: Operation | None = None, **more: Any
+) -> Published:
+    """Return the change at offset ``number``: without an image a DELETE. ``more``: of its head, and its layout."""
+    kind = operation or (Operation.UPDATE if image is not None else Operation.DELETE)
+    place = Place(more.pop("topic", "shop.orders"), more.pop("partition", 0), number)
+    number_of_layout = more.pop("layout", 0)
+    token = EventToken(1000 + number, SHARD, f"MariaDB/0-1-{number}")
+    new = (place.partition, place.offset) if image is not None else None
+    head = ChangeHead(tuple(key), place, f"e{number}", kind, new, Images.NEW_AND_OLD, token, None, {})
+    return Published(replace(head, **more), image, number_of_layout)
+
+
+def read(number: int, key: Sequence[str], image: Mapping[str, Any], as_of: int, snapshot: str = "s") -> Published:
+    """Return a row of a snapshot."""
+    return change(number, key, image, Operation.READ, token=None, snapshot=Snapshot(snapshot, as_of))
+
+
+def mark(number: int, kind: str, as_of: int, snapshot: str = "s") -> Published:
+    """Return the begin or the end of a snapshot."""
+    return change(number, (), None, Operation.READ, token=None, snapshot=Snapshot(snapshot, as_of), mark=kind)
+
+
+class Batch:
+    """Stands in for a decoded batch of one table's changes."""
+
+    def __init__(self, changes: Sequence[Published]) -> None:
+        self.changes = changes
+
+    def where(self, condition: str) -> Batch:
+        return self
+
+    def select(self, *columns: str) -> Batch:
+        return self
+
+    def toLocalIterator(self) -> Iterator[tuple[int, int, int, str]]:
+        for each in self.changes:
+            if each.image is not None:
+                yield *each.head.partition_offset, each.layout, json.dumps(each.image, ensure_ascii=False)
+
+
+def play(table: TargetTable, layouts: Mapping[int, Layout] | Layout, *changes: Published) -> VerdictCounts:
+    """Apply a batch as the consumer does."""
+    counts, batch = VerdictCounts(), Batch(changes)
+    given: Any = batch
+    copied = CopyTable(table, FOREVER)
+    copied.prepare(given, layouts if isinstance(layouts, Mapping) else {0: layouts})
+    apply(given, copied, [each.head for each in changes], counts)
+    return counts
