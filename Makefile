@@ -14,7 +14,7 @@ export UV_PYTHON ?= >=3.11,<3.14
 # Compiling a thousand modules again in every process takes longer than many tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test one quick mutants floors lint format package bench soak proto setup help
+.PHONY: demo test one quick mutants model floors lint format package bench soak proto setup help
 
 help:            ## This list.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
@@ -34,6 +34,9 @@ quick: setup     ## The tests that need no service, in about a minute.
 
 mutants: setup   ## Break each invariant in many places, and see a test fail: all, or NAME="I6 a-gap-bumps-no-namespace".
 	@$(RUN) python -m tests.mutants $(NAME) $(ARGS)
+
+model: setup     ## Every interleaving of the cache's readers, writers, invalidators and faults, in some minutes; NAME=replay.
+	@$(RUN) python -m tests.cache.model $(NAME)
 
 # An old release may warn about a newer one beside it, such as typer about click.
 floors: $(UV)    ## The quick tests on the oldest versions of packages that pyproject.toml allows.

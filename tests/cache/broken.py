@@ -1,22 +1,26 @@
 """Stores and rules of a cache that each lack one guard on purpose, to check that the tests of I6 notice.
 
-A test replaces a rule where it is used.
+``GUARDS`` names them; a test replaces a rule where it is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
-from relay.cache.entry import UNPLACED, Entry, LoadedValue, State, Tokens, decode, encode, order_of
+import pytest
+
+from relay.cache.entry import UNPLACED, Entry, Folded, LoadedValue, State, Tokens, decode, encode, fold, order_of
 from relay.cache.floors import Floors
 from relay.cache.invalidator import InvalidationCounts, Invalidator
 from relay.cache.store import KEEP, READ, ConditionalWrite, Store, entry_key, generation_key
 from relay.cache.token_cache import TokenCache
 from relay.token import EventToken, Order
 from tests.cache.steps import WrappedStore
+from tests.cache.world import LEASE_TTL
 
 _nonces = count()
 
@@ -78,11 +82,6 @@ def lease_without_tokens(_: Entry | None, generation: str, until: float) -> Entr
     return Entry(State.LEASE, generation, {}, until)
 
 
-def lease_without_null_tokens(entry: Entry | None, generation: str, until: float) -> Entry:
-    tokens = {shard: held for shard, held in entry.tokens.items() if held} if entry else {}
-    return Entry(State.LEASE, generation, tokens, until)
-
-
 def serves_any(entry: Entry, *_: Any) -> bool:
     return entry.state is State.VALUE
 
@@ -134,8 +133,74 @@ def forgets_what_values_replaced(entry: Entry, generation: str) -> dict[str, Eve
     return dict(entry.tokens)
 
 
+def forgets_everything(entry: Entry) -> None:
+    return None
+
+
+def leaves_leases(entry: Entry | None, tokens: Sequence[EventToken | None], generation: str) -> Folded:
+    if entry is not None and entry.state is State.LEASE:
+        return Folded(None, 0, len(tokens), 0)
+    return fold(entry, tokens, generation)
+
+
 _announce = Invalidator._announce
 
 
-def forgets_everything(entry: Entry) -> None:
-    return None
+@dataclass(frozen=True)
+class MissingGuard:
+    """``store``: what stands around the store, if anything. ``rule``: the name of a rule, and what takes its place."""
+
+    store: Callable[[Store], Store] | None = None
+    rule: tuple[str, Callable[..., Any]] | None = None
+
+    @contextmanager
+    def missing(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            if self.rule:
+                patch.setattr(*self.rule)
+            yield
+
+
+_CACHE = "relay.cache.token_cache"
+_FLOORS = "relay.cache.floors.Floors"
+_INVALIDATOR = "relay.cache.invalidator.Invalidator"
+
+GUARDS = {
+    "fills without a guard": MissingGuard(UnguardedFills),
+    "the generation read when a value is stored": MissingGuard(LateGeneration),
+    "no leases, and a tombstone evicted early": MissingGuard(NoLeases),
+    "a lease that ends before the tombstone it replaced": MissingGuard(
+        rule=(f"{_CACHE}.TokenCache._lease_ttl", lambda *_: LEASE_TTL)
+    ),
+    "one component only": MissingGuard(rule=("relay.cache.entry._tombstone", forgets_components)),
+    "a fill over nothing that asks for no floor": MissingGuard(
+        rule=("relay.cache.entry.are_above", are_above_anything)
+    ),
+    "floors that ignore evictions": MissingGuard(rule=(f"{_FLOORS}.after_losses", only_notes_losses)),
+    "floors that ignore expired tombstones": MissingGuard(rule=(f"{_FLOORS}.at", oldest_floors)),
+    "floors that begin with a change published long before": MissingGuard(
+        rule=("relay.cache.floors._begins", lambda *_: True)
+    ),
+    "floors that begin with an old change published late": MissingGuard(
+        rule=("relay.cache.floors._begins", begins_with_any_published_since)
+    ),
+    "tokens announced after their tombstones are written": MissingGuard(rule=(f"{_INVALIDATOR}.apply", announces_late)),
+    "an expired value that discards an invalidation and then goes": MissingGuard(
+        rule=("relay.cache.invalidator.outlived", outlives_nothing)
+    ),
+    "a value that goes before the tombstone it replaced": MissingGuard(
+        rule=(f"{_CACHE}.TokenCache._value_ttl", value_ttl_alone)
+    ),
+    "a value of the primary that forgets what it replaced": MissingGuard(
+        rule=("relay.cache.entry.required", forgets_what_values_replaced)
+    ),
+    "a change of the application that drops no load": MissingGuard(
+        rule=(f"{_CACHE}.TokenCache._drop", lambda *_: None)
+    ),
+    "a dropped value that forgets what it replaced": MissingGuard(rule=(f"{_CACHE}.emptied", forgets_everything)),
+    "any generation is served": MissingGuard(rule=("relay.cache.entry.Entry.serves", serves_any)),
+    "unknown is older": MissingGuard(rule=("relay.cache.entry.order_of", takes_unknown_for_older)),
+    "every loaded value is stored": MissingGuard(rule=(f"{_CACHE}.filled", stores_whatever_is_loaded)),
+    "a lease without tokens": MissingGuard(rule=(f"{_CACHE}.leased", lease_without_tokens)),
+    "an invalidation that leaves leases alone": MissingGuard(rule=("relay.cache.invalidator.fold", leaves_leases)),
+}

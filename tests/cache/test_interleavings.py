@@ -7,17 +7,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from relay.cache import Invalidator, LoadedValue, MemoryStore, Outcome, Store, TokenCache, entry_key
+from relay.cache import Invalidator, LoadedValue, MemoryStore, Outcome, TokenCache, entry_key
 from relay.cache.entry import Tokens
-from tests.cache import broken
+from tests.cache.broken import GUARDS
 from tests.cache.stores import KINDS, Backend, InMemory, OnServers, opened
-from tests.cache.world import LEASE_TTL, TOMBSTONE_TTL, Move, World, token
+from tests.cache.world import TOMBSTONE_TTL, Move, World, token
 
 # How often each move is made. The weights were found by trial: with them the broken caches below are caught soonest.
 # Some need complete calls that follow each other, others two calls finely interleaved.
@@ -168,77 +167,69 @@ class _Race:
 
 @dataclass(frozen=True)
 class Broken:
-    """A missing guard: a store without it, or the name of a rule and a wrong replacement."""
+    """A guard of ``broken.GUARDS`` that is missing, and how that shows."""
 
     name: str
     replicas: bool
-    store: Callable[[Store], Store] = lambda store: store
-    rule: tuple[str, Callable[..., Any]] | None = None
     moves: tuple[Move, ...] = ()
     primary: bool = False
 
     def play(self, moves: Sequence[Move]) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            if self.rule:
-                patch.setattr(*self.rule)
-            play(World(in_memory, replicas=self.replicas, primary=self.primary, around=self.store), moves)
+        guard = GUARDS[self.name]
+        with guard.missing():
+            play(
+                World(
+                    in_memory, replicas=self.replicas, primary=self.primary, around=guard.store or (lambda store: store)
+                ),
+                moves,
+            )
 
 
-_CACHE = "relay.cache.token_cache"
-_FLOORS = "relay.cache.floors.Floors"
-_INVALIDATOR = "relay.cache.invalidator.Invalidator"
 _LOADED: tuple[Move, ...] = (("step", 0, 0),) * 7  # a reader missed and has loaded, but not stored yet
 _CHANGED: tuple[Move, ...] = (("write", 0, 0), ("finish", 2, 0))  # a row has changed and is invalidated
 _READ: Move = ("finish", 0, 0)
 
 SCRIPTED = [
-    Broken("fills without a guard", False, store=broken.UnguardedFills, moves=(*_LOADED, *_CHANGED, _READ)),
+    Broken("fills without a guard", False, moves=(*_LOADED, *_CHANGED, _READ)),
+    Broken("an invalidation that leaves leases alone", False, moves=(*_LOADED, *_CHANGED, _READ)),
     Broken(
         "the generation read when a value is stored",
         False,
-        store=broken.LateGeneration,
         moves=(*_LOADED, ("write", 0, 0), ("gap", 0, 0), _READ),
     ),
     Broken(
         "no leases, and a tombstone evicted early",
         False,
-        store=broken.NoLeases,
         moves=(*_LOADED, *_CHANGED, ("evict", 0, 0), _READ),
     ),
     Broken(
         "a lease that ends before the tombstone it replaced",
         True,
-        rule=(f"{_CACHE}.TokenCache._lease_ttl", lambda *_: LEASE_TTL),
         moves=(*_CHANGED, *_LOADED[:3], ("crash", 0, 0), ("tick", 0, 1), _READ),
     ),
     Broken(
         "one component only",
         True,
-        rule=("relay.cache.entry._tombstone", broken.forgets_components),
         moves=(*_CHANGED, ("write", 1, 0), ("finish", 2, 1), ("replicate", 1, 0), _READ),
     ),
     Broken(
         "a fill over nothing that asks for no floor",
         True,
-        rule=("relay.cache.entry.are_above", broken.are_above_anything),
         moves=(*_CHANGED, ("evict", 0, 0), _READ),
     ),
     Broken(
         "floors that ignore evictions",
         True,
-        rule=(f"{_FLOORS}.after_losses", broken.only_notes_losses),
         moves=(*_CHANGED, ("evict", 0, 0), _READ),
     ),
     Broken(
         "floors that ignore expired tombstones",
         True,
-        rule=(f"{_FLOORS}.at", broken.oldest_floors),
         moves=(*_CHANGED, ("tick", 0, 3), _READ),
     ),
     Broken(
         "floors that begin with a change published long before",
         True,
-        rule=("relay.cache.floors._begins", lambda *_: True),
         moves=(
             *(("write", 0, 0), ("write", 1, 0)) * 3,
             ("finish", 2, 10),
@@ -254,7 +245,6 @@ SCRIPTED = [
     Broken(
         "floors that begin with an old change published late",
         True,
-        rule=("relay.cache.floors._begins", broken.begins_with_any_published_since),
         moves=(
             *(("write", 0, 0), ("write", 1, 0)) * 3,
             ("finish", 2, 10),
@@ -272,13 +262,11 @@ SCRIPTED = [
     Broken(
         "tokens announced after their tombstones are written",
         True,
-        rule=(f"{_INVALIDATOR}.apply", broken.announces_late),
         moves=(("write", 0, 0), *(("step", 2, 0),) * 5, ("evict", 0, 0), _READ, ("finish", 2, 0)),
     ),
     Broken(
         "an expired value that discards an invalidation and then goes",
         True,
-        rule=("relay.cache.invalidator.outlived", broken.outlives_nothing),
         moves=(
             ("write", 0, 0),
             ("replicate", 0, 0),
@@ -293,37 +281,33 @@ SCRIPTED = [
     Broken(
         "a value that goes before the tombstone it replaced",
         True,
-        rule=(f"{_CACHE}.TokenCache._value_ttl", broken.value_ttl_alone),
         moves=(*_CHANGED, ("finish", 0, 4), ("tick", 0, 2), ("finish", 1, 0)),
         primary=True,
     ),
     Broken(
         "a value of the primary that forgets what it replaced",
         True,
-        rule=("relay.cache.entry.required", broken.forgets_what_values_replaced),
         moves=(*_CHANGED, ("finish", 0, 4), ("tick", 0, 2), ("finish", 1, 0)),
         primary=True,
     ),
     Broken(
         "a change of the application that drops no load",
         False,
-        rule=(f"{_CACHE}.TokenCache._drop", lambda *_: None),
         moves=(*_LOADED, ("write", 0, 0), *(("drop", 0, 0),) * 4, _READ),
     ),
     Broken(
         "a dropped value that forgets what it replaced",
         True,
-        rule=(f"{_CACHE}.emptied", broken.forgets_everything),
         moves=(*_CHANGED, ("finish", 0, 4), *(("drop", 0, 0),) * 4, _READ),
         primary=True,
     ),
 ]
 
 SEARCHED = [
-    Broken("any generation is served", False, rule=("relay.cache.entry.Entry.serves", broken.serves_any)),
-    Broken("unknown is older", False, rule=("relay.cache.entry.order_of", broken.takes_unknown_for_older)),
-    Broken("every loaded value is stored", True, rule=(f"{_CACHE}.filled", broken.stores_whatever_is_loaded)),
-    Broken("a lease without tokens", True, rule=(f"{_CACHE}.leased", broken.lease_without_tokens)),
+    Broken("any generation is served", False),
+    Broken("unknown is older", False),
+    Broken("every loaded value is stored", True),
+    Broken("a lease without tokens", True),
 ]
 
 

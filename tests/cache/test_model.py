@@ -1,0 +1,32 @@
+"""Every interleaving of small scenarios. ``make model`` plays the large ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cache.broken import GUARDS
+from tests.cache.model.explore import explore
+from tests.cache.model.scenarios import CAUGHT_IN, SMALL, TOO_LONG
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_no_interleaving_serves_a_value_older_than_an_applied_invalidation(name: str) -> None:
+    """I6, exhaustively: two writers, two fillers, an invalidator, and what a scenario adds."""
+    found = explore(SMALL[name])
+    assert found.problem is None, found.trace
+    assert found.executions > found.states > 1000
+
+
+@pytest.mark.parametrize("name", CAUGHT_IN)
+def test_the_model_shows_the_shortest_way_to_a_stale_value_without_a_guard(name: str) -> None:
+    """It shows that the model can fail, and that a trace leads where it says."""
+    guard = GUARDS[name]
+    with guard.missing():
+        found = explore(CAUGHT_IN[name], around=guard.store)
+    assert found.problem is not None
+    assert 10 < len(found.trace) < 40
+
+
+def test_the_model_notices_each_missing_guard_but_one() -> None:
+    assert CAUGHT_IN.keys() | {TOO_LONG} == GUARDS.keys()
+    assert len(CAUGHT_IN) >= 20
