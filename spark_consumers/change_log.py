@@ -1,22 +1,31 @@
 """The change log: each change appended once to one Delta table, to be read with plain SQL.
 
+The topic has each change once, so a batch is appended as it is. What the log may have is told from what is new by
+offsets, if a batch comes again, else by time: only changes that are not newer than what the log has are looked up.
+
 Users query the columns, which the README of the consumers lists: add new ones at the end.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
+from operator import or_
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from relay.change import REDRIVEN, Images
 from relay.config import Config, LogConfig
-from spark_consumers.records import DecodeStatus, Layout
+from relay.errors import Unavailable
+from relay.kafka.group_offsets import topic_ids
+from relay.kafka.topics import connect
+from spark_consumers.log_contents import LogContents, Range
+from spark_consumers.records import DecodeStatus
 from spark_consumers.sinks import delta
-from spark_consumers.table_consumer import BatchPlan, TableConsumer
+from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
 
 _COLUMNS = {
     # The columns that queries filter on come first: Delta keeps minima and maxima of the first columns.
@@ -49,34 +58,40 @@ _COLUMNS = {
 }
 _PARTITIONED_BY = ("table", "day")
 
-# Copies of a change have the same event id and normally the same commit time. After a reshard their commit times may
-# differ by as much as the reshard's replication lagged.
-_COMMIT_TIME_SLACK = 3600 * 1_000_000  # microseconds
+# By how much the clock of a change's copy may be behind the change's: a reshard's target has a clock of its own.
+_SLACK = 300 * 1_000_000  # microseconds
+_COMMITS = 50  # in which the last append is looked for; others optimise, vacuum or delete
+_FILES = 2  # of one append, for each table and day
 
 
 def log_consumer(config: Config, log: LogConfig) -> TableConsumer:
     """Return the consumer that appends changes to the log at ``log.path``."""
-    rule = ChangeLog(delta.spark_path(log.path))
+    topics = sorted({*map(config.topic, config.tables)})
+    rule = ChangeLog(delta.spark_path(log.path), lambda: topic_ids(connect(config), config, topics))
     return TableConsumer("log", config, rule.plan, at_most=50_000, delta_at=log.path)
 
 
 class ChangeLog:
-    """The Delta table at ``path``, created by the first write."""
+    """The Delta table at ``path``, created by the first write. ``topics``: returns the ids of the topics."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, topics: Callable[[], Mapping[str, str]]) -> None:
         self._path = path
-        self._is_created = False
+        self._topics = topics
+        # None until it is read from the table, and again once another writer has appended.
+        self._contents: LogContents | None = None
 
-    def plan(self, batch: DataFrame, layouts: Sequence[Layout]) -> BatchPlan:
+    def plan(self, given: TableBatch) -> BatchPlan:
         """Plan to append the changes that the log lacks, and to complete its stubs."""
-        committed = F.unix_micros("committed_at")
+        batch = given.records
+        contents = self._contents = self._contents or self._read_contents(batch.sparkSession)
         groups = (
-            batch.groupBy("status", "table")
+            batch.groupBy("status", "source", "table")
             .agg(
                 F.count("*").alias("rows"),
+                F.count_distinct("event_id").alias("distinct"),
                 F.count(F.try_element_at("attributes", F.lit(REDRIVEN))).alias("redriven"),
-                F.min(committed).alias("first"),
-                F.max(committed).alias("last"),
+                F.min(_first_committed()).alias("first"),
+                F.max(F.unix_micros("committed_at")).alias("last"),
             )
             .collect()
         )
@@ -84,52 +99,136 @@ class ChangeLog:
         for group in groups:
             statuses[group["status"]] += group["rows"]
         changes = [group for group in groups if group["status"] == DecodeStatus.CHANGE]
-        return BatchPlan(statuses, partial(self._write, batch, changes))
+        return BatchPlan(statuses, partial(self._write, given, changes, contents))
 
-    def _write(self, batch: DataFrame, groups: Sequence[Row]) -> dict[str, int]:
+    def _write(self, given: TableBatch, groups: Sequence[Row], contents: LogContents) -> dict[str, int]:
         """Write the changes of a batch. ``groups``: one row for each table, as ``plan`` selects it."""
+        rows = sum(group["rows"] for group in groups)
         applied = 0
         if groups:
-            times = min(group["first"] for group in groups), max(group["last"] for group in groups)
-            tables = {group["table"] for group in groups}
             changes = (
-                batch.where(F.col("status") == DecodeStatus.CHANGE)
+                given.records.where(F.col("status") == DecodeStatus.CHANGE)
                 .withColumn("day", F.to_date("committed_at"))
                 .selectExpr(*map(delta.quoted, _COLUMNS))
             )
-            applied = self._append(changes, tables, *times)
-            if any(group["redriven"] for group in groups):
-                applied += self._complete_stubs(changes, tables, *times)
-        return {"applied": applied, "ignored": sum(group["rows"] for group in groups) - applied}
+            newest = {_name(group): group["last"] for group in groups}
+            applied = self._append(changes, groups, contents, contents.after(given.begin, given.end, newest), given)
+            redriven = [group for group in groups if group["redriven"]]
+            if redriven:
+                applied += self._complete_stubs(changes, redriven)
+        return {"applied": applied, "ignored": rows - applied}
 
-    def _append(self, changes: DataFrame, tables: set[str], first: int, last: int) -> int:
-        """Append the changes that the log lacks. ``first``, ``last``: commit times, in microseconds."""
-        if not self._is_created:
-            _create(changes.sparkSession, self._path)
-            self._is_created = True
-        names = ", ".join(map(delta.quoted, _COLUMNS))
-        values = ", ".join(f"s.{delta.quoted(name)}" for name in _COLUMNS)
-        return self._merge(changes, tables, first, last, f"NOT MATCHED THEN INSERT ({names}) VALUES ({values})")
+    def _append(
+        self, changes: DataFrame, groups: Sequence[Row], contents: LogContents, after: LogContents, given: TableBatch
+    ) -> int:
+        """Append the changes that the log lacks, and what it has then; return their number."""
+        applied: int = sum(group["rows"] for group in groups)
+        present = contents.covered(given.begin, given.end)
+        suspect = [group for group in groups if group["first"] <= contents.newest.get(_name(group), -1)]
+        if present or suspect or any(group["distinct"] < group["rows"] for group in groups):
+            changes = self._lacking(changes, present, suspect, contents).persist()
+            applied = changes.count()
+        self._contents = None  # read it again if the append fails
+        try:
+            if applied:
+                self._commit(changes, after)
+        finally:
+            changes.unpersist()
+        self._contents = after
+        return applied
 
-    def _complete_stubs(self, changes: DataFrame, tables: set[str], first: int, last: int) -> int:
-        """Replace stubs by the complete changes. A MERGE of its own, since an append alone is much cheaper."""
-        complete = changes.where(F.col("images") != Images.OMITTED)
+    def _lacking(
+        self, changes: DataFrame, present: Sequence[Range], suspect: Sequence[Row], contents: LogContents
+    ) -> DataFrame:
+        """Return the changes that the log lacks. ``present``: offsets that it has. ``suspect``: tables to look into."""
+        if present:
+            changes = changes.where(~reduce(or_, map(_within, present)))
+        changes = changes.dropDuplicates(["event_id"])
+        if suspect:
+            since = f"timestamp_micros({min(group['first'] for group in suspect) - _SLACK})"
+            tables = ", ".join(delta.literal(name) for name in sorted({group["table"] for group in suspect}))
+            # Each copy of a change is at least as new as the change was where it was first made. The conditions on
+            # table, day and time only keep Spark from reading the rest of the log.
+            stored = changes.sparkSession.sql(
+                f"SELECT event_id FROM {delta.table(self._path)} WHERE `table` IN ({tables}) "
+                f"AND day >= to_date({since}) AND committed_at >= {since}"
+            )
+            changes = changes.join(stored, "event_id", "left_anti").selectExpr(*map(delta.quoted, _COLUMNS))
+        return changes
+
+    def _commit(self, changes: DataFrame, after: LogContents) -> None:
+        """Append in one commit, which says what the log has then. Raises ``Unavailable`` if another writer was faster.
+
+        A transaction of Delta with an earlier version is skipped, and one that runs beside another of its application
+        fails.
+        """
+        changes.coalesce(_FILES).write.format("delta").mode("append").options(
+            txnAppId=_APPLICATION, txnVersion=str(after.version), userMetadata=after.to_json()
+        ).save(self._path)
+        found = _last_append(changes.sparkSession, self._path)
+        if found is None or found.version != after.version:
+            raise Unavailable(f"another consumer appends to the change log at {self._path}: stop it")
+
+    def _complete_stubs(self, changes: DataFrame, groups: Sequence[Row]) -> int:
+        """Replace stubs by the complete changes, which have the same times."""
+        changes.where(F.col("images") != Images.OMITTED).dropDuplicates(["event_id"]).createOrReplaceTempView(
+            "relay_batch"
+        )
         updates = ", ".join(f"t.{name} = s.{name}" for name in map(delta.quoted, _COLUMNS))
-        stub = delta.literal(Images.OMITTED)
-        return self._merge(complete, tables, first, last, f"MATCHED AND t.images = {stub} THEN UPDATE SET {updates}")
-
-    def _merge(self, changes: DataFrame, tables: set[str], first: int, last: int, action: str) -> int:
-        changes.dropDuplicates(["event_id"]).createOrReplaceTempView("relay_batch")
-        since = f"timestamp_micros({first - _COMMIT_TIME_SLACK})"
-        until = f"timestamp_micros({last + _COMMIT_TIME_SLACK})"
+        since = f"timestamp_micros({min(group['first'] for group in groups) - _SLACK})"
+        tables = ", ".join(delta.literal(name) for name in sorted({group["table"] for group in groups}))
         return delta.merge(
             changes.sparkSession,
-            # The conditions on table, day and time only keep Delta from reading the rest of the log.
             f"""MERGE INTO {delta.table(self._path)} t USING relay_batch s
-            ON t.event_id = s.event_id AND t.`table` IN ({", ".join(map(delta.literal, sorted(tables)))})
-            AND t.day BETWEEN to_date({since}) AND to_date({until}) AND t.committed_at BETWEEN {since} AND {until}
-            WHEN {action}""",
+            ON t.event_id = s.event_id AND t.`table` IN ({tables})
+            AND t.day >= to_date({since}) AND t.committed_at >= {since}
+            WHEN MATCHED AND t.images = {delta.literal(Images.OMITTED)} THEN UPDATE SET {updates}""",
         )
+
+    def _read_contents(self, session: SparkSession) -> LogContents:
+        """Create the table if it is missing, and return what it has."""
+        _create(session, self._path)
+        contents = _last_append(session, self._path)
+        if contents is None:
+            newest = session.sql(
+                f"SELECT source, `table`, max(unix_micros(committed_at)) AS last FROM {delta.table(self._path)} "
+                "GROUP BY source, `table`"
+            ).collect()
+            # Greater than any version that an append before may have.
+            contents = LogContents(int(time.time() * 1000), newest={_name(row): row["last"] for row in newest})
+        contents.keep_only(self._topics())
+        return contents
+
+
+_APPLICATION = "relay.log"
+
+
+def _last_append(session: SparkSession, path: str) -> LogContents | None:
+    """Return what the last append says that the log has; None if that is not known any more."""
+    for commit in session.sql(f"DESCRIBE HISTORY {delta.table(path)} LIMIT {_COMMITS}").collect():
+        if commit["operation"] == "RESTORE":
+            return None
+        contents = LogContents.from_json(commit["userMetadata"])
+        if contents is not None:
+            return contents
+    return None
+
+
+def _first_committed() -> Column:
+    """Return when a change was committed where it was first made, in microseconds."""
+    token = F.col("token")
+    origin = F.when(token.contains('"origin":{'), F.get_json_object(token, "$.origin.timestamp").cast("bigint"))
+    return F.least(F.unix_micros("committed_at"), origin * 1_000_000)
+
+
+def _within(found: Range) -> Column:
+    topic, partition, start, stop = found
+    is_partition = (F.col("topic") == topic) & (F.col("partition") == partition)
+    return is_partition & (F.col("offset") >= start) & (F.col("offset") < stop)
+
+
+def _name(group: Row) -> str:
+    return f"{group['source']}/{group['table']}"
 
 
 def _create(session: SparkSession, path: str) -> None:

@@ -28,7 +28,7 @@ from spark_consumers.sinks import delta
 from spark_consumers.sinks.copy_table import CopyTable
 from spark_consumers.sinks.delta_table import DeltaTable
 from spark_consumers.sinks.target import TargetTable
-from spark_consumers.table_consumer import BatchPlan, TableConsumer
+from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
 
 _AT_MOST = 20_000  # records a batch
 
@@ -78,10 +78,11 @@ class TableCopies:
         self._retention = tombstone_retention
         self._tables: dict[tuple[str, str], CopyTable] = {}
 
-    def plan(self, batch: DataFrame, layouts: Sequence[Layout]) -> BatchPlan:
+    def plan(self, given: TableBatch) -> BatchPlan:
         """Plan to store what the changes of a batch make of the rows."""
+        batch = given.records
         heads = [orjson.loads(row[0]) for row in batch.select(_head().alias("head")).collect()]
-        return BatchPlan(Counter(head["status"] for head in heads), partial(self._write, batch, layouts, heads))
+        return BatchPlan(Counter(head["status"] for head in heads), partial(self._write, batch, given.layouts, heads))
 
     def _write(self, batch: DataFrame, layouts: Sequence[Layout], heads: Sequence[Mapping[str, Any]]) -> dict[str, int]:
         counts, collected = VerdictCounts(), 0

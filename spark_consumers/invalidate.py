@@ -21,6 +21,7 @@ from relay.cache.continuity import Continuity
 from relay.cache.keys import CacheRules, ReducedChange
 from relay.config import CacheConfig, Config
 from relay.errors import RelayError
+from relay.kafka.group_offsets import Offsets, count_between
 from spark_consumers.cache_batches import CHUNK, BatchOutcome, apply_chunk, conclude, invalidator, topics
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.decode import Decoder
@@ -71,11 +72,11 @@ class CacheConsumer:
             image_columns[layout.table] = sorted(wanted.union(image_columns.get(layout.table, ())))
         return decoder.reduced_changes(records, image_columns)
 
-    def apply(self, batch: DataFrame, dead_letters: DeadLetterTopic, expected: int) -> dict[str, int]:
+    def apply(self, batch: DataFrame, dead_letters: DeadLetterTopic, begin: Offsets, end: Offsets) -> dict[str, int]:
         """Invalidate the cache keys of a batch; return counts. Raises ``Unavailable``, ``UnknownSchemas``."""
         outcome = BatchOutcome()
         plan = replace(self._plan, published_since=self.continuity.published_since)
-        if expected < _LARGE_BATCH:
+        if count_between(begin, end) < _LARGE_BATCH:
             outcome.add(_apply(plan, batch.collect()))
         elif not is_cluster(batch.sparkSession):
             outcome.add(_apply(plan, batch.toLocalIterator(prefetchPartitions=True)))

@@ -27,7 +27,7 @@ from relay.cache.continuity import Continuity
 from relay.config import Config
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
-from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, count_between, topic_ids
+from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, topic_ids
 from spark_consumers import kafka_source
 from spark_consumers.checkpoint import ConsumerCheckpoint
 from spark_consumers.dead_letters import DeadLetterTopic, UnknownSchemas
@@ -69,8 +69,8 @@ class Consumer(Protocol):
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
         """Return the columns that ``apply`` needs of each record. Called before each query."""
 
-    def apply(self, batch: DataFrame, dead_letters: DeadLetterTopic, expected: int) -> dict[str, int]:
-        """Apply a batch of at most ``expected`` records; return its counts, ``rows`` among them.
+    def apply(self, batch: DataFrame, dead_letters: DeadLetterTopic, begin: Offsets, end: Offsets) -> dict[str, int]:
+        """Apply the records between two offsets; return the counts, ``rows`` among them.
 
         The same batch may come again.
         """
@@ -244,7 +244,7 @@ class _Runner:
             before, end = self.checkpoint.end_offsets(number - 1), self.checkpoint.end_offsets(number)
             if self.consumer.continuity is not None:
                 self.consumer.continuity.start_at(before, lambda: self.group.locate({})[1])
-            counts = self.consumer.apply(batch, self.dead_letters, count_between(before, end))
+            counts = self.consumer.apply(batch, self.dead_letters, before, end)
             applied_at = time.time()
             if self.consumer.continuity is not None:
                 self.consumer.continuity.advance(end)  # before Spark's checkpoint or the group says so

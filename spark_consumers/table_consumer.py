@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from relay.config import Config
+from relay.kafka.group_offsets import Offsets
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.decode import Decoder
 from spark_consumers.locks import Lock
@@ -29,7 +30,17 @@ class BatchPlan:
     write: Callable[[], dict[str, int]]
 
 
-Rule = Callable[[DataFrame, Sequence[Layout]], BatchPlan]
+@dataclass(frozen=True, slots=True)
+class TableBatch:
+    """The decoded records of a batch, and the offsets between which they are."""
+
+    records: DataFrame
+    layouts: Sequence[Layout]
+    begin: Offsets
+    end: Offsets
+
+
+Rule = Callable[[TableBatch], BatchPlan]
 """Decides what a batch writes. Takes one Spark action to plan; a batch may come again."""
 
 
@@ -59,14 +70,14 @@ class TableConsumer:
         self._layouts = decoder.layouts
         return decoder.changes(records)
 
-    def apply(self, batch: DataFrame, dead_letters: DeadLetterTopic, expected: int) -> dict[str, int]:
+    def apply(self, batch: DataFrame, dead_letters: DeadLetterTopic, begin: Offsets, end: Offsets) -> dict[str, int]:
         """Write what a batch changes; return counts.
 
         Raises ``UnknownSchemas`` before anything is written, ``Unavailable``, and what Spark raises.
         """
         batch = batch.persist()
         try:
-            plan = self._rule(batch, self._layouts)
+            plan = self._rule(TableBatch(batch, self._layouts, begin, end))
             non_changes = _non_changes(batch) if plan.statuses.keys() - set(_EXPECTED) else []
             dead_letters.refuse_unknown_schemas(non_changes)
             counts = plan.write()

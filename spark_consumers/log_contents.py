@@ -1,0 +1,86 @@
+"""What a change log has: the offsets that it covers, and how new its changes are. A plain rule, without Spark.
+
+It is written with each append, in the same commit, so it never says more than the log has.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+Offsets = Mapping[str, Mapping[str, int]]
+Range = tuple[str, int, int, int]
+"""Topic, partition, first offset, end offset."""
+
+_MARK = "relay.log"
+
+
+@dataclass
+class LogContents:
+    """``offsets``: by topic and partition, ranges of offsets, each up to its end. ``newest``: by ``source/table``, the
+    latest commit time, in microseconds. ``topics``: the id of each topic, which a topic that is created again does not
+    keep. ``version``: the number of the append.
+    """
+
+    version: int = 0
+    topics: dict[str, str] = field(default_factory=dict)
+    offsets: dict[str, dict[str, list[list[int]]]] = field(default_factory=dict)
+    newest: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, text: str | None) -> LogContents | None:
+        """Return the contents that ``to_json`` has written; None for what somebody else has written."""
+        try:
+            found = json.loads(text or "null")
+            return cls(**found[_MARK])
+        except (TypeError, ValueError, KeyError):
+            return None
+
+    def to_json(self) -> str:
+        return json.dumps({_MARK: vars(self)}, separators=(",", ":"))
+
+    def keep_only(self, topics: Mapping[str, str]) -> None:
+        """Forget the offsets of topics that were created again since. ``topics``: their ids."""
+        for topic, number in topics.items():
+            if self.topics.get(topic) != number:
+                self.offsets.pop(topic, None)
+        self.topics.update(topics)
+
+    def covered(self, begin: Offsets, end: Offsets) -> list[Range]:
+        """Return which of the offsets of a batch the log has."""
+        return [
+            (topic, partition, max(first, start), min(last, stop))
+            for topic, partition, start, stop in _ranges(begin, end)
+            for first, last in self.offsets.get(topic, {}).get(str(partition), [])
+            if max(first, start) < min(last, stop)
+        ]
+
+    def after(self, begin: Offsets, end: Offsets, newest: Mapping[str, int]) -> LogContents:
+        """Return the contents once a batch is appended. ``newest``: by ``source/table``, of the batch."""
+        offsets = {topic: dict(partitions) for topic, partitions in self.offsets.items()}
+        for topic, partition, start, stop in _ranges(begin, end):
+            of_topic = offsets.setdefault(topic, {})
+            of_topic[str(partition)] = _merged([*of_topic.get(str(partition), []), [start, stop]])
+        latest = {name: max(time, self.newest.get(name, time)) for name, time in newest.items()}
+        return LogContents(self.version + 1, dict(self.topics), offsets, {**self.newest, **latest})
+
+
+def _ranges(begin: Offsets, end: Offsets) -> Iterator[Range]:
+    """Yield the offsets of a batch. Where it began at the end (-1), which offset that was is not known."""
+    for topic, partitions in end.items():
+        for partition, stop in partitions.items():
+            # A partition that was not there is read from its beginning, and so is -2.
+            start = begin.get(topic, {}).get(partition, 0)
+            if start != -1 and max(start, 0) < stop:
+                yield topic, int(partition), max(start, 0), stop
+
+
+def _merged(ranges: list[list[int]]) -> list[list[int]]:
+    found: list[list[int]] = []
+    for start, stop in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = [found[-1][0], max(found[-1][1], stop)]
+        else:
+            found.append([start, stop])
+    return found
