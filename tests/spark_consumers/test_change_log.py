@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 
 from relay.change import Change
 from relay.token import OriginToken
+from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import SHARD, Topic, change
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
@@ -34,55 +33,31 @@ def consume(checkpoint, start=None):
         "log", config, until_caught_up=True, start=start, checkpoint=path.parent / "checkpoints" / checkpoint
     )
 
-def look():
-    rows = session.sql(f"SELECT event_id, offset FROM {table} ORDER BY event_id").collect()
-    commits = [row["operation"] for row in session.sql(f"DESCRIBE HISTORY {table}").collect()]
-    return {"rows": [list(row) for row in rows], "commits": commits}
-
 with spark() as session:
-    for line in sys.stdin:
-        exec(json.loads(line))
-        print(json.dumps(look()), flush=True)
+    exec(sys.argv[2])
+    rows = session.sql(f"SELECT event_id FROM {table} ORDER BY event_id").collect()
+    commits = [row["operation"] for row in session.sql(f"DESCRIBE HISTORY {table}").collect()]
+    json.dump({"ids": [row[0] for row in rows], "commits": commits}, sys.stdout)
 """
 
 
 class Log:
     """The log of a topic, and a Spark that consumes into it and looks at it when the test says."""
 
-    def __init__(self, topic: Topic) -> None:
-        self.topic = topic
-        self._errors = (topic.folder / "stderr").open("wb")
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(topic.path)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
+    def __init__(self, topic: Topic, spark: SparkProcess) -> None:
+        self._topic = topic
+        self._spark = spark
+        self._stderr = topic.folder / "stderr"
 
     def after(self, code: str) -> Any:
-        """Run ``code``; return the rows of the log, as event id and offset, and its commits, newest first."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(code) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        assert answer, (self.topic.folder / "stderr").read_text()[-4000:]
-        return json.loads(answer)
+        """Run ``code``; return the event ids of the log, and its commits, newest first."""
+        return json.loads(self._spark.run(SCRIPT, str(self._topic.path), code, log=self._stderr))
 
     def counts(self) -> Sequence[tuple[int, int]]:
         """Return what each batch has applied and ignored."""
-        lines = (self.topic.folder / "stderr").read_text().splitlines()
+        lines = self._stderr.read_text().splitlines()
         batches = [json.loads(line) for line in lines if line.startswith('{"event": "batch"')]
         return [(batch["applied"], batch["ignored"]) for batch in batches]
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        assert self._process.wait(60) == 0
-        self._errors.close()
 
 
 def at(number: int, hours: float) -> Change:
@@ -106,10 +81,8 @@ def topic(tmp_path: Path, kafka: Any, redis_server: Any, unique: str) -> Topic:
 
 
 @pytest.fixture
-def log(topic: Topic) -> Iterator[Log]:
-    found = Log(topic)
-    yield found
-    found.close()
+def log(topic: Topic, spark_process: SparkProcess) -> Log:
+    return Log(topic, spark_process)
 
 
 def test_each_change_is_in_the_log_once(topic: Topic, log: Log) -> None:
@@ -118,13 +91,13 @@ def test_each_change_is_in_the_log_once(topic: Topic, log: Log) -> None:
     topic.publish(first)
     seen = log.after("consume('one')")
     ids = sorted(one.event_id for one in first)
-    assert [event for event, _ in seen["rows"]] == ids
+    assert seen["ids"] == ids
 
     # Newer changes are appended. The whole topic again, by another checkpoint, changes nothing.
     topic.publish([newer := at(9, 2)])
     seen = log.after("consume('one')")
     ids = sorted([*ids, newer.event_id])
-    assert [event for event, _ in seen["rows"]] == ids
+    assert seen["ids"] == ids
     assert [kind for kind in seen["commits"] if kind != "OPTIMIZE"] == ["WRITE", "WRITE", "CREATE TABLE"]
     assert log.after("consume('two')") == seen
 
@@ -134,11 +107,11 @@ def test_each_change_is_in_the_log_once(topic: Topic, log: Log) -> None:
     topic.publish([*first[2:], late, replicated(sharded, 9), replicated(newer, 30)])
     seen = log.after("consume('one')")
     ids = sorted([*ids, late.event_id, sharded.event_id])
-    assert [event for event, _ in seen["rows"]] == ids
+    assert seen["ids"] == ids
     topic.publish([sharded, sharded, replicated(first[0], 50), twice := at(13, 90), twice])
     seen = log.after("consume('one')")
     ids = sorted([*ids, twice.event_id])
-    assert [event for event, _ in seen["rows"]] == ids
+    assert seen["ids"] == ids
 
     # What others do to the table: the offsets in its history are those of the restored rows then, or none.
     topic.publish([at(14, 91)])
@@ -146,7 +119,7 @@ def test_each_change_is_in_the_log_once(topic: Topic, log: Log) -> None:
     log.after('consume("one")')
     log.after('session.sql(f"RESTORE TABLE {table} TO VERSION AS OF 1")')
     seen = log.after('consume("three")')
-    assert [event for event, _ in seen["rows"]] == sorted([*ids, at(14, 91).event_id])
+    assert seen["ids"] == sorted([*ids, at(14, 91).event_id])
     assert log.counts()[:5] == [(5, 0), (1, 0), (0, 6), (2, 4), (1, 4)]
 
 
@@ -155,5 +128,5 @@ def test_a_log_that_began_at_the_end_gets_the_rest_from_another_checkpoint(topic
     topic.publish([at(number, number) for number in range(4)])
     log.after("consume('late', 'latest')")
     topic.publish([at(7, 7)])
-    assert len(log.after("consume('late')")["rows"]) == 1
-    assert len(log.after("consume('early')")["rows"]) == 5
+    assert len(log.after("consume('late')")["ids"]) == 1
+    assert len(log.after("consume('early')")["ids"]) == 5
