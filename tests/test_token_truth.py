@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.token import Order, compare
+from tests.examples import examples
 from tests.lineages import ITEMS, Reading, World, pairs, read
 from tests.token_orders import EQUAL, MIRROR, NEWER, OLDER, UNKNOWN
 
@@ -35,7 +36,7 @@ def wrong_orders(
 @pytest.mark.parametrize("parallel", [False, True], ids=["serial replicas", "parallel replicas"])
 @pytest.mark.parametrize("replayed", [True, False], ids=["filtered replication", "journal"])
 @pytest.mark.parametrize("flavour", ["MySQL56", "MariaDB"])
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(seed=st.integers(0, 2**32))
 def test_no_order_contradicts_the_truth_on_replicated_shards(
     flavour: str, replayed: bool, parallel: bool, drop: bool, seed: int
@@ -74,7 +75,7 @@ def test_positions_are_right_where_the_timestamps_of_two_readers_are_wrong(
     assert wrong_orders(first + read(world, rng, parallel=parallel, least=least), positions_only=True) == []
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(seed=st.integers(0, 2**32))
 def test_no_order_contradicts_the_truth_on_dynamodb_shards(seed: int) -> None:
     """I2, I5, I7: here timestamps first and positions first are both right, also between two readers."""

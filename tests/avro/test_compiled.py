@@ -13,6 +13,7 @@ from relay.avro import columns
 from relay.avro.binary import long
 from relay.avro.compiled import record_writer
 from tests.avro.strategies import VALUES
+from tests.examples import examples
 
 KINDS = sorted({*VALUES, "decimal(10,2)", "decimal(40,0)", "decimal(65,30)", "rest"})
 ANYTHING = (
@@ -40,7 +41,7 @@ def outcome(write: Any, value: Any) -> bytes | None:
         return None
 
 
-@settings(deadline=None, max_examples=500)
+@settings(deadline=None, max_examples=examples(500))
 @given(st.sampled_from(KINDS).flatmap(lambda kind: st.tuples(st.just(kind), VALUES.get(kind, ANYTHING) | ANYTHING)))
 def test_a_generated_writer_writes_and_refuses_the_same_values_as_the_writer_of_a_column(
     given_: tuple[str, Any],

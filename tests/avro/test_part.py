@@ -17,6 +17,7 @@ from relay.avro.schema import change_schema
 from relay.table import TableSchema
 from tests.avro.known import Known
 from tests.avro.strategies import changes, tables
+from tests.examples import examples
 
 PARTS = ("operation", "key", "old", "new", "token")
 
@@ -44,7 +45,7 @@ def part_of(change: dict[str, Any], columns: list[str]) -> dict[str, Any]:
     return {name: image(change[name]) if name in ("old", "new") else change[name] for name in PARTS}
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(encoded())
 def test_a_part_is_what_the_whole_has_of_it(drawn: tuple[dict[str, Any], bytes, list[str]]) -> None:
     """I8. Without the general reader, which would take over."""
@@ -54,7 +55,7 @@ def test_a_part_is_what_the_whole_has_of_it(drawn: tuple[dict[str, Any], bytes, 
     assert repr(read(split(value)[1])) == repr(part_of(whole(schema, value), columns))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(encoded(), st.data())
 def test_a_damaged_value_is_read_as_by_fastavro_or_its_damage_is_in_what_is_skipped(
     drawn: tuple[dict[str, Any], bytes, list[str]], data: st.DataObject

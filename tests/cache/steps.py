@@ -29,10 +29,14 @@ class Steps:
     _seen: list[tuple[Any, Exception | None]] = field(default_factory=list)
     _next: int = 0
     _made: bool = False
+    _between: Callable[[], None] | None = None
 
-    def run(self, body: Callable[[], T]) -> tuple[bool, T | None]:
-        """Advance by one call. Return whether the function has ended, and what it returned."""
-        self._next, self._made = 0, False
+    def run(self, body: Callable[[], T], between: Callable[[], None] | None = None) -> tuple[bool, T | None]:
+        """Advance by one call, or by all that remain, with ``between`` between any two of them.
+
+        Return whether the function has ended, and what it returned.
+        """
+        self._next, self._made, self._between = 0, False, between
         try:
             return True, body()
         except _Pause:
@@ -42,7 +46,9 @@ class Steps:
         """Make a call, or return its earlier result. ``steps`` False: the call is not a step of its own."""
         if self._next == len(self._seen):
             if steps and self._made:
-                raise _Pause
+                if self._between is None:
+                    raise _Pause
+                self._between()
             self._made = self._made or steps
             self._seen.append(self._make(make, self.fault if steps else None))
         result, error = self._seen[self._next]

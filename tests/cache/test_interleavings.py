@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -17,6 +18,7 @@ from relay.cache.entry import Tokens
 from tests.cache.broken import GUARDS
 from tests.cache.stores import KINDS, Backend, InMemory, OnServers, opened
 from tests.cache.world import TOMBSTONE_TTL, Move, World, token
+from tests.examples import examples
 
 # How often each move is made. The weights were found by trial: with them the broken caches below are caught soonest.
 # Some need complete calls that follow each other, others two calls finely interleaved.
@@ -26,8 +28,10 @@ _FINE = {"change": 1, "step": 40, "steps": 4, "finish": 1, "write": 8, "replicat
 
 
 def _moves(weights: dict[str, int]) -> st.SearchStrategy[list[Move]]:
+    """A move is drawn as one number, since drawing three takes as long as making the moves."""
     kinds = [kind for kind, weight in weights.items() for _ in range(weight)]
-    return st.lists(st.tuples(st.sampled_from(kinds), st.integers(0, 3), st.integers(0, 15)), min_size=40, max_size=120)
+    moves = list(itertools.product(kinds, range(4), range(16)))
+    return st.lists(st.sampled_from(moves), min_size=40, max_size=120)
 
 
 SEARCHED_MOVES = st.one_of(_moves(_COARSE | _FAULTS), _moves(_FINE | _FAULTS))
@@ -44,14 +48,14 @@ def play(world: World, moves: Sequence[Move]) -> None:
     world.settle()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(MOVES)
 def test_consistent_reads_are_never_served_stale(moves: list[Move]) -> None:
     """I6, in every interleaving of read, write, invalidate, fill, eviction, crash and replay."""
     play(World(in_memory), moves)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(MOVES, st.booleans(), st.sampled_from([1, 4]))
 def test_reads_of_a_lagging_replica_are_never_served_stale(moves: list[Move], primary: bool, shorter: int) -> None:
     """I6, where only tokens show how fresh a read is, also with lost memory and replicas that lag for any time."""
@@ -59,7 +63,7 @@ def test_reads_of_a_lagging_replica_are_never_served_stale(moves: list[Move], pr
     play(World(in_memory, replicas=True, primary=primary, tombstone_ttls=ttls), moves)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(MOVES)
 def test_dropped_components_let_no_stale_value_through(moves: list[Move]) -> None:
     """I6, with entries that hold one component while there are two shards."""
@@ -78,7 +82,7 @@ def on_servers(request: pytest.FixtureRequest) -> Iterator[OnServers]:
 
 
 @pytest.mark.services
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(moves=MOVES, replicas=st.booleans())
 def test_values_on_servers_are_never_served_stale(
     on_servers: OnServers, unique: str, moves: list[Move], replicas: bool

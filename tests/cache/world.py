@@ -125,19 +125,21 @@ class World:
 
     def step(self, x: int, y: int) -> None:
         """Let an actor make one call: readers are 0 and 1, invalidators 2 and 3."""
-        who = x % 4
-        self._advance(who, partial(self._reader, who, y) if who < 2 else partial(self._invalidator, who - 2, y))
+        self._advance(x % 4, self._beginning(x % 4, y))
+
+    def _beginning(self, who: int, y: int) -> Callable[[], Actor]:
+        return partial(self._reader, who, y) if who < 2 else partial(self._invalidator, who - 2, y)
 
     def drop(self, x: int, y: int) -> None:
         """An application that has changed rows of a key invalidates it, or makes its next call of that."""
         self._advance(_APPLICATION, partial(self._application, KEYS[y % 2]))
 
-    def _advance(self, who: int, begin: Callable[[], Actor]) -> None:
+    def _advance(self, who: int, begin: Callable[[], Actor], between: Callable[[], None] | None = None) -> None:
         if who not in self.actors:
             self.actors[who] = begin()
         actor = self.actors[who]
         try:
-            ended, result = actor.steps.run(actor.body)
+            ended, result = actor.steps.run(actor.body, between)
         except Unavailable:
             del self.actors[who]  # it failed; an invalidator's cursor stays, so it applies everything again
             return
@@ -147,10 +149,7 @@ class World:
 
     def finish(self, x: int, y: int) -> None:
         """Let an actor make all remaining calls."""
-        self.step(x, y)
-        while x % 4 in self.actors:
-            self.check()
-            self.step(x, y)
+        self._advance(x % 4, self._beginning(x % 4, y), between=self.check)
 
     def crash(self, x: int, y: int) -> None:
         """An actor stops for good in the middle of its call."""
@@ -380,8 +379,8 @@ class World:
         """Let every actor finish and apply every change; then the cache has to serve the current rows."""
         self.tick(0, 2)
         for who in range(4):
-            while who in self.actors:
-                self.do(("step", who, 0))
+            if who in self.actors:
+                self.do(("finish", who, 0))
         while _APPLICATION in self.actors:
             self.do(("drop", 0, 0))
         self._catch_up()

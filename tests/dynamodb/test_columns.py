@@ -17,6 +17,7 @@ from relay.dynamodb.columns import TypedRows
 from relay.dynamodb.values import image_json
 from relay.table import REST, KeyColumn, TableSchema
 from tests.dynamodb.items import TYPED, carried, item_of, same_item, with_base64
+from tests.examples import examples
 
 NAMES = ["a-b", "ab", "a_x002D_b", "1x", "", "_x", "über", "𝒳", REST, "Rest", "id"]
 TYPES = ["string", "bytes", "boolean", "int", "long", "double", "timestamp", "set", "json", "decimal(5,2)",
@@ -42,7 +43,7 @@ def relayed(item: dict[str, Any], rows: TypedRows | None) -> Any:
     return carried(change, table)["new"]
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(ITEMS, COLUMNS)
 @example({"a-b": {"N": "9.9999999999999999999999999999999999999E+125"}, "ab": {"N": "1E-130"}}, {"ab": "double"})
 @example({"id": {"S": "1"}, "ab": {"N": "1"}, "a-b": {"NULL": True}}, {"id": "string", "ab": "int", "a-b": "int"})

@@ -19,6 +19,7 @@ from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.direct import DirectClient
 from tests.dynamodb.endpoint import ScriptedStream, full
 from tests.dynamodb.reading import Clock, opened
+from tests.examples import examples
 
 ITEMS = 6
 Move = tuple[str, int, int]
@@ -193,7 +194,7 @@ def play(scripted: ScriptedStream, moves: list[Move]) -> None:
     world.check()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(MOVES)
 def test_every_item_is_read_once_and_in_order_whatever_happens(moves: list[Move]) -> None:
     """I1, I2: tokens taken anywhere, resumed anywhere, and gone back to."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from relay.mysql.binlog.rows import RowDecoder, columns_of
 from relay.mysql.binlog.table_map import BadTableMap, parse
 from relay.table import Column
+from tests.examples import examples
 from tests.mysql import encoder
 from tests.mysql.encoder import ColumnType, decimal, image, rows, sized, table_map
 
@@ -237,7 +238,7 @@ def test_a_value_of_every_type_is_read_as_it_was_written(case: Case, data: st.Da
 
 
 @given(data=st.data(), cases=ANY_TABLE)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_rows_of_any_table_are_read_with_nulls_anywhere(data: st.DataObject, cases: list[Case]) -> None:
     """I8."""
     columns = layout(cases)
@@ -288,7 +289,7 @@ def test_3_99_is_3_99() -> None:
 
 
 @given(data=st.data(), cases=ANY_TABLE)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_truncated_event_is_refused(data: st.DataObject, cases: list[Case]) -> None:
     """I8. If it ends between two rows, those rows are returned."""
     columns = layout(cases)
