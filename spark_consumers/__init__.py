@@ -1,6 +1,7 @@
 """The consumers of the relay's topics: cache invalidation, change log, and a copy of the tables.
 
-``run`` runs one, as ``relay consume`` does. PySpark is imported only then, and not for the cache without Spark.
+``run`` runs one, as ``relay consume`` does. ``read_changes``, ``changes`` and ``apply_in_order`` are for jobs of one's
+own on Spark. PySpark is imported only when they are used, and not for the cache without Spark.
 """
 
 from __future__ import annotations
@@ -9,13 +10,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from relay.errors import ConfigError
-from relay.extras import needs
+from relay.extras import lazily, needs
 
 if TYPE_CHECKING:
     from relay.config import Config
+    from spark_consumers.change_stream import ChangeStream, changes
+    from spark_consumers.frames import apply_in_order, read_changes
     from spark_consumers.runner import Consumer
+    from spark_consumers.session import close_session, open_session
 
-__all__ = ["run"]
+__all__ = ["ChangeStream", "apply_in_order", "changes", "close_session", "open_session", "read_changes", "run"]
+
+if not TYPE_CHECKING:  # or a type checker would take any name
+    __getattr__ = lazily(
+        __name__,
+        {
+            "ChangeStream": "spark_consumers.change_stream",
+            "apply_in_order": "spark_consumers.frames",
+            "changes": "spark_consumers.change_stream",
+            "close_session": "spark_consumers.session",
+            "open_session": "spark_consumers.session",
+            "read_changes": "spark_consumers.frames",
+        },
+        extra="spark",
+    )
 
 T = TypeVar("T")
 

@@ -15,14 +15,15 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from relay.avro.framing import CONFLUENT_HEADER, CONFLUENT_MARK, SINGLE_OBJECT_HEADER, SINGLE_OBJECT_MARK
 from spark_consumers.records import BROKEN, DecodeStatus, Layout, RecordField
+from spark_consumers.typed_columns import TypedTable
 
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 _KEEP_NULLS = {"ignoreNullFields": "false"}
-_ISO_UTC = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"  # the session's time zone is UTC
+_DAY = 86_400_000_000  # microseconds
 _END = "relay_end"
 
 
@@ -44,13 +45,18 @@ class Decoder:
         # Appended to each value before it is decoded. Random, so that no value can contain it on purpose.
         self._end = secrets.token_bytes(8)
 
-    def changes(self, records: DataFrame) -> DataFrame:
-        """Return status, topic, partition, offset, value (null for changes) and all columns of a change."""
+    def changes(self, records: DataFrame, *, typed: str | None = None) -> DataFrame:
+        """Return status, topic, partition, offset, value (null for changes) and all columns of a change.
+
+        ``key``, ``old`` and ``new`` are JSON; if all schemas are of the one table ``typed``, structs (`TypedTable`).
+        """
         kept = tuple(field["name"] for field in next(iter(self.schemas.values()))["fields"]) if self.schemas else ()
         decoded = self._decoded(records, kept)
+        table = None if typed is None else TypedTable.of(typed, self._versions(decoded))
+        types = {} if table is None else {"key": table.key, "old": table.row, "new": table.row}
+        columns = [StructField(name, types.get(name) or DataType.fromDDL(kind)) for name, kind in _COLUMNS.items()]
         change = self._by_schema(
-            [_change(F.col(f"d{n}"), n, layout) for n, layout in enumerate(self.layouts)],
-            f"struct<{','.join(f'`{name}`:{kind}' for name, kind in _COLUMNS.items())}>",
+            [_change(F.col(f"d{n}"), n, layout, table) for n, layout in enumerate(self.layouts)], StructType(columns)
         )
         records = decoded.select("status", "topic", "partition", "offset", "value", change.alias("c"))
         return records.select(
@@ -61,6 +67,14 @@ class Decoder:
             F.when(F.col("status") != DecodeStatus.CHANGE, _kept_value()).alias("value"),
             *(F.col(f"c.{name}").alias(name) for name in _COLUMNS),
         )
+
+    def _versions(self, decoded: DataFrame) -> list[tuple[Layout, StructType]]:
+        found = []
+        for number, layout in enumerate(self.layouts):
+            kind = decoded.schema[f"d{number}"].dataType
+            assert isinstance(kind, StructType)
+            found.append((layout, kind))
+        return found
 
     def reduced_changes(self, records: DataFrame, columns: Mapping[str, Sequence[str]]) -> DataFrame:
         """Return one column ``doc``: JSON with the part of each record that invalidating a cache needs.
@@ -130,7 +144,7 @@ class Decoder:
             .otherwise(DecodeStatus.DAMAGED)
         )
 
-    def _by_schema(self, branches: Sequence[Column], kind: str) -> Column:
+    def _by_schema(self, branches: Sequence[Column], kind: str | DataType) -> Column:
         """Return the branch of the schema that the header names; without one, null of type ``kind``."""
         chosen = F.lit(None).cast(kind)
         for header, branch in zip(self.schemas, branches, strict=True):
@@ -149,7 +163,7 @@ def _with_end(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {**schema, "fields": [*schema["fields"], end]}
 
 
-def _change(d: Column, number: int, layout: Layout) -> Column:
+def _change(d: Column, number: int, layout: Layout, typed: TypedTable | None) -> Column:
     """Return the columns ``_COLUMNS`` of a decoded change, with the same types for every schema."""
     token, snapshot, transaction = d["token"], d["snapshot"], d["transaction"]
     columns = {
@@ -158,10 +172,10 @@ def _change(d: Column, number: int, layout: Layout) -> Column:
         "operation": d["operation"],
         "source": d["source"],
         "table": d["table"],
-        "key": _json(d["key"], layout.key),
+        "key": typed.of_key(d["key"], layout) if typed else _json(d["key"], layout.key),
         "key_texts": F.when(d["key"].isNotNull(), F.array(*_texts(d["key"], layout.key))),
-        "old": _image(d["old"], layout),
-        "new": _image(d["new"], layout),
+        "old": typed.of_image(d["old"], layout) if typed else _image(d["old"], layout),
+        "new": typed.of_image(d["new"], layout) if typed else _image(d["new"], layout),
         "images": d["images"],
         "token": F.to_json(token, _KEEP_NULLS),
         "token_timestamp": token["timestamp"],
@@ -272,12 +286,27 @@ def _texts(record: Column, fields: Sequence[RecordField]) -> list[Column]:
 
 def _text(value: Column, kind: Any) -> Column:
     if kind == "bytes":
-        return F.base64(value)
+        # By default Spark breaks base64 into lines, so the text of a long key is not that of the application (I6).
+        return F.translate(F.base64(value), "\r\n", "")
     if _logical(kind) == "timestamp-micros":
-        return F.date_format(value, _ISO_UTC)
+        return _iso_utc(value)
     if isinstance(kind, dict) and kind.get("type") == "array":
         return F.to_json(value)
     return value.cast("string")
+
+
+def _iso_utc(time: Column) -> Column:
+    """Return a timestamp as ISO text in UTC, whatever the time zone of the session is."""
+    of_epoch = F.unix_micros(time)
+    of_day = F.pmod(of_epoch, F.lit(_DAY))
+    date = F.date_add(F.lit("1970-01-01").cast("date"), _quotient(of_epoch - of_day, _DAY).cast("int"))
+    seconds = _quotient(of_day, 1_000_000)
+    parts = [_quotient(seconds, 3600), _quotient(seconds, 60) % 60, seconds % 60, of_day % 1_000_000]
+    return F.concat(date.cast("string"), F.format_string("T%02d:%02d:%02d.%06dZ", *parts))
+
+
+def _quotient(number: Column, by: int) -> Column:
+    return F.call_function("div", number, F.lit(by).cast("bigint"))
 
 
 def _logical(kind: Any) -> str | None:

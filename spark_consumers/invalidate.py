@@ -72,7 +72,9 @@ class CacheConsumer:
             image_columns[layout.table] = sorted(wanted.union(image_columns.get(layout.table, ())))
         return decoder.reduced_changes(records, image_columns)
 
-    def apply(self, batch: DataFrame, dead_letters: DeadLetterTopic, begin: Offsets, end: Offsets) -> dict[str, int]:
+    def apply(
+        self, batch: DataFrame, number: int, dead_letters: DeadLetterTopic, begin: Offsets, end: Offsets
+    ) -> dict[str, int]:
         """Invalidate the cache keys of a batch; return counts. Raises ``Unavailable``, ``UnknownSchemas``."""
         outcome = BatchOutcome()
         plan = replace(self._plan, published_since=self.continuity.published_since)

@@ -21,6 +21,7 @@ _JAVA_BEHAVIOUR = {
     "enable.sasl.oauthbearer.unsecure.jwt": {"false"},
     "broker.address.family": {"any"},
 }
+_COLUMNS = ("topic", "partition", "offset", "value")
 _PKCS8 = re.compile(r"-BEGIN (ENCRYPTED )?PRIVATE KEY-")
 _LOGIN_MODULES = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -30,14 +31,29 @@ _LOGIN_MODULES = {
 
 
 def read(
-    session: SparkSession, config: Config, name: str, topics: Sequence[str], start: str, at_most: int
+    session: SparkSession, config: Config, name: str, topics: Sequence[str], start: str, at_most: int | None
 ) -> DataFrame:
     """Return the stream of ``topics``: topic, partition, offset and value of each committed record.
 
     ``name``: the consumer's. ``start``: Spark's startingOffsets, which only a new checkpoint uses. ``at_most``: records
     a batch.
     """
-    options = {
+    options = _options(config, name, topics) | {"startingOffsets": start}
+    if at_most is not None:
+        options["maxOffsetsPerTrigger"] = str(at_most)  # I11
+    return session.readStream.format("kafka").options(**options).load().select(*_COLUMNS)
+
+
+def read_between(
+    session: SparkSession, config: Config, name: str, topics: Sequence[str], start: str, end: str
+) -> DataFrame:
+    """Return the committed records from ``start`` up to ``end``, offsets in Spark's JSON, with the same columns."""
+    options = _options(config, name, topics) | {"startingOffsets": start, "endingOffsets": end}
+    return session.read.format("kafka").options(**options).load().select(*_COLUMNS)
+
+
+def _options(config: Config, name: str, topics: Sequence[str]) -> dict[str, str]:
+    return {
         **{f"kafka.{key}": value for key, value in java_settings(config.kafka.client()).items()},
         "kafka.isolation.level": "read_committed",  # I3
         # Spark also polls for the end marker of a transaction, a record that no reader gets. By default the broker
@@ -46,12 +62,8 @@ def read(
         "subscribe": ",".join(topics),
         # Spark generates the names of its groups. The prefix shows on the broker whose they are.
         "groupIdPrefix": f"{config.name}.{name}.spark",
-        "startingOffsets": start,
         "failOnDataLoss": "true",  # I9
-        "maxOffsetsPerTrigger": str(at_most),  # I11
     }
-    stream = session.readStream.format("kafka").options(**options).load()
-    return stream.select("topic", "partition", "offset", "value")
 
 
 def java_settings(client: Mapping[str, Any]) -> dict[str, str]:

@@ -69,8 +69,10 @@ class Consumer(Protocol):
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
         """Return the columns that ``apply`` needs of each record. Called before each query."""
 
-    def apply(self, batch: DataFrame, dead_letters: DeadLetterTopic, begin: Offsets, end: Offsets) -> dict[str, int]:
-        """Apply the records between two offsets; return the counts, ``rows`` among them.
+    def apply(
+        self, batch: DataFrame, number: int, dead_letters: DeadLetterTopic, begin: Offsets, end: Offsets
+    ) -> dict[str, int]:
+        """Apply batch ``number``, the records between two offsets; return the counts, ``rows`` among them.
 
         The same batch may come again.
         """
@@ -244,7 +246,7 @@ class _Runner:
             before, end = self.checkpoint.end_offsets(number - 1), self.checkpoint.end_offsets(number)
             if self.consumer.continuity is not None:
                 self.consumer.continuity.start_at(before, lambda: self.group.locate({})[1])
-            counts = self.consumer.apply(batch, self.dead_letters, before, end)
+            counts = self.consumer.apply(batch, number, self.dead_letters, before, end)
             applied_at = time.time()
             if self.consumer.continuity is not None:
                 self.consumer.continuity.advance(end)  # before Spark's checkpoint or the group says so

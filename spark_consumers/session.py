@@ -44,8 +44,6 @@ _JAVA_OPTIONS = (
 )
 
 _SQL = {
-    # By default Spark breaks base64 into lines, so the text of a long key is not that of the application (I6).
-    "spark.sql.chunkBase64String.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     # Columns have their source's names, and for DynamoDB Id and id differ.

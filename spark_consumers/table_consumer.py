@@ -12,7 +12,6 @@ from relay.config import Config
 from relay.kafka.group_offsets import Offsets
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.decode import Decoder
-from spark_consumers.gaps import LostChanges, lost_changes
 from spark_consumers.locks import Lock
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.sinks import delta
@@ -24,12 +23,11 @@ _EXPECTED = (DecodeStatus.CHANGE, DecodeStatus.TOMBSTONE)
 class BatchPlan:
     """What to do with a batch.
 
-    ``statuses``: the number of records by ``DecodeStatus``. ``write``: writes the changes, and the gaps that it is
-    given, and returns its counts.
+    ``statuses``: the number of records by ``DecodeStatus``. ``write``: writes the changes and returns its counts.
     """
 
     statuses: Mapping[str, int]
-    write: Callable[[Sequence[LostChanges]], dict[str, int]]
+    write: Callable[[], dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +56,7 @@ class TableConsumer:
     def __init__(self, name: str, config: Config, rule: Rule, *, at_most: int, delta_at: str | None = None) -> None:
         self.name = name
         self.at_most = at_most
-        # The stream includes the gaps topic, so its checkpoint covers gaps too and a restart misses none (I9).
-        self.topics = [*dict.fromkeys(map(config.topic, config.tables)), config.internal("gaps")]
+        self.topics = list(map(config.topic, config.tables))
         self.delta = delta_at is not None
         self._location = delta_at
         self._rule = rule
@@ -73,7 +70,9 @@ class TableConsumer:
         self._layouts = decoder.layouts
         return decoder.changes(records)
 
-    def apply(self, batch: DataFrame, dead_letters: DeadLetterTopic, begin: Offsets, end: Offsets) -> dict[str, int]:
+    def apply(
+        self, batch: DataFrame, number: int, dead_letters: DeadLetterTopic, begin: Offsets, end: Offsets
+    ) -> dict[str, int]:
         """Write what a batch changes; return counts.
 
         Raises ``UnknownSchemas`` before anything is written, ``Unavailable``, and what Spark raises.
@@ -81,17 +80,16 @@ class TableConsumer:
         batch = batch.persist()
         try:
             plan = self._rule(TableBatch(batch, self._layouts, begin, end))
-            non_changes = _non_changes(batch) if plan.statuses.keys() - set(_EXPECTED) else []
+            non_changes = collect_non_changes(batch) if plan.statuses.keys() - set(_EXPECTED) else []
             dead_letters.refuse_unknown_schemas(non_changes)
-            gaps = lost_changes(non_changes)
-            counts = plan.write(gaps)
-            # Each dead letter is a change that the tables lack, and so is what a gap stands for.
-            holes = {"gaps": len(gaps), "dead_letters": dead_letters.send(non_changes)}
-            return {"rows": sum(plan.statuses.values()), **counts, **holes}
+            counts = plan.write()
+            # Each dead letter is a change that the tables lack.
+            return {"rows": sum(plan.statuses.values()), **counts, "dead_letters": dead_letters.send(non_changes)}
         finally:
             batch.unpersist()
 
 
-def _non_changes(batch: DataFrame) -> list[NonChangeRecord]:
+def collect_non_changes(batch: DataFrame) -> list[NonChangeRecord]:
+    """Return the records of a batch of `Decoder.changes` that are neither changes nor tombstones."""
     rows = batch.where(~F.col("status").isin(*_EXPECTED)).select("status", "topic", "partition", "offset", "value")
     return [NonChangeRecord(DecodeStatus(r[0]), r[1], r[2], r[3], bytes(r[4])) for r in rows.collect()]

@@ -152,7 +152,7 @@ def test_a_gap_of_a_source_of_the_cache_or_of_nobody_knows_which_invalidates_the
     with RedisStore(redis_server.url) as store, DeadLetterTopic(config, "cache", NoSchemas()) as dead_letters:
         cache = TokenCache(store, unique)
         cache.get_or_load("k", lambda key, compare: LoadedValue(b"before", {}, fresher=True))
-        counts = CacheConsumer(config, config.cache).apply(Batch(gap_record(value)), dead_letters, {}, {})  # type: ignore[arg-type]
+        counts = CacheConsumer(config, config.cache).apply(Batch(gap_record(value)), 0, dead_letters, {}, {})  # type: ignore[arg-type]
         found = cache.get_or_load("k", lambda key, compare: LoadedValue(b"after", {}, fresher=True))
     assert found.outcome is expected
     assert counts["bumps"] == (expected is Outcome.FILLED)
@@ -182,6 +182,6 @@ def test_a_large_batch_is_applied_in_parts(redis_server: Any, unique: str, monke
                     change = {"i": 0, "op": "INSERT", "key": [str(number)], "new": image}
                     yield (orjson.dumps({"c": change}),)
 
-        counts = consumer.apply(Backlog(), dead_letters, {}, {"t": {"0": 9000}})  # type: ignore[arg-type]
+        counts = consumer.apply(Backlog(), 0, dead_letters, {}, {"t": {"0": 9000}})  # type: ignore[arg-type]
         assert is_invalidated(19_999)
     assert counts["rows"] == 20_000

@@ -1,0 +1,1 @@
+"""Jobs that read the relay's topics: copy one, and change it."""

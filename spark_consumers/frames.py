@@ -1,0 +1,145 @@
+"""Changes as DataFrames, for jobs of one's own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Literal
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from relay.avro.registry import open_schemas
+from relay.config import Config
+from relay.config.topic_names import topics_of_changes
+from relay.errors import ConfigError, Unavailable
+from relay.kafka import topics as kafka_topics
+from relay.kafka.group_offsets import GroupOffsets
+from spark_consumers import kafka_source
+from spark_consumers.decode import Decoder
+from spark_consumers.records import DecodeStatus, Layout
+
+_NAME = "read-changes"
+_INTERNAL = ("layout", "key_texts")
+NOT_SHOWN = (*_INTERNAL, "status", "value")
+"""The columns of `Decoder.changes` that are not those of `read_changes`."""
+
+OrderedRule = Callable[[tuple[str, str, Any], Iterator[Row]], object]
+"""What is done with the changes of one item: source, table and key, and its changes in order."""
+
+
+def read_changes(
+    spark: SparkSession,
+    config: Config,
+    topics: Sequence[str] = (),
+    *,
+    table: str | None = None,
+    start: str | None = None,
+    end: str | None = None,
+    streaming: bool = True,
+    at_most: int | None = None,
+    undecodable: Literal["fail", "keep"] = "fail",
+) -> DataFrame:
+    """Return the committed changes on ``topics``, which may be named by table; by default those of all tables.
+
+    The columns are topic, partition, offset, event_id, operation, source, table, key, old, new, images, token (JSON),
+    token_timestamp, token_shard, token_position, snapshot_id, snapshot_as_of, transaction_id, transaction_order,
+    transaction_last, keyspace_id, resume_timestamp, committed_at, relayed_at and attributes. ``key``, ``old`` and
+    ``new`` are JSON under the source's column names. With ``table`` only its changes are read, and those three are
+    structs with the columns' own types; images of DynamoDB without ``columns:`` stay JSON.
+
+    ``start``: earliest (the default), latest, committed:GROUP, an ISO time, a time ago such as ``-2h``, or offsets as
+    JSON; a streaming query with a checkpoint goes on from there instead. ``end``: the same, only without ``streaming``;
+    by default the present end. ``at_most``: records a batch. ``undecodable``: what becomes of a record that is no
+    change: an error, or a row with its ``status`` and ``value``, which are two more columns then.
+
+    The schemas are those that are known now: a change with a later one ends the query with an error that says so, and
+    the next one knows it. `spark_consumers.changes` goes on by itself. Raises ``ConfigError`` for wrong arguments, and
+    ``Unavailable`` if Kafka, a topic or the schema registry is, or if no change of ``table`` was relayed yet.
+    """
+    if streaming and end is not None:
+        raise ConfigError("end: a streaming query has no end: give streaming=False, or leave it out")
+    if table is not None and topics_of_changes(config, topics or [table]) != [config.topic(table)]:
+        raise ConfigError(f"table {table!r}: leave the topics out, or name only {config.topic(table)}")
+    names = topics_of_changes(config, [table] if table is not None else topics)
+    decoder = decoder_of(config, names)
+    if table is not None and not decoder.schemas:
+        raise Unavailable(f"table {table}: no change of it was relayed yet, so its columns are not known: try later")
+    records = _records(spark, config, names, start, end, streaming=streaming, at_most=at_most)
+    return decoded(records, decoder, table, undecodable)
+
+
+def decoder_of(config: Config, topics: Sequence[str]) -> Decoder:
+    """Return the decoder of what is known to be on ``topics``. Raises ``Unavailable``."""
+    with contextlib.closing(open_schemas(config)) as found:
+        found.refresh()
+        schemas = found.all()
+    there = {header: each for header, each in schemas.items() if config.topic(Layout.of(each).table) in topics}
+    return Decoder(there, registry=config.schema_registry is not None, gaps=config.internal("gaps"))
+
+
+def decoded(records: DataFrame, decoder: Decoder, table: str | None, undecodable: str) -> DataFrame:
+    """Return the changes in ``records``."""
+    changes = decoder.changes(records, typed=table).drop(*_INTERNAL)
+    status = F.col("status")
+    foreign = status.isin(DecodeStatus.SCHEMA, DecodeStatus.FRAMING, DecodeStatus.DAMAGED)
+    if undecodable == "keep":
+        return changes.where((status == DecodeStatus.CHANGE) | foreign)
+    place = F.concat(F.col("topic"), F.lit("["), F.col("partition"), F.lit("] offset "), F.col("offset"))
+    unknown = F.lit(": no schema of it was known when the query started: start the query again")
+    problem = F.concat(place, F.when(status == DecodeStatus.SCHEMA, unknown).otherwise(F.concat(F.lit(": "), status)))
+    # In a filter, which nothing removes from a plan, unlike a column that nobody selects.
+    wanted = F.when(foreign, F.raise_error(problem).cast("boolean")).otherwise(status == DecodeStatus.CHANGE)
+    return changes.where(wanted).drop("status", "value")
+
+
+def apply_in_order(changes: DataFrame, rule: OrderedRule) -> None:
+    """Call ``rule`` once for each item, on the executors, with its changes in the order in which they happened.
+
+    ``changes``: a batch, with the columns of `read_changes`. ``rule`` is given source, table and key, and the item's
+    changes, which it reads once, as they come. Changes without a key, such as TRUNCATE, are left out. An item may come
+    again if a task is repeated.
+    """
+    item = ("source", "table", "key")
+    ordered = (
+        changes.where(F.col("key").isNotNull())
+        .repartition(*item)
+        .sortWithinPartitions(*item, "topic", "partition", "offset")
+    )
+    ordered.foreachPartition(_Items(rule))
+
+
+class _Items:
+    """Calls a rule for each item of a partition. A class, so that Spark can send it to the executors."""
+
+    def __init__(self, rule: OrderedRule) -> None:
+        self._rule = rule
+
+    def __call__(self, rows: Iterator[Row]) -> None:
+        for key, of_item in groupby(rows, key=itemgetter("source", "table", "key")):
+            self._rule(key, of_item)
+
+
+def _records(
+    spark: SparkSession,
+    config: Config,
+    topics: Sequence[str],
+    start: str | None,
+    end: str | None,
+    *,
+    streaming: bool,
+    at_most: int | None,
+) -> DataFrame:
+    kafka_topics.connect(config)  # raises a clear error if no broker can be reached
+    with contextlib.closing(GroupOffsets(config, _NAME, topics, option="start")) as group:
+        first, _ = group.locate(group.resolve(start or "earliest"))
+    if streaming:
+        return kafka_source.read(spark, config, _NAME, topics, json.dumps(first), at_most)
+    with contextlib.closing(GroupOffsets(config, _NAME, topics, option="end")) as group:
+        last, _ = group.locate(group.resolve(end or "latest"))
+    # Spark refuses an end before its start.
+    ends = {t: {p: max(offset, first[t][p]) for p, offset in of_topic.items()} for t, of_topic in last.items()}
+    return kafka_source.read_between(spark, config, _NAME, topics, json.dumps(first), json.dumps(ends))

@@ -1,0 +1,74 @@
+"""A consumer of one's own, with the progress, retries and dead letters of the relay's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay.errors import ConfigError
+from spark_consumers import changes
+from tests.spark_consumers.spark_process import SparkProcess
+from tests.spark_consumers.topic import Topic, change
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+
+# Counts the versions that each batch has. Fails once if a file says so.
+SCRIPT = """
+import json, pathlib, sys
+import spark_consumers
+from relay.config import load
+from relay.demo.tables import spark
+
+config = load(pathlib.Path(sys.argv[1]))
+folder = pathlib.Path(sys.argv[1]).parent
+
+def apply(batch, number):
+    found = [json.loads(row.new)["version"]["N"] for row in batch.orderBy("topic", "partition", "offset").collect()]
+    with open(folder / "applied", "a") as file:
+        file.write(json.dumps([number, found]) + "\\n")
+    if (folder / "fail").exists():
+        (folder / "fail").unlink()
+        raise OSError("the disk is full")
+
+with spark():
+    stream = spark_consumers.changes(config, ["orders"], name="mine", checkpoint=folder / "point")
+    stream.foreach_batch(apply, until_caught_up=True)
+"""
+
+
+@pytest.fixture
+def topic(tmp_path: Path, unique: str, kafka: Any, spark_process: SparkProcess) -> Topic:
+    return Topic(tmp_path, unique, kafka.bootstrap_servers, "redis://127.0.0.1:1/0", spark_process)
+
+
+def applied(topic: Topic) -> list[Any]:
+    assert topic.spark is not None
+    topic.spark.run(SCRIPT, str(topic.path))
+    found = [json.loads(line) for line in (topic.folder / "applied").read_text().splitlines()]
+    (topic.folder / "applied").unlink()
+    return found
+
+
+def test_batches_come_once_in_order_and_again_if_they_failed(topic: Topic) -> None:
+    topic.publish([change("ada", version) for version in range(1, 4)])
+    (topic.folder / "fail").touch()
+    assert applied(topic) == [[0, ["1", "2", "3"]]] * 2
+    topic.publish([change("ada", 4)])
+    assert applied(topic) == [[1, ["4"]]]
+
+
+def test_a_record_that_is_no_change_is_a_dead_letter(topic: Topic) -> None:
+    topic.publish([change("ada", 1)])
+    topic.publish_raw(b"hello")
+    assert applied(topic) == [[0, ["1"]]]
+    ((key, value, reason),) = topic.dead_letters()
+    assert key.endswith(b"/mine")
+    assert (value, reason) == (b"hello", "unknown framing")
+
+
+def test_the_names_of_the_relays_own_consumers_are_taken(topic: Topic) -> None:
+    with pytest.raises(ConfigError, match="'copy' is a consumer of the relay"):
+        changes(topic.config, ["orders"], name="copy")

@@ -1,0 +1,75 @@
+"""The jobs in ``spark_consumers/examples``, on a real topic."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay.change import Operation
+from tests.spark_consumers.spark_process import SparkProcess
+from tests.spark_consumers.topic import Topic, change
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+
+RUN = """
+import runpy, sys
+
+sys.argv[0] = name = "spark_consumers.examples." + sys.argv.pop(1)
+runpy.run_module(name, run_name="__main__")
+"""
+
+
+@pytest.fixture
+def topic(tmp_path: Path, unique: str, kafka: Any, spark_process: SparkProcess) -> Topic:
+    return Topic(tmp_path, unique, kafka.bootstrap_servers, "redis://127.0.0.1:1/0", spark_process)
+
+
+def run(topic: Topic, example: str, *arguments: str) -> None:
+    assert topic.spark is not None
+    topic.spark.run(RUN, example, str(topic.path), *arguments)
+
+
+def test_changes_are_counted_by_minute(topic: Topic) -> None:
+    changes = [change("ada", 1, Operation.INSERT), change("ada", 2), change("ada", 3)]
+    changes[2].committed_at += 60_000_000
+    topic.publish(changes)
+    run(topic, "changes_per_minute", str(topic.folder))
+    files = sorted((topic.folder / "counts").rglob("*.json"))
+    counts = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    assert {(each["minute"][:16], each["table"], each["operation"], each["count"]) for each in counts} == {
+        ("2023-11-14T22:13", "orders", "INSERT", 1),
+        ("2023-11-14T22:13", "orders", "UPDATE", 1),
+        ("2023-11-14T22:14", "orders", "UPDATE", 1),
+    }
+
+
+def test_the_newest_row_of_each_item_is_kept_however_often_a_batch_comes(topic: Topic) -> None:
+    topic.publish([change(customer, version) for version in (1, 2) for customer in ("ada", "bob")])
+
+    def rows() -> dict[str, str]:
+        found = [json.loads(file.read_text()) for file in (topic.folder / "rows").glob("*.json")]
+        return {json.loads(each["key"])["customer"]: json.loads(each["row"])["version"]["N"] for each in found}
+
+    run(topic, "latest_rows", "orders", str(topic.folder))
+    assert rows() == {"ada": "2", "bob": "2"}
+    topic.publish([change("ada", 3), change("bob", 1)])  # the second one is late
+    run(topic, "latest_rows", "orders", str(topic.folder))
+    assert rows() == {"ada": "3", "bob": "2"}
+
+
+def test_each_change_is_printed_once_without_spark(topic: Topic) -> None:
+    command = [sys.executable, "-m", "spark_consumers.examples.without_spark", str(topic.path), "orders"]
+
+    def printed() -> list[str]:
+        ran = subprocess.run(command, capture_output=True, check=True, timeout=60, text=True)
+        return [json.loads(json.loads(line)[2])["version"]["N"] for line in ran.stdout.splitlines()]
+
+    topic.publish([change("ada", 1), change("ada", 2)])
+    assert printed() == ["1", "2"]
+    topic.publish([change("ada", 3)])
+    assert printed() == ["3"]

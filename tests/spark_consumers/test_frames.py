@@ -1,0 +1,209 @@
+"""Changes as DataFrames, for jobs of one's own."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from relay.avro.registry import TopicSchemas
+from relay.change import Change
+from relay.kafka.topic_writer import TopicWriter
+from relay.table import Column, KeyColumn, TableSchema
+from tests.spark_consumers.spark_process import SparkProcess
+from tests.spark_consumers.topic import Topic, change, truncation
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+
+START = """
+import json, pathlib, sys
+import spark_consumers
+from relay.config import load
+from relay.demo.tables import spark
+from pyspark.sql import functions as F
+
+config = load(pathlib.Path(sys.argv[1]))
+folder = pathlib.Path(sys.argv[1]).parent
+"""
+
+
+@pytest.fixture
+def topic(tmp_path: Path, unique: str, kafka: Any, spark_process: SparkProcess) -> Topic:
+    return Topic(tmp_path, unique, kafka.bootstrap_servers, "redis://127.0.0.1:1/0", spark_process)
+
+
+def run(topic: Topic, script: str) -> Any:
+    """Return what a script prints as JSON."""
+    assert topic.spark is not None
+    return json.loads(topic.spark.run(START + script, str(topic.path)))
+
+
+def publish_rows(topic: Topic, table: TableSchema, *rows: Change) -> None:
+    client = topic.config.kafka.client()
+    schemas = TopicSchemas(client, topic.config.internal("schemas"))
+    writer = TopicWriter(table, topic.name, 2, "hash", schemas)
+    producer = Producer({**client, "enable.idempotence": True})
+
+    class Sending:
+        def send(self, topic: str, value: bytes, key: bytes, partition: int, headers: list[Any]) -> None:
+            producer.produce(topic, value, key, partition, headers=headers)
+
+    for row in rows:
+        writer.send(Sending(), row, 1_700_000_000)  # type: ignore[arg-type]
+    assert producer.flush(30) == 0
+    schemas.close()
+
+
+def test_a_batch_has_every_change_between_two_starts(topic: Topic) -> None:
+    topic.publish([change("ada", version) for version in range(1, 5)] + [replace_table(change("bob", 9), "lines")])
+    offsets = json.dumps({topic.name: {"0": 1, "1": 1}})
+    found = run(
+        topic,
+        f"""
+with spark() as session:
+    read = lambda **options: spark_consumers.read_changes(session, config, streaming=False, **options)
+    everything, part = read(), read(topics=["orders"], start='{offsets}', end="latest")
+    columns = ["table", "key", "operation", "new"]
+    rows = [each.orderBy("offset").select(*columns).collect() for each in (everything, part)]
+    print(json.dumps([[list(row) for row in of_frame] for of_frame in rows]))
+    assert not {{"status", "value", "layout", "key_texts"}} & set(everything.columns)
+""",
+    )
+    everything, part = found
+    assert sorted(json.loads(new)["version"]["N"] for *_, new in everything) == ["1", "2", "3", "4", "9"]
+    assert [json.loads(new)["version"]["N"] for *_, new in part] == ["2", "3", "4"]
+    assert everything[0][:3] in (
+        ["orders", '{"customer":"ada","order_id":"1"}', "UPDATE"],
+        ["lines", '{"customer":"bob","order_id":"1"}', "UPDATE"],
+    )
+
+
+def test_the_changes_of_one_table_have_the_types_of_all_versions_of_its_columns(topic: Topic) -> None:
+    """I8: also in a session with another time zone, where nothing about it is ours."""
+    first = laid_out(id="int", total="decimal(10,2)", at="timestamp")
+    second = laid_out(id="long", total="decimal(12,4)", **{"a-b": "string"})
+    old = typed(1, {"id": 1, "total": Decimal("1.50"), "at": 1_700_000_000_123_456})
+    publish_rows(topic, first, old)
+    publish_rows(topic, second, typed(2, {"id": 2**40, "total": Decimal("2.0001"), "a-b": "x"}))
+    found = run(
+        topic,
+        """
+with spark() as session:
+    mine = session.newSession()
+    mine.conf.set("spark.sql.session.timeZone", "America/New_York")
+    mine.conf.set("spark.sql.ansi.enabled", "false")
+    frame = spark_consumers.read_changes(mine, config, ["orders"], table="orders", streaming=False)
+    as_json = spark_consumers.read_changes(mine, config, ["orders"], streaming=False)
+    print(json.dumps({
+        "types": frame.schema["new"].dataType.simpleString(),
+        "key": frame.schema["key"].dataType.simpleString(),
+        "rows": [[str(value) for value in row] for row in frame.orderBy("token_position").select(
+            "key.id", "new.id", "new.total", F.unix_micros("new.at"), F.col("new.`a-b`")).collect()],
+        "json": sorted(row[0] for row in as_json.select("new").collect()),
+    }))
+""",
+    )
+    assert found["types"] == "struct<id:bigint,total:decimal(12,4),at:timestamp,a-b:string>"
+    assert found["key"] == "struct<id:bigint>"
+    assert found["rows"] == [
+        ["1", "1", "1.5000", "1700000000123456", "None"],
+        [str(2**40), str(2**40), "2.0001", "None", "x"],
+    ]
+    assert found["json"][0] == '{"id":1,"total":"1.50","at":"2023-11-14T22:13:20.123456Z"}'
+
+
+def test_columns_that_no_type_holds_exactly_are_refused_by_name(topic: Topic) -> None:
+    publish_rows(topic, laid_out(id="int", v="int"), typed(1, {"id": 1, "v": 7}))
+    publish_rows(topic, laid_out(id="int", v="string"), typed(2, {"id": 1, "v": "7"}))
+    found = run(
+        topic,
+        """
+with spark() as session:
+    try:
+        spark_consumers.read_changes(session, config, table="orders", streaming=False)
+    except Exception as error:
+        print(json.dumps([type(error).__name__, str(error)]))
+""",
+    )
+    assert found[0] == "ConfigError"
+    assert "table orders: column v has been int and string" in found[1]
+
+
+@pytest.mark.parametrize("selected", ["event_id", "offset"])
+def test_a_record_that_is_no_change_ends_the_query_whatever_is_selected_or_is_kept(topic: Topic, selected: str) -> None:
+    topic.publish([change("ada", 1)])
+    topic.publish_raw(b"hello")
+    found = run(
+        topic,
+        f"""
+with spark() as session:
+    read = lambda **options: spark_consumers.read_changes(session, config, ["orders"], streaming=False, **options)
+    kept = sorted((row.status, bytes(row.value or b"").decode()) for row in read(undecodable="keep").collect())
+    try:
+        read().select("{selected}").collect()
+    except Exception as error:
+        print(json.dumps([kept, str(error)]))
+""",
+    )
+    assert found[0] == [["change", ""], ["framing", "hello"]]
+    assert f"{topic.name}[0] offset " in found[1]
+    assert ": framing" in found[1]
+
+
+def test_the_changes_of_an_item_are_applied_in_order(topic: Topic) -> None:
+    """I2: one call for each item, wherever Spark has put its changes."""
+    customers = [f"c{number}" for number in range(7)]
+    topic.publish([change(customer, version) for version in range(1, 31) for customer in customers] + [truncation(99)])
+    run(
+        topic,
+        """
+def rule(item, changes):
+    source, table, key = item
+    versions = [json.loads(each.new)["version"]["N"] for each in changes]
+    with open(folder / "applied", "a") as file:
+        file.write(json.dumps([source, table, json.loads(key)["customer"], versions]) + "\\n")
+
+with spark() as session:
+    frame = spark_consumers.read_changes(session, config, ["orders"], streaming=False)
+    spark_consumers.apply_in_order(frame.repartition(5), rule)
+    print("null")
+""",
+    )
+    applied = [json.loads(line) for line in (topic.folder / "applied").read_text().splitlines()]
+    assert sorted(applied) == [["orders", "orders", each, [str(n) for n in range(1, 31)]] for each in customers]
+
+
+def test_a_streaming_query_goes_on_at_its_checkpoint(topic: Topic) -> None:
+    topic.publish([change("ada", 1)])
+    script = """
+with spark() as session:
+    frame = spark_consumers.read_changes(session, config, ["orders"])
+    query = frame.writeStream.option("checkpointLocation", str(folder / "point")).trigger(availableNow=True)
+    query = query.format("json").option("path", str(folder / "out")).start()
+    query.awaitTermination()
+    rows = session.read.json(str(folder / "out")).collect()
+    print(json.dumps(sorted(json.loads(row.new)["version"]["N"] for row in rows)))
+"""
+    assert run(topic, script) == ["1"]
+    topic.publish([change("ada", 2)])
+    assert run(topic, script) == ["1", "2"]
+
+
+def replace_table(row: Change, table: str) -> Change:
+    row.source = row.table = table
+    return row
+
+
+def laid_out(**columns: str) -> TableSchema:
+    row = tuple(Column(name, kind) for name, kind in columns.items())
+    return TableSchema("orders", "orders", (KeyColumn("id", columns["id"]),), 1, row=row)
+
+
+def typed(version: int, row: dict[str, Any]) -> Change:
+    found = change("ada", version)
+    found.key, found.old, found.new = {"id": row["id"]}, None, row
+    return found
