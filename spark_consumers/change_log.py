@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial, reduce
 from operator import or_
 
@@ -22,6 +23,7 @@ from relay.config import Config, LogConfig
 from relay.errors import Unavailable
 from relay.kafka.group_offsets import topic_ids
 from relay.kafka.topics import connect
+from spark_consumers.gaps import LostChanges
 from spark_consumers.log_contents import LogContents, Range
 from spark_consumers.records import DecodeStatus
 from spark_consumers.sinks import delta
@@ -101,10 +103,14 @@ class ChangeLog:
         changes = [group for group in groups if group["status"] == DecodeStatus.CHANGE]
         return BatchPlan(statuses, partial(self._write, given, changes, contents))
 
-    def _write(self, given: TableBatch, groups: Sequence[Row], contents: LogContents) -> dict[str, int]:
+    def _write(
+        self, given: TableBatch, groups: Sequence[Row], contents: LogContents, gaps: Sequence[LostChanges]
+    ) -> dict[str, int]:
         """Write the changes of a batch. ``groups``: one row for each table, as ``plan`` selects it."""
         rows = sum(group["rows"] for group in groups)
         applied = 0
+        if gaps:
+            _add_gaps(given.records.sparkSession, f"{self._path.rstrip('/')}_gaps", gaps)
         if groups:
             changes = (
                 given.records.where(F.col("status") == DecodeStatus.CHANGE)
@@ -237,4 +243,16 @@ def _create(session: SparkSession, path: str) -> None:
         f"CREATE TABLE IF NOT EXISTS {delta.table(path)} ({columns}) USING DELTA "
         f"PARTITIONED BY ({', '.join(map(delta.quoted, _PARTITIONED_BY))}) "
         f"TBLPROPERTIES ('delta.checkpointInterval' = '50')"
+    )
+
+
+def _add_gaps(session: SparkSession, path: str, gaps: Sequence[LostChanges]) -> None:
+    """Write gaps, each once, to the table at ``path``."""
+    columns = "id STRING, source STRING, reason STRING, found_at TIMESTAMP, record STRING"
+    session.sql(f"CREATE TABLE IF NOT EXISTS {delta.table(path)} ({columns}) USING DELTA")
+    rows = [(gap.id, gap.source, gap.reason, datetime.fromtimestamp(gap.found_at, UTC), gap.record) for gap in gaps]
+    session.createDataFrame(rows, columns).dropDuplicates(["id"]).createOrReplaceTempView("relay_gaps")
+    delta.merge(
+        session,
+        f"MERGE INTO {delta.table(path)} t USING relay_gaps s ON t.id = s.id WHEN NOT MATCHED THEN INSERT *",
     )

@@ -22,6 +22,7 @@ from relay.change import MARK, REDRIVEN, Images, Operation, Snapshot
 from relay.config import POSTGRES, Config, CopyConfig
 from relay.token import EventToken
 from spark_consumers.fold import PartitionOffset, Place, StoredRow, VerdictCounts, group_by_item, split_at_truncations
+from spark_consumers.gaps import LostChanges
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.seen_snapshots import SeenSnapshots
 from spark_consumers.sinks import delta
@@ -84,8 +85,17 @@ class TableCopies:
         heads = [orjson.loads(row[0]) for row in batch.select(_head().alias("head")).collect()]
         return BatchPlan(Counter(head["status"] for head in heads), partial(self._write, batch, given.layouts, heads))
 
-    def _write(self, batch: DataFrame, layouts: Sequence[Layout], heads: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    def _write(
+        self,
+        batch: DataFrame,
+        layouts: Sequence[Layout],
+        heads: Sequence[Mapping[str, Any]],
+        gaps: Sequence[LostChanges],
+    ) -> dict[str, int]:
         counts, collected = VerdictCounts(), 0
+        if gaps:
+            # First, so that a snapshot in this batch can repair them.
+            self._mark(batch, layouts, gaps)
         by_table: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
         for head in heads:
             if head["status"] == DecodeStatus.CHANGE:
@@ -104,6 +114,18 @@ class TableCopies:
             "incomplete": counts.incomplete,
             "collected": collected,
         }
+
+    def _mark(self, batch: DataFrame, layouts: Sequence[Layout], gaps: Sequence[LostChanges]) -> None:
+        """Note gaps beside each table of their source."""
+        by_table: dict[tuple[str, str], dict[int, Layout]] = {}
+        for number, layout in enumerate(layouts):
+            by_table.setdefault((layout.source, layout.table), {})[number] = layout
+        for name, of_table in by_table.items():
+            concerned = [gap for gap in gaps if gap.source in (name[0], None)]
+            if concerned:
+                table = self._table(*name)
+                table.prepare(batch, of_table)
+                table.add_gaps(batch, concerned)
 
     def _table(self, source: str, table: str) -> CopyTable:
         if (source, table) not in self._tables:
@@ -142,7 +164,10 @@ def _apply_mark(
     if mark.mark == "begin":
         tombstones.snapshots.begin(mark.place.topic, partition, snapshot.id)
     elif tombstones.snapshots.has_begun(partition, snapshot.id):
-        table.sweep(batch, mark, counts, last=tombstones.snapshots.is_last(partition))
+        last = tombstones.snapshots.is_last(partition)
+        table.sweep(batch, mark, counts, last=last)
+        if last:
+            table.remove_gaps(batch, snapshot)
         # After the sweep, so that a sweep that a crash cut off is done again.
         tombstones.snapshots.end(partition, snapshot.as_of)
     tombstones.remember(batch)

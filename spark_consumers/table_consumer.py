@@ -12,6 +12,7 @@ from relay.config import Config
 from relay.kafka.group_offsets import Offsets
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.decode import Decoder
+from spark_consumers.gaps import LostChanges, lost_changes
 from spark_consumers.locks import Lock
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.sinks import delta
@@ -23,11 +24,12 @@ _EXPECTED = (DecodeStatus.CHANGE, DecodeStatus.TOMBSTONE)
 class BatchPlan:
     """What to do with a batch.
 
-    ``statuses``: the number of records by ``DecodeStatus``. ``write``: writes the changes and returns its counts.
+    ``statuses``: the number of records by ``DecodeStatus``. ``write``: writes the changes, and the gaps that it is
+    given, and returns its counts.
     """
 
     statuses: Mapping[str, int]
-    write: Callable[[], dict[str, int]]
+    write: Callable[[Sequence[LostChanges]], dict[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ class TableConsumer:
     def __init__(self, name: str, config: Config, rule: Rule, *, at_most: int, delta_at: str | None = None) -> None:
         self.name = name
         self.at_most = at_most
-        self.topics = list(map(config.topic, config.tables))
+        # The stream includes the gaps topic, so its checkpoint covers gaps too and a restart misses none (I9).
+        self.topics = [*dict.fromkeys(map(config.topic, config.tables)), config.internal("gaps")]
         self.delta = delta_at is not None
         self._location = delta_at
         self._rule = rule
@@ -82,9 +85,11 @@ class TableConsumer:
             plan = self._rule(TableBatch(batch, self._layouts, begin, end))
             non_changes = collect_non_changes(batch) if plan.statuses.keys() - set(_EXPECTED) else []
             dead_letters.refuse_unknown_schemas(non_changes)
-            counts = plan.write()
-            # Each dead letter is a change that the tables lack.
-            return {"rows": sum(plan.statuses.values()), **counts, "dead_letters": dead_letters.send(non_changes)}
+            gaps = lost_changes(non_changes)
+            counts = plan.write(gaps)
+            # Each dead letter is a change that the tables lack, and so is what a gap stands for.
+            holes = {"gaps": len(gaps), "dead_letters": dead_letters.send(non_changes)}
+            return {"rows": sum(plan.statuses.values()), **counts, **holes}
         finally:
             batch.unpersist()
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from pyspark.sql import DataFrame
 
+from relay.change import Snapshot
 from relay.errors import RelayError
 from spark_consumers.fold import (
     ChangeLike,
@@ -19,9 +20,13 @@ from spark_consumers.fold import (
     sweep,
     truncate,
 )
+from spark_consumers.gaps import LostChanges, from_json, to_json
 from spark_consumers.records import Layout
 from spark_consumers.sinks.target import Key, TargetTable, Write, is_same_change
 from spark_consumers.sinks.tombstones import Tombstones
+
+GAPS = "relay.gaps"
+"""The property with the gaps that no snapshot has repaired, a JSON list."""
 
 _ATTEMPTS = 20  # more conflicts in a row are a fault, not contention
 _ROWS_PER_SWEEP = 20_000  # rows decided and written at once (I11)
@@ -47,6 +52,21 @@ class CopyTable:
     def prepare(self, batch: DataFrame, layouts: Mapping[int, Layout]) -> None:
         """Create or change the table for the changes of a batch, which have ``layouts``, by number."""
         self._target.prepare(batch, layouts)
+
+    def add_gaps(self, batch: DataFrame, gaps: Sequence[LostChanges]) -> None:
+        """Note that rows may be wrong, because changes were lost."""
+        known = {gap.id: gap for gap in (*self._gaps(batch), *gaps)}
+        self._target.set_property(batch, GAPS, to_json(list(known.values())))
+
+    def remove_gaps(self, batch: DataFrame, snapshot: Snapshot) -> None:
+        """Forget the gaps that a snapshot has repaired, which has ended in every partition."""
+        gaps = self._gaps(batch)
+        left = [gap for gap in gaps if not gap.is_repaired_by(snapshot)]
+        if left != gaps:
+            self._target.set_property(batch, GAPS, to_json(left))
+
+    def _gaps(self, batch: DataFrame) -> list[LostChanges]:
+        return from_json(self._target.properties(batch).get(GAPS, ""))
 
     def apply(self, batch: DataFrame, items: Mapping[Key, Sequence[BatchChange]], counts: VerdictCounts) -> None:
         """Apply the changes of some items, each item's in order."""
