@@ -25,15 +25,22 @@ _DIGITS = {"int": 10, "long": 19}
 
 @dataclass(frozen=True, slots=True)
 class CopiedColumn:
-    """A column of a copy. ``source``: the column of the row image that it holds, None for `ITEM`.
+    """A column of a copy. ``sources``: the column of the row image that it holds, by the number of the layout.
 
-    ``layouts``: the numbers of the layouts whose column it holds; rows of others have null.
+    None is the image itself. Rows of other layouts have null.
     """
 
     name: str
     kind: str
-    source: str | None
-    layouts: frozenset[int] = frozenset()
+    sources: Mapping[int, str | None] = field(default_factory=dict)
+
+    @property
+    def layouts(self) -> dict[str | None, list[int]]:
+        """The numbers of the layouts by the column that it holds in them."""
+        found: dict[str | None, list[int]] = {}
+        for number, source in self.sources.items():
+            found.setdefault(source, []).append(number)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,28 +119,30 @@ class _Planning:
         self.naming = naming
         self.added: dict[str, str] = {}
         self.widened: dict[str, str] = {}
-        # By target name: the column at the source.
+        # The names that the table has, by what makes two names one; and in a layout, the columns at the source.
+        self.names = {naming.same(name): name for name in stored}
         self.sources: dict[str, str] = {}
 
     def plan(self, layouts: Mapping[int, Layout]) -> ColumnPlan:
         keys: dict[str, None] = {}
-        rows: dict[str, tuple[str | None, set[int]]] = {}
+        rows: dict[str, dict[int, str | None]] = {}
         for number, layout in layouts.items():
             in_key = {field.name for field in layout.key}
+            self.sources = {}
             keys |= dict.fromkeys(self._key(layout, field) for field in layout.key)
             if layout.row is None:
                 self._place(ITEM, self.naming.kind("json"))
-                rows.setdefault(ITEM, (None, set()))[1].add(number)
+                rows.setdefault(ITEM, {})[number] = None
             for column in layout.row or ():
                 if column.name not in in_key:
                     name = self._column(layout, column)
-                    rows.setdefault(name, (column.name, set()))[1].add(number)
+                    rows.setdefault(name, {})[number] = column.name
         for name in self.kinds:
             if name not in keys:
-                rows.setdefault(name, (None, set()))
+                rows.setdefault(name, {})
         return ColumnPlan(
-            tuple(CopiedColumn(name, self.kinds[name], None) for name in keys),
-            tuple(CopiedColumn(name, self.kinds[name], of, frozenset(found)) for name, (of, found) in rows.items()),
+            tuple(CopiedColumn(name, self.kinds[name]) for name in keys),
+            tuple(CopiedColumn(name, self.kinds[name], sources) for name, sources in rows.items()),
             self.added,
             self.widened,
         )
@@ -153,6 +162,7 @@ class _Planning:
         if self._place(name, kind):
             return name
         beside = self.naming.shown(f"{name}__{_family(kind)}")
+        beside = self.names.setdefault(self.naming.same(beside), beside)
         if self._place(beside, kind):
             return beside
         raise RelayError(
@@ -183,7 +193,9 @@ class _Planning:
         untyped = layout.row is None or layout.rest is not None
         taken = source in self.naming.reserved or (untyped and source == ITEM)
         name = self.naming.shown(f"{prefix}_{source}" if taken else source)
-        other = self.sources.setdefault(self.naming.same(name), source)
+        same = self.naming.same(name)
+        name = self.names.setdefault(same, name)
+        other = self.sources.setdefault(same, source)
         if other != source:
             raise RelayError(
                 f"{self.what}: the columns {other} and {source} would be one column in the copy: rename one at the "

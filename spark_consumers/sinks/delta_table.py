@@ -6,24 +6,25 @@ Users query the columns, which the README of the consumers lists: add new ones a
 from __future__ import annotations
 
 import time
-from base64 import b64encode
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import astuple
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StringType, StructField, StructType
 
 from relay.errors import RelayError
-from relay.token import EventToken
-from spark_consumers.fold import Place, StoredRow
-from spark_consumers.records import DecodeStatus, Layout
-from spark_consumers.sinks import delta
-from spark_consumers.sinks.target import Item, Key, Write, is_same_change
+from relay.table import MAX_AVRO_PRECISION, Decimals, column_type
+from spark_consumers.fold import StoredRow
+from spark_consumers.records import Layout
+from spark_consumers.sinks import columns, delta
+from spark_consumers.sinks.columns import ITEM, ColumnPlan, CopiedColumn, Naming
+from spark_consumers.sinks.target import STATE, Item, Key, Write, images, is_same_change, state, stored_row
 from spark_consumers.sinks.tombstones import COLLECTED_AT
 
-_COLUMNS = {
-    "item": "STRING",
+FORMAT = "relay.format"
+"""A property of tables whose rows are typed columns. Earlier ones have every row as JSON, in `ITEM`."""
+
+OURS = {
     "_relay_token": "STRING",
     "_relay_deleted": "BOOLEAN",
     "_relay_event_id": "STRING",
@@ -34,17 +35,23 @@ _COLUMNS = {
     "_relay_topic": "STRING",
     "_relay_offset": "BIGINT",
 }
-_STATE = (
-    "_relay_token",
-    "_relay_deleted",
-    "_relay_event_id",
-    "_relay_incomplete",
-    "_relay_read_as_of",
-    "_relay_topic",
-    "_relay_partition",
-    "_relay_offset",
-)
+# Other changes do not change a state whose change is the same.
+_GUARDED = ("_relay_token", "_relay_event_id", "_relay_deleted", "_relay_incomplete")
 _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
+_ISO_UTC = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"  # the session's time zone is UTC
+_TYPES = {
+    "string": "string",
+    "bytes": "binary",
+    "boolean": "boolean",
+    "int": "int",
+    "long": "bigint",
+    "float": "float",
+    "double": "double",
+    "timestamp": "timestamp",
+    "set": "array<string>",
+}
+_KINDS = {sql: kind for kind, sql in _TYPES.items()}
+_STATE_TYPES: Mapping[type, DataType] = {str: StringType(), bool: BooleanType(), int: LongType()}
 
 
 class DeltaTable:
@@ -53,34 +60,70 @@ class DeltaTable:
     def __init__(self, path: str, source: str, table: str) -> None:
         self.name = delta.table(f"{path}/{source}/{table}")
         self._source_table = source, table
-        self._is_created = False
+        self._layouts: Mapping[int, Layout] | None = None
+        self._plan = ColumnPlan((), ())
+
+    # ------------------------------------------------------------------ columns
 
     def prepare(self, batch: DataFrame, layouts: Mapping[int, Layout]) -> None:
-        if self._is_created:
+        if layouts == self._layouts:
             return
-        layout = next(iter(layouts.values()))
-        self._binary = layout.binary_key
-        # A key column with the name of one of ours gets a prefix.
-        self.key_columns = [f"key_{field.name}" if field.name in _COLUMNS else field.name for field in layout.key]
-        if len({name.lower() for name in self.key_columns}) < len(self.key_columns):
+        session = batch.sparkSession
+        self._create(session, columns.plan(self.name, {}, layouts, _NAMING))
+        kinds = {field.name: _kind(field.dataType) for field in session.table(self.name).schema}
+        stored = {name: kind for name, kind in kinds.items() if name not in OURS}
+        if ITEM in stored and any(each.row is not None for each in layouts.values()):
+            self._refuse_earlier_format(batch)
+        self._plan = columns.plan(self.name, stored, layouts, _NAMING)
+        self._alter(session, {name: OURS[name] for name in OURS if name not in kinds})
+        self._layouts = dict(layouts)
+
+    def _refuse_earlier_format(self, batch: DataFrame) -> None:
+        if FORMAT not in self.properties(batch):
             raise RelayError(
-                f"copy of {layout.source}/{layout.table}: Delta cannot store key columns that differ only in case "
-                f"({', '.join(self.key_columns)}): rename one at the source"
+                f"{self.name}: an earlier version made this copy, with each row as JSON in `{ITEM}`; now the rows are "
+                "typed columns: keep the copy at another `copy.url` from now on, with a new checkpoint"
             )
-        self._create(batch.sparkSession)
-        self._is_created = True
+
+    def _create(self, session: SparkSession, plan: ColumnPlan) -> None:
+        """Create the table unless it exists."""
+        listed = [f"{delta.quoted(name)} {_sql_type(kind)}" for name, kind in plan.added.items()]
+        listed += [f"{name} {kind}" for name, kind in OURS.items()]
+        properties = {"delta.checkpointInterval": "50", COLLECTED_AT: str(time.time()), FORMAT: "1"}
+        if _NOT_IN_PARQUET & set("".join(plan.added)):
+            properties["delta.columnMapping.mode"] = "name"
+        session.sql(
+            f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join(listed)}) USING DELTA "
+            f"TBLPROPERTIES ({_assigned(properties)})"
+        )
+
+    def _alter(self, session: SparkSession, ours: Mapping[str, str]) -> None:
+        properties = {}
+        if _NOT_IN_PARQUET & set("".join(self._plan.added)):
+            properties["delta.columnMapping.mode"] = "name"
+        if self._plan.widened:
+            properties["delta.enableTypeWidening"] = "true"
+        if properties:
+            session.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({_assigned(properties)})")
+        added = [f"{delta.quoted(name)} {_sql_type(kind)}" for name, kind in self._plan.added.items()]
+        added += [f"{name} {kind}" for name, kind in ours.items()]
+        if added:
+            session.sql(f"ALTER TABLE {self.name} ADD COLUMNS ({', '.join(added)})")
+        for name, kind in self._plan.widened.items():
+            session.sql(f"ALTER TABLE {self.name} ALTER COLUMN {delta.quoted(name)} TYPE {_sql_type(kind)}")
 
     # ------------------------------------------------------------------ reading
 
     def read(self, batch: DataFrame, keys: Collection[Key]) -> dict[Key, StoredRow]:
-        session = batch.sparkSession
-        wanted = session.createDataFrame(list(keys), self._key_schema())
-        self._with_key_types(wanted).createOrReplaceTempView("relay_keys")
-        columns = ", ".join(f"t.{delta.quoted(name)}" for name in (*self.key_columns, *_STATE))
+        session, wanted = batch.sparkSession, list(keys)
+        schema = StructType([StructField("n", IntegerType()), *self._key_fields()])
+        numbered = session.createDataFrame([(n, *key) for n, key in enumerate(wanted)], schema)
+        self._with_key_types(numbered).createOrReplaceTempView("relay_keys")
+        listed = ", ".join(f"t.{name}" for name in STATE)
         rows = session.sql(
-            f"SELECT /*+ BROADCAST(s) */ {columns} FROM {self.name} t JOIN relay_keys s ON {self._same_key()}"
+            f"SELECT /*+ BROADCAST(s) */ s.n, {listed} FROM {self.name} t JOIN relay_keys s ON {self._same_key()}"
         ).collect()
-        return dict(map(self._state, rows))
+        return {wanted[row[0]]: stored_row(row[1:]) for row in rows}
 
     def rows(
         self,
@@ -91,31 +134,17 @@ class DeltaTable:
         of_other_topics: bool,
         read_before: int | None = None,
     ) -> Iterator[tuple[Key, StoredRow]]:
-        columns = ", ".join(map(delta.quoted, (*self.key_columns, *_STATE)))
         is_topic = f"_relay_topic <=> {delta.literal(topic)}"
         where = f"({is_topic} AND _relay_partition IN ({', '.join(map(str, partitions))})"
         where += f" OR NOT {is_topic})" if of_other_topics else ")"
         if read_before is not None:
             where += f" AND _relay_read_as_of < {read_before}"
-        rows = batch.sparkSession.sql(
-            f"SELECT {columns} FROM {self.name} WHERE (NOT _relay_deleted OR _relay_incomplete) AND {where}"
-        )
-        return map(self._state, rows.toLocalIterator())
-
-    def _state(self, row: Row) -> tuple[Key, StoredRow]:
-        key = tuple(_text(row[name]) for name in self.key_columns)
-        token = row["_relay_token"]
-        return key, StoredRow(
-            Item.AS_STORED,
-            None if token is None else EventToken.from_json(token),
-            row["_relay_event_id"],
-            deleted=row["_relay_deleted"],
-            incomplete=row["_relay_incomplete"],
-            read_as_of=row["_relay_read_as_of"],
-            place=None
-            if row["_relay_topic"] is None
-            else Place(row["_relay_topic"], row["_relay_partition"], row["_relay_offset"]),
-        )
+        keys = [_text_of(delta.quoted(key.name), key.kind) for key in self._plan.keys]
+        rows: Iterator[Row] = batch.sparkSession.sql(
+            f"SELECT {', '.join([*keys, *STATE])} FROM {self.name} WHERE (NOT _relay_deleted OR _relay_incomplete) "
+            f"AND {where}"
+        ).toLocalIterator()
+        return ((tuple(row[: len(keys)]), stored_row(row[len(keys) :])) for row in rows)
 
     # ------------------------------------------------------------------ writing
 
@@ -123,43 +152,25 @@ class DeltaTable:
         if not writes:
             return set()
         session = batch.sparkSession
-        decided = session.createDataFrame([self._decided(write) for write in writes], self._write_schema())
-        # Partition and offset are unique within a topic, and a batch has several topics.
-        source, name = self._source_table
-        of_table = (F.col("status") == DecodeStatus.CHANGE) & (F.col("source") == source) & (F.col("table") == name)
-        images = batch.where(of_table).select(
-            F.col("partition").alias("_partition"), F.col("offset").alias("_offset"), F.col("new").alias("_item")
-        )
+        decided = session.createDataFrame([_decided(write) for write in writes], self._write_schema())
+        row = {delta.quoted(column.name): f"c{n}" for n, column in enumerate(self._plan.row)}
         self._with_key_types(decided).join(
-            images,
+            self._typed(images(batch, *self._source_table)),
             (F.col("item_partition") == F.col("_partition")) & (F.col("item_offset") == F.col("_offset")),
             "left",
         ).createOrReplaceTempView("relay_batch")
-        keys = [delta.quoted(name) for name in self.key_columns]
-        item = "CASE WHEN s.keep THEN t.item ELSE s._item END"
-        values = {
-            "_relay_token": "s.token",
-            "_relay_deleted": "s.deleted",
-            "_relay_event_id": "s.event_id",
-            "_relay_incomplete": "s.incomplete",
-            "_relay_updated_at": "current_timestamp()",
-            "_relay_read_as_of": "s.read_as_of",
-            "_relay_partition": "s.kafka_partition",
-            "_relay_topic": "s.kafka_topic",
-            "_relay_offset": "s.kafka_offset",
-        }
-        updates = ", ".join(f"t.{name} = {value}" for name, value in values.items())
-        inserted = [*(f"s.k{n}" for n in range(len(keys))), "s._item", *values.values()]
+        ours = {name: f"s.{name}" for name in STATE} | {"_relay_updated_at": "current_timestamp()"}
+        updates = [f"t.{name} = CASE WHEN s.keep THEN t.{name} ELSE s.{value} END" for name, value in row.items()]
+        updates += [f"t.{name} = {value}" for name, value in ours.items()]
+        keys = [delta.quoted(key.name) for key in self._plan.keys]
+        inserted = [*(f"s.k{n}" for n in range(len(keys))), *(f"s.{value}" for value in row.values()), *ours.values()]
+        unchanged = " AND ".join(f"t.{name} <=> s.read{name}" for name in _GUARDED)
         written = delta.merge(
             session,
             f"""MERGE INTO {self.name} t USING relay_batch s ON {self._same_key()}
-            WHEN MATCHED AND s.existed AND t._relay_token <=> s.read_token
-                AND t._relay_event_id = s.read_event_id AND t._relay_deleted = s.read_deleted
-                AND t._relay_incomplete = s.read_incomplete
-            THEN UPDATE SET t.item = {item}, {updates}
+            WHEN MATCHED AND s.existed AND {unchanged} THEN UPDATE SET {", ".join(updates)}
             WHEN NOT MATCHED AND NOT s.existed
-            THEN INSERT ({", ".join((*keys, "item", *values))})
-            VALUES ({", ".join(inserted)})""",
+            THEN INSERT ({", ".join((*keys, *row, *ours))}) VALUES ({", ".join(inserted)})""",
         )
         if written == len(writes):
             return set()
@@ -167,25 +178,38 @@ class DeltaTable:
         current = self.read(batch, [write.key for write in writes])
         return {write.key for write in writes if not is_same_change(write.row, current.get(write.key))}
 
-    def _decided(self, write: Write) -> tuple[object, ...]:
-        row, read = write.row, write.read
-        image: tuple[int | None, int | None] = row.item if isinstance(row.item, tuple) else (None, None)
-        return (
-            *write.key,
-            *image,
-            row.item is Item.AS_STORED,
-            _json(row.token),
-            row.deleted,
-            row.event_id,
-            row.incomplete,
-            row.read_as_of,
-            *((None, None, None) if row.place is None else astuple(row.place)),
-            read is not None,
-            _json(read.token) if read else None,
-            read.event_id if read else None,
-            read.deleted if read else None,
-            read.incomplete if read else None,
+    def _typed(self, found: DataFrame) -> DataFrame:
+        """Return partition, offset, and the columns c0, c1, ... of the row that an image holds."""
+        # As a map: two names may differ in case only.
+        parsed = found.withColumn("fields", F.from_json("new", "map<string,string>"))
+        values = [_from_image(column).alias(f"c{n}") for n, column in enumerate(self._plan.row)]
+        return parsed.select(F.col("partition").alias("_partition"), F.col("offset").alias("_offset"), *values)
+
+    def _write_schema(self) -> StructType:
+        read = [StructField(f"read{name}", _STATE_TYPES[kind]) for name, kind in STATE.items()]
+        return StructType(
+            [
+                *self._key_fields(),
+                StructField("item_partition", IntegerType()),
+                StructField("item_offset", LongType()),
+                StructField("keep", BooleanType()),
+                StructField("existed", BooleanType()),
+                *(StructField(name, _STATE_TYPES[kind]) for name, kind in STATE.items()),
+                *read,
+            ]
         )
+
+    def _key_fields(self) -> list[StructField]:
+        return [StructField(f"k{n}", StringType(), False) for n in range(len(self._plan.keys))]
+
+    def _with_key_types(self, frame: DataFrame) -> DataFrame:
+        """Turn the text of the key columns k0, k1, ... into the types of the table."""
+        for n, key in enumerate(self._plan.keys):
+            frame = frame.withColumn(f"k{n}", _value_of(F.col(f"k{n}"), key.kind))
+        return frame
+
+    def _same_key(self) -> str:
+        return " AND ".join(f"t.{delta.quoted(key.name)} = s.k{n}" for n, key in enumerate(self._plan.keys))
 
     # ------------------------------------------------------------------ tombstones and properties
 
@@ -200,68 +224,63 @@ class DeltaTable:
         return {row["key"]: row["value"] for row in rows}
 
     def set_property(self, batch: DataFrame, name: str, value: str) -> None:
-        assigned = f"{delta.literal(name)} = {delta.literal(value)}"
-        batch.sparkSession.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({assigned})")
-
-    # ------------------------------------------------------------------ columns
-
-    def _create(self, session: SparkSession) -> None:
-        kinds = ["BINARY" if binary else "STRING" for binary in self._binary]
-        keys = [f"{delta.quoted(name)} {kind}" for name, kind in zip(self.key_columns, kinds, strict=True)]
-        ours = [f"{name} {kind}" for name, kind in _COLUMNS.items()]
-        properties = {"delta.checkpointInterval": "50", COLLECTED_AT: str(time.time())}
-        if _NOT_IN_PARQUET & set("".join(self.key_columns)):
-            properties["delta.columnMapping.mode"] = "name"
-        listed = ", ".join(f"{delta.literal(key)} = {delta.literal(value)}" for key, value in properties.items())
-        session.sql(
-            f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join(keys + ours)}) USING DELTA TBLPROPERTIES ({listed})"
-        )
-        present = set(session.table(self.name).columns)
-        added = [f"{name} {kind}" for name, kind in _COLUMNS.items() if name not in present]
-        if added:
-            session.sql(f"ALTER TABLE {self.name} ADD COLUMNS ({', '.join(added)})")
-
-    def _key_schema(self) -> StructType:
-        return StructType([StructField(f"k{n}", StringType(), False) for n in range(len(self.key_columns))])
-
-    def _write_schema(self) -> StructType:
-        text, flag = StringType(), BooleanType()
-        return StructType(
-            [
-                *self._key_schema(),
-                StructField("item_partition", IntegerType()),
-                StructField("item_offset", LongType()),
-                StructField("keep", flag),
-                StructField("token", text),
-                StructField("deleted", flag),
-                StructField("event_id", text),
-                StructField("incomplete", flag),
-                StructField("read_as_of", LongType()),
-                StructField("kafka_topic", text),
-                StructField("kafka_partition", IntegerType()),
-                StructField("kafka_offset", LongType()),
-                StructField("existed", flag),
-                StructField("read_token", text),
-                StructField("read_event_id", text),
-                StructField("read_deleted", flag),
-                StructField("read_incomplete", flag),
-            ]
-        )
-
-    def _with_key_types(self, frame: DataFrame) -> DataFrame:
-        """Turn the text of the key columns k0, k1, ... into the types of the table."""
-        for number, binary in enumerate(self._binary):
-            if binary:
-                frame = frame.withColumn(f"k{number}", F.unbase64(f"k{number}"))
-        return frame
-
-    def _same_key(self) -> str:
-        return " AND ".join(f"t.{delta.quoted(name)} = s.k{n}" for n, name in enumerate(self.key_columns))
+        batch.sparkSession.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({_assigned({name: value})})")
 
 
-def _text(value: object) -> str:
-    return b64encode(value).decode() if isinstance(value, (bytes, bytearray)) else str(value)
+def _decided(write: Write) -> tuple[object, ...]:
+    row, read = write.row, write.read
+    image: tuple[int | None, int | None] = row.item if isinstance(row.item, tuple) else (None, None)
+    before = (None,) * len(STATE) if read is None else state(read)
+    return (*write.key, *image, row.item is Item.AS_STORED, read is not None, *state(row), *before)
 
 
-def _json(token: EventToken | None) -> str | None:
-    return None if token is None else token.to_json()
+def _stored_as(kind: str) -> str:
+    """Return the kind that holds the values of a kind: JSON, and numbers that Spark has no type for, are text."""
+    if kind in ("json", columns.NUMBER):
+        return "string"
+    found = column_type(kind)
+    return "string" if isinstance(found, Decimals) and found.precision > MAX_AVRO_PRECISION else kind
+
+
+_NAMING = Naming(reserved=frozenset(OURS), shown=str, same=str.lower, kind=_stored_as, digits=MAX_AVRO_PRECISION)
+
+
+def _sql_type(kind: str) -> str:
+    return _TYPES.get(kind, kind)
+
+
+def _kind(found: DataType) -> str:
+    sql = found.simpleString()
+    return _KINDS.get(sql, sql)
+
+
+def _value_of(text: Column, kind: str) -> Column:
+    """Return a value of this kind, made of its text as the consumers write it."""
+    if kind == "string":
+        return text
+    if kind == "bytes":
+        return F.unbase64(text)
+    return F.from_json(text, "array<string>") if kind == "set" else text.cast(_sql_type(kind))
+
+
+def _text_of(value: str, kind: str) -> str:
+    """Return the SQL of the text of a key's part."""
+    if kind == "bytes":
+        return f"base64({value})"
+    return f'date_format({value}, "{_ISO_UTC}")' if kind == "timestamp" else f"CAST({value} AS STRING)"
+
+
+def _from_image(column: CopiedColumn) -> Column:
+    """Return a column's value in a change whose image has ``fields``."""
+    if not column.sources:
+        return F.lit(None).cast(_sql_type(column.kind))
+    text = F.lit(None).cast("string")
+    for name, numbers in column.layouts.items():
+        held = F.col("new") if name is None else F.try_element_at("fields", F.lit(name))
+        # Evaluated only for those layouts: a field may have another type in others.
+        text = F.when(F.col("layout").isin(numbers), held).otherwise(text)
+    return _value_of(text, column.kind)
+
+
+def _assigned(properties: Mapping[str, str]) -> str:
+    return ", ".join(f"{delta.literal(name)} = {delta.literal(value)}" for name, value in properties.items())

@@ -232,13 +232,16 @@ class PostgresTable:
         keys = [quoted(column.name) for column in self._plan.keys]
         row = {quoted(column.name): _from_image(column) for column in self._plan.row} | {UNFIT: "s.unfit::json"}
         ours = {name: f"s.{name}" for name in STATE} | {"_relay_updated_at": "now()"}
-        fields = [column for column in self._plan.row if column.source is not None]
-        sources = dict.fromkeys(column.source for column in fields)
-        typed = sorted({number for column in fields for number in column.layouts})
-        image = f"CASE WHEN s.layout IN ({', '.join(map(str, typed))}) THEN s.image::json END"
-        read = ", ".join(f"{quoted(postgres.identifier(name or ''))} text" for name in sources)
-        source = f"relay_batch s LEFT JOIN LATERAL json_to_record({image}) AS r({read}) ON true" if sources else ""
-        source = source or "relay_batch s"
+        held = [(name, numbers) for column in self._plan.row for name, numbers in column.layouts.items()]
+        fields = dict.fromkeys(postgres.identifier(name) for name, _ in held if name is not None)
+        source = "relay_batch s"
+        if fields:
+            typed = ", ".join(
+                map(str, sorted({number for name, numbers in held if name is not None for number in numbers}))
+            )
+            image = f"CASE WHEN s.layout IN ({typed}) THEN s.image::json END"
+            read = ", ".join(f"{quoted(name)} text" for name in fields)
+            source += f" LEFT JOIN LATERAL json_to_record({image}) AS r({read}) ON true"
         updates = [f"{name} = CASE WHEN s.keep THEN t.{name} ELSE {value} END" for name, value in row.items()]
         updates += [f"{name} = {value}" for name, value in ours.items()]
         unchanged = " AND ".join(f"t.{name} IS NOT DISTINCT FROM s.read{name}" for name in STATE)
@@ -335,14 +338,15 @@ def _text_of(value: str, kind: str) -> str:
 
 def _from_image(column: CopiedColumn) -> str:
     """Return the SQL of a column's value in a staged row ``s``, whose image has the fields ``r``."""
-    if not column.layouts:
+    if not column.sources:
         return f"NULL::{_sql_type(column.kind)}"
-    layouts = f"s.layout IN ({', '.join(map(str, sorted(column.layouts)))})"
-    if column.source is None:
-        return f"CASE WHEN {layouts} THEN s.image::json END"
-    # Evaluated only for those layouts: the column may have another type in others.
-    field = f"CASE WHEN {layouts} THEN r.{quoted(postgres.identifier(column.source))} END"
-    return _value_of(f"({field})", column.kind)
+    # Evaluated only for those layouts: a field may have another type in others.
+    cases = "".join(
+        f" WHEN s.layout IN ({', '.join(map(str, numbers))}) THEN "
+        + ("s.image" if name is None else f"r.{quoted(postgres.identifier(name))}")
+        for name, numbers in column.layouts.items()
+    )
+    return _value_of(f"(CASE{cases} END)", column.kind)
 
 
 def _fitted(image: str, layout: Layout) -> tuple[str, str | None]:

@@ -16,7 +16,6 @@ from contextlib import AbstractContextManager, ExitStack, closing, suppress
 from functools import partial
 from typing import Any, Self
 
-import orjson
 import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor, SSCursor
@@ -240,4 +239,4 @@ class AuditedLines:
         return int(value)
 
     def item_in(self, row: Mapping[str, Any]) -> tuple[Item, int]:
-        return (int(row["customer"]), int(row["line"])), orjson.loads(row["item"])["version"]
+        return (int(row["customer"]), int(row["line"])), int(row["version"])

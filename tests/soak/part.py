@@ -72,4 +72,4 @@ class Part(Protocol):
         """Return the version in what ``load`` loaded."""
 
     def item_in(self, row: Mapping[str, Any]) -> tuple[Item, int]:
-        """Return item and version of a row of the copy: its key columns and ``item``."""
+        """Return item and version of a row of the copy, by its columns."""

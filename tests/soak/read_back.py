@@ -29,7 +29,7 @@ def main(path: Path, folder: Path) -> None:
         for table in copies.glob("*/*"):
             rows = session.read.format("delta").load(str(table)).where("not _relay_deleted")
             columns = [name for name in rows.columns if not name.startswith("_relay_")]
-            found = [orjson.dumps(row.asDict()) for row in rows.select(*columns).collect()]
+            found = [orjson.dumps(row.asDict(), default=str) for row in rows.select(*columns).collect()]
             (folder / table.name).write_bytes(b"\n".join(found))
 
 

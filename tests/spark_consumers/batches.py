@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pyspark.sql import DataFrame, SparkSession
+
 from relay.change import Images, Operation, Snapshot
 from relay.token import EventToken
 from spark_consumers.copy import ChangeHead, apply
@@ -80,10 +82,26 @@ class Batch:
                 yield *each.head.partition_offset, each.layout, json.dumps(each.image, ensure_ascii=False)
 
 
-def play(table: TargetTable, layouts: Mapping[int, Layout] | Layout, *changes: Published) -> VerdictCounts:
+def in_spark(session: SparkSession, changes: Sequence[Published]) -> DataFrame:
+    """Return a decoded batch of ``shop.orders`` in Spark, with the columns that a copy reads."""
+    rows = [
+        ("change", "shop", "orders", *each.head.partition_offset, each.layout, json.dumps(each.image))
+        for each in changes
+        if each.image is not None
+    ]
+    kinds = "status string, source string, table string, partition int, offset long, layout int, new string"
+    return session.createDataFrame(rows, kinds)
+
+
+def play(
+    table: TargetTable,
+    layouts: Mapping[int, Layout] | Layout,
+    *changes: Published,
+    session: SparkSession | None = None,
+) -> VerdictCounts:
     """Apply a batch as the consumer does."""
-    counts, batch = VerdictCounts(), Batch(changes)
-    given: Any = batch
+    counts = VerdictCounts()
+    given: Any = Batch(changes) if session is None else in_spark(session, changes)
     copied = CopyTable(table, FOREVER)
     copied.prepare(given, layouts if isinstance(layouts, Mapping) else {0: layouts})
     apply(given, copied, [each.head for each in changes], counts)

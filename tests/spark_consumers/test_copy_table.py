@@ -7,15 +7,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StringType, StructField
 
 from relay.change import Images, Operation, Snapshot
 from relay.errors import RelayError
 from relay.token import EventToken
-from spark_consumers.fold import Place, VerdictCounts
+from spark_consumers.fold import Place, StoredRow, VerdictCounts
 from spark_consumers.records import Layout, RecordField
 from spark_consumers.sinks.copy_table import CopyTable
-from spark_consumers.sinks.delta_table import _COLUMNS, DeltaTable
-from spark_consumers.sinks.target import Key
+from spark_consumers.sinks.delta_table import OURS, DeltaTable
+from spark_consumers.sinks.target import Key, state
 
 LAYOUT = Layout("orders", "orders", (RecordField("id", "id", "string"),), None)
 CHANGE = SimpleNamespace(
@@ -84,13 +85,12 @@ class Session:
         return self
 
     def table(self, name: str) -> Any:
-        return SimpleNamespace(columns=list(_COLUMNS))
+        return SimpleNamespace(schema=[StructField(name, StringType()) for name in ("id", "item", *OURS)])
 
-    def toLocalIterator(self) -> Iterator[Mapping[str, Any]]:
-        state = {"_relay_token": None, "_relay_deleted": False, "_relay_event_id": "e", "_relay_incomplete": False}
+    def toLocalIterator(self) -> Iterator[tuple[Any, ...]]:
         for number in range(self.rows):
             self.undecided = max(self.undecided, number - self.counts.ignored)
-            yield {"id": str(number), **state, "_relay_read_as_of": 1000, "_relay_topic": None}
+            yield (str(number), *state(StoredRow(None, None, "e", read_as_of=1000)))
 
 
 def test_a_sweep_decides_about_rows_in_parts() -> None:

@@ -105,7 +105,7 @@ def test_rows_of_a_topic_that_was_replaced_are_swept_and_truncated(
     found = [read(f"c{number}", 1, as_of + 5) for number in range(3)]
     after.publish([mark("begin", as_of), *found, change("c3", 190), mark("end", as_of), truncated])
     copied = after.apply(("log", "log"), ("copy", "after"))
-    assert (copied["copy"], copied["lines"]) == ({"c0": 1, "c1": 1, "c2": 1, "c3": 190}, [])
+    assert (copied["copy"], copied["lines"]) == ({"c0": 1, "c1": 1, "c2": 1, "c3": 190}, {})
 
 
 def test_undecodable_records_become_dead_letters_and_invalidate_the_cache_namespace(

@@ -6,8 +6,10 @@ import re
 from types import SimpleNamespace
 from typing import Any
 
+from pyspark.sql.types import StringType, StructField
+
 from spark_consumers.records import Layout, RecordField
-from spark_consumers.sinks.delta_table import _COLUMNS, DeltaTable
+from spark_consumers.sinks.delta_table import OURS, DeltaTable
 from spark_consumers.sinks.tombstones import COLLECTED_AT, Tombstones
 
 DAY = 86_400.0
@@ -29,7 +31,7 @@ class Session:
         return self
 
     def table(self, name: str) -> Any:
-        return SimpleNamespace(columns=list(_COLUMNS))
+        return SimpleNamespace(schema=[StructField(name, StringType()) for name in ("id", "item", *OURS)])
 
     def collect(self) -> list[dict[str, Any]]:
         if self.statements[-1].startswith("SHOW"):

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.cli import app
+from relay.services.postgres import execute
 from tests.spark_consumers.spark_process import SparkProcess
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
@@ -45,8 +46,13 @@ ITEM: dict[str, Any] = {
 }
 CONSUME = """
 import json, pathlib, sys
+
+COLUMNS = (
+    "id", "line", "`a-b`", "ab", "CAST(total AS STRING) AS total", "base64(raw) AS raw", "tags",
+    "CAST(expires AS STRING) AS expires", "more", "rest",
+)
 import spark_consumers
-from relay.config import load
+from relay.config import CopyConfig, load
 from relay.demo.tables import spark
 
 config = load(pathlib.Path(sys.argv[1]))
@@ -55,14 +61,17 @@ with spark() as session:
     for name in ("copy", "log", "cache"):
         spark_consumers.run(name, config, until_caught_up=True, start=None, checkpoint=folder / name)
     delta = session.read.format("delta")
+    elsewhere = config.model_copy(update={"copy_": CopyConfig(url=sys.argv[3])})
+    spark_consumers.run("copy", elsewhere, until_caught_up=True, start=None, checkpoint=folder / "postgres")
     copied = delta.load(f"{folder}/copied/orders/{config.sources[0].table}").where("not _relay_deleted")
     logged = delta.load(f"{folder}/logged").orderBy("token_position")
     json.dump(
         {
-            "copy": [[row["id"], row["line"], json.loads(row["item"])] for row in copied.collect()],
+            "copy": {row["id"]: row.asDict() for row in copied.selectExpr(*COLUMNS).collect()},
             "log": [[row["operation"], json.loads(row["new"] or "null")] for row in logged.collect()],
         },
         sys.stdout,
+        default=str,
     )
 """
 
@@ -109,7 +118,7 @@ def path(tmp_path: Path, kafka: Any, dynamodb: Any, redis_server: Any, unique: s
 
 
 def test_a_typed_table_is_relayed_tailed_copied_logged_and_invalidated(
-    path: Path, redis_server: Any, spark_process: SparkProcess
+    path: Path, redis_server: Any, spark_process: SparkProcess, database_url: str, unique: str
 ) -> None:
     """I6, I8"""
     run = [sys.executable, "-m", "relay.cli", "run", str(path), "--until-caught-up"]
@@ -134,27 +143,35 @@ def test_a_typed_table_is_relayed_tailed_copied_logged_and_invalidated(
     rest = {"ab": {"N": "1"}, "rest": {"S": "mine"}, "note": {"S": "first"}}
     assert json.loads(first["new"]["rest"]) == rest
 
-    found = json.loads(spark_process.run(CONSUME, str(path), str(path.parent)).splitlines()[-1])
-    copied = {key: (line, item) for key, line, item in found["copy"]}
-    assert set(copied) == {"o-1", "o-2"}
-    line, item = copied["o-1"]
-    assert line == "7"
-    assert json.loads(item.pop("rest")) == rest | {"note": {"S": "second"}}
-    assert item == {
+    found = json.loads(spark_process.run(CONSUME, str(path), str(path.parent), database_url).splitlines()[-1])
+    of_first = {
         "id": "o-1",
-        "line": 7,
+        "line": "7",
         "a-b": "1",
         "ab": None,
         "total": "12.5000000000",
         "raw": "AP8=",
         "tags": ["gift"],
-        "expires": "2023-11-14T22:13:20.000000Z",
+        "expires": "2023-11-14 22:13:20",
         "more": '{"M":{"é":{"N":"1"}}}',
+        "rest": rest | {"note": {"S": "second"}},
     }
-    line, item = copied["o-2"]
-    assert line == "1" + "0" * 30
-    assert {name for name, value in item.items() if value is not None} == {"id", "rest"}
-    assert set(json.loads(item["rest"])) == {"line", "total"}
+    of_second = dict.fromkeys(of_first) | {"id": "o-2", "line": "1" + "0" * 30}
+    in_postgres = {
+        row[0]: dict(zip(of_first, row, strict=True))
+        for row in execute(
+            database_url,
+            """SELECT id, line::text, "a-b", ab, total::text, encode(raw, 'base64'), tags, """
+            f"""to_char(expires AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS'), more::text, rest FROM orders.{unique}"""
+            " WHERE NOT _relay_deleted",
+        )
+    }
+    for row in found["copy"].values():
+        row["rest"] = json.loads(row["rest"])
+    for copied in (found["copy"], in_postgres):
+        undeclared = copied["o-2"].pop("rest")
+        assert copied == {"o-1": of_first, "o-2": {name: of_second[name] for name in of_second if name != "rest"}}
+        assert set(undeclared) == {"line", "total"}
     assert [operation for operation, _ in found["log"]] == ["INSERT", "UPDATE", "INSERT", "INSERT", "DELETE"]
     assert found["log"][0][1]["total"] == "0.0000000100"
 

@@ -1,0 +1,217 @@
+"""What becomes of a table of the copy, whatever the target. Each scenario takes a table that does not exist yet."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import random
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any, Protocol
+
+import pytest
+
+from relay.change import REDRIVEN, Images, Operation
+from relay.errors import RelayError
+from spark_consumers.fold import VerdictCounts
+from tests.spark_consumers.batches import Published, change, layout, mark, read
+
+ORDERS = layout({"id": "int"}, {"id": "int", "note": "string"})
+
+
+class CopyInTest(Protocol):
+    """A table of the copy at some target."""
+
+    def play(self, layouts: Any, *changes: Published) -> VerdictCounts:
+        """Apply a batch."""
+
+    def rows(self, *columns: str, deleted: bool = False) -> list[tuple[Any, ...]]:
+        """Return columns of the rows, ordered by the first one."""
+
+
+def order(number: int, id: int, note: str | None, **more: Any) -> Published:
+    return change(number, [str(id)], None if note is None else {"id": id, "note": note}, **more)
+
+
+def comparable(value: Any) -> Any:
+    """Return a value of a row as every target returns it."""
+    if isinstance(value, bytearray):
+        return bytes(value)
+    return json.dumps(value, separators=(",", ":")) if isinstance(value, dict) else value
+
+
+def rows_are_inserted_updated_and_deleted_with_their_tokens(table: CopyInTest) -> None:
+    counts = table.play(ORDERS, order(1, 1, "a"), order(2, 2, "b"), order(3, 1, "c"))
+    assert counts == VerdictCounts(applied=3)
+    assert table.rows("id", "note") == [(1, "c"), (2, "b")]
+    assert table.play(ORDERS, order(4, 2, None), order(2, 2, "b")) == VerdictCounts(applied=1, ignored=1)
+    columns = ("_relay_event_id", "_relay_token", "_relay_topic", "_relay_partition", "_relay_offset")
+    token = '{"timestamp":1004,"shard":"shop/shop/-","position":"MariaDB/0-1-4","origin":null}'
+    found = table.rows("id", "note", "_relay_deleted", "_relay_read_as_of", *columns, deleted=True)
+    assert found[1] == (2, None, True, 0, "e4", token, "shop.orders", 0, 4)
+
+
+MONEY = "-1234567890123456789012345678.0123456789"
+TEXT = "naïve 'quoted' \\ \t\n \"€\" 😀"
+VALUES: dict[str, tuple[str, Any, Any]] = {
+    "text": ("string", TEXT, TEXT),
+    "empty": ("string", "", ""),
+    "zero date": ("string", "0000-00-00", "0000-00-00"),
+    "long time": ("string", "-838:59:59", "-838:59:59"),
+    "json": ("string", '{"a": 1.0, "a": "\\u0000"}', '{"a": 1.0, "a": "\\u0000"}'),
+    "raw": ("bytes", "AP8gXA==", b"\x00\xff \\"),
+    "no bytes": ("bytes", "", b""),
+    "flag": ("boolean", True, True),
+    "small": ("int", -(2**31), -(2**31)),
+    "large": ("long", 2**63 - 1, 2**63 - 1),
+    "unsigned": ("decimal(20,0)", "18446744073709551615", Decimal(2**64 - 1)),
+    "money": ("decimal(38,10)", MONEY, Decimal(MONEY)),
+    "double": ("double", 5e-324, 5e-324),
+    "time": ("timestamp", "2024-01-31T09:00:00.000001Z", datetime.datetime(2024, 1, 31, 9, 0, 0, 1, datetime.UTC)),
+    "first": ("timestamp", "0001-01-01T00:00:00.000000Z", datetime.datetime(1, 1, 1, tzinfo=datetime.UTC)),
+    "tags": ("set", ["b", "a", 'x"y,{}\\'], ["b", "a", 'x"y,{}\\']),
+    "none": ("set", [], []),
+    "any": ("json", '{"L":[{"N":"1.0"}]}', '{"L":[{"N":"1.0"}]}'),
+}
+
+
+def values_are_exact(table: CopyInTest) -> None:
+    """I8"""
+    row = {"id": "int", "single": "float", **{name: kind for name, (kind, _, _) in VALUES.items()}}
+    image = {"id": 1, "single": 0.1, **{name: given for name, (_, given, _) in VALUES.items()}}
+    table.play(
+        layout({"id": "int"}, row), change(1, ["1"], image), change(2, ["2"], {"id": 2, **dict.fromkeys(VALUES)})
+    )
+    (found, empty) = table.rows("id", "single", *VALUES)
+    assert found[1] == pytest.approx(0.1, rel=1e-7)
+    assert dict(zip(VALUES, found[2:], strict=True)) == {name: wanted for name, (_, _, wanted) in VALUES.items()}
+    assert empty == (2, None, *(None for _ in VALUES))
+
+
+def keys_of_every_type_are_found_again(table: CopyInTest) -> None:
+    kinds = {"i": "int", "d": "decimal(10,2)", "s": "string", "b": "bytes", "t": "timestamp", "n": "N"}
+    key = ["-7", "1.50", "a b%s\"'", "AP8=", "2024-01-31T09:00:00.000001Z", "1" + "0" * 40]
+    made = layout(kinds, {**{name: kind for name, kind in kinds.items() if name != "n"}, "note": "string"})
+    image = {"i": -7, "d": "1.50", "s": key[2], "b": "AP8=", "t": key[4]}
+    table.play(made, change(1, key, image | {"note": "a"}))
+    assert table.play(made, change(1, key, image | {"note": "a"})) == VerdictCounts(ignored=1)
+    table.play(made, change(2, key, image | {"note": "b"}))
+    assert table.rows("note", "i", "b") == [("b", -7, b"\x00\xff")]
+    assert table.play(made, change(3, (), None, Operation.TRUNCATE)) == VerdictCounts(applied=1)
+    assert table.rows("note", "_relay_deleted", deleted=True) == [(None, True)]
+
+
+def a_new_column_is_added_and_a_dropped_one_stays(table: CopyInTest) -> None:
+    table.play(ORDERS, order(1, 1, "a"), order(2, 2, "b"))
+    changed = layout({"id": "int"}, {"id": "int", "total (net)": "decimal(10,2)"})
+    later = change(4, ["1"], {"id": 1, "total (net)": "1.5"}, layout=1)
+    table.play({0: ORDERS, 1: changed}, order(3, 3, "c"), later)
+    assert table.rows("id", "note", "total (net)") == [(1, None, Decimal("1.50")), (2, "b", None), (3, "c", None)]
+
+
+WIDER: list[tuple[tuple[str, Any], tuple[str, Any]]] = [
+    (("int", 1), ("long", 2**40)),
+    (("long", 1), ("int", 2)),
+    (("int", 1), ("decimal(12,2)", "0.25")),
+    (("long", 2**62), ("decimal(20,0)", str(2**64 - 1))),
+    (("decimal(10,2)", "12345678.12"), ("decimal(6,4)", "12.1234")),
+    (("float", 0.5), ("double", 5e-324)),
+]
+
+
+def a_wider_column_is_widened(table: CopyInTest) -> None:
+    """I8"""
+    names = [f"v{n}" for n in range(len(WIDER))]
+    for id in (0, 1):
+        kinds = {name: pair[id][0] for name, pair in zip(names, WIDER, strict=True)}
+        image = {name: pair[id][1] for name, pair in zip(names, WIDER, strict=True)}
+        table.play(layout({"id": "int"}, {"id": "int", **kinds}), change(id + 1, [str(id)], {"id": id, **image}))
+    for id, *found in table.rows("id", *names):
+        assert [Decimal(value) for value in found] == [Decimal(pair[id][1]) for pair in WIDER]
+
+
+def a_column_of_another_type_continues_beside_the_earlier_one(table: CopyInTest) -> None:
+    """I8: no value is converted."""
+    number = layout({"id": "int"}, {"id": "int", "note": "int"})
+    table.play(ORDERS, order(1, 1, "7"))
+    table.play({0: ORDERS, 1: number}, order(2, 2, "a"), change(3, ["1"], {"id": 1, "note": 8}, layout=1))
+    assert table.rows("id", "note", "note__number") == [(1, None, 8), (2, "a", None)]
+    table.play(ORDERS, order(4, 1, "again"))
+    assert table.rows("id", "note", "note__number") == [(1, "again", None), (2, "a", None)]
+
+
+def a_wider_key_is_widened_and_another_one_is_refused(table: CopyInTest) -> None:
+    table.play(ORDERS, order(1, 1, "a"))
+    long = layout({"id": "long"}, {"id": "long", "note": "string"})
+    table.play(long, order(2, 2**40, "b"), order(3, 1, "c"))
+    assert table.rows("id", "note") == [(1, "c"), (2**40, "b")]
+    with pytest.raises(RelayError, match=r"the key column id is string at the source.*another `copy.url`"):
+        table.play(layout({"id": "string"}, {"note": "string"}), change(4, ["x"], {"note": "d"}))
+
+
+def items_without_declared_columns_stay_json_when_columns_are_declared(table: CopyInTest) -> None:
+    untyped = layout({"id": "string", "line": "N"}, None)
+    item = {"id": {"S": "a"}, "line": {"N": "1"}, "total": {"N": "1.50"}}
+    table.play(untyped, change(1, ["a", "1"], item), change(2, ["b", "1"], item))
+    typed = layout({"id": "string", "line": "N"}, {"id": "string", "line": "long", "item": "string", "rest": "rest"})
+    image = {"id": "b", "line": 1, "item": "mine", "rest": '{"total":{"N":"1.50"}}'}
+    table.play({0: untyped, 1: typed}, change(3, ["b", "1"], image, layout=1))
+    (a, b) = table.rows("id", "item", "column_item", "rest")
+    assert (json.loads(a[1]), a[2:]) == (item, (None, None))
+    assert b == ("b", None, "mine", '{"total":{"N":"1.50"}}')
+
+
+def stubs_redrives_snapshots_and_truncations_are_applied(table: CopyInTest) -> None:
+    """I7, I8"""
+    stub = order(2, 1, None, operation=Operation.UPDATE, images=Images.OMITTED)
+    assert table.play(ORDERS, order(1, 1, "a"), order(1, 2, "b", partition=1), stub).incomplete == 1
+    assert table.rows("id", "note", "_relay_incomplete") == [(1, "a", True), (2, "b", False)]
+    redriven = order(2, 1, "whole", attributes={REDRIVEN: "true"})
+    assert table.play(ORDERS, redriven) == VerdictCounts(applied=1)
+    assert table.play(ORDERS, redriven) == VerdictCounts(ignored=1)
+    assert table.rows("id", "note", "_relay_incomplete") == [(1, "whole", False), (2, "b", False)]
+    begun = [mark(3, "begin", 5000), change(3, (), None, **vars_of_mark(5000))]
+    table.play(ORDERS, *begun, read(4, ["3"], {"id": 3, "note": "c"}, 5001))
+    table.play(ORDERS, mark(5, "end", 5000))
+    assert table.rows("id", "note") == [(2, "b"), (3, "c")]  # the row of the other partition stays
+    late = read(6, ["1"], {"id": 1, "note": "late"}, 4000, "abandoned")
+    assert table.play(ORDERS, late) == VerdictCounts(ignored=1)
+    truncations = [change(9000, (), None, Operation.TRUNCATE, partition=partition) for partition in (0, 1)]
+    table.play(ORDERS, *truncations)
+    assert table.rows("id") == []
+
+
+def vars_of_mark(as_of: int) -> dict[str, Any]:
+    """Return what makes a change the begin of the snapshot in the other partition."""
+    begin = mark(3, "begin", as_of).head
+    return {"operation": begin.operation, "token": None, "snapshot": begin.snapshot, "mark": "begin", "partition": 1}
+
+
+def batches_of_any_size_applied_again_from_anywhere_end_as_one_pass(table: CopyInTest) -> None:
+    """I7"""
+    chance = random.Random(7)
+    history = [order(n, chance.randint(1, 4), f"v{n}" if chance.random() < 0.7 else None) for n in range(1, 40)]
+    reached = 0
+    while reached < len(history):
+        begin = chance.randint(0, reached)
+        reached = chance.randint(reached + 1, min(len(history), reached + 15))
+        table.play(ORDERS, *history[begin:reached])
+    last = {each.head.key[0]: each.image for each in history}
+    assert table.rows("id", "note") == sorted((int(key), image["note"]) for key, image in last.items() if image)
+
+
+SCENARIOS: dict[str, Callable[[CopyInTest], None]] = {
+    each.__name__: each
+    for each in (
+        rows_are_inserted_updated_and_deleted_with_their_tokens,
+        values_are_exact,
+        keys_of_every_type_are_found_again,
+        a_new_column_is_added_and_a_dropped_one_stays,
+        a_wider_column_is_widened,
+        a_column_of_another_type_continues_beside_the_earlier_one,
+        a_wider_key_is_widened_and_another_one_is_refused,
+        items_without_declared_columns_stay_json_when_columns_are_declared,
+        stubs_redrives_snapshots_and_truncations_are_applied,
+        batches_of_any_size_applied_again_from_anywhere_end_as_one_pass,
+    )
+}
