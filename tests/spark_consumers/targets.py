@@ -1,0 +1,54 @@
+"""The targets of a copy, as the scenarios use them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from spark_consumers.fold import VerdictCounts
+from spark_consumers.sinks.delta_table import DeltaTable
+from spark_consumers.sinks.postgres import PostgresDatabase, quoted
+from spark_consumers.sinks.postgres_table import PostgresTable
+from tests.spark_consumers.batches import Published, play
+from tests.spark_consumers.scenarios import comparable
+
+
+class InPostgres:
+    def __init__(self, url: str) -> None:
+        self.database = PostgresDatabase(url)
+        self.table = PostgresTable(self.database, "shop", "orders")
+
+    def play(self, layouts: Any, *changes: Published) -> VerdictCounts:
+        return play(self.table, layouts, *changes)
+
+    def rows(self, *columns: str, deleted: bool = False) -> list[tuple[Any, ...]]:
+        statement = f"SELECT {', '.join(map(quoted, columns))} FROM shop.orders WHERE {deleted} OR NOT _relay_deleted"
+        with self.database.transaction() as connection:
+            found = connection.execute(f"{statement} ORDER BY 1".encode()).fetchall()
+        return [tuple(map(comparable, row)) for row in found]
+
+
+class InDelta:
+    def __init__(self, session: SparkSession, folder: str) -> None:
+        self.session, self.path = session, f"{folder}/shop/orders"
+        self.table = DeltaTable(folder, "shop", "orders")
+
+    def play(self, layouts: Any, *changes: Published) -> VerdictCounts:
+        return play(self.table, layouts, *changes, session=self.session)
+
+    def rows(self, *columns: str, deleted: bool = False) -> list[tuple[Any, ...]]:
+        found = self.session.read.format("delta").load(self.path)
+        found = found if deleted else found.where("NOT _relay_deleted")
+        kinds = dict(found.dtypes)
+        # As text, since Python has no time of the year 1 in a zone west of Greenwich.
+        named = [f"CAST(`{name}` AS STRING)" if kinds[name] == "timestamp" else f"`{name}`" for name in columns]
+        rows = found.selectExpr(*named).orderBy(F.expr(named[0])).collect()
+        times = [kinds[name] == "timestamp" for name in columns]
+        return [tuple(map(_value, row, times)) for row in rows]
+
+
+def _value(value: Any, is_time: bool) -> Any:
+    return datetime.fromisoformat(f"{value}+00:00") if is_time and value is not None else comparable(value)
