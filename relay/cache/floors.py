@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 
 import orjson
 
-from relay.cache.entry import UNPLACED, reaches
-from relay.cache.store import FOREVER, ConditionalWrite, Store, floors_key, generation_key, has_lost
+from relay.cache.entry import UNPLACED, State, decode, reaches
+from relay.cache.store import FOREVER, ConditionalWrite, Store, StoredEntry, floors_key, generation_key, has_lost
 from relay.token import EventToken
 
 _PERIODS = 4  # in a tombstone_ttl: a floor is at most a quarter older than it has to be
@@ -216,6 +216,10 @@ class FloorsReader:
         self._clock = clock
         # As stored, and decoded. Any thread sets it, without a lock, as one assignment of one reference.
         self._decoded: tuple[bytes, Floors | None] = (b"", None)
+        # How many seconds what stands in for tombstones has to last, whatever the settings of those who announced, and
+        # whether that was read. Set by any thread, without a lock, in this order.
+        self.longest = tombstone_ttl
+        self._was_read = False
 
     def read(self, generation: str) -> dict[str, EventToken | None]:
         """Return the floors of a generation, for entries read before. Raises ``Unavailable``.
@@ -226,6 +230,8 @@ class FloorsReader:
         for _ in range(_ATTEMPTS):
             (stored,), _ = self._store.read([key], generation_key(self._namespace))
             floors = self._decode(stored.meta) if stored else None
+            self.longest = max(self._tombstone_ttl, floors.tombstone_ttl if floors else 0.0)  # I6
+            self._was_read = True
             # I9: what was announced in another generation may be incomplete.
             if stored is None or floors is None or floors.generation != generation:
                 break
@@ -236,6 +242,13 @@ class FloorsReader:
             raised = encode_floors(floors.after_losses(losses, now))
             self._store.compare_and_set([ConditionalWrite(key, stored.meta, raised, None, FOREVER)])
         return {}
+
+    def must_be_read(self, found: Iterable[StoredEntry | None]) -> bool:
+        """Whether to call ``read`` before these entries are replaced: a value among them stands in for tombstones."""
+        if self._was_read:
+            return False
+        entries = (decode(stored.meta) for stored in found if stored is not None)
+        return any(entry.state is State.VALUE and (entry.tokens or entry.kept) for entry in entries)  # I6
 
     def _decode(self, text: bytes) -> Floors | None:
         known, floors = self._decoded

@@ -207,7 +207,9 @@ class TokenCache:
     def _drop(self, names: list[str]) -> None:
         """Take values and leases out of entries, and keep their tokens. Raises ``Unavailable``."""
         while names:
-            found, _ = self.store.read(names, generation_key(self.namespace))
+            found, generation = self.store.read(names, generation_key(self.namespace))
+            if self._floors.must_be_read(found):
+                self._floors.read(generation)
             drops = []
             for name, stored in zip(names, found, strict=True):
                 entry = decode(stored.meta) if stored else None
@@ -253,6 +255,8 @@ class TokenCache:
         try:
             read = partial(self.store.read, [self._name(k) for k in keys], generation_key(self.namespace))
             found, generation = yield StoreCall(read)
+            if self._floors.must_be_read(found):
+                yield StoreCall(partial(self._floors.read, generation))
         except Unavailable as error:
             self._note_unreachable(error)
             yield from self._load_only(keys, reads)
@@ -338,7 +342,7 @@ class TokenCache:
     def _emptied(self, name: str, entry: Entry, meta: bytes) -> ConditionalWrite:
         """Return the write that leaves only the tokens of a lease or a value, if it has any."""
         rest = emptied(entry)
-        ttl = self.tombstone_ttl if entry.state is State.VALUE else KEEP
+        ttl = self._floors.longest if entry.state is State.VALUE else KEEP
         return ConditionalWrite(name, meta, None if rest is None else encode(rest, self._nonce()), None, ttl)
 
     def _lease_ttl(self, entry: Entry | None, lease: Entry) -> float:
@@ -346,13 +350,13 @@ class TokenCache:
         # longer, a key whose reads are never fresher would never be cached again.
         if not lease.tokens:
             return self.lease_ttl
-        return self.tombstone_ttl if entry and entry.state is State.VALUE else KEEP
+        return self._floors.longest if entry and entry.state is State.VALUE else KEEP
 
     def _value_ttl(self, entry: Entry) -> float:
         if self.value_ttl is None:
             return FOREVER
         # Until its end a value discards invalidations that it reflects. After that it stands for their tombstones.
-        return self.value_ttl + self.tombstone_ttl if entry.tokens or entry.kept else self.value_ttl
+        return self.value_ttl + self._floors.longest if entry.tokens or entry.kept else self.value_ttl
 
     def _read_floors(self, generation: str) -> Steps[Tokens]:
         try:

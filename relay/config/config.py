@@ -62,7 +62,7 @@ class CacheConfig(ConfigModel):
     """Per table, templates of the cache keys that a change of one of its items invalidates."""
 
     tombstone_ttl: Seconds = Field(default="1h", validate_default=True)
-    """How long the cache remembers an invalidation. Must be longer than any load from the database takes."""
+    """How long the cache remembers an invalidation: more than twice the usual lag of its consumer."""
 
     @field_validator("namespace")
     @classmethod

@@ -12,6 +12,10 @@ _TICKS = (LEASE_TTL, TOMBSTONE_TTL)
 _OWN = (Writer(), Writer(drops=True))  # the second drops what it has changed from the cache
 _TOLD = (Writer(), Writer(drops=True, told=True))
 
+_SHORTER = Scenario(
+    _ONE, replicas=True, primary=True, fillers_ttl=(VALUE_TTL, TOMBSTONE_TTL), ticks=(2 * VALUE_TTL,), ticked=1
+)
+
 SMALL = {
     "consistent reads": Scenario(),
     "consistent reads, and a gap": Scenario(_ONE, gaps=1),
@@ -21,6 +25,8 @@ SMALL = {
     "replicas, then the primary": Scenario(replicas=True, primary=True),
     "replicas, and an entry is evicted": Scenario(_ONE, replicas=True, losses=("entry",), lost=1),
     "replicas, and time passes": Scenario(_ONE, replicas=True, ticks=_TICKS, ticked=1),
+    "a filler with a shorter tombstone_ttl": replace(_SHORTER, value_ttl=VALUE_TTL),
+    "a writer with a shorter tombstone_ttl": replace(_SHORTER, writers=(Writer(drops=True),)),
 }
 
 _CONSISTENT = Scenario((Writer(commits=2), Writer(commits=2)), batch=2)
@@ -40,7 +46,9 @@ LARGE = {
     "replicas, and the store loses": replace(_REPLICAS, losses=LOSSES, lost=1),
     "replicas, and time passes": replace(_REPLICAS, ticks=_TICKS, ticked=1),
     "replicas, a replay, and time passes": Scenario(_ONE, replicas=True, replays=1, ticks=_TICKS, ticked=1),
-    "replicas, a replay, and the store loses": Scenario(_ONE, replicas=True, replays=1, losses=LOSSES, lost=1),
+    "replicas, a replay, and the store loses": Scenario(
+        _ONE, fillers=1, replicas=True, replays=1, losses=LOSSES, lost=1
+    ),
     "replicas, and an outage": Scenario(_ONE, replicas=True, outages=1),
     "replicas, and a writer drops": Scenario(_TOLD, replicas=True),
     "replicas of two shards": replace(_REPLICAS, writers=(Writer(0), Writer(1))),
@@ -53,7 +61,7 @@ LARGE = {
         (Writer(commits=2),), fillers=1, replicas=True, flushed=True, replays=1, counts_seconds=True
     ),
     "replicas after a flush, and old changes are published again": Scenario(
-        (Writer(commits=2),), fillers=1, replicas=True, flushed=True, republished=1, counts_seconds=True
+        _ONE, fillers=1, replicas=True, flushed=True, republished=1, counts_seconds=True
     ),
 }
 
