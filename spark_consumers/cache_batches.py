@@ -14,6 +14,7 @@ from relay.cache.keys import CacheRules, ReducedChange, gap_bump, invalidations
 from relay.config import CacheConfig, Config
 from relay.errors import RelayError
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
+from spark_consumers.lag import LagAlarm
 from spark_consumers.records import DecodeStatus
 
 CHUNK = 8192  # records applied to Redis at once (I11)
@@ -23,7 +24,8 @@ CHUNK = 8192  # records applied to Redis at once (I11)
 class BatchOutcome:
     """The result of applying some records.
 
-    ``bumps``: reasons to invalidate the namespace. ``non_changes``: without Kafka's tombstones.
+    ``bumps``: reasons to invalidate the namespace. ``non_changes``: without Kafka's tombstones. ``oldest``: the first
+    commit among the changes, in epoch seconds; None if there is none, or no change has a time.
     """
 
     rows: int = 0
@@ -31,12 +33,14 @@ class BatchOutcome:
     bumps: list[str] = field(default_factory=list)
     non_changes: list[NonChangeRecord] = field(default_factory=list)
     failure: RelayError | None = None
+    oldest: int | None = None
 
     def add(self, more: BatchOutcome) -> None:
         self.rows += more.rows
         self.bumps += more.bumps
         self.non_changes += more.non_changes
         self.failure = self.failure or more.failure
+        self.oldest = min((time for time in (self.oldest, more.oldest) if time is not None), default=None)
         self.counts.applied += more.counts.applied
         self.counts.discarded += more.counts.discarded
         self.counts.unknown += more.counts.unknown
@@ -77,13 +81,14 @@ def apply_chunk(
     found = invalidations(changes, rules)
     counts = invalidator(cache).apply(found.pairs, published_since=published_since)
     others = [record for record in non_changes if record.status is not DecodeStatus.TOMBSTONE]
-    return BatchOutcome(rows, counts, list(found.bumps), others)
+    times = (token.timestamp for _, token in found.pairs if token is not None and token.timestamp)
+    return BatchOutcome(rows, counts, list(found.bumps), others, oldest=min(times, default=None))
 
 
 def conclude(
-    outcome: BatchOutcome, cache: CacheConfig, rules: CacheRules, dead_letters: DeadLetterTopic
+    outcome: BatchOutcome, cache: CacheConfig, rules: CacheRules, dead_letters: DeadLetterTopic, alarm: LagAlarm
 ) -> dict[str, int]:
-    """Do what the records of a batch ask for that are not changes; return the batch's counts.
+    """Do what the records of a batch ask for that are not changes; return the batch's counts, and its lag.
 
     Raises ``Unavailable``, ``UnknownSchemas``.
     """
@@ -104,4 +109,5 @@ def conclude(
         "retried": outcome.counts.retried,
         "bumps": len(outcome.bumps),
         "dead_letters": undecodable,
+        **alarm.lag(outcome.oldest),
     }

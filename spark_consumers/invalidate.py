@@ -25,6 +25,7 @@ from relay.kafka.group_offsets import Offsets, count_between
 from spark_consumers.cache_batches import CHUNK, BatchOutcome, apply_chunk, conclude, invalidator, topics
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.decode import Decoder
+from spark_consumers.lag import LagAlarm
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.reduced_changes import ChangeReader, document_reader
 from spark_consumers.running import no_garbage_collection
@@ -57,6 +58,7 @@ class CacheConsumer:
         self._rules = CacheRules(cache, config.sources)
         self.topics = topics(config, cache)
         self.continuity = Continuity(invalidator(cache), config.name, self._rules.keys)
+        self._alarm = LagAlarm(self.name, cache.tombstone_ttl)
         # Set by the main thread before each query starts; read by the query's batch thread.
         self._plan = InvalidationPlan(cache, self._rules, ())
 
@@ -88,7 +90,7 @@ class CacheConsumer:
                 outcome.add(part)
         if outcome.failure is not None:
             raise outcome.failure
-        return conclude(outcome, self._cache, self._rules, dead_letters)
+        return conclude(outcome, self._cache, self._rules, dead_letters, self._alarm)
 
 
 def _apply_on_worker(plan: InvalidationPlan, rows: Iterable[Row]) -> list[BatchOutcome]:

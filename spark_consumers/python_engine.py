@@ -31,6 +31,7 @@ from relay.kafka.topics import SILENT_LOG
 from spark_consumers.cache_batches import CHUNK, apply_chunk, conclude, invalidator
 from spark_consumers.cache_batches import topics as topics_of
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, UnknownSchemas
+from spark_consumers.lag import LagAlarm
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.reduced_changes import decoded_reader, image_columns
 from spark_consumers.running import RETRY_DELAYS, log_event, no_garbage_collection, signals
@@ -81,6 +82,7 @@ class _PythonConsumer:
         self._stack = stack
         self._rules = CacheRules(cache, config.sources)
         self._continuity = Continuity(invalidator(cache), config.name, self._rules.keys)
+        self._alarm = LagAlarm(_NAME, cache.tombstone_ttl)
         self._topics = topics_of(config, cache)
         self._gaps = config.internal("gaps")
         # By header. Either thread adds one, in one step; two for one header are the same.
@@ -203,7 +205,7 @@ class _PythonConsumer:
                 self._reached[message.topic() or ""][str(message.partition())] = reached
             if len(batch) >= CHUNK or size > _BATCH_BYTES:
                 break
-            messages = self._reader.consume(_MESSAGES, 0)
+            messages = self._reader.consume(_at_most(len(batch), size), 0)
         return _Batch(number, batch, {topic: dict(offsets) for topic, offsets in self._reached.items()})
 
     def _failure(self, message: Message, error: KafkaError) -> RelayError:
@@ -248,7 +250,7 @@ class _PythonConsumer:
         batch.decoded = None  # a schema that was not known may be at the next attempt
         since = self._continuity.published_since
         outcome = apply_chunk(self._cache, self._rules, changes, others, len(batch.messages), since)
-        return conclude(outcome, self._cache, self._rules, self._dead_letters)
+        return conclude(outcome, self._cache, self._rules, self._dead_letters, self._alarm)
 
     def _decode(self, messages: Sequence[Message]) -> tuple[list[ReducedChange], list[NonChangeRecord]]:
         changes: list[ReducedChange] = []
@@ -332,3 +334,8 @@ class _PythonConsumer:
 
 def _includes(reached: Offsets, ends: Offsets) -> bool:
     return all(reached[t][p] >= end for t, of_topic in ends.items() for p, end in of_topic.items())
+
+
+def _at_most(count: int, size: int) -> int:
+    """Return how many messages to take next, after ``count`` of ``size`` bytes, if they are as large as those."""
+    return max(1, min(_MESSAGES, (_BATCH_BYTES - size) * count // size)) if size else _MESSAGES  # I11

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from confluent_kafka import Producer, TopicPartition
 
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.cache.entry import decode
+from relay.dynamodb.values import image_json
 from relay.errors import ConfigError
 from relay.kafka import topics
 from relay.kafka.group_offsets import GroupOffsets, Offsets
@@ -205,3 +207,15 @@ def test_it_runs_the_cache_only(kind: Any, topic: Topic) -> None:
 def test_it_has_no_folder_for_a_checkpoint(topic: Topic) -> None:
     with pytest.raises(ConfigError, match="are the checkpoint; omit it"):
         run("cache", topic.config, engine="python", checkpoint=Path("folder"))
+
+
+def test_a_batch_of_large_images_is_bounded_in_bytes(topic: Topic, store: RedisStore) -> None:
+    """I11: 16 MB, and not as many records as fit into any other batch."""
+    large = image_json({"customer": {"S": "c"}, "order_id": {"N": "1"}, "text": {"S": "x" * 400_000}})
+    for first in range(0, 120, 20):
+        topic.publish([replace(change(f"c{first + n}", 1), old=large, new=large) for n in range(20)])
+    counts = topic.consume("cache", checkpoint="one", engine="python")
+    rows = [line["rows"] for line in lines(topic) if line["event"] == "batch"]
+    assert counts["applied"] == sum(rows) == 120
+    assert max(rows) <= 24
+    assert version(store, topic, "c119") == 1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,11 @@ def engine(request: pytest.FixtureRequest) -> str:
 def store(redis_server: Any) -> Iterator[RedisStore]:
     with RedisStore(redis_server.url) as store:
         yield store
+
+
+def events(topic: Topic, event: str) -> list[dict[str, Any]]:
+    lines = (json.loads(line) for line in topic.log.read_text().splitlines() if line.startswith("{"))
+    return [line for line in lines if line["event"] == event]
 
 
 def history() -> list[Change]:
@@ -123,6 +131,23 @@ def test_undecodable_records_become_dead_letters_and_invalidate_the_cache_namesp
     assert [value for _, value, _ in letters] == [UNKNOWN_FRAMING, good[:-3]]
     assert len({reason for _, _, reason in letters}) == 2
     assert entries(store, topic, ["c0", "c1", "c2"]) == [["DynamoDB/100000000000000000001"]] * 3
+
+
+def test_a_consumer_that_is_far_behind_says_so(topic: Topic, engine: str) -> None:
+    """The changes of the history were committed years ago. Those of now come in a batch of their own."""
+    topic.publish(history()[:3])
+    topic.consume("cache", checkpoint="cache", engine=engine)
+    (behind,) = events(topic, "behind")
+    batches = events(topic, "batch")
+    assert behind["lag"] == batches[0]["lag"] > 30_000_000
+    assert behind["tombstone_ttl"] == 3600.0
+    one = change("c1", 2)
+    assert one.token is not None
+    one.token = replace(one.token, timestamp=int(time.time()) - 2)
+    topic.publish([one])
+    topic.consume("cache", checkpoint="cache", engine=engine)
+    assert events(topic, "behind") == []
+    assert [2 <= line["lag"] < 60 for line in events(topic, "batch")] == [True]
 
 
 def test_a_consumer_waits_for_an_unknown_schema_and_loses_nothing(topic: Topic, store: RedisStore, engine: str) -> None:

@@ -1,0 +1,56 @@
+"""How far a consumer of the cache is behind the commits of its changes, and a warning while that is far."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from spark_consumers.running import log_event
+
+_EVERY = 60.0  # seconds between two warnings
+
+
+class LagAlarm:
+    """Warns while changes are applied later than half of ``tombstone_ttl`` (seconds) after their commit.
+
+    No stale value is stored then, nor beyond it. But what was in the cache is served until its invalidation comes: see
+    "Times" in ``relay/cache/README.md``. Used by one thread at a time.
+    """
+
+    def __init__(
+        self,
+        consumer: str,
+        tombstone_ttl: float,
+        *,
+        log: Callable[..., None] = log_event,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._consumer = consumer
+        self._tombstone_ttl = tombstone_ttl
+        self._log = log
+        self._clock = clock
+        self._warned_at: float | None = None
+
+    def lag(self, oldest: int | None) -> dict[str, Any]:
+        """Return the field of a batch line. ``oldest``: the first commit of the batch, in epoch seconds, if known."""
+        if oldest is None:
+            return {}
+        now = self._clock()
+        lag = max(0, round(now - oldest))
+        is_silent = self._warned_at is not None and 0 <= now - self._warned_at < _EVERY
+        if lag > self._tombstone_ttl / 2 and not is_silent:
+            self._warned_at = now
+            self._log(
+                "behind",
+                self._consumer,
+                lag=lag,
+                tombstone_ttl=self._tombstone_ttl,
+                error=(
+                    f"changes are applied {lag} s after their commit, which is more than half of cache.tombstone_ttl "
+                    f"({self._tombstone_ttl:g} s): until then the cache serves what they replaced. `relay status` "
+                    "shows whether the relay is behind; if not, this consumer or the cache is too slow. Where such a "
+                    "lag is expected, set tombstone_ttl to more than twice as much"
+                ),
+            )
+        return {"lag": lag}

@@ -1,0 +1,55 @@
+"""The warning of a cache consumer that is far behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_consumers.lag import LagAlarm
+
+
+class Logged:
+    def __init__(self) -> None:
+        self.now = 10_000.0
+        self.lines: list[dict[str, Any]] = []
+        self.alarm = LagAlarm("cache", 3600.0, log=self._log, clock=lambda: self.now)
+
+    def _log(self, event: str, consumer: str, **fields: Any) -> None:
+        self.lines.append({"event": event, "consumer": consumer, **fields})
+
+    def events(self) -> list[str]:
+        return [line["event"] for line in self.lines]
+
+
+def test_each_batch_says_how_long_after_its_oldest_commit_it_was_applied() -> None:
+    logged = Logged()
+    assert logged.alarm.lag(9_990) == {"lag": 10}
+    assert logged.alarm.lag(10_005) == {"lag": 0}  # the clock of the database is ahead
+    assert logged.alarm.lag(None) == {}
+    assert logged.events() == []
+
+
+def test_a_lag_of_more_than_half_of_the_tombstone_ttl_is_warned_of() -> None:
+    logged = Logged()
+    logged.alarm.lag(10_000 - 1800)
+    assert logged.events() == []
+    logged.alarm.lag(10_000 - 1801)
+    (line,) = logged.lines
+    assert (line["event"], line["consumer"], line["lag"], line["tombstone_ttl"]) == ("behind", "cache", 1801, 3600.0)
+    assert "cache.tombstone_ttl (3600 s)" in line["error"]
+    assert "`relay status`" in line["error"]
+
+
+def test_the_warning_comes_once_a_minute() -> None:
+    logged = Logged()
+    for _ in range(1200):
+        logged.alarm.lag(5_000)
+        logged.now += 0.1
+    assert logged.events() == ["behind"] * 2
+
+
+def test_a_clock_that_is_set_back_does_not_silence_it() -> None:
+    logged = Logged()
+    logged.alarm.lag(5_000)
+    logged.now -= 1000
+    logged.alarm.lag(5_000)
+    assert logged.events() == ["behind"] * 2
