@@ -1,6 +1,7 @@
 """Orders the test files so that the longest starts first, and no process of a parallel run is left with it at the end.
 
-The seconds of each test are remembered in pytest's cache. In a fresh checkout they are estimated from its markers.
+The seconds of each test are remembered in pytest's cache. In a fresh checkout, as in CI, ``USUAL`` has those of the
+longest files, and the others are estimated from the markers of their tests.
 """
 
 from __future__ import annotations
@@ -13,6 +14,23 @@ from typing import TypeVar
 import pytest
 
 T = TypeVar("T")
+
+USUAL = {
+    "tests/demo/test_demo.py": 250,
+    "tests/soak/test_soak.py": 150,
+    "tests/faults/test_application.py": 140,
+    "tests/faults/test_exactly_once.py": 140,
+    "tests/faults/test_random_scenarios.py": 120,
+    "tests/spark_consumers/test_runs.py": 110,
+    "tests/cache/test_interleavings.py": 90,
+    "tests/faults/test_consumers_killed.py": 90,
+    "tests/faults/test_stop.py": 80,
+    "tests/faults/test_lineage_on_kafka.py": 60,
+    "tests/spark_consumers/test_evolution.py": 50,
+    "tests/spark_consumers/test_redrive.py": 40,
+    "tests/spark_consumers/test_python_engine.py": 40,
+}
+"""Seconds that a file takes on two cores; only their order matters."""
 
 _CACHE_KEY = "relay/seconds"
 _WORTH_REMEMBERING = 0.05  # seconds
@@ -28,7 +46,15 @@ class LongestFirst:
         self._measured: Counter[str] = Counter()
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items[:] = longest_file_first(items, lambda item: str(item.path), self._expected)
+        tests = Counter(map(_file, items))
+
+        def expected(item: pytest.Item) -> float:
+            usual = USUAL.get(_file(item))
+            return (
+                self._expected(item) if usual is None else self._remembered.get(item.nodeid, usual / tests[_file(item)])
+            )
+
+        items[:] = longest_file_first(items, _file, expected)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._measured[report.nodeid] += report.duration  # type: ignore[assignment]
@@ -45,6 +71,10 @@ class LongestFirst:
         # A test that may take long has a timeout of its own, many times what it takes.
         timeout = item.get_closest_marker("timeout")
         return timeout.args[0] / 15 if timeout else 1.0
+
+
+def _file(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 def longest_file_first(tests: Sequence[T], file: Callable[[T], str], seconds: Callable[[T], float]) -> list[T]:

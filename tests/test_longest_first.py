@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.longest_first import longest_file_first, updated
+from pathlib import Path
+
+from tests.longest_first import USUAL, longest_file_first, updated
+
+ROOT = Path(__file__).parents[1]
 
 
 def test_the_file_that_takes_longest_comes_first_and_files_stay_together() -> None:
@@ -15,3 +19,7 @@ def test_only_long_tests_are_remembered_and_only_tests_that_ran_are_forgotten() 
     remembered = {"now short": 9.0, "not run": 3.0, "still long": 4.0}
     measured = {"now short": 0.04, "still long": 5.04, "always short": 0.04}
     assert updated(remembered, measured) == {"not run": 3.0, "still long": 5.04}
+
+
+def test_the_files_whose_times_are_known_beforehand_exist() -> None:
+    assert [file for file in USUAL if not (ROOT / file).is_file()] == []

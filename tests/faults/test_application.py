@@ -63,7 +63,7 @@ class Case(NamedTuple):
 
 
 CASES = [
-    Case(RedisBehindProxy, "spark", "primary", 1.0, 20.0),
+    Case(RedisBehindProxy, "spark", "primary", 1.0, 12.0),
     Case(Memcached, "python", "primary", 1.0, 8.0),
     Case(RedisBehindProxy, "python", "replica, then primary", 1.0, 8.0),
     Case(RedisBehindProxy, "python", "replica", 2.5, 12.0),
