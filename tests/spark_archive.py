@@ -56,25 +56,26 @@ def use() -> None:
 
 
 def make() -> None:
-    """Make the archive if there is none. Raises ``Unavailable``."""
+    """Make the archive if there is none, about 180 MB. Raises ``Unavailable``."""
     archive = _archive()
     if archive.exists():
         return
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
         made = Path(folder) / archive.name
-        answer = subprocess.run(
-            [sys.executable, "-c", _TRAINING, folder],
-            env={**os.environ, _OPTIONS: f"-XX:ArchiveClassesAtExit={made}"},
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT,
-            check=False,
-        )
-        if not made.exists():
-            raise Unavailable(
-                f"cannot make the archive of Spark's classes:\n{answer.stdout[-2000:]}{answer.stderr[-2000:]}"
+        try:
+            answer = subprocess.run(
+                [sys.executable, "-c", _TRAINING, folder],
+                env={**os.environ, _OPTIONS: f"-XX:ArchiveClassesAtExit={made}"},
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT,
+                check=False,
             )
+        except subprocess.TimeoutExpired:
+            raise Unavailable(f"no archive of Spark's classes was made in {_TIMEOUT:.0f} s") from None
+        if not made.exists():
+            raise Unavailable(f"cannot make an archive of Spark's classes:\n{answer.stdout}{answer.stderr}")
         made.rename(archive)
 
 
