@@ -226,7 +226,10 @@ def tail(
 
 @app.command()
 def consume(
-    consumer: Annotated[ConsumerKind, typer.Argument(help="What to keep up to date.", show_default=False)],
+    consumers: Annotated[
+        list[ConsumerKind],
+        typer.Argument(metavar="cache|log|copy...", help="What to keep up to date.", show_default=False),
+    ],
     config: ConfigArgument,
     until_caught_up: UntilCaughtUpOption = False,
     start: Annotated[
@@ -241,7 +244,11 @@ def consume(
     ] = None,
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="The folder of the consumer's checkpoint.", metavar="DIR", show_default=False),
+        typer.Option(
+            help="The folder of the consumer's checkpoint; of several, with a folder for each.",
+            metavar="DIR",
+            show_default=False,
+        ),
     ] = None,
     engine: Annotated[
         ConsumerEngine,
@@ -250,16 +257,18 @@ def consume(
 ) -> None:
     """Apply the changes on Kafka to the cache, the change log or the copy of the tables, until stopped.
 
-    Runs Spark in this process. Needs Java 17+ and `pip install 'change-relay[spark]'`, for the cache
-    `'change-relay[spark,redis]'`. With `--engine python` the cache needs neither Java nor Spark.
+    Several share one Spark, which runs in this process; when one fails, the others go on. Needs Java 17+ and
+    `pip install 'change-relay[spark]'`, for the cache `'change-relay[spark,redis]'`. With `--engine python` the cache
+    needs neither Java nor Spark.
     """
     loaded = load_config(config)
-    if {"cache": loaded.cache, "log": loaded.log, "copy": loaded.copy_}[consumer] is None:
-        raise ConfigError(f"{config}: no `{consumer}:` section: add one to run this consumer")
+    for consumer in consumers:
+        if {"cache": loaded.cache, "log": loaded.log, "copy": loaded.copy_}[consumer] is None:
+            raise ConfigError(f"{config}: no `{consumer}:` section: add one to run this consumer")
     import spark_consumers
 
     spark_consumers.run(
-        consumer.value,
+        [consumer.value for consumer in consumers],
         loaded,
         until_caught_up=until_caught_up,
         start=start,

@@ -6,6 +6,7 @@ own on Spark. PySpark is imported only when they are used, and not for the cache
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -37,9 +38,11 @@ if not TYPE_CHECKING:  # or a type checker would take any name
 
 T = TypeVar("T")
 
+Kind = Literal["cache", "log", "copy"]
+
 
 def run(
-    kind: Literal["cache", "log", "copy"],
+    kinds: Kind | Sequence[Kind],
     config: Config,
     *,
     until_caught_up: bool = False,
@@ -47,26 +50,28 @@ def run(
     checkpoint: Path | None = None,
     engine: Literal["spark", "python"] = "spark",
 ) -> None:
-    """Run one consumer until SIGTERM (returns) or SIGINT (raises ``KeyboardInterrupt``).
+    """Run one consumer, or several in one Spark, until SIGTERM (returns) or SIGINT (raises ``KeyboardInterrupt``).
 
     ``until_caught_up``: return once everything that was on Kafka at the start is applied. ``start``: where a new
     checkpoint starts: earliest (the default), latest, committed, committed:GROUP, an ISO time, a time ago such as
-    ``-2h``, or offsets as JSON. ``checkpoint``: the folder in which the consumer stores its progress. ``engine``:
-    ``python`` runs the cache in this process, with its progress in the Kafka group and without Spark. Raises
-    ``RelayError``. Call it from the main thread.
+    ``-2h``, or offsets as JSON. ``checkpoint``: the folder in which the consumer stores its progress; several have a
+    folder each in it. ``engine``: ``python`` runs the cache in this process, with its progress in the Kafka group and
+    without Spark. Raises ``RelayError``. Call it from the main thread.
     """
+    wanted: Sequence[Kind] = [kinds] if isinstance(kinds, str) else list(dict.fromkeys(kinds))
     if engine == "python":
-        if kind != "cache":
-            raise ConfigError(f"--engine python: only the cache runs without Spark, not the {kind}")
+        if wanted != ["cache"]:
+            raise ConfigError(f"--engine python: only the cache runs without Spark, not the {' and the '.join(wanted)}")
         if checkpoint is not None:
             raise ConfigError("--checkpoint: without Spark the offsets of the Kafka group are the checkpoint; omit it")
         from spark_consumers import python_engine
 
-        python_engine.run(config, _section(config.cache, kind), until_caught_up=until_caught_up, start=start)
+        python_engine.run(config, _section(config.cache, "cache"), until_caught_up=until_caught_up, start=start)
         return
-    with needs("spark", f"`relay consume {kind}`"):
-        from spark_consumers import runner
-    runner.run(_consumer(kind, config), config, until_caught_up=until_caught_up, start=start, checkpoint=checkpoint)
+    with needs("spark", f"`relay consume {' '.join(wanted)}`"):
+        from spark_consumers import launch
+    consumers = [_consumer(kind, config) for kind in wanted]
+    launch.run(consumers, config, until_caught_up=until_caught_up, start=start, checkpoint=checkpoint)
 
 
 def _consumer(kind: str, config: Config) -> Consumer:

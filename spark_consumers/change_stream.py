@@ -12,7 +12,7 @@ from relay.config import Config
 from relay.config.topic_names import topics_of_changes
 from relay.errors import ConfigError
 from relay.kafka.group_offsets import Offsets
-from spark_consumers import runner
+from spark_consumers import launch
 from spark_consumers.dead_letters import DeadLetterTopic
 from spark_consumers.decode import Decoder
 from spark_consumers.frames import NOT_SHOWN
@@ -76,8 +76,8 @@ class ChangeStream:
         the start is applied. Raises ``RelayError``. Call it from the main thread.
         """
         self._consumer.apply_batch = apply
-        runner.run(
-            self._consumer,
+        launch.run(
+            [self._consumer],
             self._config,
             until_caught_up=until_caught_up,
             start=self._start,

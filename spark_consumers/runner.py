@@ -1,4 +1,4 @@
-"""Runs a consumer: start, batches, retries, stop.
+"""Runs one consumer: batches, retries, stop.
 
 Spark's checkpoint advances only after a batch was applied, so a batch that failed, or that a crash cut off, is applied
 again; the sinks make that harmless.
@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, Protocol
 
 from confluent_kafka.admin import AdminClient
@@ -33,12 +31,12 @@ from spark_consumers.checkpoint import ConsumerCheckpoint
 from spark_consumers.dead_letters import DeadLetterTopic, UnknownSchemas
 from spark_consumers.decode import Decoder
 from spark_consumers.locks import Lock
-from spark_consumers.running import RETRY_DELAYS, log_event, signals
+from spark_consumers.running import RETRY_DELAYS, log_event
 from spark_consumers.schema_wait import SchemaWait
-from spark_consumers.session import close_session, open_session
 
 _DRAIN_TIMEOUT = 60.0  # seconds for the running batch to end after a signal
 _POLL = 0.1  # seconds
+_RESTART = 30.0  # seconds until a consumer that failed beside others is started again
 _LONGEST_CAUSE = 500  # characters
 
 
@@ -78,39 +76,16 @@ class Consumer(Protocol):
         """
 
 
+class SparkEnded(RelayError):
+    """Spark's JVM is gone, and with it all that this process could do."""
+
+
 class Stopped(Exception):
     """A signal came before this batch started."""
 
 
-def state_folder(config: Config, consumer: str) -> Path:
-    """Return the default folder of a consumer's checkpoint."""
-    base = os.environ.get("RELAY_STATE")
-    return (Path(base) if base else Path.home() / ".local" / "state" / "relay") / config.name / consumer
-
-
-def run(
-    consumer: Consumer, config: Config, *, until_caught_up: bool, start: str | None, checkpoint: Path | None
-) -> None:
-    """Run until SIGTERM (returns), SIGINT (raises ``KeyboardInterrupt``), or, if asked, until caught up.
-
-    Raises ``RelayError``. Only the main thread can handle the signals.
-    """
-    state = ConsumerCheckpoint((checkpoint or state_folder(config, consumer.name)).absolute())
-    if start is not None and state.exists:
-        raise ConfigError(
-            f"--from {start} only applies to a new checkpoint, but {state.folder} already holds one: "
-            "omit --from to resume it, or name another folder with --checkpoint"
-        )
-    with ExitStack() as stack:
-        runner = _Runner(consumer, config, state, until_caught_up, stack)
-        with signals(runner.stop):
-            runner.run(start)
-    if runner.stopping == signal.SIGINT:
-        raise KeyboardInterrupt
-
-
-class _Runner:
-    """Runs in the main thread, but for ``_apply_batch``, which Spark calls in a thread of its own, batch after batch.
+class Runner:
+    """Runs in one thread, but for ``_apply_batch``, which Spark calls in a thread of its own, batch after batch.
 
     Those two threads share the attributes marked so. Each is one assignment of one reference, so none needs a lock.
     """
@@ -130,38 +105,48 @@ class _Runner:
         self.stack = stack
         # Shared: the signal that asked to stop, 0 for none. Set by the signal handler in the main thread.
         self.stopping = 0
+        # Shared: what `keep_running` ended with. Set by its thread as the last thing it does.
+        self.failure: BaseException | None = None
         # Shared: whether a batch is being applied. Set by the batch thread.
         self._is_applying = False
         # Shared: the exception of the last batch, of which Spark only reports the text. Set by the batch thread, and
-        # cleared by the main thread while no query runs.
+        # cleared by this one while no query runs.
         self._failure: BaseException | None = None
-        # Shared: failed attempts at the current batch. Set to 0 by the batch thread, raised by the main thread while no
-        # query runs.
+        # Shared: failed attempts at the current batch. Set to 0 by the batch thread, raised by this one while no query
+        # runs.
         self._attempts = 0
-        # Shared: the end offsets of the last applied batch. Set by the batch thread; the main thread reads them once no
-        # query runs.
+        # Shared: the end offsets of the last applied batch. Set by the batch thread; this one reads them once no query
+        # runs.
         self._end: Offsets | None = None
 
     def stop(self, signum: int) -> None:
         """End after the running batch. Safe to call from a signal handler."""
         self.stopping = signum
 
-    def run(self, start: str | None) -> None:
-        locks = self._take_locks()
-        admin = topics.connect(self.config)  # raises a clear error if no broker can be reached
+    def refuse_start(self, start: str | None) -> None:
+        """Raise ``ConfigError`` if there is a ``start`` for a checkpoint that exists."""
+        if start is not None and self.checkpoint.exists:
+            raise ConfigError(
+                f"--from {start} only applies to a new checkpoint, but {self.checkpoint.folder} already holds one: "
+                "omit --from to resume it, or name another folder with --checkpoint"
+            )
+
+    def connect(self, start: str | None) -> None:
+        """Open all but Spark's session, and note where a new checkpoint starts."""
+        self.admin = topics.connect(self.config)  # raises a clear error if no broker can be reached
         # Shared from here on: Kafka's clients may be used by any thread.
         self.group = GroupOffsets(self.config, self.consumer.name, self.consumer.topics)
         self.stack.callback(self.group.close)
-        starting = self._starting_offsets(start)
+        self._starting_offsets(start)
         self.schemas = self.stack.enter_context(contextlib.closing(open_schemas(self.config)))
         self.schemas.refresh()
         self.schema_wait = SchemaWait(self.schemas, self.consumer.name)
         self.dead_letters = self.stack.enter_context(DeadLetterTopic(self.config, self.consumer.name, self.schemas))
-        session = open_session(
-            f"relay {self.consumer.name}", delta=self.consumer.delta, keep_open=[lock.descriptor for lock in locks]
-        )
-        self.stack.callback(close_session, session)
-        self._begin(admin)
+
+    def run(self, session: SparkSession) -> None:
+        starting = self._starting_offsets(None)
+        self._attempts = 0
+        self._begin(self.admin)
         self._log_event("started", topics=list(self.consumer.topics), checkpoint=str(self.checkpoint.folder))
         while not self.stopping and not self._run_query(session, starting):
             pass
@@ -169,8 +154,26 @@ class _Runner:
             self.group.commit(self._end, wait=True)
         self._log_event("stopped")
 
-    def _take_locks(self) -> list[Lock]:
-        """Take the locks. The JVM holds them too, since it may go on writing for a moment after this process ends."""
+    def keep_running(self, session: SparkSession) -> None:
+        """Run, and after a failure again, unless a new start cannot help; that failure is kept in ``failure``."""
+        # Else a small batch of one consumer waits for all tasks of a large one of another.
+        session.sparkContext.setLocalProperty("spark.scheduler.pool", self.consumer.name)
+        while True:
+            try:
+                return self.run(session)
+            except RelayError as error:
+                if self.stopping or self.until_caught_up or isinstance(error, (ConfigError, SparkEnded)):
+                    self.failure = error
+                    self._log_event("failed", error=str(error))
+                    return None
+                self._log_event("failed", error=str(error), wait=_RESTART)
+                self._sleep(_RESTART)
+            except BaseException as error:
+                self.failure = error
+                return None
+
+    def take_locks(self) -> list[Lock]:
+        """Take the locks of the checkpoint and of the sink, and return them. Raises ``Unavailable``."""
         folder = self.checkpoint.folder
         wanted = [Lock(folder / "lock", f"the checkpoint {folder}"), self.consumer.lock()]
         locks = [lock for lock in wanted if lock is not None]
@@ -282,7 +285,7 @@ class _Runner:
         if isinstance(failure, Stopped) or self.stopping:
             return
         if isinstance(error, (Py4JNetworkError, OSError)):
-            raise RelayError(
+            raise SparkEnded(
                 f"{self.consumer.name}: Spark's JVM ended unexpectedly ({_cause(error)}): restart the consumer; "
                 "it resumes from its checkpoint"
             ) from error

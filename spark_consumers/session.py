@@ -69,16 +69,15 @@ _DELTA_SQL = {
 }
 
 
-def open_session(name: str, *, delta: bool, keep_open: Sequence[int] = ()) -> SparkSession:
+def open_session(name: str, *, delta: bool, keep_open: Sequence[int] = (), memory: str = "1g") -> SparkSession:
     """Return a session called ``name`` that can read Kafka and Avro, and Delta if ``delta``.
 
-    ``keep_open``: file descriptors that a new JVM keeps open until it ends. Raises ``Unavailable`` if Java, PySpark or
-    a jar is missing, ``ConfigError`` if the existing session lacks Delta.
+    ``keep_open``: file descriptors that a new JVM keeps open until it ends. ``memory``: of its heap, as Java takes it.
+    Raises ``Unavailable`` if Java, PySpark or a jar is missing, ``ConfigError`` if the existing session lacks Delta.
     """
     existing = _existing()
-    session = existing.newSession() if existing else _start(name, delta, keep_open)
-    for key, value in (_SQL | _LOCAL_CHECKPOINT | (_DELTA_SQL if delta else {})).items():
-        session.conf.set(key, value)
+    session = another_session(existing, delta=delta) if existing else _start(name, delta, keep_open, memory)
+    _configure(session, delta)
     if delta and DELTA_EXTENSION not in str(session.conf.get("spark.sql.extensions", "")):
         raise ConfigError(
             "the Spark session of this process was created without Delta: submit with "
@@ -86,6 +85,18 @@ def open_session(name: str, *, delta: bool, keep_open: Sequence[int] = ()) -> Sp
             f"--conf spark.sql.catalog.spark_catalog={DELTA_CATALOG}"
         )
     return session
+
+
+def another_session(session: SparkSession, *, delta: bool) -> SparkSession:
+    """Return a session in the same JVM, with SQL settings and temporary views of its own."""
+    found = session.newSession()
+    _configure(found, delta)
+    return found
+
+
+def _configure(session: SparkSession, delta: bool) -> None:
+    for key, value in (_SQL | _LOCAL_CHECKPOINT | (_DELTA_SQL if delta else {})).items():
+        session.conf.set(key, value)
 
 
 def close_session(session: SparkSession) -> None:
@@ -118,14 +129,14 @@ def _existing() -> SparkSession | None:
     return active
 
 
-def _start(name: str, delta: bool, keep_open: Sequence[int]) -> SparkSession:
+def _start(name: str, delta: bool, keep_open: Sequence[int], memory: str) -> SparkSession:
     java = find_java()
     # Spark's start script finds Java only by this variable.
     os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else whatever python3 is on the PATH
     conf = SparkConf(loadDefaults=False)
-    conf.setAll(list(_settings(name, delta).items()))
+    conf.setAll(list(_settings(name, delta, memory).items()))
     options: dict[str, Any] = {
         # Signals to our process group are for us alone: we drain, then end the JVM. If we are killed, the JVM ends
         # because its standard input does.
@@ -138,14 +149,16 @@ def _start(name: str, delta: bool, keep_open: Sequence[int]) -> SparkSession:
     return session
 
 
-def _settings(name: str, delta: bool) -> dict[str, str]:
+def _settings(name: str, delta: bool, memory: str) -> dict[str, str]:
     settings = {
         "spark.app.name": name,
         "spark.master": "local[*]",
         "spark.jars": ",".join(map(str, jars("spark"))),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.memory": "1g",
+        "spark.driver.memory": memory,
+        # Consumers of one session share the cores by turns.
+        "spark.scheduler.mode": "FAIR",
         "spark.driver.extraJavaOptions": " ".join(_JAVA_OPTIONS),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -1,6 +1,6 @@
 """The demo: the complete system on embedded services, under a real workload, checked against the writers' record.
 
-Its processes are those that a user would start: ``relay run`` and the three ``relay consume``. ``dynamodb_orders`` and
+Its processes are those that a user would start: ``relay run`` and ``relay consume``. ``dynamodb_orders`` and
 ``vitess_orders`` hold what concerns the database, ``report`` what is measured and compared.
 """
 
@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -79,17 +79,18 @@ class _Demo:
         started = time.monotonic()
         config = self._start_services()
         topic = config.topic(TABLE)
-        self._start("relay", "run")
+        self._start("relay", ["run"])
         self._await_topics(config)
-        for consumer in CONSUMERS:
-            self._start(consumer, "consume", consumer, "--checkpoint", str(self.folder / "checkpoints" / consumer))
+        checkpoints = ["--checkpoint", str(self.folder / "checkpoints")]
+        self._start("consumers", ["consume", *CONSUMERS], checkpoints)
         watch = TopicWatch(config.client("demo"), topic, config.kafka.partitions, open_schemas(config))
         watch.start()
-        batches = {consumer: BatchLog(self.processes[consumer].log, topic) for consumer in CONSUMERS}
+        log = self.processes["consumers"].log
+        batches = {consumer: BatchLog(log, topic, consumer) for consumer in CONSUMERS}
         workload = self.orders.workload(pause=0.04)
         view = report.View(self.orders.title, workload, watch, batches)
         workload.warm_up()
-        with self.console.status("starting Spark: three consumers") as status:
+        with self.console.status("starting Spark with three consumers") as status:
             self._wait(
                 _START_TIMEOUT, lambda: all(b.batches for b in batches.values()), batches, "the consumers to start"
             )
@@ -145,9 +146,8 @@ class _Demo:
         self.path = path
         return load(path)
 
-    def _start(self, name: str, *arguments: str) -> None:
-        position = 1 if name == "relay" else 2
-        command = [sys.executable, "-m", "relay.cli", *arguments[:position], str(self.path), *arguments[position:]]
+    def _start(self, name: str, command: Sequence[str], options: Sequence[str] = ()) -> None:
+        command = [sys.executable, "-m", "relay.cli", *command, str(self.path), *options]
         environment = {**self.orders.environment, "RELAY_STATE": str(self.folder / "state")}
         process = ManagedProcess(command, self.folder / f"{name}.log", environment)
         process.start()

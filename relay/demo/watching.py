@@ -74,11 +74,12 @@ class TopicWatch(threading.Thread):
 
 
 class BatchLog:
-    """The batch lines of one consumer: the offsets up to which it applied the topic, and when."""
+    """The batch lines of ``consumer``, or of all: the offsets up to which it applied the topic, and when."""
 
-    def __init__(self, path: Path, topic: str) -> None:
+    def __init__(self, path: Path, topic: str, consumer: str | None = None) -> None:
         self.path = path
         self.topic = topic
+        self.consumer = consumer
         self.rows = 0
         self.batches = 0
         # For each batch, when it was applied, and its rows.
@@ -113,7 +114,7 @@ class BatchLog:
         return all(self.ends.get(partition, 0) >= end for partition, end in ends.items())
 
     def _take(self, line: Mapping[str, Any]) -> None:
-        if line.get("event") != "batch":
+        if line.get("event") != "batch" or self.consumer not in (None, line["consumer"]):
             return
         self.batches += 1
         self.rows += line["rows"]

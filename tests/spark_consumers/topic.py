@@ -164,13 +164,13 @@ class Topic:
         return letters
 
     def consume(self, consumer: str, *arguments: str, checkpoint: str, engine: str = "spark") -> Mapping[str, int]:
-        """Run ``consumer`` to the end of the topic; return the totals of its batches' counts."""
+        """Run ``consumer``, or several, to the end of the topic; return the totals of the batches' counts."""
         arguments = ("--until-caught-up", *arguments)
         if engine == "spark":
             assert self.spark is not None
             self._runs += 1
             folder = str(self._checkpoint_folder(checkpoint))
-            command = ("consume", consumer, str(self.path), "--checkpoint", folder)
+            command = ("consume", *consumer.split(), str(self.path), "--checkpoint", folder)
             self.spark.relay(*command, *arguments, log=self.log)
         else:
             process = self.start(consumer, *arguments, checkpoint=checkpoint, engine=engine)
@@ -180,7 +180,7 @@ class Topic:
     def start(self, consumer: str, *arguments: str, checkpoint: str, engine: str = "spark") -> Relay:
         """Start ``consumer``; without Spark, another ``checkpoint`` than the last one is a group that has nothing."""
         self._runs += 1
-        command = [sys.executable, "-m", "relay.cli", "consume", consumer, str(self.path)]
+        command = [sys.executable, "-m", "relay.cli", "consume", *consumer.split(), str(self.path)]
         if engine == "spark":
             command += ["--checkpoint", str(self._checkpoint_folder(checkpoint))]
         else:

@@ -1,0 +1,80 @@
+"""Several consumers in one Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from relay.cli import app
+from tests.faults.harness import wait_until
+from tests.spark_consumers.spark_process import SparkProcess
+from tests.spark_consumers.topic import Topic, change
+
+pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def topic(tmp_path: Path, unique: str, kafka: Any, redis_server: Any, spark_process: SparkProcess) -> Topic:
+    return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
+
+
+def events(topic: Topic) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in topic.log.read_text().splitlines() if line.startswith("{")]
+
+
+def rows(topic: Topic) -> dict[str, int]:
+    """Return how many rows each consumer has applied."""
+    found: dict[str, int] = {}
+    for event in events(topic):
+        if event["event"] == "batch":
+            found[event["consumer"]] = found.get(event["consumer"], 0) + event["rows"]
+    return found
+
+
+def test_each_consumer_has_its_own_progress(topic: Topic) -> None:
+    topic.publish([change("ada", 1), change("bob", 1)])
+    topic.consume("log", checkpoint="all/log")
+    topic.consume("cache log copy", checkpoint="all")
+    assert rows(topic) == {"cache": 2, "copy": 2}
+    topic.publish([change("ada", 2)])
+    topic.consume("cache log copy", checkpoint="all")
+    assert rows(topic) == {"cache": 1, "log": 1, "copy": 1}
+
+
+def test_one_that_fails_does_not_stop_the_others_and_is_started_again(topic: Topic) -> None:
+    """It takes five attempts to give up, and half a minute until the next start."""
+    blocked = topic.folder / "copy"
+    blocked.write_text("a file where the folder of the copy belongs")
+    process = topic.start("log copy", checkpoint="all")
+    topic.publish([change("ada", 1)])
+
+    def failed() -> bool | None:
+        assert process.is_running, process.log()
+        return [e["consumer"] for e in events(topic) if e["event"] == "failed"] == ["copy"] or None
+
+    wait_until(failed, 120)
+    topic.publish([change("ada", 2)])
+    wait_until(lambda: rows(topic).get("log") == 2 or None, 60)
+    blocked.unlink()
+    wait_until(lambda: rows(topic).get("copy") == 2 or None, 120)
+    assert process.stop(timeout=60) == 0, process.log()
+    assert {e["consumer"] for e in events(topic) if e["event"] == "stopped"} == {"log", "copy"}
+
+
+def test_until_caught_up_the_others_finish_and_the_failure_is_the_result(topic: Topic) -> None:
+    (topic.folder / "copy").write_text("a file where the folder of the copy belongs")
+    topic.publish([change("ada", 1)])
+    process = topic.start("copy log", "--until-caught-up", checkpoint="all")
+    assert process.wait(150) == 1, process.log()
+    assert rows(topic) == {"log": 1}
+    assert "copy: gave up after" in process.log()
+
+
+def test_only_the_cache_runs_without_spark(topic: Topic) -> None:
+    result = CliRunner().invoke(app, ["consume", "cache", "copy", str(topic.path), "--engine", "python"])
+    assert result.exit_code == 2
+    assert "only the cache runs without Spark, not the cache and the copy" in result.output
