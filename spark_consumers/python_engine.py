@@ -41,6 +41,7 @@ _NAME = "cache"
 _BATCH_BYTES = 16 << 20  # of the values of a batch
 _QUEUE_KILOBYTES = 32 << 10  # that librdkafka fetches ahead
 _MESSAGES = 512  # taken from librdkafka at once
+_FEW = 16  # of which a batch can hold the largest
 _POLL = 0.1  # seconds
 _PATIENCE = 60.0  # seconds without progress after which --until-caught-up gives up
 _LOOK = 60.0  # seconds between two looks for new partitions
@@ -338,4 +339,6 @@ def _includes(reached: Offsets, ends: Offsets) -> bool:
 
 def _at_most(count: int, size: int) -> int:
     """Return how many messages to take next, after ``count`` of ``size`` bytes, if they are as large as those."""
-    return max(1, min(_MESSAGES, (_BATCH_BYTES - size) * count // size)) if size else _MESSAGES  # I11
+    if not size:
+        return _FEW
+    return max(1, min(_MESSAGES, (_BATCH_BYTES - size) * count // size))  # I11
