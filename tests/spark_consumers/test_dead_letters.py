@@ -10,6 +10,7 @@ from relay.config import Config
 from spark_consumers import dead_letters
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.records import DecodeStatus
+from spark_consumers.table_consumer import in_parts
 from tests.spark_consumers.topic import NoSchemas
 
 
@@ -47,3 +48,11 @@ def test_a_full_queue_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     assert topic.send(NonChangeRecord(DecodeStatus.FRAMING, "t", 0, n, b"") for n in range(7)) == 7
     producer: Any = topic._producer
     assert producer.delivered == [b"t/0/%d/log" % n for n in range(7)]
+
+
+def test_damaged_values_come_to_the_driver_in_parts() -> None:
+    """I11: a batch may have thousands of them, each as large as its topic takes."""
+    sized = [(NonChangeRecord(DecodeStatus.DAMAGED, "t", 0, n, b""), size) for n, size in enumerate([4, 4, 3, 20, 1])]
+    parts = [[record.offset for record in part] for part in in_parts(sized, 10)]
+    assert parts == [[0, 1], [2], [3], [4]]
+    assert list(in_parts([], 10)) == []
