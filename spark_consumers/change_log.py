@@ -27,6 +27,7 @@ from spark_consumers.gaps import LostChanges
 from spark_consumers.log_contents import LogContents, Range
 from spark_consumers.records import DecodeStatus
 from spark_consumers.sinks import delta
+from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
 from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
 
 _COLUMNS = {
@@ -69,15 +70,17 @@ _FILES = 2  # of one append, for each table and day
 def log_consumer(config: Config, log: LogConfig) -> TableConsumer:
     """Return the consumer that appends changes to the log at ``log.path``."""
     topics = sorted({*map(config.topic, config.tables)})
-    rule = ChangeLog(delta.spark_path(log.path), lambda: topic_ids(connect(config), config, topics))
+    schedule = Schedule(log.maintain_every, log.keep_versions)
+    rule = ChangeLog(delta.spark_path(log.path), lambda: topic_ids(connect(config), config, topics), schedule)
     return TableConsumer("log", config, rule.plan, at_most=50_000, delta_at=log.path)
 
 
 class ChangeLog:
     """The Delta table at ``path``, created by the first write. ``topics``: returns the ids of the topics."""
 
-    def __init__(self, path: str, topics: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(self, path: str, topics: Callable[[], Mapping[str, str]], schedule: Schedule) -> None:
         self._path = path
+        self._upkeep = TableUpkeep(delta.table(path), schedule)
         self._topics = topics
         # None until it is read from the table, and again once another writer has appended.
         self._contents: LogContents | None = None
@@ -122,6 +125,7 @@ class ChangeLog:
             redriven = [group for group in groups if group["redriven"]]
             if redriven:
                 applied += self._complete_stubs(changes, redriven)
+            self._upkeep.run(given.records.sparkSession)
         return {"applied": applied, "ignored": rows - applied}
 
     def _append(

@@ -29,6 +29,7 @@ from spark_consumers.sinks import delta
 from spark_consumers.sinks.copy_table import CopyTable
 from spark_consumers.sinks.delta_table import DeltaTable
 from spark_consumers.sinks.target import TargetTable
+from spark_consumers.sinks.upkeep import Schedule
 from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
 
 _AT_MOST = 20_000  # records a batch
@@ -67,7 +68,10 @@ def copy_consumer(config: Config, copy: CopyConfig) -> TableConsumer:
         database.connect()
         rule = TableCopies(partial(PostgresTable, database), copy.tombstone_retention)
         return TableConsumer("copy", config, rule.plan, at_most=_AT_MOST)
-    rule = TableCopies(partial(DeltaTable, delta.spark_path(copy.url)), copy.tombstone_retention)
+    rule = TableCopies(
+        partial(DeltaTable, delta.spark_path(copy.url), Schedule(copy.maintain_every, copy.keep_versions)),
+        copy.tombstone_retention,
+    )
     return TableConsumer("copy", config, rule.plan, at_most=_AT_MOST, delta_at=copy.url)
 
 
@@ -107,6 +111,7 @@ class TableCopies:
             table.prepare(batch, {number: layouts[number] for number in used})
             apply(batch, table, [_read_head(head) for head in of_table], counts)
             collected += table.tombstones.collect(batch)
+            table.maintain(batch)
         return {
             "applied": counts.applied,
             "ignored": counts.ignored,

@@ -64,6 +64,8 @@ _LOCAL_CHECKPOINT = {
 _DELTA_SQL = {
     # The partitions of a table's state. With the default of 50 the first MERGE takes 12 s.
     "spark.databricks.delta.snapshotPartitions": "2",
+    # The tasks by which VACUUM lists a table's files. With the default of 10,000 it takes minutes for any table.
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.databricks.delta.autoCompact.enabled": "true",
     "spark.databricks.delta.autoCompact.minNumFiles": "30",
 }

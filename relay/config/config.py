@@ -89,17 +89,34 @@ class CacheConfig(ConfigModel):
         return value
 
 
-class LogConfig(ConfigModel):
+class DeltaConfig(ConfigModel):
+    """What the tables in Delta have in common."""
+
+    maintain_every: Seconds = Field(default="1d", validate_default=True)
+    """How often the consumer merges small files, and deletes those that no kept version needs."""
+
+    keep_versions: Seconds = Field(default="7d", validate_default=True)
+    """For how long an earlier version can be read, also by a query that has begun with it."""
+
+
+class LogConfig(DeltaConfig):
     path: Annotated[str, Field(min_length=1)]
     """Where to keep the change log, such as `file:///var/lib/relay/log`."""
 
 
-class CopyConfig(ConfigModel):
+class CopyConfig(DeltaConfig):
     url: Annotated[str, url("delta", *POSTGRES)]
     """Where to keep the copy, such as `delta:///var/lib/relay/copy` or `postgresql://user:password@host:5432/db`."""
 
     tombstone_retention: Seconds = Field(default="30d", validate_default=True)
     """How long the copy remembers a deleted row. A change older than this, applied again, may bring the row back."""
+
+    @model_validator(mode="after")
+    def _upkeep_of_delta(self) -> Self:
+        given = sorted(self.model_fields_set & DeltaConfig.model_fields.keys())
+        if given and self.url.partition(":")[0] in POSTGRES:
+            raise invalid(((given[0],), "is for a copy in Delta; PostgreSQL vacuums by itself: remove it"))
+        return self
 
 
 class Config(ConfigModel):

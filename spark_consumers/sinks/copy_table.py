@@ -53,6 +53,10 @@ class CopyTable:
         """Create or change the table for the changes of a batch, which have ``layouts``, by number."""
         self._target.prepare(batch, layouts)
 
+    def maintain(self, batch: DataFrame) -> None:
+        """Keep the table small, if it is time to."""
+        self._target.maintain(batch)
+
     def add_gaps(self, batch: DataFrame, gaps: Sequence[LostChanges]) -> None:
         """Note that rows may be wrong, because changes were lost."""
         known = {gap.id: gap for gap in (*self._gaps(batch), *gaps)}

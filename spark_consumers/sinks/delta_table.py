@@ -20,6 +20,7 @@ from spark_consumers.sinks import columns, delta
 from spark_consumers.sinks.columns import ITEM, ColumnPlan, CopiedColumn, Naming
 from spark_consumers.sinks.target import STATE, Item, Key, Write, images, is_same_change, state, stored_row
 from spark_consumers.sinks.tombstones import COLLECTED_AT
+from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
 
 FORMAT = "relay.format"
 """A property of tables whose rows are typed columns. Earlier ones have every row as JSON, in `ITEM`."""
@@ -57,9 +58,10 @@ _STATE_TYPES: Mapping[type, DataType] = {str: StringType(), bool: BooleanType(),
 class DeltaTable:
     """The copy of one table in Delta, below ``path``."""
 
-    def __init__(self, path: str, source: str, table: str) -> None:
+    def __init__(self, path: str, schedule: Schedule, source: str, table: str) -> None:
         self.name = delta.table(f"{path}/{source}/{table}")
         self._source_table = source, table
+        self._upkeep = TableUpkeep(self.name, schedule)
         self._layouts: Mapping[int, Layout] | None = None
         self._plan = ColumnPlan((), ())
 
@@ -89,7 +91,13 @@ class DeltaTable:
         """Create the table unless it exists."""
         listed = [f"{delta.quoted(name)} {_sql_type(kind)}" for name, kind in plan.added.items()]
         listed += [f"{name} {kind}" for name, kind in OURS.items()]
-        properties = {"delta.checkpointInterval": "50", COLLECTED_AT: str(time.time()), FORMAT: "1"}
+        properties = {
+            "delta.checkpointInterval": "50",
+            # Without them each batch writes whole files again for the few rows that it changes.
+            "delta.enableDeletionVectors": "true",
+            COLLECTED_AT: str(time.time()),
+            FORMAT: "1",
+        }
         if _NOT_IN_PARQUET & set("".join(plan.added)):
             properties["delta.columnMapping.mode"] = "name"
         session.sql(
@@ -218,6 +226,9 @@ class DeltaTable:
         where = f"_relay_deleted AND NOT _relay_incomplete AND _relay_updated_at < {until}"
         row = batch.sparkSession.sql(f"DELETE FROM {self.name} WHERE {where}").collect()[0]
         return int(row["num_affected_rows"])
+
+    def maintain(self, batch: DataFrame) -> None:
+        self._upkeep.run(batch.sparkSession)
 
     def properties(self, batch: DataFrame) -> Mapping[str, str]:
         rows = batch.sparkSession.sql(f"SHOW TBLPROPERTIES {self.name}").collect()

@@ -271,6 +271,9 @@ class PostgresTable:
         with self._database.transaction() as connection:
             return execute(connection, f"DELETE FROM {self._table} WHERE {where}", [written_before]).rowcount
 
+    def maintain(self, batch: DataFrame) -> None:
+        """Do nothing: autovacuum does."""
+
     def properties(self, batch: DataFrame) -> Mapping[str, str]:
         with self._database.transaction() as connection:
             self._create_properties(connection)

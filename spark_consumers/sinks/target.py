@@ -76,6 +76,9 @@ class TargetTable(Protocol):
         Rows that only came as stubs stay: they are incomplete, not deleted.
         """
 
+    def maintain(self, batch: DataFrame) -> None:
+        """Keep the table small, if it is time to. Called after each batch that concerns it."""
+
     def properties(self, batch: DataFrame) -> Mapping[str, str]:
         """Return what ``set_property`` has stored."""
 

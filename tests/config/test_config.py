@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from relay.config import INTERNAL, CacheConfig, Config, DynamoDBConfig, load, redacted
+from relay.config import INTERNAL, CacheConfig, Config, CopyConfig, DynamoDBConfig, load, redacted
 from tests.config.configs import ARN, GOOD, ONE_TABLE, change, only, read, refused, two_sources
 
 
@@ -66,7 +66,8 @@ def test_a_config_can_be_pickled(file: Path) -> None:
          "15:42: unknown key `namspace` in `cache`; did you mean `namespace`?"),
         ("partitions: 6", "partitons: 6",
          "2:46: unknown key `partitons` in `kafka`; did you mean `partitions`?"),
-        ("copy: {", "copy: {zzz: 1, ", "17:8: unknown key `zzz` in `copy`; known keys: url, tombstone_retention"),
+        ("copy: {", "copy: {zzz: 1, ", "17:8: unknown key `zzz` in `copy`; known keys: "
+         + ", ".join(CopyConfig.model_fields)),
         ("copy: {", "copy_: {", "17:1: unknown key `copy_`; did you mean `copy`?"),
     ],
 )  # fmt: skip
@@ -318,6 +319,14 @@ def test_the_copy_remembers_deleted_rows_for_30_days_by_default(file: Path) -> N
     assert load(file).copy_.tombstone_retention == 7 * 86400  # type: ignore[union-attr]
 
 
+def test_the_upkeep_of_delta_is_refused_for_a_copy_in_postgresql(file: Path) -> None:
+    file.write_text(change("copy: {", "copy: {keep_versions: 2d, "))
+    assert load(file).copy_.keep_versions == 2 * 86400  # type: ignore[union-attr]
+    elsewhere = change("copy: {", "copy: {keep_versions: 2d, ").replace("delta:///", "postgresql://host/")
+    [problem] = refused(file, elsewhere)
+    assert "`copy.keep_versions`: is for a copy in Delta; PostgreSQL vacuums by itself: remove it" in problem
+
+
 def test_tombstones_require_the_full_primary_key_as_the_kafka_key(file: Path) -> None:
     """I1: under the hash key alone, compaction would drop all of its items."""
     assert refused(file, change("key: hash", "tombstones: true")) == [
@@ -353,4 +362,7 @@ def test_the_defaults_in_the_json_schema_are_values_that_a_file_may_have() -> No
         for key, rules in part["properties"].items()
         if "pattern" in rules and "default" in rules
     }
-    assert defaults == {"tombstone_ttl": "1h", "tombstone_retention": "30d", "silence": "30s", "max_lag": "60s"}
+    assert defaults == {
+        "tombstone_ttl": "1h", "tombstone_retention": "30d", "maintain_every": "1d", "keep_versions": "7d",
+        "silence": "30s", "max_lag": "60s",
+    }  # fmt: skip

@@ -12,6 +12,7 @@ from spark_consumers.fold import VerdictCounts
 from spark_consumers.sinks.delta_table import DeltaTable
 from spark_consumers.sinks.postgres import PostgresDatabase, quoted
 from spark_consumers.sinks.postgres_table import PostgresTable
+from spark_consumers.sinks.upkeep import Schedule
 from tests.spark_consumers.batches import Published, play
 from tests.spark_consumers.scenarios import comparable
 
@@ -34,7 +35,7 @@ class InPostgres:
 class InDelta:
     def __init__(self, session: SparkSession, folder: str) -> None:
         self.session, self.path = session, f"{folder}/shop/orders"
-        self.table = DeltaTable(folder, "shop", "orders")
+        self.table = DeltaTable(folder, Schedule(86400.0, 604800.0), "shop", "orders")
 
     def play(self, layouts: Any, *changes: Published) -> VerdictCounts:
         return play(self.table, layouts, *changes, session=self.session)

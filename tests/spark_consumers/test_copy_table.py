@@ -17,6 +17,7 @@ from spark_consumers.records import Layout, RecordField
 from spark_consumers.sinks.copy_table import CopyTable
 from spark_consumers.sinks.delta_table import OURS, DeltaTable
 from spark_consumers.sinks.target import Key, state
+from spark_consumers.sinks.upkeep import Schedule
 
 LAYOUT = Layout("orders", "orders", (RecordField("id", "id", "string"),), None)
 CHANGE = SimpleNamespace(
@@ -99,7 +100,7 @@ def test_a_sweep_decides_about_rows_in_parts() -> None:
     session = Session(50_000, counts)
     end: Any = SimpleNamespace(snapshot=Snapshot("s", 1000), token=None, event_id="end", place=CHANGE.place)
     batch: Any = SimpleNamespace(sparkSession=session)
-    table = DeltaTable("/copy", "orders", "orders")
+    table = DeltaTable("/copy", Schedule(86400.0, 604800.0), "orders", "orders")
     table.prepare(batch, {0: LAYOUT})
     CopyTable(table, 60.0).sweep(batch, end, counts, last=True)
     assert counts == VerdictCounts(ignored=50_000)

@@ -11,6 +11,7 @@ from pyspark.sql.types import StringType, StructField
 from spark_consumers.records import Layout, RecordField
 from spark_consumers.sinks.delta_table import OURS, DeltaTable
 from spark_consumers.sinks.tombstones import COLLECTED_AT, Tombstones
+from spark_consumers.sinks.upkeep import Schedule
 
 DAY = 86_400.0
 NOW = 100 * DAY
@@ -45,7 +46,7 @@ class Session:
 
 def opened() -> tuple[Tombstones, Any]:
     batch: Any = SimpleNamespace(sparkSession=Session())
-    table = DeltaTable("/copy", "orders", "orders")
+    table = DeltaTable("/copy", Schedule(DAY, 7 * DAY), "orders", "orders")
     table.prepare(batch, {0: LAYOUT})
     return Tombstones(table, 30 * DAY, clock=lambda: NOW), batch
 

@@ -1,0 +1,104 @@
+"""The upkeep of Delta tables: when it is done, what it deletes, and what it leaves to readers of earlier versions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from spark_consumers.sinks.upkeep import MAINTAINED_AT, Schedule, TableUpkeep
+from tests.spark_consumers.spark_process import SparkProcess
+from tests.spark_consumers.topic import Topic, change
+
+HOUR = 3600.0
+NOW = 1_000_000.0
+
+
+class Session:
+    """A Spark session with one Delta table. ``statements``: what it was asked, by their first words."""
+
+    def __init__(self, maintained_at: float | None) -> None:
+        self.properties = {} if maintained_at is None else {MAINTAINED_AT: str(maintained_at)}
+        self.statements: list[str] = []
+
+    def sql(self, statement: str) -> Session:
+        self.statements.append(statement.split()[0])
+        return self
+
+    def collect(self) -> list[dict[str, str]]:
+        return [{"key": key, "value": value} for key, value in self.properties.items()]
+
+
+@pytest.mark.parametrize(
+    ("maintained_at", "expected"),
+    [
+        (None, ["SHOW", "ALTER"]),  # a new table
+        (NOW - HOUR, ["SHOW", "ALTER", "OPTIMIZE", "VACUUM"]),
+        (NOW - HOUR + 1, ["SHOW"]),
+    ],
+)
+def test_a_table_is_maintained_once_in_an_interval(maintained_at: float | None, expected: list[str]) -> None:
+    """A restart does not begin the interval anew."""
+    session: Any = Session(maintained_at)
+    upkeep = TableUpkeep("t", Schedule(HOUR, HOUR), clock=lambda: NOW)
+    assert upkeep.run(session) is ("VACUUM" in expected)
+    assert not upkeep.run(session)
+    assert session.statements == expected
+
+
+SCRIPT = """
+import json, pathlib, sys
+import spark_consumers
+from relay.config import load
+from relay.demo.tables import spark
+
+path, lives = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+config = load(path)
+
+def look(folder):
+    table = f"delta.`{folder}`"
+    used = {name.rpartition("/")[2] for name in session.read.format("delta").load(str(folder)).inputFiles()}
+    there = {found.name for found in folder.rglob("*.parquet") if "_delta_log" not in found.parts}
+    try:
+        session.sql(f"SELECT * FROM {table} VERSION AS OF 1").collect()
+    except Exception:
+        return [len(used), len(there - used), "gone"]
+    return [len(used), len(there - used), "readable"]
+
+with spark() as session:
+    for consumer in ("log", "copy"):
+        checkpoint = path.parent / "checkpoints" / f"{consumer}-{lives}"
+        spark_consumers.run(consumer, config, until_caught_up=True, checkpoint=checkpoint)
+    json.dump({"log": look(path.parent / "log"), "copy": look(path.parent / "copy/orders/orders")}, sys.stdout)
+"""
+
+
+@pytest.mark.services
+@pytest.mark.timeout(500)
+def test_files_that_no_kept_version_needs_are_deleted(
+    tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess
+) -> None:
+    topic = Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
+
+    def consume(**upkeep: str) -> Any:
+        raw = yaml.safe_load(topic.path.read_text())
+        for section in ("log", "copy"):
+            raw[section].update(upkeep)
+        topic.path.write_text(yaml.safe_dump(raw))
+        return json.loads(spark_process.run(SCRIPT, str(topic.path), "1", log=tmp_path / "stderr"))
+
+    topic.publish([change(f"c{number}", 1) for number in range(20)])
+    consume()
+    topic.publish([change(f"c{number}", 2) for number in range(20)])
+    before = consume(maintain_every="1s")
+    # The small files are merged, and all are kept for a week.
+    for used, unused, earlier in before.values():
+        assert (used, unused > 0, earlier) == (1, True, "readable")
+    topic.publish([change("c0", 6)])
+    after = consume(keep_versions="1s")
+    # Those that were merged just now stay for that second.
+    for used, _, earlier in after.values():
+        assert (used, earlier) == (1, "gone")
