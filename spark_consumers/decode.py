@@ -15,10 +15,10 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
-from pyspark.sql.types import DataType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
 from relay.avro.framing import CONFLUENT_HEADER, CONFLUENT_MARK, SINGLE_OBJECT_HEADER, SINGLE_OBJECT_MARK
-from spark_consumers.records import BROKEN, DecodeStatus, Layout, RecordField
+from spark_consumers.records import DecodeStatus, Layout, RecordField
 from spark_consumers.typed_columns import TypedTable
 
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
@@ -39,9 +39,9 @@ class Decoder:
     ) -> None:
         self.schemas = dict(sorted(schemas.items()))
         self.layouts = [Layout.of(schema) for schema in self.schemas.values()]
-        self._registry = registry
-        self._gaps = gaps
-        self._given_up = [header for header in given_up if header not in schemas]
+        self.registry = registry
+        self.gaps = gaps
+        self.given_up = [header for header in given_up if header not in schemas]
         # Appended to each value before it is decoded. Random, so that no value can contain it on purpose.
         self._end = secrets.token_bytes(8)
 
@@ -50,8 +50,7 @@ class Decoder:
 
         ``key``, ``old`` and ``new`` are JSON; if all schemas are of the one table ``typed``, structs (`TypedTable`).
         """
-        kept = tuple(field["name"] for field in next(iter(self.schemas.values()))["fields"]) if self.schemas else ()
-        decoded = self._decoded(records, kept)
+        decoded = self._decoded(records)
         table = None if typed is None else TypedTable.of(typed, self._versions(decoded))
         types = {} if table is None else {"key": table.key, "old": table.row, "new": table.row}
         columns = [StructField(name, types.get(name) or DataType.fromDDL(kind)) for name, kind in _COLUMNS.items()]
@@ -76,29 +75,7 @@ class Decoder:
             found.append((layout, kind))
         return found
 
-    def reduced_changes(self, records: DataFrame, columns: Mapping[str, Sequence[str]]) -> DataFrame:
-        """Return one column ``doc``: JSON with the part of each record that invalidating a cache needs.
-
-        ``columns``: by table, the image columns that cache keys are made of. For a change, the document's ``c`` holds
-        ``i``, the number of the layout, ``op``, ``key`` as texts, ``old`` and ``new`` with those columns, and
-        ``token``. For another record, its ``x`` holds status, topic, partition, offset and value.
-        """
-        kept = ["event_id", "operation", "key", "token"]
-        if any(columns.get(layout.table) for layout in self.layouts):
-            kept += ["old", "new"]
-        decoded = self._decoded(records, kept)
-        change = self._by_schema(
-            [
-                _reduced_change(F.col(f"d{n}"), n, layout, columns.get(layout.table, ()))
-                for n, layout in enumerate(self.layouts)
-            ],
-            _REDUCED_CHANGE,
-        )
-        is_change = F.col("status") == DecodeStatus.CHANGE
-        other = F.when(~is_change, F.struct("status", "topic", "partition", "offset", _kept_value().alias("value")))
-        return decoded.select(F.to_json(F.struct(F.when(is_change, change).alias("c"), other.alias("x"))).alias("doc"))
-
-    def _decoded(self, records: DataFrame, kept: Sequence[str]) -> DataFrame:
+    def _decoded(self, records: DataFrame) -> DataFrame:
         """Add the header, a column d0, d1, ... for each schema, null for values of other schemas, and the status."""
         value = F.col("value")
         framed = records.withColumn("header", self._header(value))
@@ -107,13 +84,9 @@ class Decoder:
             body = F.substring(value, len(header) + 1, 0x7FFFFFFF)
             # Null for values of other schemas, so however the optimiser moves this, no decoder sees their bytes.
             own = F.when(F.col("header") == F.lit(header), F.concat(body, F.lit(self._end)))
-            columns.append(from_avro(own, _dumps(_with_end(schema)), self._options(schema, kept)).alias(f"d{number}"))
+            columns.append(from_avro(own, _dumps(_with_end(schema)), _OPTIONS).alias(f"d{number}"))
         decoded = framed.select("*", *columns)
         return decoded.withColumn("status", self._status())
-
-    def _options(self, schema: Mapping[str, Any], kept: Sequence[str]) -> dict[str, str]:
-        wanted = {**schema, "fields": [field for field in schema["fields"] if field["name"] in kept]}
-        return {**_OPTIONS, "avroSchema": _dumps(_with_end(wanted))}
 
     def _header(self, value: Column) -> Column:
         length = F.octet_length(value)
@@ -121,7 +94,7 @@ class Decoder:
             (F.substring(value, 1, 2) == F.lit(SINGLE_OBJECT_MARK)) & (length >= SINGLE_OBJECT_HEADER),
             F.substring(value, 1, SINGLE_OBJECT_HEADER),
         )
-        if self._registry:
+        if self.registry:
             header = header.when(
                 (F.substring(value, 1, 1) == F.lit(CONFLUENT_MARK)) & (length >= CONFLUENT_HEADER),
                 F.substring(value, 1, CONFLUENT_HEADER),
@@ -135,10 +108,10 @@ class Decoder:
             for n in range(len(self.layouts))
         ]
         return (
-            F.when(F.col("topic") == self._gaps, DecodeStatus.GAP)
+            F.when(F.col("topic") == self.gaps, DecodeStatus.GAP)
             .when(F.col("value").isNull(), DecodeStatus.TOMBSTONE)
             .when(F.col("header").isNull(), DecodeStatus.FRAMING)
-            .when(F.col("header").isin(*self._given_up), DecodeStatus.FOREIGN)
+            .when(F.col("header").isin(*self.given_up), DecodeStatus.FOREIGN)
             .when(~F.col("header").isin(*self.schemas), DecodeStatus.SCHEMA)
             .when(F.coalesce(self._by_schema(is_complete, "boolean"), F.lit(False)), DecodeStatus.CHANGE)
             .otherwise(DecodeStatus.DAMAGED)
@@ -223,48 +196,6 @@ _COLUMNS = {
 }
 
 
-_TOKEN = "struct<`timestamp`:bigint,shard:string,position:string%s>"
-_REDUCED_CHANGE = (
-    f"struct<i:int,op:string,key:array<string>,old:string,new:string,token:{_TOKEN % (',origin:' + _TOKEN % '')}>"
-)
-
-
-def _reduced_change(d: Column, number: int, layout: Layout, columns: Sequence[str]) -> Column:
-    return F.struct(
-        F.lit(number).alias("i"),
-        d["operation"].alias("op"),
-        F.when(d["key"].isNotNull(), F.array(*_texts(d["key"], layout.key))).alias("key"),
-        _some_columns(d["old"] if columns else None, layout, columns).alias("old"),
-        _some_columns(d["new"] if columns else None, layout, columns).alias("new"),
-        d["token"].alias("token"),
-    )
-
-
-def _some_columns(image: Column | None, layout: Layout, columns: Sequence[str]) -> Column:
-    """Return some columns of an image as JSON: DynamoDB-typed where the image is, else as text.
-
-    Of a typed DynamoDB row, `REST` holds the undeclared ones, DynamoDB-typed.
-    """
-    if image is None:
-        return F.lit(None).cast("string")
-    if layout.row is None:
-        # An image may have megabytes, and those of a whole batch come to the driver.
-        return F.to_json(_some_attributes(image, columns))
-    rest = layout.rest
-    fields = [field for field in layout.row if field.name in columns and field is not rest]
-    parts = [text.alias(field.name) for text, field in zip(_texts(image, fields), fields, strict=True)]
-    if rest is not None:
-        # I6: it holds the attributes that are not declared or do not fit their column.
-        parts.append(_some_attributes(image[rest.avro], columns).alias(rest.name))
-    return F.when(image.isNotNull(), F.to_json(F.struct(*parts)) if parts else F.lit("{}"))
-
-
-def _some_attributes(item: Column, columns: Sequence[str]) -> Column:
-    """Return some attributes of an item of DynamoDB-typed JSON, each still as JSON."""
-    wanted = StructType([StructField(name, StringType()) for name in (*columns, BROKEN)])
-    return F.from_json(item, wanted, {"columnNameOfCorruptRecord": BROKEN})
-
-
 def _image(image: Column, layout: Layout) -> Column:
     return image if layout.row is None else _json(image, layout.row)
 
@@ -286,7 +217,7 @@ def _texts(record: Column, fields: Sequence[RecordField]) -> list[Column]:
 
 def _text(value: Column, kind: Any) -> Column:
     if kind == "bytes":
-        # By default Spark breaks base64 into lines, so the text of a long key is not that of the application (I6).
+        # I8: by default Spark breaks base64 into lines, and a long key would not have the text of other readers.
         return F.translate(F.base64(value), "\r\n", "")
     if _logical(kind) == "timestamp-micros":
         return _iso_utc(value)

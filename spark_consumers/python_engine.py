@@ -18,8 +18,6 @@ from functools import partial
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from relay.avro.decode import Undecodable, part_decoder
-from relay.avro.framing import CONFLUENT_MARK, UnknownFraming, split
 from relay.avro.registry import open_schemas
 from relay.cache.continuity import Continuity
 from relay.cache.keys import CacheRules, ReducedChange
@@ -32,10 +30,9 @@ from spark_consumers.cache_batches import CHUNK, apply_chunk, conclude, invalida
 from spark_consumers.cache_batches import topics as topics_of
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, UnknownSchemas
 from spark_consumers.lag import LagAlarm
-from spark_consumers.records import DecodeStatus, Layout
-from spark_consumers.reduced_changes import decoded_reader, image_columns
 from spark_consumers.running import RETRY_DELAYS, log_event, no_garbage_collection, signals
 from spark_consumers.schema_wait import SchemaWait
+from spark_consumers.value_reader import ValueReader
 
 _NAME = "cache"
 _BATCH_BYTES = 16 << 20  # of the values of a batch
@@ -85,9 +82,6 @@ class _PythonConsumer:
         self._continuity = Continuity(invalidator(cache), config.name, self._rules.keys)
         self._alarm = LagAlarm(_NAME, cache.tombstone_ttl)
         self._topics = topics_of(config, cache)
-        self._gaps = config.internal("gaps")
-        # By header. Either thread adds one, in one step; two for one header are the same.
-        self._readers: dict[bytes, Callable[[bytes], ReducedChange]] = {}
         # The offsets up to which records were read, and up to which they were applied. The latter is one reference,
         # which only the other thread sets while there is a batch to apply.
         self._reached: Offsets = {}
@@ -107,12 +101,14 @@ class _PythonConsumer:
         self._reached, ends = self._group.locate(self._first_offsets(start))
         self._schemas = self._stack.enter_context(contextlib.closing(open_schemas(self._config)))
         self._schemas.refresh()
+        is_registry, gaps = self._config.schema_registry is not None, self._config.internal("gaps")
+        self._reader = ValueReader(self._schemas, self._rules, registry=is_registry, gaps=gaps)
         self._schema_wait = SchemaWait(self._schemas, _NAME)
         self._dead_letters = self._stack.enter_context(DeadLetterTopic(self._config, _NAME, self._schemas))
         ids = topic_ids(admin, self._config, self._topics)
         if self._repeat(lambda: self._continuity.begin(ids, self._reached, ends)):
             self._group.commit(self._reached, wait=True)  # so that --from counts once
-            self._reader = self._open_reader()
+            self._messages = self._open_reader()
             log_event("started", _NAME, topics=self._topics, group=self._group.group)
             self._consume(ends if until_caught_up else None)
             self._group.commit(self._applied, wait=True)
@@ -191,7 +187,7 @@ class _PythonConsumer:
         """Return the records that have come, about a batch at most, and advance what is reached."""
         batch: list[Message] = []
         size = 0
-        messages = self._reader.consume(1, _POLL)
+        messages = self._messages.consume(1, _POLL)
         while messages:
             self._is_cut_off = False
             for message in messages:
@@ -206,7 +202,7 @@ class _PythonConsumer:
                 self._reached[message.topic() or ""][str(message.partition())] = reached
             if len(batch) >= CHUNK or size > _BATCH_BYTES:
                 break
-            messages = self._reader.consume(_at_most(len(batch), size), 0)
+            messages = self._messages.consume(_at_most(len(batch), size), 0)
         return _Batch(number, batch, {topic: dict(offsets) for topic, offsets in self._reached.items()})
 
     def _failure(self, message: Message, error: KafkaError) -> RelayError:
@@ -254,52 +250,8 @@ class _PythonConsumer:
         return conclude(outcome, self._cache, self._rules, self._dead_letters, self._alarm)
 
     def _decode(self, messages: Sequence[Message]) -> tuple[list[ReducedChange], list[NonChangeRecord]]:
-        changes: list[ReducedChange] = []
-        others: list[NonChangeRecord] = []
-        unknown: set[bytes] = set()
-        for message in messages:
-            value = message.value()
-            read = DecodeStatus.TOMBSTONE if value is None else self._read(message.topic() or "", value, unknown)
-            if isinstance(read, ReducedChange):
-                changes.append(read)
-            else:
-                where = message.topic() or "", message.partition() or 0, message.offset() or 0
-                others.append(NonChangeRecord(read, *where, value or b""))
-        return changes, others
-
-    def _read(self, topic: str, value: bytes, unknown: set[bytes]) -> ReducedChange | DecodeStatus:
-        """Return the change in a value, or why there is none.
-
-        ``unknown``: the headers whose schemas were looked up for this batch, and are not known.
-        """
-        if topic == self._gaps:
-            return DecodeStatus.GAP
-        if value.startswith(CONFLUENT_MARK) and self._config.schema_registry is None:
-            return DecodeStatus.FRAMING
-        try:
-            header, body = split(value)
-            reader = self._readers.get(header)
-            if reader is None and header not in unknown:
-                reader = self._open_change_reader(header)
-            if reader is not None:
-                return reader(body)
-        except UnknownFraming:
-            return DecodeStatus.FRAMING
-        except Undecodable:
-            return DecodeStatus.DAMAGED
-        unknown.add(header)  # a look-up reads all schemas again
-        return DecodeStatus.FOREIGN if header in self._schema_wait.given_up else DecodeStatus.SCHEMA
-
-    def _open_change_reader(self, header: bytes) -> Callable[[bytes], ReducedChange] | None:
-        """Return the reader of the bodies behind a header; None if its schema is not known."""
-        schema = self._schemas.lookup(header)
-        if schema is None:
-            return None
-        layout = Layout.of(schema)
-        decode = part_decoder(schema, image_columns(layout, self._rules))
-        reduce = decoded_reader(layout, self._rules)
-        self._readers[header] = reader = lambda body: reduce(decode(body))
-        return reader
+        records = ((m.topic() or "", m.partition() or 0, m.offset() or 0, m.value()) for m in messages)
+        return self._reader.read(records, self._schema_wait.given_up)
 
     def _repeat(self, attempt: Callable[[], object]) -> bool:
         """Call ``attempt`` until it succeeds; return False if a signal came first. Raises its last failure."""
@@ -324,7 +276,7 @@ class _PythonConsumer:
     def _look_for_partitions(self) -> None:
         with contextlib.suppress(Unavailable):  # it has the same effect later
             if len(self._group.partitions()) != sum(map(len, self._reached.values())):
-                self._assign(self._reader)
+                self._assign(self._messages)
 
     def _note_error(self, error: KafkaError) -> None:
         """Say once that the brokers are gone. Called by the client while it is polled."""

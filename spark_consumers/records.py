@@ -10,9 +10,6 @@ from typing import Any
 from relay.avro.schema import source_name, unescape
 from relay.table import REST
 
-BROKEN = "_broken"
-"""In a document of the JVM, the column that holds an image that is not JSON."""
-
 
 class DecodeStatus(StrEnum):
     """The result of decoding a record. The driver handles all but CHANGE and TOMBSTONE one by one."""

@@ -1,7 +1,6 @@
 """Reduces changes to what cache keys are computed from.
 
-They come from the JVM, as the documents of ``Decoder.reduced_changes``, or from ``relay.avro.decode``. A value has the
-same text in a cache key whichever way it comes, and whether its column is declared or not.
+They come from ``relay.avro.decode``. A value has the same text in a cache key whether its column is declared or not.
 """
 
 from __future__ import annotations
@@ -19,12 +18,11 @@ from relay.cache.keys import CacheRules, ReducedChange
 from relay.change import Operation
 from relay.dynamodb.values import canonical_number
 from relay.mysql.binlog.values import shortest
-from relay.table import REST
 from relay.token import EventToken, OriginToken
-from spark_consumers.records import BROKEN, Layout, RecordField
+from spark_consumers.records import Layout, RecordField
 
 ChangeReader = Callable[[Mapping[str, Any]], ReducedChange]
-"""Reads the ``c`` of a document, or a decoded change."""
+"""Reads a decoded change."""
 
 _Image = Mapping[str, Any] | None
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -32,38 +30,12 @@ _FLOAT = struct.Struct("<f")
 _OPERATIONS = {operation.value: operation for operation in Operation}
 
 
-def document_reader(layout: Layout, rules: CacheRules) -> ChangeReader:
-    """Return the reader of the JVM's documents of one layout."""
-    names = [field.name for field in layout.key]
-    kinds = _kinds_to_convert(layout.key)
-    image = _document_image(layout)
-    missing = _missing(layout, rules)
-
-    def read(change: Mapping[str, Any]) -> ReducedChange:
-        texts, old, new = change.get("key"), change.get("old"), change.get("new")
-        key = None if texts is None else dict(zip(names, texts, strict=True))
-        if kinds and key is not None:
-            key = _convert(key, kinds)
-        return ReducedChange(
-            _OPERATIONS[change["op"]],
-            layout.source,
-            layout.table,
-            key,
-            None if old is None else image(old),
-            None if new is None else image(new),
-            _token(change.get("token")),
-            missing,
-        )
-
-    return read
-
-
 def image_columns(layout: Layout, rules: CacheRules) -> frozenset[str]:
     """Return the columns of images that the cache keys of a layout need; none if its key columns are enough."""
     wanted = rules.columns(layout.table)
     if wanted <= {field.name for field in layout.key}:
         return frozenset()
-    return wanted if layout.rest is None else wanted | {layout.rest.name}
+    return wanted if layout.rest is None else wanted | {layout.rest.name}  # I6: it has what is not declared
 
 
 def decoded_reader(layout: Layout, rules: CacheRules) -> ChangeReader:
@@ -92,88 +64,6 @@ def decoded_reader(layout: Layout, rules: CacheRules) -> ChangeReader:
 def _missing(layout: Layout, rules: CacheRules) -> str | None:
     columns = layout.columns
     return None if columns is None else rules.missing(layout.table, columns)
-
-
-# ---------------------------------------------------------------------- the JVM's documents
-
-
-def _document_image(layout: Layout) -> Callable[[str], _Image]:
-    if layout.row is None:
-        return _item
-    if layout.rest is None:  # an SQL row
-        to_convert = _kinds_to_convert(layout.row)
-        return (lambda text: _convert(orjson.loads(text), to_convert)) if to_convert else orjson.loads
-    kinds = {field.name: field.column or "" for field in layout.row}
-
-    def typed(text: str) -> _Image:
-        columns: dict[str, Any] = orjson.loads(text)
-        undeclared = columns.pop(REST, {})
-        if BROKEN in undeclared:
-            return None
-        return attributes(columns, kinds) | {name: orjson.loads(value) for name, value in undeclared.items()}
-
-    return typed
-
-
-def _item(text: str) -> _Image:
-    columns: dict[str, Any] = orjson.loads(text)
-    if BROKEN in columns:
-        return None
-    return {name: orjson.loads(value) for name, value in columns.items()}
-
-
-def _kinds_to_convert(fields: Iterable[RecordField]) -> dict[str, str]:
-    """Return the kind of each column of an SQL row whose text in a cache key is not the text that the JVM prints."""
-    return {
-        each.name: each.column
-        for each in fields
-        if each.column and (each.column in ("set", "float", "double") or each.column.startswith("decimal"))
-    }
-
-
-def _convert(columns: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str, Any]:
-    return {
-        name: sql_value(kinds[name], printed) if name in kinds and printed is not None else printed
-        for name, printed in columns.items()
-    }
-
-
-def attributes(columns: Mapping[str, str], kinds: Mapping[str, str]) -> dict[str, Any]:
-    """Return the DynamoDB attributes of typed columns, given as the text that the JVM prints.
-
-    ``kinds``: the column types.
-    """
-    return {name: _attribute(kinds[name], printed) for name, printed in columns.items()}
-
-
-def sql_value(kind: str, printed: str) -> str | float | list[str]:
-    """Return the value, for ``text``, of a column of an SQL row, given as the text that the JVM prints."""
-    if kind == "set":
-        members: list[str] = orjson.loads(printed)
-        return members
-    if kind == "float":
-        return _short(float(printed))
-    return float(printed) if kind == "double" else canonical_number(printed)
-
-
-def _attribute(kind: str, printed: str) -> dict[str, Any]:
-    if kind == "json":
-        attribute: dict[str, Any] = orjson.loads(printed)
-        return attribute
-    if kind == "set":
-        return {"SS": orjson.loads(printed)}
-    if kind == "boolean":
-        return {"BOOL": printed == "true"}
-    if kind in ("string", "bytes"):
-        return {"S" if kind == "string" else "B": printed}
-    if kind == "double":
-        return {"N": repr(float(printed))}  # Java prints some with more digits than needed
-    if kind == "timestamp":
-        return _seconds(datetime.fromisoformat(printed))
-    return {"N": printed}
-
-
-# ---------------------------------------------------------------------- decoded changes
 
 
 def _decoded_image(layout: Layout, wanted: Container[str]) -> Callable[[Any], _Image]:

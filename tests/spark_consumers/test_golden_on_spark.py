@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
 import orjson
 import pytest
 
-from relay.avro.framing import split
-from relay.avro.schema import unescape
+from relay.avro.encode import ChangeEncoder
+from relay.avro.framing import fingerprint, single_object_header, split
+from relay.avro.schema import change_schema, unescape
+from relay.change import Change, Images, Operation
+from relay.table import KeyColumn, TableSchema
 from tests.spark_consumers.spark_process import SparkProcess
 
 pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
@@ -33,8 +37,10 @@ json.dump([row.asDict(True) for row in decoded.orderBy("offset").collect()], sys
 """
 
 
-def read_on_spark(spark: SparkProcess, values: list[bytes]) -> list[dict[str, Any]]:
-    given = json.dumps({"schemas": list(GOLDEN["schemas"].items()), "values": [value.hex() for value in values]})
+def read_on_spark(
+    spark: SparkProcess, values: list[bytes], schemas: dict[str, Any] = GOLDEN["schemas"]
+) -> list[dict[str, Any]]:
+    given = json.dumps({"schemas": list(schemas.items()), "values": [value.hex() for value in values]})
     return json.loads(spark.run(READ, given=given))  # type: ignore[no-any-return]
 
 
@@ -84,3 +90,26 @@ def test_spark_decodes_the_golden_values_and_nothing_else(spark_process: SparkPr
         found = json.loads(row["token"]) if row["token"] is not None else None
         assert found == token, name
         assert row["resume_timestamp"] == expected["resume_timestamp"], name
+
+
+def test_long_binary_is_base64_on_one_line(spark_process: SparkProcess) -> None:
+    """I8: as in the log and the copy of a short one."""
+    table = TableSchema("shop", "blobs", (KeyColumn("id", "B"),), 1)
+    schema = change_schema(table)
+    header = single_object_header(fingerprint(schema))
+    raw = bytes(range(200))
+    change = Change(
+        event_id="e",
+        operation=Operation.DELETE,
+        source="shop",
+        table="blobs",
+        key={"id": raw},
+        old=None,
+        new=None,
+        images=Images.KEYS_ONLY,
+        token=None,
+        committed_at=1_700_000_000_000_000,
+    )
+    (row,) = read_on_spark(spark_process, [ChangeEncoder(schema, header).encode(change)], {header.hex(): schema})
+    assert json.loads(row["key"]) == {"id": b64encode(raw).decode()}
+    assert row["key_texts"] == [b64encode(raw).decode()]

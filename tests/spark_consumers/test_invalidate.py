@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
-import orjson
 import pytest
 
+from relay.avro.encode import ChangeEncoder
 from relay.avro.framing import fingerprint, single_object_header
 from relay.avro.schema import change_schema
 from relay.cache import LoadedValue, Outcome, RedisStore, TokenCache, entry_key, generation_key
-from relay.cache.keys import CacheRules, invalidations
+from relay.cache.keys import CacheRules, Invalidations, invalidations
+from relay.change import Change, Images, Operation
 from relay.config import CacheConfig, Config
 from relay.lineage import Gap
 from relay.table import Column, KeyColumn, TableSchema
-from spark_consumers.dead_letters import DeadLetterTopic
+from relay.token import EventToken
+from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
 from spark_consumers.decode import Decoder
 from spark_consumers.invalidate import CacheConsumer
-from spark_consumers.records import Layout
-from spark_consumers.reduced_changes import document_reader
+from spark_consumers.records import DecodeStatus
+from spark_consumers.value_reader import KafkaRecord, ValueReader
+from tests.avro.known import Known
 from tests.spark_consumers.topic import NoSchemas
 
 KEYS = ["order:{order_id}", "customer:{customer_id}", "day:{day}"]
@@ -39,53 +43,76 @@ def config_of(url: str, namespace: str, source: str = "orders") -> Config:
     )
 
 
+def value_of(schema: dict[str, Any], key: dict[str, Any], new: Any) -> bytes:
+    """Return the value of an INSERT."""
+    source, table = schema["fields"][4]["type"][1]["namespace"].split(".")[1:]
+    change = Change(
+        event_id="e",
+        operation=Operation.INSERT,
+        source=source,
+        table=table,
+        key=key,
+        old=None,
+        new=new,
+        images=Images.NEW_AND_OLD,
+        token=EventToken(1000, "s/l/0", "DynamoDB/1"),
+        committed_at=1_700_000_000_000_000,
+    )
+    return ChangeEncoder(schema, header_of(schema)).encode(change)
+
+
+def header_of(schema: dict[str, Any]) -> bytes:
+    return single_object_header(fingerprint(schema))
+
+
+def found_in(cache: CacheConfig, *written: tuple[dict[str, Any], bytes]) -> Invalidations:
+    """Return what values invalidate, each given with its schema."""
+    rules = CacheRules(cache, ())
+    schemas = Known({header_of(schema): schema for schema, _ in written})
+    reader = ValueReader(schemas, rules, registry=False, gaps="gaps")
+    changes, others = reader.read([("t", 0, number, value) for number, (_, value) in enumerate(written)], ())
+    assert others == []
+    return invalidations(changes, rules)
+
+
 @pytest.mark.parametrize("old", ["orders", "orders1", "o", "legacy", "ddb"])
-def test_a_column_that_is_no_longer_in_the_key_is_read_from_the_images(
-    old: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_column_that_is_no_longer_in_the_key_is_read_from_the_images(old: str) -> None:
     """I6: whichever layout of a table comes last, for example after its source was renamed."""
-    config = config_of("redis://127.0.0.1:6379/0", "shop", source="orders2")
-    before = TableSchema(old, "orders", (KeyColumn("customer_id", "S"), KeyColumn("order_id", "S")), 1)
-    now = TableSchema("orders2", "orders", (KeyColumn("order_id", "S"),), 1)
-    schemas = {single_object_header(fingerprint(s)): s for s in (change_schema(before), change_schema(now))}
-    requested: dict[str, Sequence[str]] = {}
-
-    def reduced_changes(self: Decoder, records: Any, columns: Mapping[str, Sequence[str]]) -> None:
-        requested.update(columns)
-
-    monkeypatch.setattr(Decoder, "reduced_changes", reduced_changes)
-    assert config.cache is not None
-    CacheConsumer(config, config.cache).stream(None, Decoder(schemas, registry=False, gaps="shop.gaps"))  # type: ignore[arg-type]
-    assert requested == {"orders": ["customer_id", "day"]}
+    cache = config_of("redis://127.0.0.1:6379/0", "shop", source="orders2").cache
+    assert cache is not None
+    before = change_schema(TableSchema(old, "orders", (KeyColumn("customer_id", "S"), KeyColumn("order_id", "S")), 1))
+    now = change_schema(TableSchema("orders2", "orders", (KeyColumn("order_id", "S"),), 1))
+    image = '{"customer_id":{"S":"c"},"order_id":{"S":"1"},"day":{"S":"d"}}'
+    first = before, value_of(before, {"customer_id": "c", "order_id": "1"}, image)
+    second = now, value_of(now, {"order_id": "1"}, image)
+    keys = ["order:1", "customer:c", "day:d"]
+    assert [key for key, _ in found_in(cache, first, second).pairs] == keys + keys
 
 
 ROW = [("id", "decimal(10,2)"), ("rate", "double"), ("ratio", "float"), ("price", "decimal(20,10)"), ("tags", "set")]
 
 
 @pytest.mark.parametrize(
-    ("column", "printed", "expected"),
+    ("column", "value", "expected"),
     [
-        ("rate", "5.0", "5"),
-        ("rate", "1.0E10", "10000000000"),
-        ("ratio", "1.5E-5", "0.000015"),
-        ("price", "12.5000000000", "12.5"),
-        ("price", "0E-10", "0"),
-        ("id", "12.50", "12.5"),
-        ("tags", '["a"]', None),
+        ("rate", 5.0, "5"),
+        ("rate", 1e10, "10000000000"),
+        ("ratio", 1.5e-5, "0.000015"),
+        ("price", Decimal("12.5000000000"), "12.5"),
+        ("price", Decimal("0E-10"), "0"),
+        ("id", Decimal("12.50"), "12.5"),
+        ("tags", ["a"], None),
     ],
 )
 def test_a_number_of_an_sql_row_has_one_text_in_a_cache_key_and_a_set_has_none(
-    column: str, printed: str, expected: str | None
+    column: str, value: Any, expected: str | None
 ) -> None:
-    """I6: the text is a contract with the application, not what the JVM prints."""
+    """I6: the text is a contract with the application, not what a database prints."""
     table = TableSchema("legacy", "goods", (KeyColumn("id", "decimal(10,2)"),), 1, tuple(Column(*each) for each in ROW))
-    layout = Layout.of(change_schema(table))
-    image = {column: printed} if column != "id" else {}
-    key = [printed if column == "id" else "1.00"]
-    change = {"i": 0, "op": "INSERT", "key": key, "new": orjson.dumps(image).decode()}
+    row = {name: None for name, _ in ROW} | {"id": Decimal("1.00"), column: value}
+    schema = change_schema(table)
     cache = CacheConfig(url="redis://h/0", namespace="shop", keys={"goods": [f"x:{{{column}}}"]})
-    rules = CacheRules(cache, ())
-    found = invalidations([document_reader(layout, rules)(change)], rules)
+    found = found_in(cache, (schema, value_of(schema, {"id": row["id"]}, row)))
     assert [key for key, _ in found.pairs] == ([f"x:{expected}"] if expected is not None else [])
     assert bool(found.bumps) == (expected is None)
 
@@ -98,13 +125,40 @@ def test_rows_of_a_layout_without_a_column_of_a_template_invalidate_the_namespac
 ) -> None:
     """I6: a column that was renamed or dropped. Items of DynamoDB may have any attribute."""
     row = tuple(Column(name, "rest" if name == "rest" else "string") for name in columns)
-    layout = Layout.of(change_schema(TableSchema("legacy", "goods", (KeyColumn("id", "string"),), 1, row)))
+    schema = change_schema(TableSchema("legacy", "goods", (KeyColumn("id", "string"),), 1, row))
     cache = CacheConfig(url="redis://h/0", namespace="shop", keys={"goods": ["good:{id}", "of:{customer}"]})
-    rules = CacheRules(cache, ())
-    change = {"i": 0, "op": "INSERT", "key": ["1"], "new": "{}"}
-    found = invalidations([document_reader(layout, rules)(change)], rules)
+    found = found_in(cache, (schema, value_of(schema, {"id": "1"}, dict.fromkeys(columns))))
     assert len(found.bumps) == bumps
     assert [key for key, _ in found.pairs] == ["good:1"]
+
+
+def test_attributes_that_are_not_declared_are_in_cache_keys() -> None:
+    """I6."""
+    row = (Column("id", "string"), Column("rest", "rest"))
+    schema = change_schema(TableSchema("shop", "goods", (KeyColumn("id", "S"),), 1, row))
+    cache = CacheConfig(url="redis://h/0", namespace="shop", keys={"goods": ["of:{customer}"]})
+    value = value_of(schema, {"id": "1"}, {"id": "1", "rest": '{"customer":{"S":"ada"},"more":{"N":"1"}}'})
+    assert [key for key, _ in found_in(cache, (schema, value)).pairs] == ["of:ada"]
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (None, DecodeStatus.TOMBSTONE),
+        (b"", DecodeStatus.FRAMING),
+        (b"\0\0\0\0\1rest", DecodeStatus.FRAMING),
+        (b"\xc3\x01" + b"givenup!" + b"rest", DecodeStatus.FOREIGN),
+        (b"\xc3\x01" + b"unknown!" + b"rest", DecodeStatus.SCHEMA),
+    ],
+)
+def test_a_value_without_a_change_says_what_it_is(value: bytes | None, expected: DecodeStatus) -> None:
+    cache = CacheConfig(url="redis://h/0", namespace="shop", keys={"t": ["t:{id}"]})
+    reader = ValueReader(Known({}), CacheRules(cache, ()), registry=False, gaps="gaps")
+    changes, (other,) = reader.read([("t", 3, 7, value)], [b"\xc3\x01givenup!"])
+    assert changes == []
+    # Of a schema that may come, only the header: there may be a backlog.
+    kept = b"\xc3\x01unknown!" if expected is DecodeStatus.SCHEMA else value or b""
+    assert other == NonChangeRecord(expected, "t", 3, 7, kept)
 
 
 def test_the_consumer_of_the_cache_reads_the_gaps_beside_the_changes() -> None:
@@ -115,18 +169,19 @@ def test_the_consumer_of_the_cache_reads_the_gaps_beside_the_changes() -> None:
 
 
 class Batch:
-    """What Spark gives to a consumer: the rows of a batch, each one document of the decoder."""
+    """What Spark gives to a consumer."""
 
-    def __init__(self, *documents: Mapping[str, Any]) -> None:
-        self._documents = documents
+    def __init__(self, *records: KafkaRecord) -> None:
+        self._records = records
 
-    def collect(self) -> list[tuple[bytes]]:
-        return [(orjson.dumps(document),) for document in self._documents]
+    def selectExpr(self, *columns: str) -> Batch:
+        return self
 
+    def coalesce(self, partitions: int) -> Batch:
+        return self
 
-def gap_record(value: bytes) -> Mapping[str, Any]:
-    fields = {"status": "gap", "topic": "shop.gaps", "partition": 0, "offset": 0}
-    return {"x": fields | {"value": b64encode(value).decode()}}
+    def collect(self) -> list[tuple[Any, ...]]:
+        return [(*record, False) for record in self._records]
 
 
 def gap_of(source: str) -> bytes:
@@ -152,23 +207,23 @@ def test_a_gap_of_a_source_of_the_cache_or_of_nobody_knows_which_invalidates_the
     with RedisStore(redis_server.url) as store, DeadLetterTopic(config, "cache", NoSchemas()) as dead_letters:
         cache = TokenCache(store, unique)
         cache.get_or_load("k", lambda key, compare: LoadedValue(b"before", {}, fresher=True))
-        counts = CacheConsumer(config, config.cache).apply(Batch(gap_record(value)), 0, dead_letters, {}, {})  # type: ignore[arg-type]
+        consumer = CacheConsumer(config, config.cache)
+        consumer.stream(None, Decoder({}, registry=False, gaps="shop.gaps"))  # type: ignore[arg-type]
+        counts = consumer.apply(Batch(("shop.gaps", 0, 0, value)), 0, dead_letters, {}, {})  # type: ignore[arg-type]
         found = cache.get_or_load("k", lambda key, compare: LoadedValue(b"after", {}, fresher=True))
     assert found.outcome is expected
     assert counts["bumps"] == (expected is Outcome.FILLED)
 
 
 @pytest.mark.services
-def test_a_large_batch_is_applied_in_parts(redis_server: Any, unique: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_batch_is_applied_in_parts(redis_server: Any, unique: str) -> None:
     """I11: of a backlog, only a part is in memory."""
     config = config_of(redis_server.url, unique)
     assert config.cache is not None
     schema = change_schema(TableSchema("orders", "orders", (KeyColumn("order_id", "S"),), 1))
-    monkeypatch.setattr(Decoder, "reduced_changes", lambda self, records, columns: None)
     consumer = CacheConsumer(config, config.cache)
-    decoder = Decoder({single_object_header(fingerprint(schema)): schema}, registry=False, gaps="shop.gaps")
-    consumer.stream(None, decoder)  # type: ignore[arg-type]
-    image = orjson.dumps({"customer_id": '{"S":"c"}', "day": '{"S":"d"}'}).decode()
+    consumer.stream(None, Decoder({header_of(schema): schema}, registry=False, gaps="shop.gaps"))  # type: ignore[arg-type]
+    image = '{"customer_id":{"S":"c"},"day":{"S":"d"}}'
     with RedisStore(redis_server.url) as store, DeadLetterTopic(config, "cache", NoSchemas()) as dead_letters:
 
         def is_invalidated(order: int) -> bool:
@@ -179,9 +234,42 @@ def test_a_large_batch_is_applied_in_parts(redis_server: Any, unique: str, monke
             def collect(self) -> Any:
                 for number in range(20_000):
                     assert number != 19_999 or is_invalidated(number - 10_000)
-                    change = {"i": 0, "op": "INSERT", "key": [str(number)], "new": image}
-                    yield (orjson.dumps({"c": change}),)
+                    value = value_of(schema, {"order_id": str(number)}, image)
+                    yield "shop.orders", 0, number, bytearray(value), False
 
         counts = consumer.apply(Backlog(), 0, dead_letters, {}, {"t": {"0": 9000}})  # type: ignore[arg-type]
         assert is_invalidated(19_999)
     assert counts["rows"] == 20_000
+
+
+@pytest.mark.services
+def test_a_batch_with_a_large_value_is_applied_by_the_workers(redis_server: Any, unique: str) -> None:
+    """I11: the driver would have to hold all of them."""
+    config = config_of(redis_server.url, unique)
+    assert config.cache is not None
+    schema = change_schema(TableSchema("orders", "orders", (KeyColumn("order_id", "S"),), 1))
+    consumer = CacheConsumer(config, config.cache)
+    consumer.stream(None, Decoder({header_of(schema): schema}, registry=False, gaps="shop.gaps"))  # type: ignore[arg-type]
+    image = '{"customer_id":{"S":"c"},"day":{"S":"d"}}'
+    values = [value_of(schema, {"order_id": order}, image) for order in ("small", "large")]
+
+    class Mixed(Batch):
+        """As Spark evaluates the columns: without the value that is large."""
+
+        def __init__(self) -> None:
+            self.rdd = self
+            self.is_on_workers = False
+
+        def mapPartitions(self, work: Callable[[Any], Any]) -> Any:
+            self.is_on_workers = True
+            outcomes = work(("shop.orders", 0, number, bytearray(value)) for number, value in enumerate(values))
+            return SimpleNamespace(collect=lambda: outcomes)
+
+        def collect(self) -> list[tuple[Any, ...]]:
+            return [("shop.orders", 0, 0, bytearray(values[0]), False), ("shop.orders", 0, 1, None, True)]
+
+    batch = Mixed()
+    with DeadLetterTopic(config, "cache", NoSchemas()) as dead_letters:
+        counts = consumer.apply(batch, 0, dead_letters, {}, {})  # type: ignore[arg-type]
+    assert batch.is_on_workers
+    assert (counts["rows"], counts["applied"]) == (2, 4)  # two orders, a customer and a day

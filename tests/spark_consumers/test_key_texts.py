@@ -1,12 +1,11 @@
 """An application's cache keys and the invalidated ones are the same texts, for values of every column type (I6).
 
 The application renders keys with ``relay.cache.key_text`` from what its driver or boto3 returns; consumers render them
-from Avro, with Spark or without.
+from Avro.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import random
 import struct
@@ -29,10 +28,9 @@ from relay.kafka.topic_writer import TopicWriter
 from relay.mysql.binlog.values import shortest
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
-from spark_consumers.records import Layout
-from spark_consumers.reduced_changes import decoded_reader
+from spark_consumers.value_reader import ValueReader
+from tests.avro.known import Known
 from tests.benchmarks.changes import finished
-from tests.spark_consumers.spark_process import SparkProcess
 
 TOKEN = EventToken(1000, "s/l/0", "DynamoDB/1")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -229,63 +227,14 @@ def cases(count: int) -> list[Case]:
 
 
 @pytest.mark.parametrize("case", cases(300), ids=lambda case: case.table.table)
-def test_keys_are_the_same_texts_without_spark(case: Case) -> None:
-    from relay.avro.decode import decode
-
+def test_keys_are_the_same_texts(case: Case) -> None:
     schema = change_schema(case.table)
     rules = CacheRules(case.cache, ())
-    reader = decoded_reader(Layout.of(schema), rules)
-
-    class Known:
-        def lookup(self, header: bytes) -> Any:
-            return schema
-
-    schemas = Known()
-    found = [invalidations([reader(decode(schemas, value))], rules) for value in case.values]
+    reader = ValueReader(Known({single_object_header(fingerprint(schema)): schema}), rules, registry=False, gaps="gaps")
+    found = []
+    for number, value in enumerate(case.values):
+        changes, others = reader.read([("t", 0, number, value)], ())
+        assert others == []
+        found.append(invalidations(changes, rules))
     assert not any(one.bumps for one in found)
     case.check([[key for key, _ in one.pairs] for one in found])
-
-
-ON_SPARK = """
-import json, sys
-import orjson
-from relay.cache.keys import CacheRules, invalidations
-from relay.config import CacheConfig
-from spark_consumers.decode import Decoder
-from spark_consumers.reduced_changes import document_reader
-from spark_consumers.session import open_session
-session = open_session("keys", delta=False)
-answers = []
-for given in json.load(sys.stdin):
-    rules = CacheRules(CacheConfig(**given["cache"]), ())
-    decoder = Decoder({bytes.fromhex(given["header"]): given["schema"]}, registry=False, gaps="gaps")
-    rows = [("t", 0, number, bytes.fromhex(value)) for number, value in enumerate(given["values"])]
-    frame = session.createDataFrame(rows, "topic string, partition int, offset long, value binary")
-    (layout,) = decoder.layouts
-    columns = rules.columns(layout.table) - {field.name for field in layout.key}
-    reader = document_reader(layout, rules)
-    reduced = decoder.reduced_changes(frame, {layout.table: sorted(columns)})
-    documents = [orjson.loads(row[0]) for row in reduced.collect()]
-    found = [invalidations([reader(document["c"])], rules) for document in documents]
-    assert not any(one.bumps for one in found), found
-    answers.append([[key for key, _ in one.pairs] for one in found])
-json.dump(answers, sys.stdout)
-"""
-
-
-@pytest.mark.services
-def test_keys_are_the_same_texts_on_spark(spark_process: SparkProcess) -> None:
-    given = cases(100)
-    schemas = [change_schema(case.table) for case in given]
-    asked = [
-        {
-            "cache": case.cache.model_dump(include={"url", "namespace", "keys"}),
-            "header": single_object_header(fingerprint(schema)).hex(),
-            "schema": schema,
-            "values": [value.hex() for value in case.values],
-        }
-        for case, schema in zip(given, schemas, strict=True)
-    ]
-    answers = json.loads(spark_process.run(ON_SPARK, given=json.dumps(asked)))
-    for case, keys in zip(given, answers, strict=True):
-        case.check(keys)
