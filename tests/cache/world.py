@@ -219,22 +219,26 @@ class World:
         steps = Steps()
         keys = (KEYS[:1], KEYS[1:], KEYS, KEYS[::-1])[y % 4]
         store = SteppedStore(self.store, steps, lambda: dict(self.applied))
-        # Its nonces come from `steps`, since they have to be the same in every run of the body.
-        cache = TokenCache(
-            store,
-            self.namespace,
-            tombstone_ttl=TOMBSTONE_TTL,
-            value_ttl=VALUE_TTL if y // 4 % 2 else None,
-            lease_ttl=LEASE_TTL,
-            lease_wait=0.01,
-            clock=lambda: steps.call(lambda: self.now, steps=False),
-            sleep=lambda _: steps.call(lambda: None),
-            nonce=lambda: steps.call(lambda: next(self._nonces), steps=False),
-        )
+
+        def read() -> dict[str, Cached]:
+            # New in each run, as it remembers what it read. Nonces have to be the same in each, so `steps` has them.
+            cache = TokenCache(
+                store,
+                self.namespace,
+                tombstone_ttl=TOMBSTONE_TTL,
+                value_ttl=VALUE_TTL if y // 4 % 2 else None,
+                lease_ttl=LEASE_TTL,
+                lease_wait=0.01,
+                clock=lambda: steps.call(lambda: self.now, steps=False),
+                sleep=lambda _: steps.call(lambda: None),
+                nonce=lambda: steps.call(lambda: next(self._nonces), steps=False),
+            )
+            return cache.get_many(keys, partial(self._load, steps, number))
+
         applied_before = dict(self.applied)
         return Actor(
             steps,
-            body=lambda: cache.get_many(keys, partial(self._load, steps, number)),
+            body=read,
             done=partial(self._served, applied_before, store.floors),
         )
 
