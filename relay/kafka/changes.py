@@ -41,6 +41,7 @@ _LOG = logging.getLogger("relay.changes")
 _POLL = 0.5  # seconds that the client waits for a record at once, in which no signal is handled
 _PATIENCE = 60.0  # seconds without progress after which a read to the end gives up
 _SESSION = 45.0  # seconds without a heartbeat after which the group takes a program for dead
+_DAY = 86_400  # seconds, the longest pause that librdkafka allows
 _QUEUE_KILOBYTES = 32 << 10  # that librdkafka fetches ahead
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -81,8 +82,8 @@ def changes(
     group share the partitions. Without a group all partitions are read, and nothing can be committed. ``start``: where
     a group without offsets starts, or a program without a group: earliest, latest, committed:GROUP, an ISO time, a time
     ago such as ``-2h``, or offsets as JSON. ``until_caught_up``: end at the ends that the topics have now.
-    ``longest_pause``: seconds between two changes after which the group takes the program for dead and gives its
-    partitions to others.
+    ``longest_pause``: seconds (1 to 86400) between two changes after which the group takes the program for dead and
+    gives its partitions to others.
 
     ``on_gap`` is called with each gap, as on ``<name>.gaps``: the relay could not read the changes between two
     positions, and the receiver has to do what is right without them (I9). By default a warning is logged.
@@ -91,6 +92,8 @@ def changes(
 
     Raises ``ConfigError`` for wrong arguments, ``Unavailable`` if Kafka, a topic or the schema registry is.
     """
+    if not 1 <= longest_pause <= _DAY:
+        raise ConfigError(f"longest_pause: {longest_pause:g} s is not possible: give 1 to {_DAY} seconds")
     loaded = config if isinstance(config, Config) else load(Path(config))
     reception = Reception(loaded, topics_of_changes(loaded, topics), group, longest_pause, on_gap, on_undecodable)
     reception.open(start, until_caught_up=until_caught_up)

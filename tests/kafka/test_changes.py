@@ -188,3 +188,9 @@ def _poll(changes: Any, ids: set[str]) -> set[str]:
     while (each := changes.poll(0.2)) is not None:
         ids.add(each.event_id)
     return ids
+
+
+@pytest.mark.parametrize("pause", [0, -1, 90_000])
+def test_a_pause_that_kafka_cannot_have_is_refused(topic: Topic, pause: float) -> None:
+    with pytest.raises(ConfigError, match="longest_pause"):
+        relay.changes(topic.path, ["orders"], longest_pause=pause)
