@@ -150,5 +150,5 @@ def test_the_schemas_are_found_beside_a_checkout_and_inside_a_wheel(
     assert schema.schemas_folder() == checkout
     package = tmp_path / "relay"
     shutil.copytree(checkout, package / "_schemas")
-    monkeypatch.setattr(relay, "__file__", str(package / "__init__.py"))
+    monkeypatch.setattr(schema, "__file__", str(package / "avro" / "schema.py"))
     assert schema.schemas_folder() == package / "_schemas"

@@ -302,7 +302,7 @@ SCRIPTED = [
     Broken(
         "a dropped value that forgets what it replaced",
         True,
-        moves=(*_CHANGED, ("finish", 0, 4), *(("drop", 0, 0),) * 4, _READ),
+        moves=(*_CHANGED, ("finish", 0, 4), *(("drop", 0, 0),) * 6, _READ),
         primary=True,
     ),
 ]

@@ -311,14 +311,25 @@ class World:
 
     def _application(self, key: str) -> Actor:
         steps = Steps()
-        cache = TokenCache(SteppedStore(self.store, steps, dict), self.namespace, tombstone_ttl=TOMBSTONE_TTL)
+        store = SteppedStore(self.store, steps, dict)
+
+        def invalidate() -> bool:
+            cache = TokenCache(
+                store,
+                self.namespace,
+                tombstone_ttl=TOMBSTONE_TTL,
+                clock=lambda: steps.call(lambda: self.now, steps=False),
+                nonce=lambda: steps.call(lambda: next(self._nonces), steps=False),
+            )
+            return cache.invalidate(key)
+
         before = {row: at for row, at in self.versions(self._current_positions()).items() if row[0] == key}
 
         def done(is_invalid: bool) -> None:
             if is_invalid and not self.replicas:  # a replica that lags may fill it again
                 self._mark(before)
 
-        return Actor(steps, body=lambda: cache.invalidate(key), done=done)
+        return Actor(steps, body=invalidate, done=done)
 
     def _token_of(self, shard: str, index: int) -> EventToken:
         found = self.token(shard, index + 1)

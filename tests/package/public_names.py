@@ -17,9 +17,11 @@ PUBLIC = {
         "Operation",
         "Order",
         "OriginToken",
+        "ReceivedChange",
         "RelayError",
         "Unavailable",
         "__version__",
+        "changes",
         "compare",
     ],
     "relay.cache": [
@@ -64,6 +66,7 @@ PUBLIC = {
     ],
     "relay.config": [
         "INTERNAL",
+        "POSTGRES",
         "CacheConfig",
         "Config",
         "CopyConfig",
@@ -97,7 +100,15 @@ PUBLIC = {
         "shards_covering",
     ],
     "relay.vitess.keyrange": ["KeyRange", "shards_covering"],
-    "spark_consumers": ["run"],
+    "spark_consumers": [
+        "ChangeStream",
+        "apply_in_order",
+        "changes",
+        "close_session",
+        "open_session",
+        "read_changes",
+        "run",
+    ],
 }
 """Add a name here when it becomes public. Taking one away breaks programs: it needs a new major version."""
 
