@@ -213,6 +213,7 @@ class Runner:
     def _run_query(self, session: SparkSession, starting: str) -> bool:
         """Run a query until it ends; return False if another one has to follow."""
         self._failure = None
+        query = None
         try:
             query = self._start_query(session, starting)
             while not query.awaitTermination(_POLL):  # type: ignore[arg-type]
@@ -220,6 +221,10 @@ class Runner:
                     self._drain(query)
                     return True
         except (PySparkException, Py4JError, OSError) as error:
+            # One that only its watcher lost would meet the next one at its checkpoint.
+            with contextlib.suppress(PySparkException, Py4JError, OSError):
+                if query is not None and query.isActive:
+                    query.stop()
             self._handle_failure(error)
             return bool(self.stopping)
         return True

@@ -32,7 +32,7 @@ from relay.config import Config, load
 from relay.config.topic_names import topics_of_changes
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics as kafka_topics
-from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets
+from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, refuse_errors
 from relay.token import EventToken, OriginToken
 
 __all__ = ["ReceivedChange", "Reception", "changes"]
@@ -41,6 +41,7 @@ _LOG = logging.getLogger("relay.changes")
 _POLL = 0.5  # seconds that the client waits for a record at once, in which no signal is handled
 _PATIENCE = 60.0  # seconds without progress after which a read to the end gives up
 _SESSION = 45.0  # seconds without a heartbeat after which the group takes a program for dead
+_SHORTEST_SESSION = 6  # seconds, which brokers allow unless they are set otherwise
 _DAY = 86_400  # seconds, the longest pause that librdkafka allows
 _QUEUE_KILOBYTES = 32 << 10  # that librdkafka fetches ahead
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -76,13 +77,14 @@ def changes(
     """Open the changes on ``topics``, which may be named by table; by default those of all tables.
 
     Only committed records are read (I3), so each change comes once, and those of an item in order (I2), until a program
-    starts again: then come those since its last `Reception.commit`.
+    starts again or the group gives its partitions out anew: then those since the last `Reception.commit` come again.
 
     ``config``: the relay's config, or its file. ``group``: the Kafka group that holds the offsets. Programs of one
     group share the partitions. Without a group all partitions are read, and nothing can be committed. ``start``: where
     a group without offsets starts, or a program without a group: earliest, latest, committed:GROUP, an ISO time, a time
-    ago such as ``-2h``, or offsets as JSON. ``until_caught_up``: end at the ends that the topics have now.
-    ``longest_pause``: seconds (1 to 86400) between two changes after which the group takes the program for dead and
+    ago such as ``-2h``, or offsets as JSON. A topic that a group adds later starts at its beginning.
+    ``until_caught_up``: end at the ends that the topics have now.
+    ``longest_pause``: seconds (6 to 86400) between two changes after which the group takes the program for dead and
     gives its partitions to others.
 
     ``on_gap`` is called with each gap, as on ``<name>.gaps``: the relay could not read the changes between two
@@ -92,8 +94,10 @@ def changes(
 
     Raises ``ConfigError`` for wrong arguments, ``Unavailable`` if Kafka, a topic or the schema registry is.
     """
-    if not 1 <= longest_pause <= _DAY:
-        raise ConfigError(f"longest_pause: {longest_pause:g} s is not possible: give 1 to {_DAY} seconds")
+    if not _SHORTEST_SESSION <= longest_pause <= _DAY:
+        raise ConfigError(
+            f"longest_pause: {longest_pause:g} s is not possible: give {_SHORTEST_SESSION} to {_DAY} seconds"
+        )
     loaded = config if isinstance(config, Config) else load(Path(config))
     reception = Reception(loaded, topics_of_changes(loaded, topics), group, longest_pause, on_gap, on_undecodable)
     reception.open(start, until_caught_up=until_caught_up)
@@ -126,6 +130,7 @@ class Reception:
         self._reached: dict[_Place, int] = {}
         # Whether it has partitions, the ends to read them to if there are any, and those not read to their ends.
         self._is_assigned = False
+        self._advanced_at = time.monotonic()
         self._ends: Mapping[_Place, int] | None = None
         self._unread: set[_Place] = set()
         # The record that comes next, if it was read and failed.
@@ -192,13 +197,14 @@ class Reception:
 
     def __next__(self) -> ReceivedChange:
         """Wait for the next change. Ends only if ``until_caught_up``. Raises ``RelayError``."""
-        advanced_at = time.monotonic()
         while self._ends is None or not self._is_assigned or self._unread:
             change = self.poll(_POLL)
             if change is not None:
                 return change
-            if self._ends is not None and time.monotonic() - advanced_at > _PATIENCE:
-                raise Unavailable(f"cannot read the topics to their ends: nothing arrived for {_PATIENCE:g} s")
+            # A group waits for its slowest program before it gives partitions to a new one.
+            patience = _PATIENCE if self._is_assigned else _PATIENCE + self._longest_pause
+            if self._ends is not None and time.monotonic() - self._advanced_at > patience:
+                raise Unavailable(f"cannot read the topics to their ends: nothing arrived for {patience:g} s")
         raise StopIteration
 
     def poll(self, seconds: float) -> ReceivedChange | None:
@@ -211,7 +217,7 @@ class Reception:
                 return None
             change = self._read(self._pending)
             self._pending = None
-            if change is not None:
+            if change is not None or time.monotonic() >= deadline:
                 return change
 
     def commit(self) -> None:
@@ -225,7 +231,7 @@ class Reception:
             return
         wanted = [TopicPartition(*place, offset) for place, offset in self._reached.items()]
         try:
-            self._consumer.commit(offsets=wanted, asynchronous=False)
+            refuse_errors(self._consumer.commit(offsets=wanted, asynchronous=False))
         except KafkaException as error:
             raise Unavailable(
                 f"cannot commit the offsets of group {self._group}: {error.args[0].str()}; changes since the last "
@@ -239,13 +245,16 @@ class Reception:
         if self._group is not None and partitions:
             partitions = consumer.committed(partitions, timeout=_PATIENCE)
         for each in partitions:
+            if each.error is not None:
+                raise KafkaException(each.error)  # it may have an offset that was not answered
             if each.offset < 0:
                 each.offset = EARLIEST  # it was added after the group's first start
             place = each.topic, each.partition
-            if self._ends is not None and each.offset < self._ends.get(place, 0):
+            if self._ends is not None and each.offset < self._ends.get(place, EARLIEST):
                 self._unread.add(place)
         consumer.assign(partitions)
         self._is_assigned = True
+        self._advanced_at = time.monotonic()
 
     def _revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Forget partitions that another program of the group takes over. Called by the client, as above."""
@@ -257,6 +266,7 @@ class Reception:
 
     def _advance(self, place: _Place, offset: int) -> None:
         self._reached[place] = offset
+        self._advanced_at = time.monotonic()
         if place in self._unread and self._ends is not None and offset >= self._ends[place]:
             self._unread.discard(place)
 
@@ -282,7 +292,7 @@ class Reception:
         change = None
         if value is not None:
             if place[0] == self._gaps:
-                self._on_gap(orjson.loads(value))
+                self._on_gap(_gap(value, place, offset))
             else:
                 change = self._decode(message, value, place, offset)
         self._advance(place, offset + 1)
@@ -303,9 +313,10 @@ class Reception:
     def _failure(self, place: _Place, error: KafkaError) -> RelayError:
         where = f"{place[0]}[{place[1]}]" if place[0] else "the topics"
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            go_on = f"delete the offsets of group {self._group} and give" if self._group else "give"
             return RelayError(
-                f"records of {where} were removed before they were read: changes are lost. To go on without them, "
-                f"delete the offsets of group {self._group} and give a start; give the topic a longer retention"
+                f"records of {where} were removed before they were read, or the topic was created again: changes are "
+                f"lost. To go on without them, {go_on} another start; give the topic a longer retention"
             )
         if error.code() == KafkaError._MAX_POLL_EXCEEDED:
             return Unavailable(
@@ -369,6 +380,14 @@ def _begin_group(offsets: GroupOffsets, start: str) -> None:
 
 def _by_place(offsets: Offsets) -> dict[_Place, int]:
     return {(topic, int(number)): offset for topic, of_topic in offsets.items() for number, offset in of_topic.items()}
+
+
+def _gap(value: bytes, place: _Place, offset: int) -> Mapping[str, Any]:
+    try:
+        gap: Mapping[str, Any] = orjson.loads(value)
+    except ValueError as error:
+        raise Undecodable(f"{place[0]}[{place[1]}] offset {offset}: not valid JSON: {error}") from error
+    return gap
 
 
 def _warn_of_gap(gap: Mapping[str, Any]) -> None:

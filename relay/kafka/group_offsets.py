@@ -48,6 +48,13 @@ def topic_ids(admin: AdminClient, config: Config, topics: Sequence[str]) -> dict
         raise Unavailable(f"cannot describe the topics at {servers}: {error.args[0].str()}") from error
 
 
+def refuse_errors(partitions: Sequence[TopicPartition] | None) -> None:
+    """Raise ``KafkaException`` if a partition has an error: the client itself raises only if all have one."""
+    for each in partitions or ():
+        if each.error is not None:
+            raise KafkaException(each.error)
+
+
 class GroupOffsets:
     """The offsets of a consumer's topics and of its Kafka group. Shared by threads, as Kafka's client is.
 
@@ -143,7 +150,7 @@ class GroupOffsets:
         wanted = [TopicPartition(t, int(p), o) for t, ps in offsets.items() for p, o in ps.items() if o >= 0]
         try:
             if wait:
-                self._consumer.commit(offsets=wanted, asynchronous=False)
+                refuse_errors(self._consumer.commit(offsets=wanted, asynchronous=False))
             else:
                 self._consumer.commit(offsets=wanted, asynchronous=True)
         except KafkaException as error:
@@ -164,6 +171,7 @@ class GroupOffsets:
 
     def _committed(self, consumer: Consumer) -> Offsets | None:
         found = self._call(consumer.committed, self.partitions(), timeout=_TIMEOUT)
+        self._as_offsets(p for p in found if p.error is not None)  # which may have offsets
         if all(p.offset < 0 for p in found):
             return None
         # A partition that was added after the commit has not been read.
