@@ -63,7 +63,7 @@ def relay(*arguments: str) -> subprocess.CompletedProcess[str]:
         ("run", DYNAMODB, "the source \"orders\" needs boto3: pip install 'change-relay[dynamodb]'"),
         ("run", VITESS, "the source \"commerce\" needs hpack: pip install 'change-relay[vitess]'"),
         ("run", MYSQL, "the source \"legacy\" needs pymysql: pip install 'change-relay[mysql]'"),
-        ("consume cache", DYNAMODB, "`relay consume cache` needs py4j: pip install 'change-relay[spark]'"),
+        ("consume cache", DYNAMODB, "`relay consume cache` needs pyspark: pip install 'change-relay[spark]'"),
         (
             "consume cache --engine python",
             DYNAMODB,
