@@ -76,7 +76,8 @@ def test_a_damaged_value_is_read_as_by_fastavro_or_its_damage_is_in_what_is_skip
             with pytest.raises(Undecodable):
                 read(bytes(damaged))
     else:
-        assert repr(read(bytes(damaged))) == repr(part_of(change, columns))
+        # Where the general reader has taken over, there is more.
+        assert repr(part_of(read(bytes(damaged)), columns)) == repr(part_of(change, columns))
 
 
 @given(encoded())
