@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -17,11 +19,15 @@ from spark_consumers.dead_letters import DeadLetterTopic
 from spark_consumers.decode import Decoder
 from spark_consumers.frames import NOT_SHOWN
 from spark_consumers.locks import Lock
+from spark_consumers.non_changes import NonChanges
 from spark_consumers.records import DecodeStatus
-from spark_consumers.table_consumer import collect_non_changes
+from spark_consumers.running import log_event
 
 Apply = Callable[[DataFrame, int], object]
 """What is done with a batch of changes, and its number. Called again with the same batch after a crash."""
+
+OnGap = Callable[[Mapping[str, Any]], object]
+"""What is done with a gap, given ``id``, ``source``, ``reason``, ``found_at``, and ``record``, its complete JSON."""
 
 _RESERVED = ("cache", "log", "copy")
 
@@ -36,37 +42,32 @@ def changes(
     at_most: int = 20_000,
     interval: str | None = None,
     delta: bool = False,
+    on_gap: OnGap | None = None,
 ) -> ChangeStream:
     """Return the changes on ``topics`` in batches, which may be named by table; by default those of all tables.
 
     ``name``: of the consumer. Its Kafka group ``<relay>.<name>`` shows the lag, its dead letters name it, and
     ``checkpoint``, the folder of its progress, has a default made of it. ``start``: where a new checkpoint starts, as
     `spark_consumers.run` takes it. ``at_most``: records a batch. ``interval``: the time between two batches, such as
-    ``2 seconds``. ``delta``: whether the batches write Delta tables. Raises ``ConfigError``.
+    ``2 seconds``. ``delta``: whether the batches write Delta tables. ``on_gap`` is called with each gap, before the
+    batch that it came with: changes are lost, and the receiver has to do what is right without them (I9). By default
+    the log has an event `gap`. Raises ``ConfigError``.
     """
     if name in _RESERVED:
         raise ConfigError(f"name: {name!r} is a consumer of the relay: choose another one")
-    return ChangeStream(config, topics_of_changes(config, topics), name, start, checkpoint, at_most, interval, delta)
+    names = [*topics_of_changes(config, topics), config.internal("gaps")]
+    noted = on_gap or (lambda gap: log_event("gap", name, **gap))
+    return ChangeStream(config, _BatchConsumer(name, names, at_most, interval, delta, noted), start, checkpoint)
 
 
 class ChangeStream:
     """Batches of changes, as `changes` returns it."""
 
-    def __init__(
-        self,
-        config: Config,
-        topics: Sequence[str],
-        name: str,
-        start: str | None,
-        checkpoint: Path | None,
-        at_most: int,
-        interval: str | None,
-        delta: bool,
-    ) -> None:
+    def __init__(self, config: Config, consumer: _BatchConsumer, start: str | None, checkpoint: Path | None) -> None:
         self._config = config
+        self._consumer = consumer
         self._start = start
         self._checkpoint = checkpoint
-        self._consumer = _BatchConsumer(name, topics, at_most, interval, delta)
 
     def foreach_batch(self, apply: Apply, *, until_caught_up: bool = False) -> None:
         """Call ``apply`` with each batch, until SIGTERM (returns), SIGINT (raises ``KeyboardInterrupt``).
@@ -90,13 +91,16 @@ class _BatchConsumer:
 
     continuity = None
 
-    def __init__(self, name: str, topics: Sequence[str], at_most: int, interval: str | None, delta: bool) -> None:
+    def __init__(
+        self, name: str, topics: Sequence[str], at_most: int, interval: str | None, delta: bool, on_gap: OnGap
+    ) -> None:
         self.name = name
         self.topics = topics
         self.at_most = at_most
         self.interval = interval
         self.delta = delta
         self.apply_batch: Apply | None = None
+        self._on_gap = on_gap
 
     def lock(self) -> Lock | None:
         """Return None: what the batches write to is not known here."""
@@ -112,13 +116,17 @@ class _BatchConsumer:
         batch = batch.persist()
         try:
             statuses: dict[str, int] = dict(batch.groupBy("status").count().collect())
-            non_changes = collect_non_changes(batch)
-            dead_letters.refuse_unknown_schemas(non_changes)
+            non_changes = NonChanges(batch, statuses)
+            non_changes.refuse_unknown_schemas(dead_letters)
+            gaps = non_changes.gaps()
+            for gap in gaps:
+                self._on_gap(asdict(gap))
             self.apply_batch(batch.where(F.col("status") == DecodeStatus.CHANGE).drop(*NOT_SHOWN), number)
             return {
                 "rows": sum(statuses.values()),
                 "changes": statuses.get(DecodeStatus.CHANGE, 0),
-                "dead_letters": dead_letters.send(non_changes),
+                "gaps": len(gaps),
+                "dead_letters": non_changes.send(dead_letters),
             }
         finally:
             batch.unpersist()

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
-from relay.avro.framing import SINGLE_OBJECT_HEADER
 from relay.config import Config
 from relay.kafka.group_offsets import Offsets
-from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord
+from spark_consumers.dead_letters import DeadLetterTopic
 from spark_consumers.decode import Decoder
-from spark_consumers.gaps import LostChanges, lost_changes
+from spark_consumers.gaps import LostChanges
 from spark_consumers.locks import Lock
-from spark_consumers.records import DecodeStatus, Layout
+from spark_consumers.non_changes import NonChanges
+from spark_consumers.records import Layout
 from spark_consumers.sinks import delta
-
-_PLACE = ("status", "topic", "partition", "offset")
-_PART = 32 << 20  # bytes of values that are on the driver at once
-_EXPECTED = (DecodeStatus.CHANGE, DecodeStatus.TOMBSTONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,51 +81,12 @@ class TableConsumer:
         batch = batch.persist()
         try:
             plan = self._rule(TableBatch(batch, self._layouts, begin, end))
-            found = _heads(batch) if plan.statuses.keys() - set(_EXPECTED) else []
-            non_changes = [record for record, _ in found]
-            dead_letters.refuse_unknown_schemas(non_changes)
-            gaps = lost_changes(non_changes)
+            non_changes = NonChanges(batch, plan.statuses)
+            non_changes.refuse_unknown_schemas(dead_letters)
+            gaps = non_changes.gaps()
             counts = plan.write(gaps)
             # Each dead letter is a change that the tables lack, and so is what a gap stands for.
-            undecodable = [(record, size) for record, size in found if record.is_undecodable]
-            sent = sum(dead_letters.send(_complete(batch, part)) for part in in_parts(undecodable, _PART))
-            holes = {"gaps": len(gaps), "dead_letters": sent}
+            holes = {"gaps": len(gaps), "dead_letters": non_changes.send(dead_letters)}
             return {"rows": sum(plan.statuses.values()), **counts, **holes}
         finally:
             batch.unpersist()
-
-
-def collect_non_changes(batch: DataFrame) -> list[NonChangeRecord]:
-    """Return the records of a batch of `Decoder.changes` that are neither changes nor tombstones."""
-    rows = batch.where(~F.col("status").isin(*_EXPECTED)).select("status", "topic", "partition", "offset", "value")
-    return [NonChangeRecord(DecodeStatus(r[0]), r[1], r[2], r[3], bytes(r[4])) for r in rows.collect()]
-
-
-def _heads(batch: DataFrame) -> list[tuple[NonChangeRecord, int]]:
-    """Return the records that are no changes, and their sizes: gaps in full, of others the header."""
-    value = F.col("value")
-    head = F.when(F.col("status") == DecodeStatus.GAP, value).otherwise(F.substring(value, 1, SINGLE_OBJECT_HEADER))
-    rows = batch.where(~F.col("status").isin(*_EXPECTED)).select(*_PLACE, head, F.octet_length(value))
-    return [(NonChangeRecord(DecodeStatus(r[0]), r[1], r[2], r[3], bytes(r[4])), r[5]) for r in rows.collect()]
-
-
-def _complete(batch: DataFrame, heads: Sequence[NonChangeRecord]) -> list[NonChangeRecord]:
-    """Return some records with their values in full."""
-    places = [(head.topic, head.partition, head.offset) for head in heads]
-    wanted = F.broadcast(batch.sparkSession.createDataFrame(places, "topic STRING, `partition` INT, `offset` BIGINT"))
-    rows = batch.join(wanted, ["topic", "partition", "offset"]).select(*_PLACE, "value").collect()
-    return [NonChangeRecord(DecodeStatus(r[0]), r[1], r[2], r[3], bytes(r[4])) for r in rows]
-
-
-def in_parts(sized: Iterable[tuple[NonChangeRecord, int]], at_most: int) -> Iterator[list[NonChangeRecord]]:
-    """Split records into parts of ``at_most`` bytes, or of one record."""
-    part: list[NonChangeRecord] = []
-    total = 0
-    for record, size in sized:
-        if part and total + size > at_most:  # I11
-            yield part
-            part, total = [], 0
-        part.append(record)
-        total += size
-    if part:
-        yield part

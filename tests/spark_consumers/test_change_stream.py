@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 from relay.errors import ConfigError
 from spark_consumers import changes
@@ -33,8 +34,12 @@ def apply(batch, number):
         (folder / "fail").unlink()
         raise OSError("the disk is full")
 
+def note(gap):
+    with open(folder / "gaps", "a") as file:
+        file.write(json.dumps(gap) + "\\n")
+
 with spark():
-    stream = spark_consumers.changes(config, ["orders"], name="mine", checkpoint=folder / "point")
+    stream = spark_consumers.changes(config, ["orders"], name="mine", checkpoint=folder / "point", on_gap=note)
     stream.foreach_batch(apply, until_caught_up=True)
 """
 
@@ -67,6 +72,19 @@ def test_a_record_that_is_no_change_is_a_dead_letter(topic: Topic) -> None:
     ((key, value, reason),) = topic.dead_letters()
     assert key.endswith(b"/mine")
     assert (value, reason) == (b"hello", "unknown framing")
+
+
+def test_a_gap_comes_before_the_batch_that_it_came_with(topic: Topic) -> None:
+    """I9: whoever applies changes has to know that some are missing."""
+    gap = {"id": "1", "source": "orders", "stream": "s", "shard": "0", "reason": "trimmed", "found_at": 7.0}
+    producer = Producer(topic.config.kafka.client())
+    producer.produce(topic.config.internal("gaps"), json.dumps(gap), b"1", partition=0)
+    assert producer.flush(30) == 0
+    topic.publish([change("ada", 1)])
+    assert applied(topic) == [[0, ["1"]]]
+    (found,) = map(json.loads, (topic.folder / "gaps").read_text().splitlines())
+    assert json.loads(found["record"]) == gap
+    assert (found["source"], found["reason"], found["found_at"]) == ("orders", "trimmed", 7.0)
 
 
 def test_the_names_of_the_relays_own_consumers_are_taken(topic: Topic) -> None:
