@@ -62,9 +62,9 @@ def read_changes(
     """
     if streaming and end is not None:
         raise ConfigError("end: a streaming query has no end: give streaming=False, or leave it out")
-    if table is not None and topics_of_changes(config, topics or [table]) != [config.topic(table)]:
+    names = topics_of_changes(config, topics or ([table] if table is not None else []))
+    if table is not None and names != [config.topic(table)]:
         raise ConfigError(f"table {table!r}: leave the topics out, or name only {config.topic(table)}")
-    names = topics_of_changes(config, [table] if table is not None else topics)
     decoder = decoder_of(config, names)
     if table is not None and not decoder.schemas:
         raise Unavailable(f"table {table}: no change of it was relayed yet, so its columns are not known: try later")
@@ -134,12 +134,11 @@ def _records(
     at_most: int | None,
 ) -> DataFrame:
     kafka_topics.connect(config)  # raises a clear error if no broker can be reached
-    with contextlib.closing(GroupOffsets(config, _NAME, topics, option="start")) as group:
-        first, _ = group.locate(group.resolve(start or "earliest"))
-    if streaming:
-        return kafka_source.read(spark, config, _NAME, topics, json.dumps(first), at_most)
-    with contextlib.closing(GroupOffsets(config, _NAME, topics, option="end")) as group:
-        last, _ = group.locate(group.resolve(end or "latest"))
+    with contextlib.closing(GroupOffsets(config, _NAME, topics)) as group:
+        first, _ = group.locate(group.resolve(start or "earliest", option="start"))
+        if streaming:
+            return kafka_source.read(spark, config, _NAME, topics, json.dumps(first), at_most)
+        last, _ = group.locate(group.resolve(end or "latest", option="end"))
     # Spark refuses an end before its start.
     ends = {t: {p: max(offset, first[t][p]) for p, offset in of_topic.items()} for t, of_topic in last.items()}
     return kafka_source.read_between(spark, config, _NAME, topics, json.dumps(first), json.dumps(ends))

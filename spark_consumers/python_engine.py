@@ -24,8 +24,8 @@ from relay.cache.keys import CacheRules, ReducedChange
 from relay.config import CacheConfig, Config
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
+from relay.kafka.committed import open_reader
 from relay.kafka.group_offsets import GroupOffsets, Offsets, topic_ids
-from relay.kafka.topics import SILENT_LOG
 from spark_consumers.cache_batches import CHUNK, apply_chunk, conclude, invalidator
 from spark_consumers.cache_batches import topics as topics_of
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, UnknownSchemas
@@ -128,17 +128,11 @@ class _PythonConsumer:
 
     def _open_reader(self) -> Consumer:
         settings = {
-            **self._config.client(_NAME),
-            "group.id": self._group.group,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "enable.partition.eof": True,
-            "isolation.level": "read_committed",  # I3
             "auto.offset.reset": "error",  # removed records are missed invalidations
             "queued.max.messages.kbytes": _QUEUE_KILOBYTES,
             "error_cb": self._note_error,
         }
-        reader = Consumer(settings, logger=SILENT_LOG)
+        reader = open_reader(self._config, _NAME, self._group.group, settings)
         self._stack.callback(reader.close)
         self._assign(reader)
         return reader

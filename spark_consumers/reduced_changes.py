@@ -14,11 +14,11 @@ from typing import Any
 
 import orjson
 
+from relay.avro.decode import token_of
 from relay.cache.keys import CacheRules, ReducedChange
 from relay.change import Operation
 from relay.dynamodb.values import canonical_number
 from relay.mysql.binlog.values import shortest
-from relay.token import EventToken, OriginToken
 from spark_consumers.records import Layout, RecordField
 
 ChangeReader = Callable[[Mapping[str, Any]], ReducedChange]
@@ -54,7 +54,7 @@ def decoded_reader(layout: Layout, rules: CacheRules) -> ChangeReader:
             None if key is None else _converted(key, key_converts),
             None if old is None else image(old),
             None if new is None else image(new),
-            _token(change["token"]),
+            token_of(change["token"]),
             missing,
         )
 
@@ -128,12 +128,3 @@ def _seconds(time: datetime) -> dict[str, str]:
 
 _SQL_CONVERTS: Mapping[str, Callable[[Any], Any]] = {"float": _short, "digits": canonical_number}
 _DYNAMODB_CONVERTS: Mapping[str, Callable[[Any], Any]] = {"timestamp": _seconds, "json": orjson.loads}
-
-
-def _token(fields: Mapping[str, Any] | None) -> EventToken | None:
-    if fields is None:
-        return None
-    origin = fields.get("origin")
-    return EventToken(
-        fields["timestamp"], fields["shard"], fields["position"], None if origin is None else OriginToken(**origin)
-    )

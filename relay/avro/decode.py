@@ -17,8 +17,9 @@ from relay.avro.framing import UnknownFraming, split
 from relay.avro.part import part_reader
 from relay.avro.schema import source_name
 from relay.errors import RelayError
+from relay.token import EventToken, OriginToken
 
-__all__ = ["Undecodable", "UnknownFraming", "UnknownSchema", "WriterSchemas", "decode", "part_decoder"]
+__all__ = ["Undecodable", "UnknownFraming", "UnknownSchema", "WriterSchemas", "decode", "part_decoder", "token_of"]
 
 
 class UnknownSchema(RelayError):
@@ -104,3 +105,13 @@ def part_decoder(schema: Mapping[str, Any], columns: Collection[str]) -> Callabl
             return reader.read(body)  # which tells what is wrong, if anything is
 
     return decode_part
+
+
+def token_of(fields: Mapping[str, Any] | None) -> EventToken | None:
+    """Return the event token of a decoded change, given its field ``token``."""
+    if fields is None:
+        return None
+    origin = fields["origin"]
+    return EventToken(
+        fields["timestamp"], fields["shard"], fields["position"], None if origin is None else OriginToken(**origin)
+    )

@@ -24,7 +24,7 @@ from typing import Any, Self
 import orjson
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from relay.avro.decode import Undecodable, UnknownFraming, UnknownSchema, WriterSchemas, decode
+from relay.avro.decode import Undecodable, UnknownFraming, UnknownSchema, WriterSchemas, decode, token_of
 from relay.avro.framing import CONFLUENT_MARK
 from relay.avro.registry import open_schemas
 from relay.change import Change, Images, Operation, Snapshot, Transaction
@@ -32,8 +32,8 @@ from relay.config import Config, load
 from relay.config.topic_names import topics_of_changes
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics as kafka_topics
+from relay.kafka.committed import open_reader
 from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, refuse_errors
-from relay.token import EventToken, OriginToken
 
 __all__ = ["ReceivedChange", "Reception", "changes"]
 
@@ -142,7 +142,7 @@ class Reception:
         with ExitStack() as stack:
             kafka_topics.connect(self._config)  # raises a clear error if no broker can be reached
             name = self._group or f"{self._config.name}.changes"
-            offsets = GroupOffsets(self._config, "changes", self._topics, name=name, option="start")
+            offsets = GroupOffsets(self._config, "changes", self._topics, name=name)
             stack.callback(offsets.close)
             if until_caught_up:
                 self._ends = _by_place(offsets.locate({})[1])
@@ -151,7 +151,7 @@ class Reception:
             self._consumer = self._connect(name)
             stack.callback(self._consumer.close)
             if self._group is None:
-                first, _ = offsets.locate(offsets.resolve(start))
+                first, _ = offsets.locate(offsets.resolve(start, option="start"))
                 places = _by_place(first).items()
                 self._assign(self._consumer, [TopicPartition(*place, offset) for place, offset in places])
             else:
@@ -162,21 +162,13 @@ class Reception:
             self._stack = stack.pop_all()
 
     def _connect(self, group: str) -> Consumer:
-        return Consumer(
-            {
-                **self._config.client("changes"),
-                "group.id": group,
-                "enable.auto.commit": False,
-                "enable.auto.offset.store": False,
-                "enable.partition.eof": True,
-                "isolation.level": "read_committed",  # I3
-                "auto.offset.reset": "error",  # removed records are lost changes (I1)
-                "queued.max.messages.kbytes": _QUEUE_KILOBYTES,
-                "max.poll.interval.ms": int(self._longest_pause * 1000),
-                "session.timeout.ms": int(min(self._longest_pause, _SESSION) * 1000),
-            },
-            logger=kafka_topics.SILENT_LOG,
-        )
+        settings = {
+            "auto.offset.reset": "error",  # removed records are lost changes (I1)
+            "queued.max.messages.kbytes": _QUEUE_KILOBYTES,
+            "max.poll.interval.ms": int(self._longest_pause * 1000),
+            "session.timeout.ms": int(min(self._longest_pause, _SESSION) * 1000),
+        }
+        return open_reader(self._config, "changes", group, settings)
 
     # ------------------------------------------------------------------ for the user
 
@@ -244,9 +236,8 @@ class Reception:
         """Begin with partitions, in the group at its offsets. Called by the client while it is polled."""
         if self._group is not None and partitions:
             partitions = consumer.committed(partitions, timeout=_PATIENCE)
+            refuse_errors(partitions)
         for each in partitions:
-            if each.error is not None:
-                raise KafkaException(each.error)  # it may have an offset that was not answered
             if each.offset < 0:
                 each.offset = EARLIEST  # it was added after the group's first start
             place = each.topic, each.partition
@@ -339,7 +330,7 @@ def read_change(schemas: WriterSchemas, value: bytes, topic: str, partition: int
         old=fields["old"],
         new=fields["new"],
         images=Images(fields["images"]),
-        token=_token(fields["token"]),
+        token=token_of(fields["token"]),
         committed_at=_microseconds(fields["committed_at"]),
         relayed_at=_microseconds(fields["relayed_at"]),
         resume_timestamp=fields["resume_timestamp"],
@@ -353,15 +344,6 @@ def read_change(schemas: WriterSchemas, value: bytes, topic: str, partition: int
     )
 
 
-def _token(fields: Mapping[str, Any] | None) -> EventToken | None:
-    if fields is None:
-        return None
-    origin = fields["origin"]
-    return EventToken(
-        fields["timestamp"], fields["shard"], fields["position"], None if origin is None else OriginToken(**origin)
-    )
-
-
 def _microseconds(moment: datetime) -> int:
     return (moment - _EPOCH) // _MICROSECOND
 
@@ -370,7 +352,7 @@ def _begin_group(offsets: GroupOffsets, start: str) -> None:
     """Commit ``start`` for a group without offsets, so that all its programs start there, also after a crash."""
     if offsets.committed() is not None:
         return
-    first, _ = offsets.locate(offsets.resolve(start))
+    first, _ = offsets.locate(offsets.resolve(start, option="start"))
     try:
         offsets.commit(first, wait=True)
     except Unavailable:

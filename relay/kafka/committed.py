@@ -1,4 +1,4 @@
-"""Reads the committed records of topics, to their ends or without end. For commands; the worker does not use it."""
+"""Reads the committed records of topics, to their ends or without end. The worker does not use it."""
 
 from __future__ import annotations
 
@@ -27,6 +27,21 @@ def read_all_committed(admin: AdminClient, config: Config, topic: str) -> Iterat
     yield from read_committed(config, ends, lambda: None, from_beginning=True, exit_at_end=True)
 
 
+def open_reader(config: Config, client: str, group: str, settings: Mapping[str, Any]) -> Consumer:
+    """Return a consumer of committed records that reports the ends of partitions, and stores no offsets by itself.
+
+    ``client``: its name, as `Config.client` takes it. ``settings``: more of librdkafka's.
+    """
+    common = {
+        "group.id": group,
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",  # I3
+    }
+    return Consumer({**config.client(client), **common, **settings}, logger=topics.SILENT_LOG)
+
+
 def read_committed(
     config: Config,
     ends: Mapping[topics.Partition, tuple[int, int]],
@@ -41,17 +56,8 @@ def read_committed(
     end. ``exit_at_end``: stop at the end offsets, however long that takes while records arrive. ``flush``: called
     whenever no record is waiting.
     """
-    settings: dict[str, Any] = {
-        **config.client("tail"),
-        # librdkafka requires one. Partitions are assigned and nothing is committed, so the group never exists.
-        "group.id": f"{config.name}.tail",
-        "enable.auto.commit": False,
-        "enable.auto.offset.store": False,
-        "enable.partition.eof": True,
-        "isolation.level": "read_committed",  # I3
-        "auto.offset.reset": "earliest",
-    }
-    consumer = Consumer(settings, logger=topics.SILENT_LOG)
+    # librdkafka requires a group. Partitions are assigned and nothing is committed, so it never exists.
+    consumer = open_reader(config, "tail", f"{config.name}.tail", {"auto.offset.reset": "earliest"})
     with contextlib.closing(consumer):
         starts = {where: low if from_beginning else high for where, (low, high) in ends.items()}
         consumer.assign([TopicPartition(*where, offset) for where, offset in starts.items()])

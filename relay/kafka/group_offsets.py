@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import time as now
 from typing import Any
 
@@ -58,17 +58,14 @@ def refuse_errors(partitions: Sequence[TopicPartition] | None) -> None:
 class GroupOffsets:
     """The offsets of a consumer's topics and of its Kafka group. Shared by threads, as Kafka's client is.
 
-    ``name``: the group, by default ``<name>.<consumer>``. ``option``: names a start in errors.
+    ``name``: the group, by default ``<name>.<consumer>``.
     """
 
-    def __init__(
-        self, config: Config, consumer: str, topics: Sequence[str], *, name: str | None = None, option: str = "--from"
-    ) -> None:
+    def __init__(self, config: Config, consumer: str, topics: Sequence[str], *, name: str | None = None) -> None:
         self._config = config
         self._servers = config.kafka.bootstrap_servers
         self._topics = topics
         self._client = consumer
-        self._option = option
         self.group = name or group(config, consumer)
         self._consumer = self._open(self.group)
 
@@ -100,8 +97,8 @@ class GroupOffsets:
             )
         return [TopicPartition(topic, number) for topic in self._topics for number in sorted(found[topic].partitions)]
 
-    def resolve(self, start: str) -> Offsets:
-        """Return the present offsets of ``start``.
+    def resolve(self, start: str, *, option: str = "--from") -> Offsets:
+        """Return the present offsets of ``start``, which errors call ``option``.
 
         It is ``earliest``, ``latest``, ``committed``, ``committed:GROUP`` for those of another group, an ISO time, a
         time ago such as ``-2h``, or offsets as JSON. The caller stores them, so that a consumer killed before its first
@@ -110,26 +107,26 @@ class GroupOffsets:
         partitions = self.partitions()
         word, _, other = start.partition(":")
         if start == "earliest":
-            return self._as_offsets(TopicPartition(p.topic, p.partition, EARLIEST) for p in partitions)
+            return _as_offsets(TopicPartition(p.topic, p.partition, EARLIEST) for p in partitions)
         if start == "latest":
-            return self._as_offsets(map(self._end_of, partitions))
+            return _as_offsets(map(self._end_of, partitions))
         if word == "committed" and (other or start == word):
             committed = self._committed_by(other) if other else self.committed()
             if committed is None:
                 raise ConfigError(
-                    f"{self._option} {start}: group {other or self.group} has no committed offsets of "
+                    f"{option} {start}: group {other or self.group} has no committed offsets of "
                     f"{', '.join(self._topics)}: use earliest or latest"
                 )
             return committed
         if start.lstrip().startswith("{"):
-            return self._parse(start, partitions)
+            return _parse(start, partitions, option)
         try:
             time = start_time(start, now())
         except ValueError:
             time = None
         if time is None:
             raise ConfigError(
-                f"{self._option} {start}: use earliest, latest, committed, committed:GROUP, an ISO time, a time ago "
+                f"{option} {start}: use earliest, latest, committed, committed:GROUP, an ISO time, a time ago "
                 "such as -2h, or offsets as JSON"
             )
         return self._at(partitions, int(time * 1000))
@@ -171,54 +168,51 @@ class GroupOffsets:
 
     def _committed(self, consumer: Consumer) -> Offsets | None:
         found = self._call(consumer.committed, self.partitions(), timeout=_TIMEOUT)
-        self._as_offsets(p for p in found if p.error is not None)  # which may have offsets
         if all(p.offset < 0 for p in found):
             return None
         # A partition that was added after the commit has not been read.
-        return self._as_offsets(
-            TopicPartition(p.topic, p.partition, p.offset if p.offset >= 0 else EARLIEST) for p in found
-        )
+        return _as_offsets(TopicPartition(p.topic, p.partition, p.offset if p.offset >= 0 else EARLIEST) for p in found)
 
     def _at(self, partitions: list[TopicPartition], milliseconds: int) -> Offsets:
         asked = [TopicPartition(p.topic, p.partition, milliseconds) for p in partitions]
         found = self._call(self._consumer.offsets_for_times, asked, timeout=_TIMEOUT)
         # Negative: the partition has no record from that time on.
-        return self._as_offsets(p if p.offset >= 0 else self._end_of(p) for p in found)
+        return _as_offsets(p if p.offset >= 0 else self._end_of(p) for p in found)
 
     def _call(self, call: Any, *arguments: Any, timeout: float) -> Any:
         try:
-            return call(*arguments, timeout=timeout)
+            answer = call(*arguments, timeout=timeout)
+            if isinstance(answer, list):
+                refuse_errors(answer)
+            return answer
         except KafkaException as error:
             raise Unavailable(f"cannot read offsets from Kafka at {self._servers}: {error.args[0].str()}") from error
 
-    def _parse(self, text: str, partitions: Sequence[TopicPartition]) -> Offsets:
-        """Parse offsets in Spark's JSON. Partitions that it does not name start at the beginning."""
-        wanted: Offsets = {}
-        for p in partitions:
-            wanted.setdefault(p.topic, {})[str(p.partition)] = EARLIEST
-        try:
-            given = json.loads(text)
-            named = [(str(t), str(p), o) for t, ps in given.items() for p, o in ps.items()]
-        except (ValueError, AttributeError):
-            raise ConfigError(
-                f'{self._option}: write offsets as JSON, such as {{"shop.orders": {{"0": 17, "1": -2}}}}'
-            ) from None
-        for topic, partition, offset in named:
-            if partition not in wanted.get(topic, {}):
-                raise ConfigError(f"{self._option}: this consumer does not read partition {topic}[{partition}]")
-            if type(offset) is not int or offset < EARLIEST:
-                raise ConfigError(
-                    f"{self._option}: {offset!r} is not an offset of {topic}[{partition}]: use 0 or more, -2 for the "
-                    "beginning, or -1 for the end"
-                )
-            wanted[topic][partition] = offset
-        return wanted
 
-    @staticmethod
-    def _as_offsets(partitions: Any) -> Offsets:
-        offsets: Offsets = {}
-        for p in partitions:
-            if p.error is not None:
-                raise Unavailable(f"cannot read the offset of {p.topic}[{p.partition}]: {p.error.str()}")
-            offsets.setdefault(p.topic, {})[str(p.partition)] = p.offset
-        return offsets
+def _parse(text: str, partitions: Sequence[TopicPartition], option: str) -> Offsets:
+    """Parse offsets in Spark's JSON. Partitions that it does not name start at the beginning."""
+    wanted: Offsets = {}
+    for p in partitions:
+        wanted.setdefault(p.topic, {})[str(p.partition)] = EARLIEST
+    try:
+        given = json.loads(text)
+        named = [(str(t), str(p), o) for t, ps in given.items() for p, o in ps.items()]
+    except (ValueError, AttributeError):
+        raise ConfigError(f'{option}: write offsets as JSON, such as {{"shop.orders": {{"0": 17, "1": -2}}}}') from None
+    for topic, partition, offset in named:
+        if partition not in wanted.get(topic, {}):
+            raise ConfigError(f"{option}: this consumer does not read partition {topic}[{partition}]")
+        if type(offset) is not int or offset < EARLIEST:
+            raise ConfigError(
+                f"{option}: {offset!r} is not an offset of {topic}[{partition}]: use 0 or more, -2 for the "
+                "beginning, or -1 for the end"
+            )
+        wanted[topic][partition] = offset
+    return wanted
+
+
+def _as_offsets(partitions: Iterable[TopicPartition]) -> Offsets:
+    offsets: Offsets = {}
+    for p in partitions:
+        offsets.setdefault(p.topic, {})[str(p.partition)] = p.offset
+    return offsets
