@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from relay.cache import Invalidator, LoadedValue, MemoryStore, Outcome, TokenCache, entry_key
 from relay.cache.entry import Tokens
 from tests.cache.broken import GUARDS
+from tests.cache.rows import token
 from tests.cache.stores import KINDS, Backend, InMemory, OnServers, opened
-from tests.cache.world import TOMBSTONE_TTL, Move, World, token
+from tests.cache.world import TOMBSTONE_TTL, Move, World
 from tests.examples import examples
 
 # How often each move is made. The weights were found by trial: with them the broken caches below are caught soonest.

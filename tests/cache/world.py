@@ -18,30 +18,14 @@ from relay.cache.entry import Tokens, decode
 from relay.cache.store import entry_key, floors_key, generation_key
 from relay.errors import Unavailable
 from relay.token import EventToken
+from tests.cache.rows import KEYS, SHARDS, ChangedRows, Row, Versions, gtid_token, token
 from tests.cache.steps import SteppedStore, Steps
 from tests.cache.stores import Backend, LosingStore
 
-KEYS = ("user:1", "user:2")  # composite objects, each made of a row in each shard
-SHARDS = ("orders/stream/a", "orders/stream/b")
 _APPLICATION = 4  # an actor, beside two readers and two invalidators
 TOMBSTONE_TTL, VALUE_TTL, LEASE_TTL = 3600.0, 60.0, 5.0
 
-_SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
-
 Move = tuple[str, int, int]
-Row = tuple[str, str]
-Versions = Mapping[Row, int]
-"""By (cache key, shard): the position in the shard of a change to the key's row there; 0 for none."""
-
-
-def token(shard: str, position: int) -> EventToken:
-    """Three changes share each second, so that timestamps alone do not order them."""
-    return EventToken(1000 + position // 3, shard, f"DynamoDB/{position}")
-
-
-def gtid_token(shard: str, position: int) -> EventToken:
-    """A token that a replica can be asked for."""
-    return EventToken(1000 + position // 3, shard, f"MySQL56/{_SERVER}:1-{position + 1}")
 
 
 @dataclass
@@ -78,8 +62,7 @@ class World:
         self.primary = primary
         self.tombstone_ttls = tombstone_ttls
         self.namespace = namespace
-        self.logs: dict[str, list[str]] = {shard: [] for shard in SHARDS}  # the key of each change
-        self.commits: dict[str, list[float]] = {shard: [] for shard in SHARDS}  # the time of each
+        self.rows = ChangedRows()
         self.replica = [dict.fromkeys(SHARDS, 0) for _ in range(2)]  # one for each reader
         self.applied: dict[Row, int] = dict.fromkeys(itertools.product(KEYS, SHARDS), 0)
         # By invalidator and `since`: the ends of the logs when it first saw it.
@@ -109,8 +92,7 @@ class World:
     def write(self, x: int, y: int) -> None:
         """Change a row, and let some time pass, since tokens count whole seconds."""
         self.now += 0.5
-        self.logs[SHARDS[x % 2]].append(KEYS[y % 2])
-        self.commits[SHARDS[x % 2]].append(self.now)
+        self.rows.change(SHARDS[x % 2], KEYS[y % 2], self.now)
 
     def change(self, x: int, y: int) -> None:
         """Change a row, and let an invalidator finish its call."""
@@ -189,7 +171,7 @@ class World:
     def replicate(self, x: int, y: int) -> None:
         """A replica catches up by a few changes of a shard."""
         shard, replica = SHARDS[x % 2], self.replica[x // 2 % 2]
-        replica[shard] = min(len(self.logs[shard]), replica[shard] + 1 + y % 4)
+        replica[shard] = min(len(self.rows.logs[shard]), replica[shard] + 1 + y % 4)
 
     def bump(self, x: int, y: int) -> None:
         """Begin a new generation."""
@@ -207,9 +189,9 @@ class World:
 
     def gap(self, x: int, y: int) -> None:
         """All invalidations up to now are lost for good, and a new generation replaces them."""
-        lost = self.versions(self._current_positions())
+        lost = self.rows.versions(self.rows.ends())
         for cursor in self.cursors:
-            cursor.update(self._current_positions())
+            cursor.update(self.rows.ends())
         self.bump(x, y)
         self._mark(lost)
 
@@ -245,11 +227,11 @@ class World:
     def _load(self, steps: Steps, number: int, wanted: Mapping[str, Tokens | None]) -> dict[str, LoadedValue]:
         """Read the rows of each key, one shard after the other, so that writes come between."""
         if not self.replicas:
-            return self._loaded(steps, wanted, self._current_positions, with_tokens=False)
+            return self._loaded(steps, wanted, self.rows.ends, with_tokens=False)
         loaded = self._loaded(steps, wanted, lambda: dict(self.replica[number]), with_tokens=True)
         lagging = {key: wanted[key] for key in wanted if not loaded[key].fresher}
         if lagging and self.primary:
-            loaded |= self._loaded(steps, lagging, self._current_positions, with_tokens=False)
+            loaded |= self._loaded(steps, lagging, self.rows.ends, with_tokens=False)
         return loaded
 
     def _loaded(
@@ -263,12 +245,9 @@ class World:
             # The rows are read after the token, and may be newer.
             read_at = steps.call(at)[shard]
             for key in wanted:
-                positions[key][shard] = self.versions({shard: read_at})[key, shard]
+                positions[key][shard] = self.rows.versions({shard: read_at})[key, shard]
         fresher = {key: not with_tokens or is_fresher(tokens, wanted[key]) for key in wanted}
         return {key: LoadedValue(json.dumps(positions[key]).encode(), tokens, fresher[key]) for key in wanted}
-
-    def _current_positions(self) -> dict[str, int]:
-        return {shard: len(log) for shard, log in self.logs.items()}
 
     def _served(self, applied_before: Versions, floors: Mapping[str, Versions], results: dict[str, Cached]) -> None:
         for key, cached in results.items():
@@ -287,10 +266,10 @@ class World:
         pairs: list[tuple[str, EventToken | None]] = []
         to = dict(cursor)
         for shard, count in taken.items():
-            to[shard] = min(len(self.logs[shard]), cursor[shard] + count)
+            to[shard] = min(len(self.rows.logs[shard]), cursor[shard] + count)
             for position in range(cursor[shard], to[shard]):
                 change = None if y % 16 == 15 else self._token_of(shard, position)
-                pairs.append((self.logs[shard][position], change))
+                pairs.append((self.rows.logs[shard][position], change))
 
         begin = dict(cursor)
 
@@ -303,7 +282,7 @@ class World:
             invalidator.apply(pairs, published_since=proven)
 
         def done(_: Any) -> None:
-            rows = self._changed(cursor, to)
+            rows = self.rows.changed(cursor, to)
             cursor.update(to)
             self._mark(rows)
 
@@ -323,7 +302,7 @@ class World:
             )
             return cache.invalidate(key)
 
-        before = {row: at for row, at in self.versions(self._current_positions()).items() if row[0] == key}
+        before = {row: at for row, at in self.rows.versions(self.rows.ends()).items() if row[0] == key}
 
         def done(is_invalid: bool) -> None:
             if is_invalid and not self.replicas:  # a replica that lags may fill it again
@@ -333,27 +312,16 @@ class World:
 
     def _token_of(self, shard: str, index: int) -> EventToken:
         found = self.token(shard, index + 1)
-        return replace(found, timestamp=int(self.commits[shard][index])) if self.replicas else found
+        return replace(found, timestamp=int(self.rows.commits[shard][index])) if self.replicas else found
 
     def _published_since(
         self, number: int, begin: Mapping[str, int], taken: Iterable[str], invalidator: Invalidator, steps: Steps
     ) -> str:
         since = invalidator.since()
-        ends = steps.call(lambda: self.ends.setdefault((number, since), self._current_positions()), steps=False)
+        ends = steps.call(lambda: self.ends.setdefault((number, since), self.rows.ends()), steps=False)
         return since if all(begin[shard] >= ends[shard] for shard in taken) else ""
 
     # -- what is true -----------------------------------------------------------------------------------
-
-    def versions(self, at: Mapping[str, int]) -> dict[Row, int]:
-        """Return the versions of all rows of the shards as of these positions."""
-        found = {(key, shard): 0 for key in KEYS for shard in at}
-        for shard, position in at.items():
-            for index, key in enumerate(self.logs[shard][:position], start=1):
-                found[key, shard] = index
-        return found
-
-    def _changed(self, since: Mapping[str, int], to: Mapping[str, int]) -> dict[Row, int]:
-        return {row: at for row, at in self.versions(to).items() if at > since[row[1]]}
 
     def _mark(self, rows: Versions) -> None:
         for row, at in rows.items():
@@ -383,9 +351,9 @@ class World:
 
     def _catch_up(self) -> None:
         for replica in self.replica:
-            replica.update(self._current_positions())
+            replica.update(self.rows.ends())
         for number in range(2):
-            while any(self.cursors[number][shard] < len(self.logs[shard]) for shard in SHARDS):
+            while any(self.cursors[number][shard] < len(self.rows.logs[shard]) for shard in SHARDS):
                 self.do(("finish", 2 + number, 10))
 
     # -- the end ----------------------------------------------------------------------------------------
@@ -408,4 +376,4 @@ class World:
             self.outcomes.clear()
             self.do(("finish", 0, 2))
         assert self.outcomes == [Outcome.HIT, Outcome.HIT]
-        assert self.applied == self.versions(self._current_positions())
+        assert self.applied == self.rows.versions(self.rows.ends())

@@ -88,7 +88,7 @@ class ReplayedStore:
         return str(self._call("generation"))
 
     def renew(self, generation_key: str) -> str:
-        raise NotImplementedError("the model's gaps do it")
+        raise AssertionError("no program of the model begins a generation: its gaps do")
 
     def losses(self) -> str:
         return str(self._call("losses"))
