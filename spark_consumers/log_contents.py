@@ -9,7 +9,8 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-Offsets = Mapping[str, Mapping[str, int]]
+from relay.kafka.group_offsets import Offsets
+
 Range = tuple[str, int, int, int]
 """Topic, partition, first offset, end offset."""
 

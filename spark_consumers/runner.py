@@ -137,14 +137,15 @@ class Runner:
         # Shared from here on: Kafka's clients may be used by any thread.
         self.group = GroupOffsets(self.config, self.consumer.name, self.consumer.topics)
         self.stack.callback(self.group.close)
-        self._starting_offsets(start)
+        if not self.checkpoint.exists:
+            self.checkpoint.begin(self.group.resolve(start or "earliest"))
         self.schemas = self.stack.enter_context(contextlib.closing(open_schemas(self.config)))
         self.schemas.refresh()
         self.schema_wait = SchemaWait(self.schemas, self.consumer.name)
         self.dead_letters = self.stack.enter_context(DeadLetterTopic(self.config, self.consumer.name, self.schemas))
 
     def run(self, session: SparkSession) -> None:
-        starting = self._starting_offsets(None)
+        starting = self._starting_offsets()
         self._attempts = 0
         self._begin(self.admin)
         self._log_event("started", topics=list(self.consumer.topics), checkpoint=str(self.checkpoint.folder))
@@ -182,13 +183,10 @@ class Runner:
             self.stack.callback(lock.release)
         return locks
 
-    def _starting_offsets(self, start: str | None) -> str:
-        """Return Spark's starting offsets. The first start resolves and stores them."""
-        partitions = self.group.partitions()
-        if not self.checkpoint.exists:
-            self.checkpoint.begin(self.group.resolve(start or "earliest"))
+    def _starting_offsets(self) -> str:
+        """Return Spark's starting offsets."""
         offsets = self.checkpoint.start()
-        for p in partitions:
+        for p in self.group.partitions():
             # Spark requires all partitions, also those added since.
             offsets.setdefault(p.topic, {}).setdefault(str(p.partition), EARLIEST)
         return json.dumps(offsets)
