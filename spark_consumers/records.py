@@ -35,6 +35,11 @@ class RecordField:
     type: Any
     column: str | None = None
 
+    @property
+    def kind(self) -> str:
+        """The column type, of DynamoDB's other key columns that of their Avro values."""
+        return self.column or ("bytes" if self.type == "bytes" else "string")
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:

@@ -7,23 +7,13 @@ from dataclasses import dataclass
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from relay.errors import ConfigError
+from relay.table import MAX_AVRO_PRECISION
 from spark_consumers.records import Layout, RecordField
-
-_DIGITS = {IntegerType(): 10, LongType(): 19}
-_MOST_DIGITS = 38  # of Spark's decimals
+from spark_consumers.sinks.columns import merged
+from spark_consumers.sinks.delta import sql_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,46 +54,27 @@ def _struct(decoded: StructType, part: str) -> StructType:
 
 
 def _union(table: str, versions: Iterable[tuple[Sequence[RecordField], StructType]]) -> StructType:
-    types: dict[str, list[DataType]] = {}
+    found: dict[str, list[tuple[str, DataType]]] = {}
     for fields, decoded in versions:
         for each in fields:
-            types.setdefault(each.name, []).append(decoded[each.avro].dataType)
-    columns = []
-    for name, of_column in types.items():
-        kind: DataType | None = of_column[0]
-        for other in of_column[1:]:
-            kind = None if kind is None else _both(kind, other)
-        if kind is None:
-            had = " and ".join(dict.fromkeys(each.simpleString() for each in of_column))
+            found.setdefault(each.name, []).append((each.kind, decoded[each.avro].dataType))
+    return StructType([StructField(name, _type(table, name, of_column)) for name, of_column in found.items()])
+
+
+def _type(table: str, column: str, versions: Sequence[tuple[str, DataType]]) -> DataType:
+    kind, decoded = versions[0]
+    if all(other == decoded for _, other in versions):
+        return decoded
+    for other, _ in versions:
+        wider = merged(kind, other, MAX_AVRO_PRECISION)
+        if wider is None:
+            had = " and ".join(dict.fromkeys(kind for kind, _ in versions))
             raise ConfigError(
-                f"table {table}: column {name} has been {had}, which no type holds exactly: read it as JSON, without "
+                f"table {table}: column {column} has been {had}, which no type holds exactly: read it as JSON, without "
                 "`table`"
             )
-        columns.append(StructField(name, kind))
-    return StructType(columns)
-
-
-def _both(a: DataType, b: DataType) -> DataType | None:
-    """Return the type that holds every value of both exactly, None if there is none."""
-    if a == b:
-        return a
-    if {a, b} == {IntegerType(), LongType()}:
-        return LongType()
-    if {a, b} in ({FloatType(), DoubleType()}, {IntegerType(), DoubleType()}):
-        return DoubleType()
-    decimals = [_decimal(kind) for kind in (a, b)]
-    if None in decimals:
-        return None
-    scale = max(each.scale for each in decimals if each)
-    whole = max(each.precision - each.scale for each in decimals if each)
-    return DecimalType(whole + scale, scale) if whole + scale <= _MOST_DIGITS else None
-
-
-def _decimal(kind: DataType) -> DecimalType | None:
-    if isinstance(kind, DecimalType):
-        return kind
-    digits = _DIGITS.get(kind)  # type: ignore[call-overload]
-    return DecimalType(digits, 0) if digits else None
+        kind = wider
+    return DataType.fromDDL(sql_type(kind))
 
 
 def _cast(record: Column, fields: Sequence[RecordField], wanted: StructType) -> Column:

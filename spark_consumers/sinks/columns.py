@@ -84,11 +84,11 @@ def merged(stored: str, wanted: str, digits: int) -> str | None:
     """
     if stored == wanted:
         return stored
+    if {stored, wanted} <= {"int", "float", "double"}:
+        return "double"
     family = _family(stored)
     if family != _family(wanted):
         return None
-    if family == "float":
-        return "double"
     if family != "number":
         return None
     if stored in _DIGITS and wanted in _DIGITS:
@@ -172,8 +172,7 @@ class _Planning:
         )
 
     def _kind(self, field: RecordField) -> str:
-        kind = field.column or ("bytes" if field.type == "bytes" else "string")
-        return self.naming.kind("json" if kind == "rest" else kind)
+        return self.naming.kind("json" if field.kind == "rest" else field.kind)
 
     def _place(self, name: str, kind: str) -> bool:
         """Give a column a kind that holds ``kind``, too; return whether there is one."""

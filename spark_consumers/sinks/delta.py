@@ -1,4 +1,4 @@
-"""Delta tables by path: their location, their lock, and the SQL to name them and merge into them."""
+"""Delta tables by path: their location, their lock, and the SQL to name them, to type them and to merge into them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,19 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql import Row, SparkSession
 
 from spark_consumers.locks import Lock
+
+TYPES = {
+    "string": "string",
+    "bytes": "binary",
+    "boolean": "boolean",
+    "int": "int",
+    "long": "bigint",
+    "float": "float",
+    "double": "double",
+    "timestamp": "timestamp",
+    "set": "array<string>",
+}
+"""Spark's types by the column types of ``relay.table``, but for decimals, which have the same names."""
 
 
 def local_folder(location: str) -> Path | None:
@@ -35,6 +48,11 @@ def quoted(name: str) -> str:
     """Return ``name`` as an identifier of Spark SQL."""
     escaped = name.replace("`", "``")
     return f"`{escaped}`"
+
+
+def sql_type(kind: str) -> str:
+    """Return Spark's type of a column type, of those that it has one for."""
+    return TYPES.get(kind, kind)
 
 
 def literal(text: str) -> str:

@@ -40,18 +40,7 @@ OURS = {
 _GUARDED = ("_relay_token", "_relay_event_id", "_relay_deleted", "_relay_incomplete")
 _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
 _ISO_UTC = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"  # the session's time zone is UTC
-_TYPES = {
-    "string": "string",
-    "bytes": "binary",
-    "boolean": "boolean",
-    "int": "int",
-    "long": "bigint",
-    "float": "float",
-    "double": "double",
-    "timestamp": "timestamp",
-    "set": "array<string>",
-}
-_KINDS = {sql: kind for kind, sql in _TYPES.items()}
+_KINDS = {sql: kind for kind, sql in delta.TYPES.items()}
 _STATE_TYPES: Mapping[type, DataType] = {str: StringType(), bool: BooleanType(), int: LongType()}
 
 
@@ -89,7 +78,7 @@ class DeltaTable:
 
     def _create(self, session: SparkSession, plan: ColumnPlan) -> None:
         """Create the table unless it exists."""
-        listed = [f"{delta.quoted(name)} {_sql_type(kind)}" for name, kind in plan.added.items()]
+        listed = [f"{delta.quoted(name)} {delta.sql_type(kind)}" for name, kind in plan.added.items()]
         listed += [f"{name} {kind}" for name, kind in OURS.items()]
         properties = {
             "delta.checkpointInterval": "50",
@@ -113,12 +102,12 @@ class DeltaTable:
             properties["delta.enableTypeWidening"] = "true"
         if properties:
             session.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({_assigned(properties)})")
-        added = [f"{delta.quoted(name)} {_sql_type(kind)}" for name, kind in self._plan.added.items()]
+        added = [f"{delta.quoted(name)} {delta.sql_type(kind)}" for name, kind in self._plan.added.items()]
         added += [f"{name} {kind}" for name, kind in ours.items()]
         if added:
             session.sql(f"ALTER TABLE {self.name} ADD COLUMNS ({', '.join(added)})")
         for name, kind in self._plan.widened.items():
-            session.sql(f"ALTER TABLE {self.name} ALTER COLUMN {delta.quoted(name)} TYPE {_sql_type(kind)}")
+            session.sql(f"ALTER TABLE {self.name} ALTER COLUMN {delta.quoted(name)} TYPE {delta.sql_type(kind)}")
 
     # ------------------------------------------------------------------ reading
 
@@ -256,10 +245,6 @@ def _stored_as(kind: str) -> str:
 _NAMING = Naming(reserved=frozenset(OURS), shown=str, same=str.lower, kind=_stored_as, digits=MAX_AVRO_PRECISION)
 
 
-def _sql_type(kind: str) -> str:
-    return _TYPES.get(kind, kind)
-
-
 def _kind(found: DataType) -> str:
     sql = found.simpleString()
     return _KINDS.get(sql, sql)
@@ -271,7 +256,7 @@ def _value_of(text: Column, kind: str) -> Column:
         return text
     if kind == "bytes":
         return F.unbase64(text)
-    return F.from_json(text, "array<string>") if kind == "set" else text.cast(_sql_type(kind))
+    return F.from_json(text, "array<string>") if kind == "set" else text.cast(delta.sql_type(kind))
 
 
 def _text_of(value: str, kind: str) -> str:
@@ -284,7 +269,7 @@ def _text_of(value: str, kind: str) -> str:
 def _from_image(column: CopiedColumn) -> Column:
     """Return a column's value in a change whose image has ``fields``."""
     if not column.sources:
-        return F.lit(None).cast(_sql_type(column.kind))
+        return F.lit(None).cast(delta.sql_type(column.kind))
     text = F.lit(None).cast("string")
     for name, numbers in column.layouts.items():
         held = F.col("new") if name is None else F.try_element_at("fields", F.lit(name))

@@ -116,6 +116,7 @@ WIDER: list[tuple[tuple[str, Any], tuple[str, Any]]] = [
     (("long", 2**62), ("decimal(20,0)", str(2**64 - 1))),
     (("decimal(10,2)", "12345678.12"), ("decimal(6,4)", "12.1234")),
     (("float", 0.5), ("double", 5e-324)),
+    (("int", 2**31 - 1), ("double", 0.5)),
 ]
 
 
