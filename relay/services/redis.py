@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
-from pathlib import Path
 from typing import ClassVar
 
 from redis import Redis
@@ -12,10 +10,10 @@ from redis.exceptions import RedisError
 
 from relay.jvm.jars import jars
 from relay.process.managed import HOST, accepts
-from relay.services.server import EmbeddedServer
+from relay.services.server import ServerWithURL
 
 
-class RedisServer(EmbeddedServer):
+class RedisServer(ServerWithURL):
     """The ``redis-server`` of the PATH, else a Redis 6.2 from Maven Central, on the loopback address.
 
     ``options``: settings of its configuration file.
@@ -23,19 +21,9 @@ class RedisServer(EmbeddedServer):
 
     name: ClassVar[str] = "redis"
 
-    def __init__(
-        self, folder: Path | None = None, detached: bool = False, options: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(folder, detached)
-        self.options = dict(options or {})
-
     @property
     def url(self) -> str:
         return f"redis://{HOST}:{self.port}/0"
-
-    @property
-    def address(self) -> str:
-        return self.url
 
     @property
     def program(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import tempfile
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Self
@@ -177,6 +178,25 @@ def java_command(heap: str, *arguments: str) -> list[str]:
     collector = ["-XX:+UseParallelGC", "-XX:ParallelGCThreads=1"]
     thrifty = [*collector, "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
     return [str(find_java()), f"-Xmx{heap}", *thrifty, *arguments]
+
+
+class ServerWithURL(EmbeddedServer):
+    """A server whose address is a URL. ``options``: its settings by name, as each server describes them."""
+
+    def __init__(
+        self, folder: Path | None = None, detached: bool = False, options: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(folder, detached)
+        self.options = dict(options or {})
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """The URL for a client's config."""
+
+    @property
+    def address(self) -> str:
+        return self.url
 
 
 def _free_ports(count: int) -> tuple[int, ...]:

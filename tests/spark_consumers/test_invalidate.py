@@ -30,6 +30,10 @@ from tests.spark_consumers.topic import NoSchemas
 KEYS = ["order:{order_id}", "customer:{customer_id}", "day:{day}"]
 
 
+BY_ORDER = change_schema(TableSchema("orders", "orders", (KeyColumn("order_id", "S"),), 1))
+IMAGE = '{"customer_id":{"S":"c"},"day":{"S":"d"}}'
+
+
 def config_of(url: str, namespace: str, source: str = "orders") -> Config:
     return Config.model_validate(
         {
@@ -188,6 +192,15 @@ def gap_of(source: str) -> bytes:
     return Gap(source, "stream", "shard", "trimmed", None, None, 1000.0).to_json()
 
 
+def consumer_of(config: Config, *schemas: dict[str, Any]) -> CacheConsumer:
+    """Return the consumer of a query that knows ``schemas``."""
+    assert config.cache is not None
+    consumer = CacheConsumer(config, config.cache)
+    known = {header_of(schema): schema for schema in schemas}
+    consumer.stream(None, Decoder(known, registry=False, gaps="shop.gaps"))  # type: ignore[arg-type]
+    return consumer
+
+
 @pytest.mark.services
 @pytest.mark.parametrize(
     ("value", "expected"),
@@ -207,8 +220,7 @@ def test_a_gap_of_a_source_of_the_cache_or_of_nobody_knows_which_invalidates_the
     with RedisStore(redis_server.url) as store, DeadLetterTopic(config, "cache", NoSchemas()) as dead_letters:
         cache = TokenCache(store, unique)
         cache.get_or_load("k", lambda key, compare: LoadedValue(b"before", {}, fresher=True))
-        consumer = CacheConsumer(config, config.cache)
-        consumer.stream(None, Decoder({}, registry=False, gaps="shop.gaps"))  # type: ignore[arg-type]
+        consumer = consumer_of(config)
         counts = consumer.apply(Batch(("shop.gaps", 0, 0, value)), 0, dead_letters, {}, {})  # type: ignore[arg-type]
         found = cache.get_or_load("k", lambda key, compare: LoadedValue(b"after", {}, fresher=True))
     assert found.outcome is expected
@@ -220,10 +232,7 @@ def test_a_large_batch_is_applied_in_parts(redis_server: Any, unique: str) -> No
     """I11: of a backlog, only a part is in memory."""
     config = config_of(redis_server.url, unique)
     assert config.cache is not None
-    schema = change_schema(TableSchema("orders", "orders", (KeyColumn("order_id", "S"),), 1))
-    consumer = CacheConsumer(config, config.cache)
-    consumer.stream(None, Decoder({header_of(schema): schema}, registry=False, gaps="shop.gaps"))  # type: ignore[arg-type]
-    image = '{"customer_id":{"S":"c"},"day":{"S":"d"}}'
+    consumer = consumer_of(config, BY_ORDER)
     with RedisStore(redis_server.url) as store, DeadLetterTopic(config, "cache", NoSchemas()) as dead_letters:
 
         def is_invalidated(order: int) -> bool:
@@ -234,7 +243,7 @@ def test_a_large_batch_is_applied_in_parts(redis_server: Any, unique: str) -> No
             def collect(self) -> Any:
                 for number in range(20_000):
                     assert number != 19_999 or is_invalidated(number - 10_000)
-                    value = value_of(schema, {"order_id": str(number)}, image)
+                    value = value_of(BY_ORDER, {"order_id": str(number)}, IMAGE)
                     yield "shop.orders", 0, number, bytearray(value), False
 
         counts = consumer.apply(Backlog(), 0, dead_letters, {}, {"t": {"0": 9000}})  # type: ignore[arg-type]
@@ -247,11 +256,8 @@ def test_a_batch_with_a_large_value_is_applied_by_the_workers(redis_server: Any,
     """I11: the driver would have to hold all of them."""
     config = config_of(redis_server.url, unique)
     assert config.cache is not None
-    schema = change_schema(TableSchema("orders", "orders", (KeyColumn("order_id", "S"),), 1))
-    consumer = CacheConsumer(config, config.cache)
-    consumer.stream(None, Decoder({header_of(schema): schema}, registry=False, gaps="shop.gaps"))  # type: ignore[arg-type]
-    image = '{"customer_id":{"S":"c"},"day":{"S":"d"}}'
-    values = [value_of(schema, {"order_id": order}, image) for order in ("small", "large")]
+    consumer = consumer_of(config, BY_ORDER)
+    values = [value_of(BY_ORDER, {"order_id": order}, IMAGE) for order in ("small", "large")]
 
     class Mixed(Batch):
         """As Spark evaluates the columns: without the value that is large."""
