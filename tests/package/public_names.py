@@ -66,7 +66,6 @@ PUBLIC = {
     ],
     "relay.config": [
         "INTERNAL",
-        "POSTGRES",
         "CacheConfig",
         "Config",
         "CopyConfig",
@@ -120,6 +119,9 @@ BY_MODULE = {
     "relay.mysql.watcher": ["ReplicationWatcher"],
 }
 """Public names of modules that have no ``__all__``."""
+
+NEEDS_SPARK = [name for name in PUBLIC["spark_consumers"] if name != "run"]
+"""The names that load PySpark when they are first used."""
 
 CORE = ["relay", "relay.config", "relay.gtid", "relay.token", "relay.vitess.keyrange", "spark_consumers"]
 """The modules whose public names need no extra."""

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from relay.process.managed import free_port
-from tests.package.public_names import BY_MODULE, CORE, PUBLIC, ROOT
+from tests.package.public_names import BY_MODULE, CORE, NEEDS_SPARK, PUBLIC, ROOT
 
 pytestmark = [pytest.mark.package, pytest.mark.timeout(900)]
 
@@ -116,13 +116,25 @@ def test_help_and_version_need_no_extra(core: Installed) -> None:
         assert "relay" in ran.stdout
 
 
+def without_spark(public: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    return {**public, "spark_consumers": [name for name in public["spark_consumers"] if name not in NEEDS_SPARK]}
+
+
 def test_the_core_imports_alone(core: Installed) -> None:
-    core.imports({module: names for module, names in {**PUBLIC, **BY_MODULE}.items() if module in CORE})
+    public = without_spark({**PUBLIC, **BY_MODULE})
+    core.imports({module: names for module, names in public.items() if module in CORE})
     core.imports({"relay.cache": [name for name in PUBLIC["relay.cache"] if name != "RedisStore"]})
 
 
 def test_every_public_name_imports_with_the_extras(full: Installed) -> None:
-    full.imports({**PUBLIC, **BY_MODULE})
+    full.imports(without_spark({**PUBLIC, **BY_MODULE}))
+
+
+@pytest.mark.parametrize("name", NEEDS_SPARK)
+def test_a_name_that_needs_spark_says_so_without_it(full: Installed, name: str) -> None:
+    ran = full.run("python", "-c", f"from spark_consumers import {name}")
+    assert ran.returncode == 1
+    assert f"spark_consumers.{name} needs pyspark: pip install 'change-relay[spark]'" in ran.stderr
 
 
 @pytest.mark.parametrize("command", ["run", "check"])
