@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from relay.change import MARK, REDRIVEN, Images, Operation, Snapshot
-from relay.config import POSTGRES, Config, CopyConfig
+from relay.config import Config, CopyConfig
 from relay.token import EventToken
 from spark_consumers.fold import PartitionOffset, Place, StoredRow, VerdictCounts, group_by_item, split_at_truncations
 from spark_consumers.gaps import LostChanges
@@ -60,7 +60,7 @@ def copy_consumer(config: Config, copy: CopyConfig) -> TableConsumer:
 
     Raises ``Unavailable`` if a database at ``copy.url`` does not answer.
     """
-    if copy.url.partition(":")[0] in POSTGRES:
+    if copy.is_postgres:
         from spark_consumers.sinks.postgres import PostgresDatabase
         from spark_consumers.sinks.postgres_table import PostgresTable
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from relay.config.config import INTERNAL, POSTGRES, CacheConfig, Config, CopyConfig, LogConfig, load
+from relay.config.config import INTERNAL, CacheConfig, Config, CopyConfig, LogConfig, load
 from relay.config.fields import redacted
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
 from relay.config.sources import DynamoDBConfig, MySQLConfig, SourceConfig, VitessConfig
 
 __all__ = [
     "INTERNAL",
-    "POSTGRES",
     "CacheConfig",
     "Config",
     "CopyConfig",

@@ -15,7 +15,7 @@ from pydantic import Field, PrivateAttr, ValidationError, field_validator, model
 
 from relay.config import yaml_file
 from relay.config.errors import explain, invalid
-from relay.config.fields import Address, ConfigModel, Name, Seconds, redacted, url
+from relay.config.fields import POSTGRES, Address, ConfigModel, Name, Seconds, redacted, url
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
 from relay.config.sources import DynamoDBConfig, MySQLConfig, SourceConfig, VitessConfig
 from relay.config.template import Template
@@ -24,7 +24,6 @@ from relay.errors import ConfigError
 
 __all__ = [
     "INTERNAL",
-    "POSTGRES",
     "CacheConfig",
     "Config",
     "CopyConfig",
@@ -44,8 +43,6 @@ _TOPIC_LENGTH = 249
 
 REDIS = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 MEMCACHED = ("memcached", "memcacheds")
-
-POSTGRES = ("postgresql", "postgres")
 
 Internal = Literal["checkpoints", "schemas", "gaps", "dead_letters", "watermarks"]
 INTERNAL: tuple[Internal, ...] = ("checkpoints", "schemas", "gaps", "dead_letters", "watermarks")
@@ -111,10 +108,15 @@ class CopyConfig(DeltaConfig):
     tombstone_retention: Seconds = Field(default="30d", validate_default=True)
     """How long the copy remembers a deleted row. A change older than this, applied again, may bring the row back."""
 
+    @property
+    def is_postgres(self) -> bool:
+        """Whether it is kept in a PostgreSQL, not in Delta."""
+        return self.url.partition(":")[0] in POSTGRES
+
     @model_validator(mode="after")
     def _upkeep_of_delta(self) -> Self:
         given = sorted(self.model_fields_set & DeltaConfig.model_fields.keys())
-        if given and self.url.partition(":")[0] in POSTGRES:
+        if given and self.is_postgres:
             raise invalid(((given[0],), "is for a copy in Delta; PostgreSQL vacuums by itself: remove it"))
         return self
 

@@ -34,7 +34,8 @@ _LEGAL = re.compile(r"[A-Za-z0-9._-]+")
 _SECRET = re.compile(r"password|secret|\.pem$|jaas|oauthbearer\.config", re.IGNORECASE)
 _WITH_HOST = frozenset({"http", "https", "redis", "rediss"})
 _WITH_HOSTS = frozenset({"memcached", "memcacheds", "redis+cluster", "rediss+cluster"})
-_WITH_DATABASE = frozenset({"postgresql", "postgres"})
+POSTGRES = ("postgresql", "postgres")
+"""The schemes of the URL of a PostgreSQL."""
 _WITH_SERVICE = frozenset({"redis+sentinel", "rediss+sentinel"})
 _HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([\w.-]+)):(\d{1,5})")
 _USER_INFO = re.compile(r"(?<=://)[^/\s]+(?=@)|(?<=password=)[^&\s]+")
@@ -308,7 +309,7 @@ def url(*schemes: str) -> BeforeValidator:
                 raise invalid("must start with " + " or ".join(f"{s}://" for s in schemes))
             if scheme in _WITH_HOSTS and not _has_hosts(value):
                 raise invalid(f"needs hosts with numeric ports: {scheme}://host:port,host:port")
-            if scheme in _WITH_DATABASE and not (_has_hosts(value) and urlsplit(value).path.strip("/")):
+            if scheme in POSTGRES and not (_has_hosts(value) and urlsplit(value).path.strip("/")):
                 raise invalid(f"needs a host and a database: {scheme}://user:password@host:port/database")
             if scheme in _WITH_SERVICE and not (_has_hosts(value) and urlsplit(value).path.strip("/")):
                 raise invalid(f"needs hosts with numeric ports and a service: {scheme}://host:port,host:port/service")

@@ -22,7 +22,6 @@ from relay.avro.schema import change_schema
 from relay.cache import ConditionalWrite, entry_key, open_store
 from relay.cache.store import KEEP, READ
 from relay.config import (
-    POSTGRES,
     Config,
     DynamoDBConfig,
     MySQLConfig,
@@ -83,7 +82,7 @@ def run(config: Config) -> Iterator[Finding]:
     if config.copy_:
         url = config.copy_.url
         check = partial(_check_folder, "copy", url)
-        if url.partition(":")[0] in POSTGRES:
+        if config.copy_.is_postgres:
             check = partial(_check_postgres, url, [source.name for source in config.sources])
         checks.append((f"copy {redacted(url)}", check))
     if config.log or config.copy_:
