@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -40,9 +41,9 @@ _FOREIGN = "only the relay may write to it. Delete the record, and stop what wro
 
 def open_schemas(config: Config) -> TopicSchemas | RegistrySchemas:
     """Open the schema registry if the config has one, else the schemas topic."""
-    in_topic = TopicSchemas(config.client("schemas"), config.internal("schemas"))
+    in_topic = partial(TopicSchemas, config.client("schemas"), config.internal("schemas"))
     if config.schema_registry is None:
-        return in_topic
+        return in_topic()
     with needs("registry", "`schema_registry`"):
         from relay.avro.schema_registry import RegistrySchemas
     return RegistrySchemas(config.schema_registry.url, config.schema_registry.on_incompatible, earlier=in_topic)

@@ -7,6 +7,7 @@ compatible with the one before.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,8 +47,8 @@ class RegistrySchemas:
     """The schemas in a registry with Confluent's API, under the subject ``<topic>-value``. Thread-safe.
 
     ``on_incompatible``: ``fail`` or ``register``, what to do when the registry refuses the next version of a subject.
-    ``earlier``: has the schemas of values that were written before there was a registry. ``timeout``: seconds for one
-    request, which is tried ``retries`` times more.
+    ``earlier``: opens the schemas of values that were written before there was a registry, if one comes. ``timeout``:
+    seconds for one request, which is tried ``retries`` times more.
     """
 
     def __init__(
@@ -55,13 +56,16 @@ class RegistrySchemas:
         url: str,
         on_incompatible: str = "fail",
         *,
-        earlier: TopicSchemas | None = None,
+        earlier: Callable[[], TopicSchemas] | None = None,
         timeout: float = _TIMEOUT,
         retries: int = 2,
     ) -> None:
         self._shown = redacted(url)
         self._on_incompatible = on_incompatible
-        self._earlier = earlier
+        self._open_earlier = earlier
+        # Set once, by the first thread that needs it.
+        self._opening = threading.Lock()
+        self._earlier: TopicSchemas | None = None
         self._client = SchemaRegistryClient({"url": url, "timeout": timeout, "max.retries": retries})
         # Shared by the threads: entries are only added, each in one step.
         self._known: dict[bytes, dict[str, Any]] = {}
@@ -114,7 +118,9 @@ class RegistrySchemas:
         """Return the schema of values with this header, None if it has none of the relay's. Asks the registry once."""
         known = self._known.get(header)
         number = schema_id(header)
-        if number is None and self._earlier is not None:
+        if number is None and self._open_earlier is not None:
+            with self._opening:
+                self._earlier = self._earlier or self._open_earlier()
             return self._earlier.lookup(header)
         if known is not None or number is None:
             return known
