@@ -27,7 +27,7 @@ from relay.errors import Unavailable
 from relay.process.managed import free_port
 from tests.cache.redis_groups import Cluster, catch_up, cluster, command, wait_until
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.services
 
 KEYS = [entry_key("shop", str(number)) for number in range(100)]
 

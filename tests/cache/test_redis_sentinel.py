@@ -17,7 +17,7 @@ from relay.services.redis import RedisServer
 from tests.cache.redis_groups import RedisSentinel, catch_up, command, follow, started, wait_until
 from tests.certificates import Authority
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.services
 
 
 def constant(value: bytes) -> Any:

@@ -14,7 +14,7 @@ from relay.jvm.java import find_java
 from tests import needs
 from tests.faults.harness import wait_until
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.services
 
 
 def start(folder: Path, mark: str, seconds: int, *options: str) -> subprocess.Popen[bytes]:

@@ -81,7 +81,6 @@ def stream() -> Iterator[ScriptedStream]:
 
 
 @pytest.mark.services
-@pytest.mark.timeout(120)
 def test_no_change_older_than_a_watermark_comes_after_it(
     tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str
 ) -> None:

@@ -24,7 +24,7 @@ from relay.demo.watching import BatchLog
 from relay.demo.workload import CACHE_KEY, Item, cache_key
 from tests.faults.harness import Relay, Scene, wait_until
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(500)]
+pytestmark = pytest.mark.services
 
 KILLS = int(os.environ.get("RELAY_KILLS", "1"))
 CONSUMERS = ("cache", "log", "copy")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.harness import Scene, wait_until
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.services
 
 
 @pytest.fixture

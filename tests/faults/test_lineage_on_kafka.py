@@ -21,7 +21,7 @@ from tests.faults.scripted_relay import (
     write_config,
 )
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.services
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.faults.harness import Relay, wait_until
 from tests.faults.scripted_relay import published_versions
 from tests.operating import Operated
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.services
 
 TRUSTED = _ASK_EVERY + 5.0
 """Seconds instead of half an hour. A worker that is not paused asks for the ends more often."""

@@ -27,7 +27,7 @@ from tests.dynamodb.endpoint import TABLE, ScriptedStream, full
 from tests.faults.harness import Relay, wait_until
 from tests.faults.scripted_relay import tail_topic, write_config
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.services
 
 HOUR = 3600
 ITEMS = 120

@@ -18,7 +18,7 @@ from tests.faults.replicated import DATABASE, Replicated
 from tests.faults.world import World
 from tests.mysql.server import MySQL
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.services
 
 
 class Servers(World):

@@ -13,7 +13,7 @@ from tests.dynamodb.endpoint import ScriptedStream
 from tests.faults.harness import Scene, wait_until
 from tests.faults.scripted_relay import published_versions, run_until_caught_up, tail_topic, write_config
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.services
 
 
 @pytest.fixture

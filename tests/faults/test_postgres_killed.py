@@ -17,7 +17,7 @@ from relay.demo.workload import HASH_KEY, RANGE_KEY, Item, version_in
 from relay.services.postgres import PostgresServer
 from tests.faults.harness import Relay, Scene, wait_until
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.services
 
 KILLS = int(os.environ.get("RELAY_KILLS", "2"))
 

@@ -41,7 +41,7 @@ KILLS = 4
 PARTITIONS = 2
 STEPS = ("begin", "before_send_offsets", "after_send_offsets", "before_commit", "after_commit")
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.services
 
 
 def test_whatever_a_stream_does_and_wherever_a_relay_dies(tmp_path: Path, kafka: Any, unique: str) -> None:

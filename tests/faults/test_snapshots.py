@@ -18,7 +18,7 @@ from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import TABLE, ScriptedStream
 from tests.faults.scripted_relay import run_until_caught_up, start_relay, tail_topic, write_config
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.services
 
 ITEMS = 60
 

@@ -16,7 +16,7 @@ from tests.faults.harness import wait_until
 from tests.faults.scripted_relay import published_versions, run_until_caught_up, start_relay, write_config
 from tests.kafka.proxy import Api, ProxiedBroker, passing
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.services
 
 HANGS = 20.0
 """Seconds after which a relay counts as hanging. It should end within 10."""

@@ -20,7 +20,7 @@ from tests.faults.audited import ITEMS, TABLE, audit, history, opened, problems
 from tests.faults.harness import wait_until
 from tests.faults.world import World
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.services
 
 SHARDS = ["-40", "40-80", "80-c0", "c0-"]
 AFTER = ["-20", "20-40"]

@@ -14,7 +14,7 @@ from relay.demo.truth import check_topic
 from relay.demo.workload import Item, RecordedWrite
 from tests.faults.harness import Scene
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.services
 
 
 @pytest.fixture

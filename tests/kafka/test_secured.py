@@ -20,7 +20,7 @@ from relay.demo.dynamodb_orders import create_table
 from relay.services.kafka import KafkaBroker
 from tests.certificates import Authority
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.services
 
 PASSWORD = 'hunter2-"quoted"-;'
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

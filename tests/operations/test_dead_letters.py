@@ -19,7 +19,7 @@ from tests.faults.harness import wait_until
 from tests.faults.scripted_relay import run_until_caught_up, start_relay, write_config
 from tests.kafka.limited_topics import create, limit
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.services
 
 SMALL = 50_000
 HALF = "@@"  # the endpoint replaces it with half a surrogate pair

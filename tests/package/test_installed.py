@@ -20,7 +20,7 @@ import yaml
 from relay.process.managed import free_port
 from tests.package.public_names import BY_MODULE, CORE, NEEDS_SPARK, PUBLIC, ROOT
 
-pytestmark = [pytest.mark.package, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.package
 
 EXTRAS = "dynamodb,mysql,vitess,redis,registry,zstd"
 """What the configs of the README need, without Spark: its package is 434 MB."""

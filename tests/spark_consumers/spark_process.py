@@ -28,7 +28,7 @@ class SparkProcess:
         self._scripts = 0
 
     def run(
-        self, script: str, *arguments: str, given: str = "", log: Path | None = None, timeout: float = 250.0
+        self, script: str, *arguments: str, given: str = "", log: Path | None = None, timeout: float = 600.0
     ) -> str:
         """Return what a Python script prints that reads ``given``. AssertionError with its log if it fails."""
         self._scripts += 1
@@ -36,7 +36,7 @@ class SparkProcess:
         assert self._exit_code(script, arguments, given, output, log, timeout) == 0, log.read_text(errors="replace")
         return output.read_text()
 
-    def relay(self, *arguments: str, log: Path, timeout: float = 150.0) -> None:
+    def relay(self, *arguments: str, log: Path, timeout: float = 400.0) -> None:
         """Run the command line of the relay. AssertionError with its log unless the exit code is 0."""
         code = self._exit_code(_RELAY, arguments, "", log, log, timeout)
         assert code == 0, log.read_text(errors="replace")
@@ -48,10 +48,13 @@ class SparkProcess:
             try:
                 self._process.wait(60)
             finally:
-                self._process.kill()
-                self._process.wait()
-                assert self._process.stdout is not None
-                self._process.stdout.close()
+                self._kill()
+
+    def _kill(self) -> None:
+        assert self._process is not None
+        with self._process:  # closes its pipes
+            self._process.kill()
+        self._process = None
 
     def _exit_code(
         self, script: str, arguments: tuple[str, ...], given: str, output: Path, log: Path, timeout: float
@@ -60,16 +63,21 @@ class SparkProcess:
         assert process.stdin is not None
         assert process.stdout is not None
         task = {"script": script, "arguments": arguments, "given": given, "output": str(output), "log": str(log)}
-        process.stdin.write(f"{json.dumps(task)}\n")
-        process.stdin.flush()
-        ready, _, _ = select.select([process.stdout], [], [], timeout)
-        if not ready:
-            process.kill()  # the next script gets another one
-            process.wait()
-        return int(process.stdout.readline() or -1)
+        answer = ""
+        try:
+            process.stdin.write(f"{json.dumps(task)}\n")
+            process.stdin.flush()
+            if select.select([process.stdout], [], [], timeout)[0]:
+                answer = process.stdout.readline()
+        finally:
+            if not answer:
+                self._kill()  # the next script gets another one, even if the time of this test is up
+        return int(answer or -1)
 
     def _started(self) -> subprocess.Popen[str]:
-        if self._process is None or self._process.poll() is not None:
+        if self._process is not None and self._process.poll() is not None:
+            self._kill()
+        if self._process is None:
             with (self._folder / "spark.log").open("ab") as log:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", "tests.spark_consumers.spark_process"],

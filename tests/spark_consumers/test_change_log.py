@@ -15,7 +15,7 @@ from relay.token import OriginToken
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import SHARD, Topic, change
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.services
 
 HOUR = 3600
 

@@ -14,7 +14,7 @@ from spark_consumers import changes
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.services
 
 # Counts the versions that each batch has. Fails once if a file says so.
 SCRIPT = """

@@ -34,7 +34,7 @@ from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
 from tests.faults.harness import Relay, wait_until
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.services
 
 CUSTOMERS, ORDERS = "-80", "80-"
 TEMPLATE = "page:{customer}"

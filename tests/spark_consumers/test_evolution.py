@@ -20,7 +20,7 @@ from relay.config import load
 from relay.services.registry import SchemaRegistry
 from tests.faults.harness import Relay, wait_until
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.services
 
 # Runs until SIGTERM, then writes the copy's rows to a file.
 COPY = """

@@ -17,7 +17,7 @@ from relay.table import Column, KeyColumn, TableSchema
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change, truncation
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.services
 
 START = """
 import json, pathlib, sys

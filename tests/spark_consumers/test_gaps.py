@@ -84,7 +84,6 @@ def test_a_snapshot_repairs_the_gaps_that_were_found_before_it_began(as_of: floa
 
 
 @pytest.mark.services
-@pytest.mark.timeout(400)
 def test_gaps_are_beside_the_log_and_the_copy_and_a_snapshot_repairs_the_copy(
     tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess
 ) -> None:

@@ -17,7 +17,7 @@ from relay.change import Change, Images, Operation
 from relay.table import KeyColumn, TableSchema
 from tests.spark_consumers.spark_process import SparkProcess
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.services
 
 GOLDEN = orjson.loads((Path(__file__).parents[2] / "schemas" / "golden" / "values.json").read_bytes())
 

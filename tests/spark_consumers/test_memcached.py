@@ -11,7 +11,7 @@ from relay.cache import LoadedValue, MemcachedStore, Outcome, TokenCache
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.services
 
 
 @pytest.mark.parametrize("engine", ["python", "spark"])

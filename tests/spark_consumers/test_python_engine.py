@@ -30,7 +30,7 @@ from tests.faults.harness import wait_until
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.services
 
 
 @pytest.fixture

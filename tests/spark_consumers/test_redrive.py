@@ -15,7 +15,7 @@ from relay.kafka.dead_letters import DeadLetterWriter
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change, mark
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.services
 
 LARGEST = 20_000
 

@@ -14,7 +14,7 @@ from relay.services.sql_server import PASSWORD, USER
 from tests.faults.harness import Relay
 from tests.spark_consumers.spark_process import SparkProcess
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.services
 
 
 @pytest.mark.parametrize("engine", ["python", "spark"])

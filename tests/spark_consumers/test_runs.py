@@ -24,7 +24,7 @@ from tests.faults.harness import wait_until
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import TABLE, Topic, change, mark, read, truncation
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.services
 
 UNKNOWN_FRAMING = b"not a known framing"
 

@@ -11,7 +11,7 @@ from tests.spark_consumers.scenarios import SCENARIOS
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.targets import InPostgres
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.services
 
 
 @pytest.fixture

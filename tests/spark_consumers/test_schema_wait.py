@@ -117,7 +117,6 @@ def test_the_headers_that_are_remembered_are_bounded() -> None:
 
 
 @pytest.mark.services
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize(("consumer", "engine"), [("cache", "spark"), ("cache", "python"), ("log", "spark")])
 def test_a_foreign_value_with_the_mark_of_the_framing_stops_no_consumer(
     tmp_path: Path,

@@ -18,7 +18,7 @@ from relay.cli import app
 from relay.services.postgres import execute
 from tests.spark_consumers.spark_process import SparkProcess
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.services
 
 COLUMNS = {
     "id": "string",

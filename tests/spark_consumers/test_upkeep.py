@@ -77,7 +77,6 @@ with spark() as session:
 
 
 @pytest.mark.services
-@pytest.mark.timeout(500)
 def test_files_that_no_kept_version_needs_are_deleted(
     tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess
 ) -> None:

@@ -16,7 +16,7 @@ from relay.config import load
 from relay.kafka import topics
 from tests.faults.harness import Relay, wait_until
 
-pytestmark = [pytest.mark.services, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.services
 
 TEMPLATE = "row:{id}"
 
