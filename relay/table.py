@@ -19,18 +19,23 @@ _DECIMAL = re.compile(r"decimal\(\s*([0-9]{1,3})\s*,\s*([0-9]{1,3})\s*\)")
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """A primary key column. ``type``: ``S``, ``N`` or ``B`` for DynamoDB, a `column_type` for an SQL table."""
+    """A primary key column. ``type``: ``S``, ``N`` or ``B`` for DynamoDB, a `column_type` for an SQL table.
+
+    ``has_decimals``: whether the text of a value ends in the decimals of a second, as many as its type has.
+    """
 
     name: str
     type: str
+    has_decimals: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a row. ``type``: as for `column_type`."""
+    """A column of a row. ``type``: as for `column_type`. ``has_decimals``: as for `KeyColumn`."""
 
     name: str
     type: str
+    has_decimals: bool = False
 
 
 @dataclass(frozen=True, slots=True)

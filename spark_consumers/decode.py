@@ -19,7 +19,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from relay.avro.framing import CONFLUENT_HEADER, CONFLUENT_MARK, SINGLE_OBJECT_HEADER, SINGLE_OBJECT_MARK
 from spark_consumers.records import DecodeStatus, Layout, RecordField
-from spark_consumers.typed_columns import TypedTable
+from spark_consumers.typed_columns import TypedTable, unpadded
 
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 _KEEP_NULLS = {"ignoreNullFields": "false"}
@@ -145,8 +145,8 @@ def _change(d: Column, number: int, layout: Layout, typed: TypedTable | None) ->
         "operation": d["operation"],
         "source": d["source"],
         "table": d["table"],
-        "key": typed.of_key(d["key"], layout) if typed else _json(d["key"], layout.key),
-        "key_texts": F.when(d["key"].isNotNull(), F.array(*_texts(d["key"], layout.key))),
+        "key": typed.of_key(d["key"], layout) if typed else _key_json(d["key"], layout.key),
+        "key_texts": F.when(d["key"].isNotNull(), F.array(*(_key_text(d["key"], field) for field in layout.key))),
         "old": typed.of_image(d["old"], layout) if typed else _image(d["old"], layout),
         "new": typed.of_image(d["new"], layout) if typed else _image(d["new"], layout),
         "images": d["images"],
@@ -202,8 +202,18 @@ def _image(image: Column, layout: Layout) -> Column:
 
 def _json(record: Column, fields: Sequence[RecordField]) -> Column:
     """Return a record as JSON with the source's names; null for null."""
-    values = [_json_value(record[field.avro], field.type).alias(field.name) for field in fields]
-    return F.when(record.isNotNull(), F.to_json(F.struct(*values), _KEEP_NULLS))
+    return _object(record, {field.name: _json_value(record[field.avro], field.type) for field in fields})
+
+
+def _key_json(record: Column, fields: Sequence[RecordField]) -> Column:
+    """Return a key as JSON: the same text for the same row, whatever its columns' types were."""
+    values = {field.name: _json_value(record[field.avro], field.type) for field in fields}
+    return _object(record, values | {field.name: _key_text(record, field) for field in fields if field.is_padded})
+
+
+def _object(record: Column, values: Mapping[str, Column]) -> Column:
+    named = [value.alias(name) for name, value in values.items()]
+    return F.when(record.isNotNull(), F.to_json(F.struct(*named), _KEEP_NULLS))
 
 
 def _json_value(value: Column, kind: Any) -> Column:
@@ -211,8 +221,9 @@ def _json_value(value: Column, kind: Any) -> Column:
     return _text(value, kind) if kind == "bytes" or _logical(kind) else value
 
 
-def _texts(record: Column, fields: Sequence[RecordField]) -> list[Column]:
-    return [_text(record[field.avro], field.type) for field in fields]
+def _key_text(record: Column, field: RecordField) -> Column:
+    text = _text(record[field.avro], field.type)
+    return unpadded(text) if field.is_padded else text
 
 
 def _text(value: Column, kind: Any) -> Column:

@@ -27,18 +27,24 @@ class DecodeStatus(StrEnum):
 class RecordField:
     """A field of a key or row record: its Avro name, its name at the source, its Avro type and its column type.
 
-    ``column``: of DynamoDB's key columns ``N`` for a number, else None.
+    ``column``: of DynamoDB's key columns ``N`` for a number, else None. ``has_decimals``: as for `KeyColumn`.
     """
 
     avro: str
     name: str
     type: Any
     column: str | None = None
+    has_decimals: bool = False
 
     @property
     def kind(self) -> str:
         """The column type, of DynamoDB's other key columns that of their Avro values."""
         return self.column or ("bytes" if self.type == "bytes" else "string")
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether equal values have texts of different lengths: DECIMAL(5,2) has ``1.50``, DECIMAL(6,3) ``1.500``."""
+        return self.has_decimals or self.kind.startswith("decimal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,12 @@ def _fields(record: Mapping[str, Any]) -> tuple[RecordField, ...]:
         return next(each for each in kind if each != "null") if isinstance(kind, list) else kind
 
     return tuple(
-        RecordField(f["name"], source_name(f), bare(f["type"]), f.get("relay.type") or f.get("dynamodb"))
+        RecordField(
+            f["name"],
+            source_name(f),
+            bare(f["type"]),
+            f.get("relay.type") or f.get("dynamodb"),
+            has_decimals=f.get("decimals", False),
+        )
         for f in record["fields"]
     )

@@ -15,6 +15,16 @@ from spark_consumers.records import Layout, RecordField
 from spark_consumers.sinks.columns import merged
 from spark_consumers.sinks.delta import sql_type
 
+_PADDING = r"\.0*$|(\.\d*[1-9])0+$"
+
+
+def unpadded(text: Column) -> Column:
+    """Return the text of a number or time without the zeros at the end of its decimals.
+
+    I7: it is part of a key, and a row keeps its key when the type of the column gets more decimals.
+    """
+    return F.regexp_replace(text, _PADDING, "$1")
+
 
 @dataclass(frozen=True, slots=True)
 class TypedTable:
@@ -39,7 +49,7 @@ class TypedTable:
         return cls(_union(table, keys), _union(table, rows) if rows else StringType())
 
     def of_key(self, key: Column, layout: Layout) -> Column:
-        return _cast(key, layout.key, self.key)
+        return _cast(key, layout.key, self.key, in_key=True)
 
     def of_image(self, image: Column, layout: Layout) -> Column:
         if layout.row is None or isinstance(self.row, StringType):
@@ -77,11 +87,10 @@ def _type(table: str, column: str, versions: Sequence[tuple[str, DataType]]) -> 
     return DataType.fromDDL(sql_type(kind))
 
 
-def _cast(record: Column, fields: Sequence[RecordField], wanted: StructType) -> Column:
+def _cast(record: Column, fields: Sequence[RecordField], wanted: StructType, *, in_key: bool = False) -> Column:
     """Return a record under the source's names; columns that its version of the table does not have are null."""
-    avro = {each.name: each.avro for each in fields}
-    values = [
-        (record[avro[each.name]] if each.name in avro else F.lit(None)).cast(each.dataType).alias(each.name)
-        for each in wanted
-    ]
+    found = {each.name: record[each.avro] for each in fields}
+    if in_key:
+        found |= {each.name: unpadded(found[each.name]) for each in fields if each.is_padded and each.type == "string"}
+    values = [found.get(each.name, F.lit(None)).cast(each.dataType).alias(each.name) for each in wanted]
     return F.when(record.isNotNull(), F.struct(*values))

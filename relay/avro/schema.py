@@ -90,6 +90,8 @@ def _key_field(column: KeyColumn) -> dict[str, Any]:
         )
     field["type"] = avro_type(column.type)
     field["relay.type"] = str(column_type(column.type))
+    if column.has_decimals:
+        field["decimals"] = True
     return field
 
 

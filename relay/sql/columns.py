@@ -51,6 +51,9 @@ _PLAIN = {
     "vector": "bytes",
 }
 
+WITH_DECIMALS = frozenset({"datetime", "time"})
+"""The types carried as text that ends in decimals of a second: DATETIME(3) has three, DATETIME has none."""
+
 
 def carried_as(base: str, *, unsigned: bool = False, precision: int = 0, scale: int = 0) -> str:
     """Return the column type that carries an SQL type. Raises ValueError for a type that cannot be carried.

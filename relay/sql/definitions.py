@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from relay.sql.columns import carried_as
+from relay.sql.columns import WITH_DECIMALS, carried_as
 from relay.table import Column
 
 COLUMNS = (
@@ -82,10 +82,10 @@ def definitions(
     for table, column, definition in columns:
         if chosen is None or table in chosen:
             try:
-                carried = carried_type(definition)
+                carried = carried_column(column, definition)
             except ValueError as error:
                 raise ValueError(f"table {table}, column {column}: {error}") from error
-            found.setdefault(table, Definition()).columns.append(Column(column, carried))
+            found.setdefault(table, Definition()).columns.append(carried)
     for table, column in keys:
         if table in found:
             found[table].primary.append(column)
@@ -96,8 +96,8 @@ def _texts(rows: Iterable[Sequence[object]]) -> list[list[str]]:
     return [[each.decode() if isinstance(each, bytes) else str(each) for each in row] for row in rows]
 
 
-def carried_type(definition: str) -> str:
-    """Return the column type that carries a column defined as, for example, ``decimal(10,2) unsigned``.
+def carried_column(name: str, definition: str) -> Column:
+    """Return the column that carries one defined as, for example, ``decimal(10,2) unsigned``.
 
     Raises ValueError for a definition that cannot be read or carried.
     """
@@ -108,5 +108,5 @@ def carried_type(definition: str) -> str:
     base = _SAME.get(base, base)
     if base == "decimal":
         precision, _, scale = size.partition(",")
-        return carried_as(base, precision=int(precision or 10), scale=int(scale or 0))
-    return carried_as(base, unsigned="unsigned" in rest.split())
+        return Column(name, carried_as(base, precision=int(precision or 10), scale=int(scale or 0)))
+    return Column(name, carried_as(base, unsigned="unsigned" in rest.split()), base in WITH_DECIMALS)

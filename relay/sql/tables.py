@@ -49,7 +49,7 @@ def lay_out(
     ``key``: the columns used instead of a primary key. ``hash_key``: the columns that choose the partition (I2), by
     default the complete key; they become part of the key. Raises ``RelayError`` for a table without a usable key.
     """
-    types = {column.name: column.type for column in columns}
+    by_name = {column.name: column for column in columns}
     wanted = list(key or primary)
     if not wanted:
         raise RelayError(
@@ -57,10 +57,10 @@ def lay_out(
             f"`key: {{{name}: [{columns[0].name if columns else 'id'}]}}`, or remove the table from `tables`"
         )
     for column in (*wanted, *hash_key):
-        if column not in types:
+        if column not in by_name:
             raise RelayError(
                 f"source {source}: the table {name} has no column {column!r}, which its key names: correct `key`, or "
-                f"use one of {', '.join(types)}"
+                f"use one of {', '.join(by_name)}"
             )
     first = [column for column in hash_key if column in wanted]
     if len(first) != len(hash_key):
@@ -71,7 +71,7 @@ def lay_out(
     schema = TableSchema(
         source,
         name,
-        tuple(KeyColumn(column, types[column]) for column in ordered),
+        tuple(KeyColumn(column, by_name[column].type, by_name[column].has_decimals) for column in ordered),
         hash_columns=len(first) or len(ordered),
         row=tuple(columns),
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 from relay.errors import RelayError
 from relay.sql import charsets
-from relay.sql.columns import carried_as
+from relay.sql.columns import WITH_DECIMALS, carried_as
 from relay.sql.tables import Row, Table
 from relay.table import Column
 from relay.vitess.members import by_index, by_text, sets_by_index, sets_by_text
@@ -111,7 +111,7 @@ def decoder(event: pb.FieldEvent, layout: Layout, *, copied: bool = False) -> VS
             kind, expression = _column(field, at, environment, copied=copied, as_text=event.enum_set_string_values)
         except ValueError as error:
             raise RelayError(f"table {name}: column {field.name} {field.column_type}: {error}") from None
-        columns.append(Column(field.name, kind))
+        columns.append(Column(field.name, kind, _base(field.column_type) in WITH_DECIMALS))
         values.append(expression)
     table = layout(name, columns, [field.name for field in event.fields if field.flags & _PRIMARY])
     if table is None:

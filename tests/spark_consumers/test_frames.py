@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 
-from relay.avro.registry import TopicSchemas
 from relay.change import Change
-from relay.kafka.topic_writer import TopicWriter
 from relay.table import Column, KeyColumn, TableSchema
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change, truncation
@@ -40,22 +37,6 @@ def run(topic: Topic, script: str) -> Any:
     """Return what a script prints as JSON."""
     assert topic.spark is not None
     return json.loads(topic.spark.run(START + script, str(topic.path)))
-
-
-def publish_rows(topic: Topic, table: TableSchema, *rows: Change) -> None:
-    client = topic.config.kafka.client()
-    schemas = TopicSchemas(client, topic.config.internal("schemas"))
-    writer = TopicWriter(table, topic.name, 2, "hash", schemas)
-    producer = Producer({**client, "enable.idempotence": True})
-
-    class Sending:
-        def send(self, topic: str, value: bytes, key: bytes, partition: int, headers: list[Any]) -> None:
-            producer.produce(topic, value, key, partition, headers=headers)
-
-    for row in rows:
-        writer.send(Sending(), row, 1_700_000_000)  # type: ignore[arg-type]
-    assert producer.flush(30) == 0
-    schemas.close()
 
 
 def test_a_batch_has_every_change_between_two_starts(topic: Topic) -> None:
@@ -87,8 +68,8 @@ def test_the_changes_of_one_table_have_the_types_of_all_versions_of_its_columns(
     first = laid_out(id="int", total="decimal(10,2)", at="timestamp")
     second = laid_out(id="long", total="decimal(12,4)", **{"a-b": "string"})
     old = typed(1, {"id": 1, "total": Decimal("1.50"), "at": 1_700_000_000_123_456})
-    publish_rows(topic, first, old)
-    publish_rows(topic, second, typed(2, {"id": 2**40, "total": Decimal("2.0001"), "a-b": "x"}))
+    topic.publish_rows(first, old)
+    topic.publish_rows(second, typed(2, {"id": 2**40, "total": Decimal("2.0001"), "a-b": "x"}))
     found = run(
         topic,
         """
@@ -117,8 +98,8 @@ with spark() as session:
 
 
 def test_columns_that_no_type_holds_exactly_are_refused_by_name(topic: Topic) -> None:
-    publish_rows(topic, laid_out(id="int", v="int"), typed(1, {"id": 1, "v": 7}))
-    publish_rows(topic, laid_out(id="int", v="string"), typed(2, {"id": 1, "v": "7"}))
+    topic.publish_rows(laid_out(id="int", v="int"), typed(1, {"id": 1, "v": 7}))
+    topic.publish_rows(laid_out(id="int", v="string"), typed(2, {"id": 1, "v": "7"}))
     found = run(
         topic,
         """

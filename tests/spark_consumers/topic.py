@@ -141,6 +141,16 @@ class Topic:
             send(_Sending(producer), one, 1_700_000_000)  # type: ignore[arg-type]
         assert producer.flush(30) == 0
 
+    def publish_rows(self, table: TableSchema, *rows: Change) -> None:
+        """Publish changes of the topic's table, which has these columns now."""
+        schemas = TopicSchemas(self._client, self.config.internal("schemas"))
+        writer = TopicWriter(table, self.name, self.partitions, "hash", schemas)
+        producer = Producer({**self._client, "enable.idempotence": True})
+        for row in rows:
+            writer.send(_Sending(producer), row, 1_700_000_000)  # type: ignore[arg-type]
+        assert producer.flush(30) == 0
+        schemas.close()
+
     def publish_raw(self, *values: bytes) -> None:
         producer = Producer({**self._client, "enable.idempotence": True})
         for value in values:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from relay.sql.definitions import carried_type, definitions
+from relay.sql.definitions import carried_column, definitions
 from relay.table import Column
 
 
@@ -39,7 +39,9 @@ from relay.table import Column
     ],
 )
 def test_a_definition_determines_the_carried_type(definition: str, carried: str) -> None:
-    assert carried_type(definition) == carried
+    found = carried_column("c", definition)
+    assert (found.name, found.type) == ("c", carried)
+    assert found.has_decimals == (definition in ("datetime(6)", "time"))
 
 
 def test_an_unknown_type_is_refused_with_its_column() -> None:

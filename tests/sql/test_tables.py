@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from relay.avro.schema import change_schema
 from relay.errors import RelayError
 from relay.sql.tables import lay_out
 from relay.table import Column
@@ -29,6 +30,12 @@ def test_the_columns_that_choose_the_shard_come_first_and_choose_the_partition()
 def test_columns_that_choose_the_shard_become_part_of_the_key() -> None:
     """Rows with the same primary key in two shards are two rows."""
     assert names(primary=["a"], hash_key=["b"]) == (["b", "a"], 1)
+
+
+def test_a_key_says_which_of_its_texts_end_in_decimals() -> None:
+    table = lay_out("s", "t", [Column("a", "string", has_decimals=True), Column("b", "string")], ["a", "b"])
+    fields = {field["name"]: field for field in change_schema(table.schema)["fields"]}
+    assert [field.get("decimals") for field in fields["key"]["type"][1]["fields"]] == [True, None]
 
 
 def test_columns_can_replace_a_missing_primary_key() -> None:

@@ -172,11 +172,11 @@ def test_the_flags_of_fields_give_the_primary_key() -> None:
     columns = [
         pb.Field(name="a", column_type="int(11)"),
         pb.Field(name="b", column_type="int(11)", flags=53251),
-        pb.Field(name="c", column_type="int(11)", flags=16387),
+        pb.Field(name="c", column_type="datetime(3)", flags=16387),
     ]
     found = decoder(pb.FieldEvent(table_name="t", fields=columns), layout)
     assert found is not None
-    assert [column.name for column in found.table.schema.key] == ["b", "c"]
+    assert [(column.name, column.has_decimals) for column in found.table.schema.key] == [("b", False), ("c", True)]
 
 
 def test_a_table_that_is_not_wanted_has_no_decoder() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from relay.mysql.binlog import binary_json, table_map, values
 from relay.mysql.binlog.table_map import BadTableMap, ColumnLayout, TableMap
 from relay.sql.charsets import BINARY, decoder, is_utf8
-from relay.sql.columns import carried_as
+from relay.sql.columns import WITH_DECIMALS, carried_as
 from relay.sql.tables import Row
 from relay.table import Column
 
@@ -148,7 +148,7 @@ def columns_of(table: TableMap) -> list[Column]:
             kind = carried_as(base, unsigned=column.unsigned, precision=column.precision, scale=column.decimals)
         except ValueError as fault:
             raise BadTableMap(f"its column {column.name}: {fault}") from None
-        carried.append(Column(column.name, kind))
+        carried.append(Column(column.name, kind, base in WITH_DECIMALS))
     return carried
 
 

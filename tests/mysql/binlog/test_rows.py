@@ -228,7 +228,8 @@ def test_a_value_of_every_type_is_read_as_it_was_written(case: Case, data: st.Da
     """I8."""
     columns = layout([case])
     table = parse(table_map(7, "shop", "orders", columns)[8:], is_mariadb=False)
-    assert columns_of(table) == [Column("c0", case.carried)]
+    of_second = case.type.kind in (11, 12, 18, 19)  # TIME and DATETIME
+    assert columns_of(table) == [Column("c0", case.carried, has_decimals=of_second)]
     values = data.draw(st.lists(case.values | st.none(), min_size=1, max_size=5))
     body = rows(7, columns, [[value] for value in values])
     changes = read(body, RowDecoder(table), "inserts")
