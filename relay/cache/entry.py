@@ -277,12 +277,19 @@ def decode(meta: bytes) -> Entry:
     """Return the entry of the JSON; ``UNREADABLE`` for other bytes, so that none can stop a reader."""
     try:
         fields = orjson.loads(meta)
-        tokens, kept = ({shard: _token(raw) for shard, raw in fields.get(name, {}).items()} for name in "tk")
-        if any(shard != _component(token) for each in (tokens, kept) for shard, token in each.items()):
-            return UNREADABLE
+        tokens, kept = _tokens(fields.get("t")), _tokens(fields.get("k"))
         return Entry(State(fields["s"]), str(fields["g"]), tokens, float(fields.get("u", 0.0)), kept)
     except (ValueError, TypeError, KeyError, AttributeError):
         return UNREADABLE
+
+
+def _tokens(raw: dict[str, dict[str, Any] | None] | None) -> dict[str, EventToken | None]:
+    tokens = {}
+    for shard, fields in raw.items() if raw is not None else ():
+        tokens[shard] = token = _token(fields)
+        if shard != _component(token):
+            raise ValueError(f"{shard!r} is not the shard of {token}")
+    return tokens
 
 
 def _token(fields: dict[str, Any] | None) -> EventToken | None:

@@ -72,6 +72,8 @@ class MemcachedConnection:
         except BaseException:
             self._socket.close()
             raise
+        self._poll = select.poll()  # `select.select` takes no descriptor above 1023
+        self._poll.register(self._socket, select.POLLIN)
         self._reader = self._socket.makefile("rb")
         try:
             if settings.user is not None:
@@ -97,9 +99,7 @@ class MemcachedConnection:
 
     def is_usable(self) -> bool:
         """Whether the server has neither closed it nor sent something that nobody asked for."""
-        poll = select.poll()  # `select.select` takes no descriptor above 1023
-        poll.register(self._socket, select.POLLIN)
-        return not poll.poll(0)
+        return not self._poll.poll(0)
 
     def read(self, requests: Sequence[bytes]) -> list[MetaReply]:
         """Send short meta commands with answers of any length; return the answers, in this order."""

@@ -22,7 +22,7 @@ from relay.cache.entry import Entry, Held, LoadedValue, State, Tokens, decode, e
 from relay.cache.fill_time import FillTime
 from relay.cache.floors import FloorsReader
 from relay.cache.invalidator import Invalidator
-from relay.cache.store import FOREVER, KEEP, ConditionalWrite, Store, entry_key, generation_key
+from relay.cache.store import FOREVER, KEEP, ConditionalWrite, Store, StoredEntry, entry_key, generation_key
 from relay.errors import Unavailable
 from relay.token import EventToken
 
@@ -255,23 +255,22 @@ class TokenCache:
         try:
             read = partial(self.store.read, [self._name(k) for k in keys], generation_key(self.namespace))
             found, generation = yield StoreCall(read)
-            if self._floors.must_be_read(found):
+            missing = self._served(keys, found, generation, reads)
+            if missing and self._floors.must_be_read(found):
                 yield StoreCall(partial(self._floors.read, generation))
         except Unavailable as error:
             self._note_unreachable(error)
-            yield from self._load_only(keys, reads)
+            yield from self._load_only([key for key in keys if key not in reads.found], reads)
             return []
-        with self._lock:
-            self._is_reachable = True
+        if not self._is_reachable:
+            with self._lock:
+                self._is_reachable = True
         now = self._clock()
         busy: list[str] = []
         leases: dict[str, _Lease] = {}
         writes: list[ConditionalWrite] = []
-        for key, stored in zip(keys, found, strict=True):
-            entry = decode(stored.meta) if stored else None
-            if stored and entry and entry.serves(generation, now) and reads.accepts(stored.value):
-                reads.found[key] = Cached(stored.value, Outcome.HIT)
-            elif entry and entry.is_being_filled(generation, now, _CLOCK_SLACK * self.lease_ttl):
+        for key, (stored, entry) in missing.items():
+            if entry and entry.is_being_filled(generation, now, _CLOCK_SLACK * self.lease_ttl):
                 busy.append(key)
             else:
                 lease = leased(entry, generation, now + self.lease_ttl)
@@ -285,6 +284,20 @@ class TokenCache:
         busy += [key for key in leases if self._name(key) in conflicts]
         yield from self._fill({k: v for k, v in leases.items() if self._name(k) not in conflicts}, reads)
         return busy
+
+    def _served(
+        self, keys: list[str], found: list[StoredEntry | None], generation: str, reads: _Reads
+    ) -> dict[str, tuple[StoredEntry | None, Entry | None]]:
+        """Note the values that may be served, and return the other keys with what the store has for them."""
+        now = self._clock()
+        missing: dict[str, tuple[StoredEntry | None, Entry | None]] = {}
+        for key, stored in zip(keys, found, strict=True):
+            entry = decode(stored.meta) if stored else None
+            if stored and entry and entry.serves(generation, now) and reads.accepts(stored.value):
+                reads.found[key] = Cached(stored.value, Outcome.HIT)
+            else:
+                missing[key] = stored, entry
+        return missing
 
     def _load_only(self, keys: list[str], reads: _Reads) -> Steps[None]:
         if keys:

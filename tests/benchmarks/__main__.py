@@ -11,6 +11,7 @@ from relay.errors import RelayError
 NAMES = (
     "batch_load",
     "binlog",
+    "cache_get",
     "dynamodb_read",
     "encode_publish",
     "get_records",

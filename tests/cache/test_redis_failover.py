@@ -111,12 +111,27 @@ def test_a_demoted_primary_serves_nothing_and_takes_nothing(
     command(replica, "REPLICAOF", "NO", "ONE")
     follow(primary, replica)
     assert cache.get_or_load("k", constant(b"new")) == Cached(b"new", Outcome.MISS)
+    assert _several(cache) == {Cached(b"new", Outcome.MISS)}
     with pytest.raises(Unavailable, match="not a primary"):
         invalidator.apply([("k", TOKEN)])
     with pytest.raises(Unavailable):
         store.renew(generation_key("shop"))
     with pytest.raises(Unavailable):
         store.losses()
+
+
+def test_a_replica_that_knows_the_generation_of_its_primary_serves_nothing(
+    stack: ExitStack, primary: RedisServer, replica: RedisServer, store: RedisStore
+) -> None:
+    """I6: the next invalidation may reach it late."""
+    command(replica, "REPLICAOF", "NO", "ONE")
+    follow(primary, replica)
+    new = stack.enter_context(RedisStore(replica.url))
+    TokenCache(new, "shop").get_or_load("k", constant(b"old"))
+    catch_up(primary, replica)
+    cache = TokenCache(store, "shop")
+    assert cache.get_or_load("k", constant(b"new")) == Cached(b"new", Outcome.MISS)
+    assert _several(cache) == {Cached(b"new", Outcome.MISS)}
 
 
 def test_a_store_leaves_a_demoted_primary_for_the_new_one(
@@ -154,6 +169,7 @@ def test_a_primary_that_is_cut_off_from_its_replicas_serves_nothing_and_takes_no
     cache.get_or_load("k", constant(b"old"))
     command(primary, "CONFIG", "SET", "min-replicas-to-write", "1")
     assert cache.get_or_load("k", constant(b"new")) == Cached(b"new", Outcome.MISS)
+    assert _several(cache) == {Cached(b"new", Outcome.MISS)}
     with pytest.raises(Unavailable, match="not enough good replicas"):
         invalidator.apply([("k", None)])
     command(primary, "CONFIG", "SET", "min-replicas-to-write", "0")
@@ -191,3 +207,9 @@ def test_evictions_and_restarts_show_as_losses(primary: RedisServer, proxy: Prox
     proxy.lead_to(primary.port)
     for earlier in before, evicted:
         assert has_lost(earlier, store.losses())
+
+
+def _several(cache: TokenCache) -> set[Cached]:
+    """Return what a read of two keys at once finds, which goes another way to the server than a read of one."""
+    keys = ("k", "l")
+    return set(cache.get_many(keys, lambda _: dict.fromkeys(keys, LoadedValue(b"new", {}, fresher=True))).values())

@@ -8,6 +8,7 @@ from io import BufferedReader
 import pytest
 
 from relay.cache import ConditionalWrite, RedisStore
+from relay.cache.store import StoredEntry
 from relay.errors import RelayError, Unavailable
 from tests.cache.scripted_server import ScriptedServer
 
@@ -83,6 +84,21 @@ def test_the_generation_is_read_after_the_last_entry(opened: list[ScriptedRedis]
     assert (found, generation) == ([None] * 600, "g1")
     sent = [key.decode() for command in server.named(b"EVALSHA") for key in keys_of(command)]
     assert sent == [*keys, "ns{generation}"]
+
+
+def test_the_generation_role_and_run_are_read_after_a_single_entry(opened: list[ScriptedRedis]) -> None:
+    """I6: a server that was demoted, or lost a namespace, after it returned the entry says so."""
+    info = b"# Replication\r\nrole:master\r\nmaster_replid:%b\r\n" % (RUN * 2 + b"01234567")
+    answers = {b"HMGET": array(bulk(b"meta"), bulk(b"value")), b"GET": bulk(b"g1 " + RUN), b"INFO": bulk(info)}
+    server = ScriptedRedis(lambda command: answers.get(command[0]) or usual(command))
+    opened.append(server)
+    with RedisStore(server.url) as store:
+        assert store.read(["ns:a"], "ns{generation}") == ([StoredEntry(b"meta", b"value")], "g1")
+    assert [command[:2] for command in server.commands if command[0] in answers] == [
+        [b"HMGET", b"ns:a"],
+        [b"GET", b"ns{generation}"],
+        [b"INFO", b"replication"],
+    ]
 
 
 def test_nothing_is_sent_twice(opened: list[ScriptedRedis]) -> None:
