@@ -39,7 +39,7 @@ def running(mark: str) -> list[str]:
 def test_every_check_of_the_demo_holds_and_nothing_is_left_behind(tmp_path: Path, unique: str) -> None:
     """I1, I2, I3, I6, I7"""
     demo = start(tmp_path, unique, seconds=8)
-    code = demo.wait(300)
+    code = demo.wait(800)
     text = (tmp_path / "demo.log").read_text()
     assert code == 0, text
     assert "commit → invalidated" in text
@@ -52,7 +52,7 @@ def test_every_check_holds_on_a_vitess_that_is_altered_and_resharded(tmp_path: P
     """I1, I2, I3, I6, I7"""
     needs.vitess()
     demo = start(tmp_path, unique, 6, "--source", "vitess")
-    code = demo.wait(300)
+    code = demo.wait(800)
     text = (tmp_path / "demo.log").read_text()
     assert code == 0, text
     assert "ADD COLUMN note" in text
@@ -76,7 +76,7 @@ def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path, unique: str)
     demo = start(tmp_path, unique, seconds=60)
     wait_until(lambda: any("consume" in command for command in running(unique)) or None, 120)
     demo.send_signal(signal.SIGINT)
-    assert demo.wait(60) == 130, (tmp_path / "demo.log").read_text()
+    assert demo.wait(300) == 130, (tmp_path / "demo.log").read_text()
     wait_until(lambda: not running(unique) or None, 10)
 
 

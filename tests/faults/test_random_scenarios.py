@@ -162,8 +162,8 @@ class Group:
         with self._lock:
             self._left -= 1
             if self._left == 0:
+                self._killed.set()  # first: whoever finds the relay dead knows why
                 self.relays[-1].kill()
-                self._killed.set()
 
     # ------------------------------------------------------------------ Kafka
 
