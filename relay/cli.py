@@ -243,10 +243,27 @@ def consume(
         ),
     ] = None,
     checkpoint: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            help="The folder of the consumer's checkpoint; of several, with a folder for each.",
+            help="The folder of the consumer's checkpoint, or its URI, such as hdfs://host/folder; of several, with a "
+            "folder for each.",
             metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(
+            help="The Spark cluster to run on, such as spark://host:7077, in place of `spark.master` in the config.",
+            metavar="URL",
+            show_default=False,
+        ),
+    ] = None,
+    conf: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A setting of Spark, in place of the one in `spark.conf`; may be repeated.",
+            metavar="KEY=VALUE",
             show_default=False,
         ),
     ] = None,
@@ -257,19 +274,21 @@ def consume(
 ) -> None:
     """Apply the changes on Kafka to the cache, the change log or the copy of the tables, until stopped.
 
-    Several share one Spark, which runs in this process; when one fails, the others go on. Needs Java 17+ and
-    `pip install 'change-relay[spark]'`, for the cache `'change-relay[spark,redis]'`. With `--engine python` the cache
-    needs neither Java nor Spark.
+    Several share one Spark, on this machine or, with `--master`, on a cluster; when one fails, the others go on. Needs
+    Java 17+ and `pip install 'change-relay[spark]'`, for the cache `'change-relay[spark,redis]'`. With
+    `--engine python` the cache needs neither Java nor Spark.
     """
     loaded = load_config(config)
     for consumer in consumers:
         if {"cache": loaded.cache, "log": loaded.log, "copy": loaded.copy_}[consumer] is None:
             raise ConfigError(f"{config}: no `{consumer}:` section: add one to run this consumer")
+    if engine is ConsumerEngine.PYTHON and (master or conf):
+        raise ConfigError("--engine python: runs without Spark, so omit --master and --conf")
     import spark_consumers
 
     spark_consumers.run(
         [consumer.value for consumer in consumers],
-        loaded,
+        loaded.model_copy(update={"spark": loaded.spark.overridden(master, conf or ())}),
         until_caught_up=until_caught_up,
         start=start,
         checkpoint=checkpoint,

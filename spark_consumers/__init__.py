@@ -14,6 +14,8 @@ from relay.errors import ConfigError
 from relay.extras import lazily, needs
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from relay.config import Config
     from spark_consumers.change_stream import ChangeStream, changes
     from spark_consumers.frames import apply_in_order, read_changes
@@ -47,21 +49,25 @@ def run(
     *,
     until_caught_up: bool = False,
     start: str | None = None,
-    checkpoint: Path | None = None,
+    checkpoint: Path | str | None = None,
     engine: Literal["spark", "python"] = "spark",
+    spark: SparkSession | None = None,
 ) -> None:
     """Run one consumer, or several in one Spark, until SIGTERM (returns) or SIGINT (raises ``KeyboardInterrupt``).
 
     ``until_caught_up``: return once everything that was on Kafka at the start is applied. ``start``: where a new
     checkpoint starts: earliest (the default), latest, committed, committed:GROUP, an ISO time, a time ago such as
-    ``-2h``, or offsets as JSON. ``checkpoint``: the folder in which the consumer stores its progress; several have a
-    folder each in it. ``engine``: ``python`` runs the cache in this process, with its progress in the Kafka group and
-    without Spark. Raises ``RelayError``. Call it from the main thread.
+    ``-2h``, or offsets as JSON. ``checkpoint``: the folder in which the consumer stores its progress, or its URI;
+    several have a folder each in it. ``engine``: ``python`` runs the cache in this process, with its progress in the
+    Kafka group and without Spark. ``spark``: the session to use, as it is; without it, the Spark of this process, or
+    one that is started as ``spark:`` of the config says. Raises ``RelayError``. Call it from the main thread.
     """
     wanted: Sequence[Kind] = [kinds] if isinstance(kinds, str) else list(dict.fromkeys(kinds))
     if engine == "python":
         if wanted != ["cache"]:
             raise ConfigError(f"--engine python: only the cache runs without Spark, not the {' and the '.join(wanted)}")
+        if spark is not None:
+            raise ConfigError("engine='python' runs without Spark: omit `spark`")
         if checkpoint is not None:
             raise ConfigError("--checkpoint: without Spark the offsets of the Kafka group are the checkpoint; omit it")
         from spark_consumers import python_engine
@@ -71,7 +77,7 @@ def run(
     with needs("spark", f"`relay consume {' '.join(wanted)}`"):
         from spark_consumers import launch
     consumers = [_consumer(kind, config) for kind in wanted]
-    launch.run(consumers, config, until_caught_up=until_caught_up, start=start, checkpoint=checkpoint)
+    launch.run(consumers, config, until_caught_up=until_caught_up, start=start, checkpoint=checkpoint, session=spark)
 
 
 def _consumer(kind: str, config: Config) -> Consumer:

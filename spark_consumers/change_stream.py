@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from relay.config import Config
@@ -38,7 +38,8 @@ def changes(
     *,
     name: str,
     start: str | None = None,
-    checkpoint: Path | None = None,
+    checkpoint: Path | str | None = None,
+    spark: SparkSession | None = None,
     at_most: int = 20_000,
     interval: str | None = None,
     delta: bool = False,
@@ -47,27 +48,36 @@ def changes(
     """Return the changes on ``topics`` in batches, which may be named by table; by default those of all tables.
 
     ``name``: of the consumer. Its Kafka group ``<relay>.<name>`` shows the lag, its dead letters name it, and
-    ``checkpoint``, the folder of its progress, has a default made of it. ``start``: where a new checkpoint starts, as
-    `spark_consumers.run` takes it. ``at_most``: records a batch. ``interval``: the time between two batches, such as
-    ``2 seconds``. ``delta``: whether the batches write Delta tables. ``on_gap`` is called with each gap, before the
-    batch that it came with: changes are lost, and the receiver has to do what is right without them (I9). By default
-    the log has an event `gap`. Raises ``ConfigError``.
+    ``checkpoint``, the folder of its progress or its URI, has a default made of it. ``start``: where a new checkpoint
+    starts, as `spark_consumers.run` takes it, and so is ``spark``. ``at_most``: records a batch. ``interval``: the time
+    between two batches, such as ``2 seconds``. ``delta``: whether the batches write Delta tables. ``on_gap`` is called
+    with each gap, before the batch that it came with: changes are lost, and the receiver has to do what is right
+    without them (I9). By default the log has an event `gap`. Raises ``ConfigError``.
     """
     if name in _RESERVED:
         raise ConfigError(f"name: {name!r} is a consumer of the relay: choose another one")
     names = [*topics_of_changes(config, topics), config.internal("gaps")]
     noted = on_gap or (lambda gap: log_event("gap", name, **gap))
-    return ChangeStream(config, _BatchConsumer(name, names, at_most, interval, delta, noted), start, checkpoint)
+    consumer = _BatchConsumer(name, names, at_most, interval, delta, noted)
+    return ChangeStream(config, consumer, start, checkpoint, spark)
 
 
 class ChangeStream:
     """Batches of changes, as `changes` returns it."""
 
-    def __init__(self, config: Config, consumer: _BatchConsumer, start: str | None, checkpoint: Path | None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        consumer: _BatchConsumer,
+        start: str | None,
+        checkpoint: Path | str | None,
+        session: SparkSession | None,
+    ) -> None:
         self._config = config
         self._consumer = consumer
         self._start = start
         self._checkpoint = checkpoint
+        self._session = session
 
     def foreach_batch(self, apply: Apply, *, until_caught_up: bool = False) -> None:
         """Call ``apply`` with each batch, until SIGTERM (returns), SIGINT (raises ``KeyboardInterrupt``).
@@ -83,6 +93,7 @@ class ChangeStream:
             until_caught_up=until_caught_up,
             start=self._start,
             checkpoint=self._checkpoint,
+            session=self._session,
         )
 
 
@@ -90,6 +101,8 @@ class _BatchConsumer:
     """Passes batches on."""
 
     continuity = None
+    location = None
+    executor_modules: Sequence[str] = ()
 
     def __init__(
         self, name: str, topics: Sequence[str], at_most: int, interval: str | None, delta: bool, on_gap: OnGap

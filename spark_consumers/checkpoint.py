@@ -7,46 +7,67 @@ lag and a new checkpoint can start exactly there (``--from committed``).
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
-from relay.errors import RelayError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.sql import SparkSession
+
+from relay.errors import RelayError, Unavailable
 from relay.kafka.group_offsets import Offsets
+from spark_consumers.locations import Folder, HadoopFolder, LocalFolder, below, local_folder
 
 _START = "start.json"
 
 
 class ConsumerCheckpoint:
-    """The folder of a consumer's checkpoint: Spark's own, and the offsets at which the consumer started."""
+    """A consumer's checkpoint at ``location``, a local folder or a URI: Spark's own, and the offsets of the start.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.spark = folder / "spark"
+    One that is not on this machine has to be opened before it is used.
+    """
+
+    def __init__(self, location: str) -> None:
+        local = local_folder(location)
+        self.local = None if local is None else local.absolute()
+        self.location = location if self.local is None else str(self.local)
+        self._folder: Folder | None = None if self.local is None else LocalFolder(self.local)
+        # The end offsets of the batch that was asked for last.
+        self._last: tuple[int, Offsets] | None = None
+
+    def open(self, session: SparkSession) -> None:
+        """Reach the file system of the checkpoint. Raises ``Unavailable``."""
+        if self._folder is None:
+            try:
+                self._folder = HadoopFolder(self.location, session)
+                self._folder.read(_START)
+            except Py4JJavaError as error:
+                raise Unavailable(f"checkpoint {self.location}: cannot be read: {error.java_exception}") from error
+
+    @property
+    def folder(self) -> Folder:
+        assert self._folder is not None, "a checkpoint that is not on this machine is opened first"
+        return self._folder
+
+    @property
+    def spark(self) -> str:
+        """The location of Spark's own checkpoint."""
+        return below(self.folder.uri, "spark")
 
     @property
     def exists(self) -> bool:
-        return (self.folder / _START).exists()
+        return self.folder.read(_START) is not None
 
     def start(self) -> Offsets:
         """Return the offsets at which the consumer started."""
-        offsets: Offsets = json.loads((self.folder / _START).read_text())
+        offsets: Offsets = json.loads(self.folder.read(_START) or "{}")
         return offsets
 
     def resume(self) -> Offsets:
         """Return the offsets at which the consumer resumes: the end of the last batch that Spark has committed."""
-        commits = self.spark / "commits"
-        done = [int(path.name) for path in commits.iterdir() if path.name.isdecimal()] if commits.exists() else []
+        done = [int(name) for name in self.folder.names("spark/commits") if name.isdecimal()]
         return self.end_offsets(max(done, default=-1))
 
     def begin(self, start: Offsets) -> None:
         """Store, durably, the offsets at which the consumer starts."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        draft = self.folder / f"{_START}.draft"
-        with draft.open("w") as file:
-            json.dump(start, file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(self.folder / _START)
+        self.folder.write(_START, json.dumps(start))
 
     def end_offsets(self, batch: int) -> Offsets:
         """Return the end offsets of a batch, which Spark stores before it runs the batch.
@@ -55,11 +76,16 @@ class ConsumerCheckpoint:
         """
         if batch < 0:
             return self.start()
-        path = self.spark / "offsets" / str(batch)
+        if self._last is None or self._last[0] != batch:
+            self._last = batch, self._read_end(f"spark/offsets/{batch}")
+        return self._last[1]
+
+    def _read_end(self, name: str) -> Offsets:
         try:
             # The file has a version, Spark's settings, and a line for each source.
-            _, _, line = path.read_text().splitlines()
+            _, _, line = (self.folder.read(name) or "").splitlines()
             found: Offsets = json.loads(line)
         except (OSError, ValueError) as error:
-            raise RelayError(f"cannot read {path} as an offset file of Spark 4.0: {error}") from error
+            where = below(self.location, name)
+            raise RelayError(f"cannot read {where} as an offset file of Spark 4.0: {error}") from error
         return found

@@ -71,6 +71,9 @@ class CacheConsumer:
     at_most = 50_000
     interval = None
     delta = False
+    location = None
+    # They apply the large batches there.
+    executor_modules = ("spark_consumers.invalidate", "relay.cache.urls")
 
     def __init__(self, config: Config, cache: CacheConfig) -> None:
         self._cache = cache
@@ -99,7 +102,7 @@ class CacheConsumer:
         """Invalidate the cache keys of a batch; return counts. Raises ``Unavailable``, ``UnknownSchemas``."""
         plan = replace(self._plan, published_since=self.continuity.published_since)
         expected = count_between(begin, end)
-        is_for_workers = expected >= _LARGE_BATCH and is_cluster(batch.sparkSession)
+        is_for_workers = expected >= _LARGE_BATCH and is_cluster(batch.sparkSession.sparkContext.master)
         outcome = None if is_for_workers else _apply_here(plan, self._reader, batch, expected)
         if outcome is None:
             outcome = BatchOutcome()

@@ -14,35 +14,58 @@ from pyspark.sql import SparkSession
 from relay.config import Config
 from relay.errors import RelayError
 from spark_consumers.checkpoint import ConsumerCheckpoint
+from spark_consumers.executors import check
+from spark_consumers.locations import below, refuse_on_cluster
 from spark_consumers.runner import Consumer, Runner
 from spark_consumers.running import signals
-from spark_consumers.session import another_session, close_session, open_session
+from spark_consumers.session import (
+    another_session,
+    close_session,
+    existing_session,
+    is_cluster,
+    open_session,
+    refuse_contradiction,
+    refuse_lack_of_delta,
+    use_local_checkpoint,
+)
 
 _POLL = 0.1  # seconds
 
 
-def state_folder(config: Config, consumer: str) -> Path:
-    """Return the default folder of a consumer's checkpoint."""
-    base = os.environ.get("RELAY_STATE")
-    return (Path(base) if base else Path.home() / ".local" / "state" / "relay") / config.name / consumer
+def state_folder(config: Config, consumer: str) -> str:
+    """Return the default location of a consumer's checkpoint."""
+    base = os.environ.get("RELAY_STATE") or str(Path.home() / ".local" / "state" / "relay")
+    return below(base, config.name, consumer)
 
 
 def run(
-    consumers: Sequence[Consumer], config: Config, *, until_caught_up: bool, start: str | None, checkpoint: Path | None
+    consumers: Sequence[Consumer],
+    config: Config,
+    *,
+    until_caught_up: bool,
+    start: str | None,
+    checkpoint: Path | str | None,
+    session: SparkSession | None = None,
 ) -> None:
     """Run until SIGTERM (returns), SIGINT (raises ``KeyboardInterrupt``), or, if asked, until caught up.
 
     Several consumers share one Spark session. One that fails is started again a while later, and the others go on;
     ``until_caught_up`` raises its failure at the end. ``checkpoint``: the folder of the only consumer; of several, that
-    of their folders. Raises ``RelayError``. Only the main thread can handle the signals.
+    of their folders. ``session``: the one to use, as it is. Raises ``RelayError``. Only the main thread can handle the
+    signals.
     """
     with ExitStack() as stack:
         runners = [
             Runner(each, config, _checkpoint(each, config, checkpoint, consumers), until_caught_up, stack)
             for each in consumers
         ]
+        existing = session or existing_session()
+        master = config.spark.master if existing is None else str(existing.sparkContext.master)
+        if is_cluster(master) and not config.spark.shared_folders:
+            _refuse_local_folders(runners, master)
         for runner in runners:
-            runner.refuse_start(start)
+            if runner.checkpoint.local is not None:
+                runner.refuse_start(start)
 
         def stop(signum: int) -> None:
             for runner in runners:
@@ -51,33 +74,70 @@ def run(
         with signals(stop):
             locks = [lock for runner in runners for lock in runner.take_locks()]
             for runner in runners:
-                runner.connect(start)
-            name, delta = "relay " + " ".join(each.name for each in consumers), any(each.delta for each in consumers)
-            memory = "1g" if len(consumers) == 1 else "2g"
-            # The JVM holds the locks too, since it may go on writing for a moment after this process ends.
-            session = open_session(name, delta=delta, keep_open=[lock.descriptor for lock in locks], memory=memory)
-            stack.callback(close_session, session)
-            if len(runners) == 1:
-                runners[0].run(session)
+                runner.connect()
+                if runner.checkpoint.local is not None:
+                    runner.begin(start)
+            delta = any(each.delta for each in consumers)
+            if session is None:
+                name = "relay " + " ".join(each.name for each in consumers)
+                memory = "1g" if len(consumers) == 1 else "2g"
+                # The JVM holds the locks too, since it may go on writing for a moment after this process ends.
+                held = [lock.descriptor for lock in locks]
+                opened = open_session(name, delta=delta, spark=config.spark, keep_open=held, memory=memory)
+                stack.callback(close_session, opened)
             else:
-                _run_together(runners, session)
+                opened = session
+                refuse_contradiction(opened, config.spark)
+                refuse_lack_of_delta(opened, delta)
+            if is_cluster(master):
+                modules = sorted({name for each in consumers for name in each.executor_modules})
+                check(opened, modules, lambda: any(runner.stopping for runner in runners))
+            for runner in runners:
+                if runner.checkpoint.local is None:
+                    runner.checkpoint.open(opened)
+                    runner.begin(start)
+            _run(runners, opened, is_ours=session is None)
     if any(runner.stopping == signal.SIGINT for runner in runners):
         raise KeyboardInterrupt
 
 
+def _refuse_local_folders(runners: Sequence[Runner], master: str) -> None:
+    """Raise ``ConfigError`` if a consumer keeps something in a folder of this machine, which is one of many."""
+    for runner in runners:
+        refuse_on_cluster(f"{runner.consumer.name}: its checkpoint (--checkpoint)", runner.checkpoint.location, master)
+        if runner.consumer.location is not None:
+            key = {"log": "log.path", "copy": "copy.url"}.get(runner.consumer.name, "its target")
+            refuse_on_cluster(f"{runner.consumer.name}: its table (`{key}`)", runner.consumer.location, master)
+
+
 def _checkpoint(
-    consumer: Consumer, config: Config, given: Path | None, consumers: Sequence[Consumer]
+    consumer: Consumer, config: Config, given: Path | str | None, consumers: Sequence[Consumer]
 ) -> ConsumerCheckpoint:
     if given is None:
-        return ConsumerCheckpoint(state_folder(config, consumer.name).absolute())
-    return ConsumerCheckpoint((given if len(consumers) == 1 else given / consumer.name).absolute())
+        return ConsumerCheckpoint(state_folder(config, consumer.name))
+    return ConsumerCheckpoint(str(given) if len(consumers) == 1 else below(str(given), consumer.name))
 
 
-def _run_together(runners: Sequence[Runner], session: SparkSession) -> None:
+def _run(runners: Sequence[Runner], session: SparkSession, *, is_ours: bool) -> None:
+    """Run each in a session of its own, if it is ours, with the settings that suit it."""
+    if not is_ours or len(runners) == 1:
+        sessions = [session for _ in runners]
+    else:
+        sessions = [another_session(session, delta=runner.consumer.delta) for runner in runners]
+    for runner, own in zip(runners, sessions, strict=True):
+        if is_ours and runner.checkpoint.local is not None:
+            use_local_checkpoint(own)
+    if len(runners) == 1:
+        runners[0].run(session)
+    else:
+        _run_together(runners, sessions)
+
+
+def _run_together(runners: Sequence[Runner], sessions: Sequence[SparkSession]) -> None:
     """Run each in a thread of its own. Raises the first failure that no new start can repair."""
     threads = [
-        Thread(target=runner.keep_running, args=(another_session(session, delta=runner.consumer.delta),), daemon=True)
-        for runner in runners
+        Thread(target=runner.keep_running, args=(session,), daemon=True)
+        for runner, session in zip(runners, sessions, strict=True)
     ]
     for thread in threads:
         thread.start()

@@ -27,6 +27,7 @@ from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, topic_ids
 from spark_consumers import kafka_source
+from spark_consumers.causes import cause
 from spark_consumers.checkpoint import ConsumerCheckpoint
 from spark_consumers.dead_letters import DeadLetterTopic, UnknownSchemas
 from spark_consumers.decode import Decoder
@@ -37,14 +38,14 @@ from spark_consumers.schema_wait import SchemaWait
 _DRAIN_TIMEOUT = 60.0  # seconds for the running batch to end after a signal
 _POLL = 0.1  # seconds
 _RESTART = 30.0  # seconds until a consumer that failed beside others is started again
-_LONGEST_CAUSE = 500  # characters
 
 
 class Consumer(Protocol):
     """A consumer as the runner sees it.
 
     ``at_most``: records a batch. ``interval``: Spark's processing time between batches, None for none.
-    ``delta``: whether it writes Delta tables. Only `apply` runs in a thread of Spark's.
+    ``delta``: whether it writes Delta tables. ``location``: of them, None if it is not known or there are none.
+    ``executor_modules``: what it imports on Spark's executors. Only `apply` runs in a thread of Spark's.
     """
 
     @property
@@ -55,6 +56,10 @@ class Consumer(Protocol):
     def interval(self) -> str | None: ...
     @property
     def delta(self) -> bool: ...
+    @property
+    def location(self) -> str | None: ...
+    @property
+    def executor_modules(self) -> Sequence[str]: ...
     @property
     def topics(self) -> Sequence[str]: ...
     @property
@@ -127,28 +132,32 @@ class Runner:
         """Raise ``ConfigError`` if there is a ``start`` for a checkpoint that exists."""
         if start is not None and self.checkpoint.exists:
             raise ConfigError(
-                f"--from {start} only applies to a new checkpoint, but {self.checkpoint.folder} already holds one: "
+                f"--from {start} only applies to a new checkpoint, but {self.checkpoint.location} already holds one: "
                 "omit --from to resume it, or name another folder with --checkpoint"
             )
 
-    def connect(self, start: str | None) -> None:
-        """Open all but Spark's session, and note where a new checkpoint starts."""
+    def connect(self) -> None:
+        """Open all but Spark's session."""
         self.admin = topics.connect(self.config)  # raises a clear error if no broker can be reached
         # Shared from here on: Kafka's clients may be used by any thread.
         self.group = GroupOffsets(self.config, self.consumer.name, self.consumer.topics)
         self.stack.callback(self.group.close)
-        if not self.checkpoint.exists:
-            self.checkpoint.begin(self.group.resolve(start or "earliest"))
         self.schemas = self.stack.enter_context(contextlib.closing(open_schemas(self.config)))
         self.schemas.refresh()
         self.schema_wait = SchemaWait(self.schemas, self.consumer.name)
         self.dead_letters = self.stack.enter_context(DeadLetterTopic(self.config, self.consumer.name, self.schemas))
 
+    def begin(self, start: str | None) -> None:
+        """Note where a new checkpoint starts."""
+        self.refuse_start(start)
+        if not self.checkpoint.exists:
+            self.checkpoint.begin(self.group.resolve(start or "earliest"))
+
     def run(self, session: SparkSession) -> None:
         starting = self._starting_offsets()
         self._attempts = 0
         self._begin(self.admin)
-        self._log_event("started", topics=list(self.consumer.topics), checkpoint=str(self.checkpoint.folder))
+        self._log_event("started", topics=list(self.consumer.topics), checkpoint=self.checkpoint.location)
         while not self.stopping and not self._run_query(session, starting):
             pass
         if self._end is not None:
@@ -174,9 +183,13 @@ class Runner:
                 return None
 
     def take_locks(self) -> list[Lock]:
-        """Take the locks of the checkpoint and of the sink, and return them. Raises ``Unavailable``."""
-        folder = self.checkpoint.folder
-        wanted = [Lock(folder / "lock", f"the checkpoint {folder}"), self.consumer.lock()]
+        """Take the locks of the checkpoint and of the sink, if they are on this machine, and return them.
+
+        Raises ``Unavailable``.
+        """
+        folder = self.checkpoint.local
+        own = None if folder is None else Lock(folder / "lock", f"the checkpoint {folder}")
+        wanted = [own, self.consumer.lock()]
         locks = [lock for lock in wanted if lock is not None]
         for lock in locks:
             lock.acquire()
@@ -235,7 +248,7 @@ class Runner:
             session, self.config, self.consumer.name, self.consumer.topics, starting, self.consumer.at_most
         )
         writer = self.consumer.stream(records, decoder).writeStream.foreachBatch(self._apply_batch)
-        writer = writer.option("checkpointLocation", self.checkpoint.spark.as_uri())
+        writer = writer.option("checkpointLocation", self.checkpoint.spark)
         if self.until_caught_up:
             writer = writer.trigger(availableNow=True)
         elif self.consumer.interval:
@@ -289,7 +302,7 @@ class Runner:
             return
         if isinstance(error, (Py4JNetworkError, OSError)):
             raise SparkEnded(
-                f"{self.consumer.name}: Spark's JVM ended unexpectedly ({_cause(error)}): restart the consumer; "
+                f"{self.consumer.name}: Spark's JVM ended unexpectedly ({cause(error)}): restart the consumer; "
                 "it resumes from its checkpoint"
             ) from error
         if isinstance(failure, UnknownSchemas):
@@ -308,11 +321,11 @@ class Runner:
             if isinstance(failure, RelayError):
                 raise failure
             raise RelayError(
-                f"{self.consumer.name}: gave up after {self._attempts + 1} attempts: {_cause(failure)}"
+                f"{self.consumer.name}: gave up after {self._attempts + 1} attempts: {cause(failure)}"
             ) from error
         delay = RETRY_DELAYS[self._attempts]
         self._attempts += 1
-        self._log_event("retry", attempt=self._attempts, wait=delay, error=_cause(failure))
+        self._log_event("retry", attempt=self._attempts, wait=delay, error=cause(failure))
         self._sleep(delay)
 
     def _sleep(self, seconds: float) -> None:
@@ -322,19 +335,3 @@ class Runner:
 
     def _log_event(self, event: str, **fields: Any) -> None:
         log_event(event, self.consumer.name, **fields)
-
-
-def _cause(error: BaseException) -> str:
-    """Return one line of an error. Spark's errors run over pages, with the cause at the end."""
-    try:
-        lines = str(error).strip().splitlines()
-    except Exception:  # PySpark asks the JVM for the text, and the JVM may have ended
-        lines = []
-    if not lines:
-        return type(error).__name__
-    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
-    if causes:
-        return causes[-1][:_LONGEST_CAUSE]
-    if len(lines) > 1 and isinstance(error, Py4JError):
-        return lines[1].lstrip(": ")[:_LONGEST_CAUSE]
-    return lines[0][:_LONGEST_CAUSE]

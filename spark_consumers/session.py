@@ -1,6 +1,7 @@
-"""The Spark session of a consumer: in a JVM of its own on this machine, or in the one that ``spark-submit`` started.
+"""The Spark session of a consumer: with a driver of its own, or in the one that ``spark-submit`` started.
 
-In an existing JVM the consumer gets a session of its own, whose SQL settings do not affect the others.
+In an existing driver the consumer gets a session of its own, whose SQL settings do not affect the others. What the user
+has set is never set otherwise.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +19,11 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from relay.config import SparkConfig
 from relay.errors import ConfigError
-from relay.jvm.jars import jars
 from relay.jvm.java import find_java
+from spark_consumers.connectors import connectors
+from spark_consumers.executors import our_code
 
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
@@ -30,24 +34,35 @@ _LONGEST_VALUE = 32 << 20
 
 _EXIT_TIMEOUT = 15.0  # seconds for the JVM to end
 
-# The JVMs that `open_session` started, by the session it returned. Used by the main thread only.
-_started: dict[SparkSession, Any] = {}
 
+@dataclass(frozen=True)
+class _Driver:
+    """What `open_session` started. ``code``: the folder of the code that executors load, if there is one."""
+
+    gateway: Any
+    code: tempfile.TemporaryDirectory[str] | None
+
+
+# By the session that `open_session` returned. Used by the main thread only.
+_started: dict[SparkSession, _Driver] = {}
+
+_AVRO_LIMITS = (
+    f"-Dorg.apache.avro.limits.string.maxLength={_LONGEST_VALUE} "
+    f"-Dorg.apache.avro.limits.bytes.maxLength={_LONGEST_VALUE}"
+)
 _JAVA_OPTIONS = (
     # On few cores the optimising compiler takes CPU from the batches of the first minutes: with it a batch of the cache
     # takes 1.5 times as long at p50, and twice as long at p95.
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
-    f"-Dorg.apache.avro.limits.string.maxLength={_LONGEST_VALUE}",
-    f"-Dorg.apache.avro.limits.bytes.maxLength={_LONGEST_VALUE}",
-    f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}",
+    _AVRO_LIMITS,
+    f"-Dlog4j2.configurationFile={Path(__file__).absolute().with_name('log4j2.properties').as_uri()}",
 )
 
 _SQL = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
     # Columns have their source's names, and for DynamoDB Id and id differ.
     "spark.sql.caseSensitive": "true",
+    "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     # Re-planning between stages costs more than it saves in batches of this size.
     "spark.sql.adaptive.enabled": "false",
@@ -60,6 +75,13 @@ _LOCAL_CHECKPOINT = {
         "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
     )
 }
+# Settings that hold several values, to which ours are added.
+_JOINED = {
+    "spark.jars": ",",
+    "spark.sql.extensions": ",",
+    "spark.driver.extraJavaOptions": " ",
+    "spark.executor.extraJavaOptions": " ",
+}
 
 _DELTA_SQL = {
     # The partitions of a table's state. With the default of 50 the first MERGE takes 12 s.
@@ -71,21 +93,24 @@ _DELTA_SQL = {
 }
 
 
-def open_session(name: str, *, delta: bool, keep_open: Sequence[int] = (), memory: str = "1g") -> SparkSession:
+def open_session(
+    name: str, *, delta: bool, spark: SparkConfig | None = None, keep_open: Sequence[int] = (), memory: str = "1g"
+) -> SparkSession:
     """Return a session called ``name`` that can read Kafka and Avro, and Delta if ``delta``.
 
-    ``keep_open``: file descriptors that a new JVM keeps open until it ends. ``memory``: of its heap, as Java takes it.
-    Raises ``Unavailable`` if Java, PySpark or a jar is missing, ``ConfigError`` if the existing session lacks Delta.
+    ``spark``: where it runs, by default on this machine. ``keep_open``: file descriptors that a new JVM keeps open
+    until it ends. ``memory``: of the driver's heap, as Java takes it. Raises ``Unavailable`` if Java, PySpark or a jar
+    is missing, ``ConfigError`` if the session that exists lacks Delta, or contradicts ``spark``.
     """
-    existing = _existing()
-    session = another_session(existing, delta=delta) if existing else _start(name, delta, keep_open, memory)
-    _configure(session, delta)
-    if delta and DELTA_EXTENSION not in str(session.conf.get("spark.sql.extensions", "")):
-        raise ConfigError(
-            "the Spark session of this process was created without Delta: submit with "
-            f"--conf spark.sql.extensions={DELTA_EXTENSION} "
-            f"--conf spark.sql.catalog.spark_catalog={DELTA_CATALOG}"
-        )
+    settings = spark or SparkConfig()
+    existing = existing_session()
+    if existing is not None:
+        refuse_contradiction(existing, settings)
+        session = another_session(existing, delta=delta)
+    else:
+        session = _start(name, delta, settings, keep_open, memory)
+        _configure(session, delta)
+    refuse_lack_of_delta(session, delta)
     return session
 
 
@@ -96,17 +121,54 @@ def another_session(session: SparkSession, *, delta: bool) -> SparkSession:
     return found
 
 
+def refuse_contradiction(session: SparkSession, settings: SparkConfig) -> None:
+    """Raise ``ConfigError`` if a session, which runs already, is not as the config wants it."""
+    running = dict(session.sparkContext.getConf().getAll())
+    wanted = settings.conf | ({"spark.master": settings.master} if "master" in settings.model_fields_set else {})
+    for key, value in wanted.items():
+        found = session.conf.get(key, None) if key.startswith("spark.sql.") else running.get(key)
+        if found != value:
+            name = "spark.master" if key == "spark.master" else f"spark.conf.{key}"
+            raise ConfigError(
+                f"{name} is {value} in the config, but {found or 'not set'} in the Spark session of this process, "
+                "which runs already: give it to spark-submit, or to what started the session, or remove it here"
+            )
+
+
+def refuse_lack_of_delta(session: SparkSession, delta: bool) -> None:
+    """Raise ``ConfigError`` if a session that has to know Delta does not."""
+    if delta and DELTA_EXTENSION not in str(session.conf.get("spark.sql.extensions", "")):
+        raise ConfigError(
+            "the Spark session of this process was created without Delta: submit with "
+            f"--conf spark.sql.extensions={DELTA_EXTENSION} "
+            f"--conf spark.sql.catalog.spark_catalog={DELTA_CATALOG}"
+        )
+
+
 def _configure(session: SparkSession, delta: bool) -> None:
-    for key, value in (_SQL | _LOCAL_CHECKPOINT | (_DELTA_SQL if delta else {})).items():
-        session.conf.set(key, value)
+    given = dict(session.sparkContext.getConf().getAll())
+    ours = _SQL | (_DELTA_SQL if delta else {})
+    if is_cluster(session.sparkContext.master):
+        # As many tasks as the cluster runs at once.
+        ours = {**ours, "spark.sql.shuffle.partitions": str(max(2, session.sparkContext.defaultParallelism))}
+    for key in ours.keys() - given.keys():
+        session.conf.set(key, ours[key])
+
+
+def use_local_checkpoint(session: SparkSession) -> None:
+    """Tune a session of ours for checkpoints in local folders."""
+    given = dict(session.sparkContext.getConf().getAll())
+    for key in _LOCAL_CHECKPOINT.keys() - given.keys():
+        session.conf.set(key, _LOCAL_CHECKPOINT[key])
 
 
 def close_session(session: SparkSession) -> None:
     """End the JVM that ``open_session`` started for this session. Does nothing for other sessions."""
-    gateway = _started.pop(session, None)
-    if gateway is None:
+    driver = _started.pop(session, None)
+    if driver is None:
         return
     session.stop()
+    gateway = driver.gateway
     gateway.shutdown()
     gateway.proc.stdin.close()
     try:
@@ -116,14 +178,16 @@ def close_session(session: SparkSession) -> None:
         gateway.proc.wait()
     # Else PySpark would go on using it.
     SparkContext._gateway = SparkContext._jvm = None
+    if driver.code is not None:
+        driver.code.cleanup()
 
 
-def is_cluster(session: SparkSession) -> bool:
-    """Whether Spark's tasks may run on other machines."""
-    return not str(session.sparkContext.master).startswith("local")
+def is_cluster(master: str | None) -> bool:
+    """Whether Spark's tasks may run on other machines than this one."""
+    return not str(master).startswith("local")
 
 
-def _existing() -> SparkSession | None:
+def existing_session() -> SparkSession | None:
     """Return the session of this process, or of the ``spark-submit`` that started it."""
     active = SparkSession.getActiveSession()
     if active is None and "PYSPARK_GATEWAY_PORT" in os.environ:
@@ -131,14 +195,17 @@ def _existing() -> SparkSession | None:
     return active
 
 
-def _start(name: str, delta: bool, keep_open: Sequence[int], memory: str) -> SparkSession:
+def _start(name: str, delta: bool, spark: SparkConfig, keep_open: Sequence[int], memory: str) -> SparkSession:
     java = find_java()
     # Spark's start script finds Java only by this variable.
     os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if not is_cluster(spark.master):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    if "spark.pyspark.python" in spark.conf:
+        os.environ["PYSPARK_PYTHON"] = spark.conf["spark.pyspark.python"]
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else whatever python3 is on the PATH
     conf = SparkConf(loadDefaults=False)
-    conf.setAll(list(_settings(name, delta, memory).items()))
+    conf.setAll(list(_settings(name, delta, spark, memory).items()))
     options: dict[str, Any] = {
         # Signals to our process group are for us alone: we drain, then end the JVM. If we are killed, the JVM ends
         # because its standard input does.
@@ -147,28 +214,38 @@ def _start(name: str, delta: bool, keep_open: Sequence[int], memory: str) -> Spa
     }
     gateway = launch_gateway(conf, options)  # type: ignore[no-untyped-call]
     session = SparkSession(SparkContext(conf=conf, gateway=gateway))
-    _started[session] = gateway
+    code = None
+    if is_cluster(spark.master):
+        code = tempfile.TemporaryDirectory(prefix="relay-code-")
+        session.sparkContext.addPyFile(str(our_code(Path(code.name))))
+    _started[session] = _Driver(gateway, code)
     return session
 
 
-def _settings(name: str, delta: bool, memory: str) -> dict[str, str]:
+def _settings(name: str, delta: bool, spark: SparkConfig, memory: str) -> dict[str, str]:
     settings = {
         "spark.app.name": name,
-        "spark.master": "local[*]",
-        "spark.jars": ",".join(map(str, jars("spark"))),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.master": spark.master,
+        "spark.jars": ",".join(map(str, connectors(spark.connectors, delta=delta))),
         "spark.driver.memory": memory,
         # Consumers of one session share the cores by turns.
         "spark.scheduler.mode": "FAIR",
         "spark.driver.extraJavaOptions": " ".join(_JAVA_OPTIONS),
+        "spark.executor.extraJavaOptions": _AVRO_LIMITS,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "relay-spark-warehouse"),
     }
+    if not is_cluster(spark.master):
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if delta:
         settings |= {
             "spark.sql.extensions": DELTA_EXTENSION,
             "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
         }
-    return settings
+    joined = {
+        key: f"{settings[key]}{separator}{spark.conf[key]}"
+        for key, separator in _JOINED.items()
+        if settings.get(key) and spark.conf.get(key)
+    }
+    return settings | spark.conf | joined

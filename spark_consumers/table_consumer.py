@@ -52,6 +52,7 @@ class TableConsumer:
 
     interval = "2 seconds"
     continuity = None
+    executor_modules: Sequence[str] = ()
 
     def __init__(self, name: str, config: Config, rule: Rule, *, at_most: int, delta_at: str | None = None) -> None:
         self.name = name
@@ -59,13 +60,13 @@ class TableConsumer:
         # The stream includes the gaps topic, so its checkpoint covers gaps too and a restart misses none (I9).
         self.topics = [*dict.fromkeys(map(config.topic, config.tables)), config.internal("gaps")]
         self.delta = delta_at is not None
-        self._location = delta_at
+        self.location = delta_at
         self._rule = rule
         # Set by the main thread before each query starts; read by the query's batch thread.
         self._layouts: Sequence[Layout] = ()
 
     def lock(self) -> Lock | None:
-        return None if self._location is None else delta.lock(self._location)
+        return None if self.location is None else delta.lock(self.location)
 
     def stream(self, records: DataFrame, decoder: Decoder) -> DataFrame:
         self._layouts = decoder.layouts

@@ -6,6 +6,7 @@ from relay.config.config import INTERNAL, CacheConfig, Config, CopyConfig, LogCo
 from relay.config.fields import redacted
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
 from relay.config.sources import DynamoDBConfig, MySQLConfig, SourceConfig, VitessConfig
+from relay.config.spark import SparkConfig
 
 __all__ = [
     "INTERNAL",
@@ -18,6 +19,7 @@ __all__ = [
     "MySQLConfig",
     "SchemaRegistryConfig",
     "SourceConfig",
+    "SparkConfig",
     "VitessConfig",
     "load",
     "redacted",

@@ -10,14 +10,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from relay.config import yaml_file
 from relay.config.errors import explain, invalid
 from relay.config.fields import POSTGRES, Address, ConfigModel, Name, Seconds, redacted, url
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
 from relay.config.sources import DynamoDBConfig, MySQLConfig, SourceConfig, VitessConfig
+from relay.config.spark import SparkConfig
 from relay.config.template import Template
 from relay.config.yaml_file import Location
 from relay.errors import ConfigError
@@ -34,6 +36,7 @@ __all__ = [
     "MySQLConfig",
     "SchemaRegistryConfig",
     "SourceConfig",
+    "SparkConfig",
     "VitessConfig",
     "load",
     "redacted",
@@ -96,14 +99,23 @@ class DeltaConfig(ConfigModel):
     """For how long an earlier version can be read, also by a query that has begun with it."""
 
 
+def _in_delta(location: str) -> str:
+    """Refuse a folder of this machine whose first part would be taken for a host."""
+    parts = urlsplit(location)
+    if parts.scheme in ("file", "delta") and parts.netloc:
+        raise invalid(f"{parts.netloc!r} stands for a host: write {parts.scheme}:///{parts.netloc}{parts.path}")
+    return location
+
+
 class LogConfig(DeltaConfig):
-    path: Annotated[str, Field(min_length=1)]
-    """Where to keep the change log, such as `file:///var/lib/relay/log`."""
+    path: Annotated[str, Field(min_length=1), AfterValidator(_in_delta)]
+    """Where to keep the change log, such as `file:///var/lib/relay/log` or `s3a://bucket/log`."""
 
 
 class CopyConfig(DeltaConfig):
-    url: Annotated[str, url("delta", *POSTGRES)]
-    """Where to keep the copy, such as `delta:///var/lib/relay/copy` or `postgresql://user:password@host:5432/db`."""
+    url: Annotated[str, AfterValidator(_in_delta), url("delta", *POSTGRES, prefix="delta+")]
+    """Where to keep the copy, such as `delta:///var/lib/relay/copy`, `delta+s3a://bucket/copy` or
+    `postgresql://user:password@host:5432/db`."""
 
     tombstone_retention: Seconds = Field(default="30d", validate_default=True)
     """How long the copy remembers a deleted row. A change older than this, applied again, may bring the row back."""
@@ -147,6 +159,9 @@ class Config(ConfigModel):
 
     copy_: CopyConfig | None = Field(default=None, alias="copy")
     """The second copy of the tables that `relay consume copy` keeps up to date."""
+
+    spark: SparkConfig = Field(default_factory=SparkConfig)
+    """The Spark that `relay consume` runs on. By default it runs on this machine."""
 
     http: Address | None = None
     """Where `relay run` serves its metrics, health and status, such as `127.0.0.1:9400`."""

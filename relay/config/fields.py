@@ -299,13 +299,13 @@ Name = Annotated[str, AfterValidator(_name)]
 """A name that may be part of a Kafka topic, and of a token's shard in front of the slash."""
 
 
-def url(*schemes: str) -> BeforeValidator:
-    """Accept URLs with one of ``schemes``."""
+def url(*schemes: str, prefix: str | None = None) -> BeforeValidator:
+    """Accept URLs with one of ``schemes``, or one that begins with ``prefix``."""
 
     def check(value: Any) -> Any:
         if isinstance(value, str):
             scheme = urlsplit(value).scheme if "://" in value else ""
-            if scheme not in schemes:
+            if scheme not in schemes and not (prefix and scheme.startswith(prefix) and scheme != prefix):
                 raise invalid("must start with " + " or ".join(f"{s}://" for s in schemes))
             if scheme in _WITH_HOSTS and not _has_hosts(value):
                 raise invalid(f"needs hosts with numeric ports: {scheme}://host:port,host:port")

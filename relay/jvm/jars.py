@@ -28,6 +28,8 @@ from relay.extras import missing
 from relay.jvm.java import find_java
 from relay.process.managed import ManagedProcess
 
+CENTRAL = "https://repo1.maven.org/maven2/"
+
 _ATTEMPTS = 4
 _ATTEMPT_SECONDS = 900.0
 _RETRY_SECONDS = 4.0
@@ -39,7 +41,7 @@ _SETTINGS = """\
     <timeout-constraint name="network" connectionTimeout="15000" readTimeout="60000"/>
   </timeout-constraints>
   <resolvers>
-    <ibiblio name="central" m2compatible="true" checksums="sha1" timeoutConstraint="network"/>
+    <ibiblio name="central" m2compatible="true" checksums="sha1" timeoutConstraint="network" root=%s/>
   </resolvers>
 </ivysettings>
 """
@@ -237,8 +239,8 @@ def cache_folder() -> Path:
     return Path(os.environ.get("RELAY_CACHE") or Path.home() / ".cache" / "relay")
 
 
-def jars(name: str) -> list[Path]:
-    """Return the files of a set, after fetching them if they are not in the cache.
+def jars(name: str, repository: str = CENTRAL) -> list[Path]:
+    """Return the files of a set, after fetching them from a Maven repository if they are not in the cache.
 
     Raises ``Unavailable`` if Java or pyspark is missing, or if the artifacts cannot be fetched.
     """
@@ -247,7 +249,7 @@ def jars(name: str) -> list[Path]:
         with _locked(wanted):
             # The process that held the lock before may have fetched it.
             if not wanted.folder.is_dir():
-                _fetch(wanted)
+                _fetch(wanted, repository)
     return sorted(path for path in wanted.folder.iterdir() if path.is_file())
 
 
@@ -269,22 +271,23 @@ def _locked(wanted: JarSet) -> Iterator[None]:
         yield
 
 
-def _fetch(wanted: JarSet) -> None:
+def _fetch(wanted: JarSet, repository: str) -> None:
+    where = "Maven Central" if repository == CENTRAL else repository
     ivy = _ivy_jar()
     java = find_java()
     part = wanted.folder.with_name(wanted.folder.name + ".part")
-    _print(f"fetching {wanted.name} {wanted.version} from Maven Central into {wanted.folder}")
+    _print(f"fetching {wanted.name} {wanted.version} from {where} into {wanted.folder}")
     started = time.monotonic()
     for attempt in range(1, _ATTEMPTS + 1):
         # The next attempt uses the files of a failed one, but not those of a killed process; and the last attempt
         # starts empty, because these files may be the cause of the failures.
         if attempt in (1, _ATTEMPTS):
             shutil.rmtree(part, ignore_errors=True)
-        problem = _fetch_once(wanted, part, java, ivy)
+        problem = _fetch_once(wanted, part, java, ivy, repository)
         if problem is None:
             break
         if attempt == _ATTEMPTS:
-            raise Unavailable(f"cannot fetch {wanted.name} ({_coordinates(wanted)}) from Maven Central: {problem}")
+            raise Unavailable(f"cannot fetch {wanted.name} ({_coordinates(wanted)}) from {where}: {problem}")
         _print(f"fetching {wanted.name} failed ({problem.splitlines()[-1]}): retrying")
         time.sleep(_RETRY_SECONDS * attempt)
     files = part / "files"
@@ -297,12 +300,12 @@ def _fetch(wanted: JarSet) -> None:
     _print(f"fetched {wanted.name}: {size / 1e6:.0f} MB in {time.monotonic() - started:.0f} s")
 
 
-def _fetch_once(wanted: JarSet, part: Path, java: Path, ivy: Path) -> str | None:
+def _fetch_once(wanted: JarSet, part: Path, java: Path, ivy: Path, repository: str) -> str | None:
     """Let Ivy download the set into ``part/files``. Return what went wrong, None if nothing did."""
     files = part / "files"
     shutil.rmtree(files, ignore_errors=True)
     files.mkdir(parents=True)
-    (part / "settings.xml").write_text(_SETTINGS)
+    (part / "settings.xml").write_text(_SETTINGS % quoteattr(repository.rstrip("/") + "/"))
     (part / "ivy.xml").write_text(wanted.ivy_module())
     command = [str(java), f"-Divy.home={part}", f"-Duser.home={part}", "-jar", str(ivy)]
     command += ["-settings", str(part / "settings.xml"), "-cache", str(part / "cache")]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
-
 from pyspark.sql import Row, SparkSession
 
+from spark_consumers.locations import local_folder
 from spark_consumers.locks import Lock
 
 TYPES = {
@@ -21,12 +19,6 @@ TYPES = {
     "set": "array<string>",
 }
 """Spark's types by the column types of ``relay.table``, but for decimals, which have the same names."""
-
-
-def local_folder(location: str) -> Path | None:
-    """Return the local folder of ``location``, None if it is in another store."""
-    parts = urlsplit(location)
-    return Path(unquote(parts.path)) if parts.scheme in ("", "file", "delta") and not parts.netloc else None
 
 
 def spark_path(location: str) -> str:

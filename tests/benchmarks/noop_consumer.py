@@ -46,7 +46,7 @@ def _stock_stream(session: SparkSession, config: Config, topic: str) -> DataFram
 def main(path: str, checkpoint: str, *flags: str) -> None:
     config = load(Path(path))
     topic = config.topic(next(iter(config.tables)))
-    point = ConsumerCheckpoint(Path(checkpoint))
+    point = ConsumerCheckpoint(checkpoint)
     if "--tuned" in flags:
         stream = kafka_source.read(open_session("no-op", delta=False), config, "no-op", [topic], "earliest", 50_000)
     else:
@@ -56,7 +56,7 @@ def main(path: str, checkpoint: str, *flags: str) -> None:
         line = {"event": "batch", "rows": 0, "applied_at": time.time(), "end_offsets": point.end_offsets(number)}
         print(json.dumps(line), flush=True)
 
-    stream.writeStream.foreachBatch(batch).option("checkpointLocation", point.spark.as_uri()).start().awaitTermination()
+    stream.writeStream.foreachBatch(batch).option("checkpointLocation", point.spark).start().awaitTermination()
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ GOOD = """\
     cache: {url: "redis://127.0.0.1:6379/0", namespace: shop, keys: {orders: ["order:{order_id}"]}, tombstone_ttl: 1h}
     log: {path: "file:///var/lib/relay/log"}
     copy: {url: "delta:///var/lib/relay/copy"}
+    spark: {master: "spark://spark:7077", conf: {spark.executor.memory: 2g, spark.cores.max: 4}, shared_folders: true}
     http: "127.0.0.1:9400"
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import yaml
 
 from relay.config import INTERNAL, CacheConfig, Config, CopyConfig, DynamoDBConfig, load, redacted
+from relay.errors import ConfigError
 from tests.config.configs import ARN, GOOD, ONE_TABLE, change, only, read, refused, two_sources
 
 
@@ -33,6 +35,7 @@ def test_a_complete_config_is_read(file: Path) -> None:
     assert config.log is not None
     assert config.copy_ is not None
     assert config.copy_.url == "delta:///var/lib/relay/copy"
+    assert config.spark.conf == {"spark.executor.memory": "2g", "spark.cores.max": "4"}
     assert config.topic("orders") == "shop.orders"
     assert [config.internal(kind) for kind in INTERNAL] == [f"shop.{kind}" for kind in INTERNAL]
 
@@ -50,6 +53,26 @@ def test_missing_keys_have_defaults(file: Path) -> None:
     assert config.kafka.partitions == 6
     assert (source.start, source.snapshot, source.key, source.on_gap) == ("trim_horizon", "none", "hash", "fail")
     assert (config.schema_registry, config.cache, config.log, config.copy_) == (None, None, None, None)
+
+
+def test_the_command_line_wins_over_the_settings_of_spark_in_the_file(file: Path) -> None:
+    spark = read(file, GOOD).spark.overridden("local[2]", ["spark.cores.max=1", "spark.eventLog.dir=file:/a=b"])
+    assert (spark.master, spark.shared_folders) == ("local[2]", True)
+    assert spark.conf == {"spark.executor.memory": "2g", "spark.cores.max": "1", "spark.eventLog.dir": "file:/a=b"}
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "said"),
+    [
+        ("spark:7077", [], "--master 'spark:7077' is not a master of Spark"),
+        (None, ["spark.cores.max"], "--conf spark.cores.max: must be key=value"),
+        (None, ["cores.max=4"], "--conf cores.max is not a setting of Spark"),
+        (None, ["spark.master=yarn"], "--conf spark.master cannot be set: use `spark.master`, or --master"),
+    ],
+)
+def test_a_bad_option_for_spark_is_named(file: Path, master: str | None, conf: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        read(file, GOOD).spark.overridden(master, conf)
 
 
 def test_a_config_can_be_pickled(file: Path) -> None:
@@ -124,10 +147,23 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest_known_key(file: Path,
         ("namespace: shop", "namespace: a b", "15:53: `cache.namespace`: must be text without spaces or braces"),
         ("name: shop\n", "name: my shop\n",
          "1:7: `name`: 'my shop' may contain only letters a-z and A-Z, digits, dots, underscores and dashes"),
+        ("file:///var/lib/relay/log", "file://var/lib/relay/log",
+         "16:13: `log.path`: 'var' stands for a host: write file:///var/lib/relay/log"),
+        ("delta:///var", "delta+://var",
+         "17:13: `copy.url`: must start with delta:// or postgresql:// or postgres://"),
+        ("spark://spark:7077", "spark:7077",
+         "18:17: `spark.master`: 'spark:7077' is not a master of Spark, such as local[*], spark://host:7077, yarn or "
+         "k8s://URL"),
+        ("spark.cores.max", "cores.max",
+         "18:84: `spark.conf.cores.max`: is not a setting of Spark: their names begin with `spark.`"),
+        ("spark.cores.max: 4", "spark.master: yarn",
+         "18:87: `spark.conf.spark.master`: cannot be set: use `spark.master`, or --master"),
+        ("spark.cores.max: 4", "spark.cores.max: [4]",
+         "18:90: `spark.conf.spark.cores.max`: must be text, a number, true or false"),
         ('http: "127.0.0.1:9400"', 'http: "9400"',
-         "18:7: `http`: '9400' is not an address to listen on, such as 127.0.0.1:9400 or [::1]:9400"),
+         "19:7: `http`: '9400' is not an address to listen on, such as 127.0.0.1:9400 or [::1]:9400"),
         ("9400", "65536",
-         "18:7: `http`: '127.0.0.1:65536' is not an address to listen on, such as 127.0.0.1:9400 or [::1]:9400"),
+         "19:7: `http`: '127.0.0.1:65536' is not an address to listen on, such as 127.0.0.1:9400 or [::1]:9400"),
     ],
 )  # fmt: skip
 def test_an_invalid_value_is_reported_with_line_and_column(file: Path, old: str, new: str, said: str) -> None:

@@ -75,6 +75,7 @@ PUBLIC = {
         "MySQLConfig",
         "SchemaRegistryConfig",
         "SourceConfig",
+        "SparkConfig",
         "VitessConfig",
         "load",
         "redacted",

@@ -218,7 +218,7 @@ from spark_consumers import invalidate
 
 with (
     mock.patch.object(invalidate, "_LARGE_BATCH", {large_batch}),
-    mock.patch.object(invalidate, "is_cluster", lambda session: {way == "on the workers"}),
+    mock.patch.object(invalidate, "is_cluster", lambda master: {way == "on the workers"}),
 ):
     spark_consumers.run(
         "cache", load(pathlib.Path({str(topic.path)!r})), until_caught_up=True,

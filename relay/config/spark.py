@@ -1,0 +1,83 @@
+"""The config of the Spark that the consumers run on. Its keys are a contract with users."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from pydantic import Field, ValidationError, field_validator
+
+from relay.config.errors import invalid
+from relay.config.fields import ConfigModel
+from relay.config.yaml_file import Location
+from relay.errors import ConfigError
+
+LOCAL = "local[*]"
+
+_MASTER = re.compile(r"local(\[[^]]+\])?|local-cluster\[[^]]+\]|yarn|k8s://\S+|spark://[^\s:/]+:\d+(,[^\s:/]+:\d+)*")
+_SETTING = re.compile(r"spark\.[^\s=]+")
+_FIXED = {
+    "spark.master": "use `spark.master`, or --master",
+    "spark.submit.deployMode": "the driver is `relay consume` itself",
+}
+
+
+class SparkConfig(ConfigModel):
+    """Without ``master`` Spark runs in a process on this machine."""
+
+    master: str = LOCAL
+    """The cluster to run on, such as `spark://host:7077`, `yarn` or `k8s://https://host:443`."""
+
+    conf: dict[str, Any] = Field(default_factory=dict)
+    """Settings of Spark, such as `spark.executor.memory: 2g`."""
+
+    connectors: str | None = Field(default=None, min_length=1)
+    """Where the jars of Spark's connectors come from: the URL of a Maven repository, a folder that has them, or
+    `installed` if every machine has them among Spark's own jars. By default Maven Central."""
+
+    shared_folders: bool = False
+    """Whether all machines of the cluster have local folders in common, such as by NFS. Otherwise checkpoints and Delta
+    tables in local folders are refused there."""
+
+    @field_validator("master")
+    @classmethod
+    def _is_master(cls, value: str) -> str:
+        if not _MASTER.fullmatch(value):
+            raise invalid(f"{value!r} is not a master of Spark, such as local[*], spark://host:7077, yarn or k8s://URL")
+        return value
+
+    @field_validator("conf")
+    @classmethod
+    def _settings(cls, value: dict[str, Any]) -> dict[str, str]:
+        problems: list[tuple[Location, str]] = []
+        for key, setting in value.items():
+            if key in _FIXED:
+                problems.append(((key,), f"cannot be set: {_FIXED[key]}"))
+            elif not _SETTING.fullmatch(key):
+                problems.append(((key,), "is not a setting of Spark: their names begin with `spark.`"))
+            elif not isinstance(setting, (str, int, float)):
+                problems.append(((key,), "must be text, a number, true or false"))
+        if problems:
+            raise invalid(*problems)
+        return {key: str(each).lower() if isinstance(each, bool) else str(each) for key, each in value.items()}
+
+    def overridden(self, master: str | None, conf: Sequence[str]) -> Self:
+        """Return this config with the options of the command line in front. ``conf``: texts ``key=value``.
+
+        Raises ``ConfigError``, which names the option.
+        """
+        settings: dict[str, str] = {}
+        for text in conf:
+            key, equals, value = text.partition("=")
+            if not equals:
+                raise ConfigError(f"--conf {text}: must be key=value, such as spark.executor.memory=2g")
+            settings[key] = value
+        given: Mapping[str, Any] = {"conf": {**self.conf, **settings}} | ({"master": master} if master else {})
+        try:
+            return type(self).model_validate({**dict(self), **given})
+        except ValidationError as error:
+            detail = error.errors(include_url=False)[0]
+            option = "--conf" if "conf" in detail["loc"] else "--master"
+            key, problem = detail.get("ctx", {}).get("problems", [((), detail["msg"])])[0]
+            raise ConfigError(f"{option} {' '.join((*key, problem))}") from None

@@ -1,0 +1,28 @@
+"""What to say of an error of Spark's, which runs over pages."""
+
+from __future__ import annotations
+
+import re
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+
+_LONGEST = 500  # characters
+_OF_PYTHON = re.compile(r"[\w.]*(Error|Exception|MissingExtra): ")
+
+
+def cause(error: BaseException) -> str:
+    """Return one line of an error. In Spark's the cause is at the end, or at that of Python on an executor."""
+    try:
+        lines = str(error).strip().splitlines()
+    except Exception:  # PySpark asks the JVM for the text, and the JVM may have ended
+        lines = []
+    if not lines:
+        return type(error).__name__
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    if "Traceback (most recent call last):" in str(error):
+        causes += [line for line in lines if _OF_PYTHON.match(line)][:1]
+    if causes:
+        return causes[-1][:_LONGEST]
+    if len(lines) > 1 and isinstance(error, Py4JError):
+        return lines[1].lstrip(": ")[:_LONGEST]
+    return lines[0][:_LONGEST]

@@ -1,0 +1,120 @@
+"""Folders of checkpoints and Delta tables: on this machine, or on any other file system that Hadoop knows."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql import SparkSession
+
+from relay.errors import ConfigError
+
+
+def local_folder(location: str) -> Path | None:
+    """Return the local folder of ``location``, None if it is in another store."""
+    parts = urlsplit(location)
+    return Path(unquote(parts.path)) if parts.scheme in ("", "file", "delta") and not parts.netloc else None
+
+
+def below(location: str, *names: str) -> str:
+    """Return the location of something in the folder ``location``."""
+    return "/".join((location.rstrip("/"), *names))
+
+
+def refuse_on_cluster(what: str, location: str, master: str) -> None:
+    """Raise ``ConfigError`` for a local folder, which is another one on each machine of the cluster ``master``."""
+    if (folder := local_folder(location)) is not None:
+        raise ConfigError(
+            f"{what} is the local folder {folder}, but Spark runs on the cluster {master}: give it a location that all "
+            "machines reach, such as hdfs://host/folder or s3a://bucket/folder; or set `spark.shared_folders: true` in "
+            "the config if this folder is the same one on all of them"
+        )
+
+
+class Folder(Protocol):
+    """A folder with small text files. ``uri``: as Spark takes it."""
+
+    @property
+    def uri(self) -> str: ...
+
+    def read(self, name: str) -> str | None:
+        """Return a file below the folder, None if there is none. Raises ``OSError``."""
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file, durably, in full or not at all. Raises ``OSError``."""
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names in a folder below this one; none if it does not exist."""
+
+
+class LocalFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.uri = path.as_uri()
+
+    def read(self, name: str) -> str | None:
+        try:
+            return (self.path / name).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, text: str) -> None:
+        self.path.mkdir(parents=True, exist_ok=True)
+        draft = self.path / f"{name}.draft"
+        with draft.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self.path / name)
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return [path.name for path in (self.path / folder).iterdir()]
+        except FileNotFoundError:
+            return []
+
+
+class HadoopFolder:
+    """A folder on a file system that Hadoop has a client for, as ``session`` is set up for it.
+
+    It goes by what Spark writes its own checkpoints with, so it is atomic wherever those are.
+    """
+
+    def __init__(self, uri: str, session: SparkSession) -> None:
+        self.uri = uri
+        jvm: Any = session._jvm
+        self._jvm = jvm
+        conf = session._jsparkSession.sessionState().newHadoopConf()
+        managers = getattr(self._jvm.org.apache.spark.sql.execution.streaming, "CheckpointFileManager$")
+        self._files = getattr(managers, "MODULE$").create(self._path(), conf)
+
+    def read(self, name: str) -> str | None:
+        path = self._path(name)
+        if not self._files.exists(path):
+            return None
+        stream = self._files.open(path)
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def write(self, name: str, text: str) -> None:
+        self._files.mkdirs(self._path())
+        stream = self._files.createAtomic(self._path(name), True)
+        try:
+            stream.write(text.encode())
+            stream.close()
+        except BaseException:
+            stream.cancel()
+            raise
+
+    def names(self, folder: str) -> list[str]:
+        path = self._path(folder)
+        if not self._files.exists(path):
+            return []
+        return [status.getPath().getName() for status in self._files.list(path)]
+
+    def _path(self, *names: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(below(self.uri, *names))

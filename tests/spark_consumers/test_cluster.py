@@ -1,0 +1,96 @@
+"""The consumers on a cluster of Spark, and what they refuse there."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay.cache import RedisStore, entry_key, generation_key
+from relay.cache.entry import decode
+from tests.faults.harness import wait_until
+from tests.spark_consumers.spark_process import SparkProcess
+from tests.spark_consumers.standalone_cluster import StandaloneCluster
+from tests.spark_consumers.topic import Topic, change
+
+pytestmark = [pytest.mark.services]
+
+SETTINGS = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
+@pytest.fixture
+def topic(tmp_path: Path, unique: str, kafka: Any, redis_server: Any, spark_process: SparkProcess) -> Topic:
+    return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
+    with StandaloneCluster(tmp_path) as cluster:
+        yield cluster
+
+
+def rows(topic: Topic) -> Counter[str]:
+    """Return how many rows each consumer has applied."""
+    events = [json.loads(line) for line in topic.log.read_text().splitlines() if line.startswith("{")]
+    return sum((Counter({each["consumer"]: each["rows"]}) for each in events if each["event"] == "batch"), Counter())
+
+
+def written(topic: Topic) -> dict[str, Any]:
+    """Return the rows of the copy and of the log."""
+    script = f"""
+import json, pathlib, sys
+from relay.config import load
+from relay.demo.tables import read_log, spark
+from tests.spark_consumers.topic import copied
+
+config = load(pathlib.Path({str(topic.path)!r}))
+with spark() as session:
+    json.dump({{"copy": copied(session, config, "orders"), "log": sorted(read_log(session, config))}}, sys.stdout)
+"""
+    assert topic.spark is not None
+    found: dict[str, Any] = json.loads(topic.spark.run(script).splitlines()[-1])
+    return found
+
+
+def test_the_consumers_are_right_on_a_cluster_that_loses_a_worker(
+    topic: Topic, cluster: StandaloneCluster, redis_server: Any
+) -> None:
+    """So many changes that the cache's are applied by the executors, with the code that came from here."""
+    names = [f"c{number:03}" for number in range(500)]
+    before = [change(name, version) for version in range(1, 22) for name in names]
+    after = [change(name, version) for version in (30, 31) for name in names[:50]]
+    topic.set_spark(conf=SETTINGS, shared_folders=True)
+    topic.publish(before)
+    process = topic.start("cache log copy", "--master", cluster.url, checkpoint="all")
+
+    def applied() -> Counter[str]:
+        assert process.is_running, process.log()
+        return rows(topic)
+
+    wait_until(lambda: applied() or None, 120)
+    cluster.workers[0].kill()
+    topic.publish(after)
+    everything = dict.fromkeys(("cache", "log", "copy"), len(before) + len(after))
+    wait_until(lambda: applied() == everything or None, 180)
+    assert process.stop(timeout=60) == 0, process.log()
+    found = written(topic)
+    latest = {name: 31 if number < 50 else 21 for number, name in enumerate(names)}
+    assert found["copy"] == latest
+    assert found["log"] == sorted(one.event_id for one in before + after)
+    with RedisStore(redis_server.url) as store:
+        namespace = topic.config.name
+        stored, _ = store.read([entry_key(namespace, f"order:{name}") for name in names], generation_key(namespace))
+    positions = {name: decode(each.meta) for name, each in zip(names, stored, strict=True) if each is not None}
+    assert {
+        name: [int(token.position.partition("/")[2]) - 10**20 for token in entry.tokens.values() if token is not None]
+        for name, entry in positions.items()
+        if entry is not None
+    } == {name: [version] for name, version in latest.items()}
