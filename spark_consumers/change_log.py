@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
 from operator import or_
 
@@ -29,6 +29,7 @@ from spark_consumers.records import DecodeStatus
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
 from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
+from spark_consumers.times import utc_day
 
 _COLUMNS = {
     # The columns that queries filter on come first: Delta keeps minima and maxima of the first columns.
@@ -117,7 +118,7 @@ class ChangeLog:
         if groups:
             changes = (
                 given.records.where(F.col("status") == DecodeStatus.CHANGE)
-                .withColumn("day", F.to_date("committed_at"))
+                .withColumn("day", utc_day(F.col("committed_at")))
                 .selectExpr(*map(delta.quoted, _COLUMNS))
             )
             newest = {_name(group): group["last"] for group in groups}
@@ -155,13 +156,12 @@ class ChangeLog:
             changes = changes.where(~reduce(or_, map(_within, present)))
         changes = changes.dropDuplicates(["event_id"])
         if suspect:
-            since = f"timestamp_micros({min(group['first'] for group in suspect) - _SLACK})"
+            since = _since(suspect)
             tables = ", ".join(delta.literal(name) for name in sorted({group["table"] for group in suspect}))
             # Each copy of a change is at least as new as the change was where it was first made. The conditions on
             # table, day and time only keep Spark from reading the rest of the log.
             stored = changes.sparkSession.sql(
-                f"SELECT event_id FROM {delta.table(self._path)} WHERE `table` IN ({tables}) "
-                f"AND day >= to_date({since}) AND committed_at >= {since}"
+                f"SELECT event_id FROM {delta.table(self._path)} WHERE `table` IN ({tables}) AND {since}"
             )
             changes = changes.join(stored, "event_id", "left_anti").selectExpr(*map(delta.quoted, _COLUMNS))
         return changes
@@ -185,13 +185,12 @@ class ChangeLog:
             "relay_batch"
         )
         updates = ", ".join(f"t.{name} = s.{name}" for name in map(delta.quoted, _COLUMNS))
-        since = f"timestamp_micros({min(group['first'] for group in groups) - _SLACK})"
         tables = ", ".join(delta.literal(name) for name in sorted({group["table"] for group in groups}))
         return delta.merge(
             changes.sparkSession,
             f"""MERGE INTO {delta.table(self._path)} t USING relay_batch s
             ON t.event_id = s.event_id AND t.`table` IN ({tables})
-            AND t.day >= to_date({since}) AND t.committed_at >= {since}
+            AND {_since(groups, "t.")}
             WHEN MATCHED AND t.images = {delta.literal(Images.OMITTED)} THEN UPDATE SET {updates}""",
         )
 
@@ -229,6 +228,13 @@ def _first_committed() -> Column:
     token = F.col("token")
     origin = F.when(token.contains('"origin":{'), F.get_json_object(token, "$.origin.timestamp").cast("bigint"))
     return F.least(F.unix_micros("committed_at"), origin * 1_000_000)
+
+
+def _since(groups: Sequence[Row], prefix: str = "") -> str:
+    """Return the condition of rows that may be earlier copies of the changes in ``groups``. Days are in UTC."""
+    first = min(group["first"] for group in groups) - _SLACK
+    day = (datetime(1970, 1, 1) + timedelta(microseconds=first)).date()
+    return f"{prefix}day >= DATE'{day}' AND {prefix}committed_at >= timestamp_micros({first})"
 
 
 def _within(found: Range) -> Column:

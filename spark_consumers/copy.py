@@ -207,7 +207,8 @@ def _head() -> Column:
             "snapshot_as_of",
             F.try_element_at("attributes", F.lit(MARK)).alias("mark"),
             F.try_element_at("attributes", F.lit(REDRIVEN)).alias("redriven"),
-        )
+        ),
+        {"ignoreNullFields": "true"},
     )
 
 

@@ -19,11 +19,11 @@ from pyspark.sql.types import DataType, StructField, StructType
 
 from relay.avro.framing import CONFLUENT_HEADER, CONFLUENT_MARK, SINGLE_OBJECT_HEADER, SINGLE_OBJECT_MARK
 from spark_consumers.records import DecodeStatus, Layout, RecordField
+from spark_consumers.times import iso_utc
 from spark_consumers.typed_columns import TypedTable, unpadded
 
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 _KEEP_NULLS = {"ignoreNullFields": "false"}
-_DAY = 86_400_000_000  # microseconds
 _END = "relay_end"
 
 
@@ -231,24 +231,10 @@ def _text(value: Column, kind: Any) -> Column:
         # I8: by default Spark breaks base64 into lines, and a long key would not have the text of other readers.
         return F.translate(F.base64(value), "\r\n", "")
     if _logical(kind) == "timestamp-micros":
-        return _iso_utc(value)
+        return iso_utc(value)
     if isinstance(kind, dict) and kind.get("type") == "array":
         return F.to_json(value)
     return value.cast("string")
-
-
-def _iso_utc(time: Column) -> Column:
-    """Return a timestamp as ISO text in UTC, whatever the time zone of the session is."""
-    of_epoch = F.unix_micros(time)
-    of_day = F.pmod(of_epoch, F.lit(_DAY))
-    date = F.date_add(F.lit("1970-01-01").cast("date"), _quotient(of_epoch - of_day, _DAY).cast("int"))
-    seconds = _quotient(of_day, 1_000_000)
-    parts = [_quotient(seconds, 3600), _quotient(seconds, 60) % 60, seconds % 60, of_day % 1_000_000]
-    return F.concat(date.cast("string"), F.format_string("T%02d:%02d:%02d.%06dZ", *parts))
-
-
-def _quotient(number: Column, by: int) -> Column:
-    return F.call_function("div", number, F.lit(by).cast("bigint"))
 
 
 def _logical(kind: Any) -> str | None:

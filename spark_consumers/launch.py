@@ -26,6 +26,7 @@ from spark_consumers.session import (
     open_session,
     refuse_contradiction,
     refuse_lack_of_delta,
+    refuse_other_meanings,
     use_local_checkpoint,
 )
 
@@ -88,6 +89,7 @@ def run(
             else:
                 opened = session
                 refuse_contradiction(opened, config.spark)
+                refuse_other_meanings(opened)
                 refuse_lack_of_delta(opened, delta)
             if is_cluster(master):
                 modules = sorted({name for each in consumers for name in each.executor_modules})

@@ -69,6 +69,11 @@ _SQL = {
     "spark.sql.streaming.numRecentProgressUpdates": "10",
 }
 
+_MEANINGS = {
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.parser.escapedStringLiterals": "false",
+}
+
 # The default manager forks a process to set the permissions of a file: 20 ms for each of two files a batch.
 _LOCAL_CHECKPOINT = {
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -132,6 +137,16 @@ def refuse_contradiction(session: SparkSession, settings: SparkConfig) -> None:
             raise ConfigError(
                 f"{name} is {value} in the config, but {found or 'not set'} in the Spark session of this process, "
                 "which runs already: give it to spark-submit, or to what started the session, or remove it here"
+            )
+
+
+def refuse_other_meanings(session: SparkSession) -> None:
+    """Raise ``ConfigError`` for a session in which types or texts of SQL mean something else than to us."""
+    for key, wanted in _MEANINGS.items():
+        if (found := session.conf.get(key, wanted)) != wanted:
+            raise ConfigError(
+                f"{key} of the given Spark session is {found}, but the consumers need {wanted}: give them another one, "
+                "such as spark.newSession()"
             )
 
 

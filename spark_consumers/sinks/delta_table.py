@@ -21,6 +21,7 @@ from spark_consumers.sinks.columns import ITEM, ColumnPlan, CopiedColumn, Naming
 from spark_consumers.sinks.target import STATE, Item, Key, Write, images, is_same_change, state, stored_row
 from spark_consumers.sinks.tombstones import COLLECTED_AT
 from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
+from spark_consumers.times import iso_utc
 
 FORMAT = "relay.format"
 """A property of tables whose rows are typed columns. Earlier ones have every row as JSON, in `ITEM`."""
@@ -39,7 +40,6 @@ OURS = {
 # Other changes do not change a state whose change is the same.
 _GUARDED = ("_relay_token", "_relay_event_id", "_relay_deleted", "_relay_incomplete")
 _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
-_ISO_UTC = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'"  # the session's time zone is UTC
 _KINDS = {sql: kind for kind, sql in delta.TYPES.items()}
 _STATE_TYPES: Mapping[type, DataType] = {str: StringType(), bool: BooleanType(), int: LongType()}
 
@@ -136,11 +136,9 @@ class DeltaTable:
         where += f" OR NOT {is_topic})" if of_other_topics else ")"
         if read_before is not None:
             where += f" AND _relay_read_as_of < {read_before}"
-        keys = [_text_of(delta.quoted(key.name), key.kind) for key in self._plan.keys]
-        rows: Iterator[Row] = batch.sparkSession.sql(
-            f"SELECT {', '.join([*keys, *STATE])} FROM {self.name} WHERE (NOT _relay_deleted OR _relay_incomplete) "
-            f"AND {where}"
-        ).toLocalIterator()
+        keys = [_text_of(F.col(delta.quoted(key.name)), key.kind) for key in self._plan.keys]
+        found = batch.sparkSession.table(self.name).where(f"(NOT _relay_deleted OR _relay_incomplete) AND {where}")
+        rows: Iterator[Row] = found.select(*keys, *STATE).toLocalIterator()
         return ((tuple(row[: len(keys)]), stored_row(row[len(keys) :])) for row in rows)
 
     # ------------------------------------------------------------------ writing
@@ -256,14 +254,19 @@ def _value_of(text: Column, kind: str) -> Column:
         return text
     if kind == "bytes":
         return F.unbase64(text)
-    return F.from_json(text, "array<string>") if kind == "set" else text.cast(delta.sql_type(kind))
+    if kind == "set":
+        return F.from_json(text, "array<string>")
+    value = text.try_cast(delta.sql_type(kind))
+    misfit = F.raise_error(F.concat(F.lit(f"a value of type {kind} is expected, not "), text))
+    # I8: without ANSI mode, which is the session's affair, a cast would make it null.
+    return F.when(text.isNotNull() & value.isNull(), misfit).otherwise(value)
 
 
-def _text_of(value: str, kind: str) -> str:
-    """Return the SQL of the text of a key's part."""
+def _text_of(value: Column, kind: str) -> Column:
+    """Return the text of a key's part."""
     if kind == "bytes":
-        return f"base64({value})"
-    return f'date_format({value}, "{_ISO_UTC}")' if kind == "timestamp" else f"CAST({value} AS STRING)"
+        return F.base64(value)
+    return iso_utc(value) if kind == "timestamp" else value.cast("string")
 
 
 def _from_image(column: CopiedColumn) -> Column:

@@ -33,12 +33,15 @@ class InPostgres:
 
 
 class InDelta:
-    def __init__(self, session: SparkSession, folder: str) -> None:
+    """``playing``: the session that applies the batches."""
+
+    def __init__(self, session: SparkSession, folder: str, playing: SparkSession | None = None) -> None:
         self.session, self.path = session, f"{folder}/shop/orders"
+        self.playing = playing or session
         self.table = DeltaTable(folder, Schedule(86400.0, 604800.0), "shop", "orders")
 
     def play(self, layouts: Any, *changes: Published) -> VerdictCounts:
-        return play(self.table, layouts, *changes, session=self.session)
+        return play(self.table, layouts, *changes, session=self.playing)
 
     def rows(self, *columns: str, deleted: bool = False) -> list[tuple[Any, ...]]:
         found = self.session.read.format("delta").load(self.path)
