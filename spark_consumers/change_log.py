@@ -61,6 +61,7 @@ _COLUMNS = {
     "new": "STRING",
 }
 _PARTITIONED_BY = ("table", "day")
+_PLACE = ("topic", "partition", "offset")
 
 # By how much the clock of a change's copy may be behind the change's: a reshard's target has a clock of its own.
 _SLACK = 300 * 1_000_000  # microseconds
@@ -154,7 +155,9 @@ class ChangeLog:
         """Return the changes that the log lacks. ``present``: offsets that it has. ``suspect``: tables to look into."""
         if present:
             changes = changes.where(~reduce(or_, map(_within, present)))
-        changes = changes.dropDuplicates(["event_id"])
+        # Of a stub and the complete change the stub, which has the place among the others.
+        first = F.min_by(F.struct(*map(delta.quoted, _COLUMNS)), "offset")
+        changes = changes.groupBy("event_id").agg(first.alias("first")).select("first.*")
         if suspect:
             since = _since(suspect)
             tables = ", ".join(delta.literal(name) for name in sorted({group["table"] for group in suspect}))
@@ -180,11 +183,13 @@ class ChangeLog:
             raise Unavailable(f"another consumer appends to the change log at {self._path}: stop it")
 
     def _complete_stubs(self, changes: DataFrame, groups: Sequence[Row]) -> int:
-        """Replace stubs by the complete changes, which have the same times."""
+        """Replace stubs by the complete changes, which have the same times, and stay where the stubs are."""
         changes.where(F.col("images") != Images.OMITTED).dropDuplicates(["event_id"]).createOrReplaceTempView(
             "relay_batch"
         )
-        updates = ", ".join(f"t.{name} = s.{name}" for name in map(delta.quoted, _COLUMNS))
+        updates = ", ".join(
+            f"t.{name} = s.{name}" for name in map(delta.quoted, [each for each in _COLUMNS if each not in _PLACE])
+        )
         tables = ", ".join(delta.literal(name) for name in sorted({group["table"] for group in groups}))
         return delta.merge(
             changes.sparkSession,

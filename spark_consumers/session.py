@@ -89,6 +89,8 @@ _JOINED = {
 }
 
 _DELTA_SQL = {
+    # By default times are in a type of Spark's own, which other readers take for a time without a zone.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # The partitions of a table's state. With the default of 50 the first MERGE takes 12 s.
     "spark.databricks.delta.snapshotPartitions": "2",
     # The tasks by which VACUUM lists a table's files. With the default of 10,000 it takes minutes for any table.

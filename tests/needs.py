@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
+from relay.jvm.jars import cache_folder
 from relay.services.vitess_build import obstacle
 
 
@@ -28,3 +33,30 @@ def mysqld() -> str:
 def has_mysqld() -> bool:
     """Whether a mysqld is named: it is preferred to a container, which has only one server."""
     return bool(os.environ.get("RELAY_TEST_MYSQLD"))
+
+
+def javascript(source: Path) -> Path:
+    """Return a copy of a folder with the packages that its lock file names; skip without Node 18, npm or its registry."""
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if node is None or npm is None:
+        pytest.skip("no JavaScript: install Node.js 18 or later, with npm")
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=60).stdout
+    if int(version.removeprefix("v").partition(".")[0] or 0) < 18:
+        pytest.skip(f"Node.js {version.strip()} is too old: install 18 or later")
+    files = [path for path in source.iterdir() if path.is_file()]
+    digest = hashlib.sha256(b"".join(sorted(path.read_bytes() for path in files))).hexdigest()[:16]
+    folder = cache_folder() / "tests" / f"javascript-{digest}"
+    if not folder.is_dir():
+        draft = folder.with_name(f"{folder.name}-{os.getpid()}")
+        draft.mkdir(parents=True)
+        for path in files:
+            shutil.copy(path, draft)
+        # Nothing that a package brings is run.
+        command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
+        ran = subprocess.run(command, cwd=draft, capture_output=True, text=True, timeout=300)
+        if ran.returncode != 0:
+            shutil.rmtree(draft)
+            pytest.skip(f"npm cannot install the packages of {source}: {ran.stderr[-300:]}")
+        if not folder.is_dir():
+            draft.rename(folder)
+    return folder

@@ -105,6 +105,7 @@ PUBLIC = {
         "apply_in_order",
         "changes",
         "close_session",
+        "log_views",
         "open_session",
         "read_changes",
         "run",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,10 +15,12 @@ import pytest
 import yaml
 from confluent_kafka.admin import AdminClient
 
+import spark_consumers
 from relay.avro.registry import open_schemas
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.config import load
 from relay.services.registry import SchemaRegistry
+from tests import needs
 from tests.faults.harness import Relay, wait_until
 
 pytestmark = pytest.mark.services
@@ -171,6 +174,31 @@ def test_the_copy_reads_a_new_schema_version_from_the_schemas_topic(orders: Orde
     row = {field["name"]: field["type"] for field in second["fields"]}["old"][1]
     before = {field["name"]: field["type"] for field in first["fields"]}["old"][1]
     assert row["aliases"] == [f"{before['namespace']}.{before['name']}"]
+
+
+def test_a_program_in_javascript_reads_both_versions_from_the_registry(orders: Orders) -> None:
+    """I8: with the libraries that such programs have; numbers that JavaScript cannot hold stay exact."""
+    program = needs.javascript(Path(spark_consumers.__file__).parent / "examples" / "javascript")
+    with SchemaRegistry() as registry:
+        orders.raw["schema_registry"] = {"url": registry.url}
+        columns = {"id": "string", "a": "long", "total": "decimal(38,2)"}
+        orders.declare(**columns)
+        orders.put("one", a={"N": str(2**62 + 1)}, total={"N": "-12345678901234567890.5"})
+        assert orders.relay("--until-caught-up").wait(90) == 0
+        orders.declare(**columns, note="string")
+        orders.put("two", note={"S": "x" * 5000})
+        assert orders.relay("--until-caught-up").wait(90) == 0
+        topic = load(orders.path).topic(orders.name)
+        servers = orders.raw["kafka"]["bootstrap_servers"]
+        command = ["node", "read.js", servers, registry.url, topic, "2"]
+        ran = subprocess.run(command, cwd=program, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    one = {"id": "one", "a": str(2**62 + 1), "total": "-12345678901234567890.50", "rest": None}
+    two = {"id": "two", "a": None, "total": None, "note": "x" * 5000, "rest": None}
+    assert [json.loads(line) for line in ran.stdout.splitlines()] == [
+        ["INSERT", {"id": "one"}, one],
+        ["INSERT", {"id": "two"}, two],
+    ]
 
 
 def _batches(process: Relay) -> Callable[[], int]:

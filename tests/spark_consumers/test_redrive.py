@@ -47,6 +47,7 @@ def look(session):
     return {
         "copy": {r["customer"]: [version(r["item"]), r["_relay_incomplete"], r["_relay_deleted"]] for r in copied},
         "log": sorted([json.loads(r["key"])["customer"], r["images"], version(r["new"]) or 0] for r in logged),
+        "order": [version(r["new"]) for r in sorted(logged, key=lambda r: r["offset"]) if '"newer"' in r["key"]],
     }
 
 with spark() as session:
@@ -101,5 +102,6 @@ def test_a_redrive_completes_copy_and_log_and_tombstones_are_collected_after_the
     assert before["log"] == sorted([*plain, *([name, "OMITTED", 0] for name in ("done", "newer", "gone"))])
     assert after["copy"] == {**kept, "done": [2, False, False], "newer": newer, "gone": gone}
     assert after["log"] == sorted([*plain, *([name, both, 2] for name in ("done", "newer", "gone"))])
+    assert after["order"] == [1, 2, 3]
     # The tombstones were kept while the snapshot ran, and collected after its end.
     assert last["copy"] == {"same": [2, False, False], "done": [2, False, False], "newer": newer}

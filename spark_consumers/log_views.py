@@ -1,0 +1,49 @@
+"""SQL over the change log: the history of an item, a table as of a time, and the changes between two watermarks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from relay.config import Config
+from relay.errors import ConfigError, Unavailable
+from spark_consumers.sinks import delta
+
+_VIEW = "relay_log"
+_STATEMENTS = Path(__file__).parent / "sql" / "log_spark.sql"
+_COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
+
+
+def log_views(spark: SparkSession, config: Config, *, schema: str | None = None) -> None:
+    """Define the view ``relay_log`` and the table functions ``relay_history``, ``relay_between`` and ``relay_as_of``.
+
+    They are those of the session ``spark``; with ``schema``, all sessions of its catalog have them after ``USE schema``.
+    What was defined before is replaced. Raises ``ConfigError`` without a `log:` section in the config, ``Unavailable``
+    if nothing was logged yet.
+    """
+    if config.log is None:
+        raise ConfigError("the config has no `log:` section: there is no log to look into")
+    path = delta.spark_path(config.log.path)
+    statements = [f"CREATE OR REPLACE TEMPORARY VIEW {_VIEW} AS SELECT * FROM {delta.table(path)}", *_functions()]
+    current = spark.catalog.currentDatabase()
+    if schema is not None:
+        spark.catalog.setCurrentDatabase(schema)
+        statements = [each.replace(" TEMPORARY ", " ", 1) for each in statements]
+    try:
+        for statement in statements:
+            spark.sql(statement)
+    except AnalysisException as error:
+        if error.getCondition() in ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST"):
+            raise Unavailable(f"nothing is at {config.log.path} yet: run `relay consume log` first") from error
+        raise
+    finally:
+        if schema is not None:
+            spark.catalog.setCurrentDatabase(current)
+
+
+def _functions() -> list[str]:
+    text = _COMMENT.sub("", _STATEMENTS.read_text(encoding="utf-8"))
+    return [each.strip() for each in text.split(";") if each.strip()]

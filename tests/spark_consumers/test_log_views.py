@@ -1,0 +1,127 @@
+"""The log is read with SQL: in Spark, in a session that has nothing of ours, in DuckDB, and by delta-rs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+
+import spark_consumers
+from tests.spark_consumers.logged import AT_THE_END, START, TABLES
+from tests.spark_consumers.spark_process import SparkProcess
+
+pytestmark = pytest.mark.services
+
+LOG_AND_ASK = """
+import json, pathlib, sys
+import spark_consumers
+from relay.config import Config, LogConfig
+from relay.demo.tables import spark
+from spark_consumers import change_log
+from tests.spark_consumers.logged import TABLES
+
+path, questions = sys.argv[1], json.loads(sys.argv[2])
+config = Config.model_construct(log=LogConfig(path=path))
+with spark() as session:
+    change_log._create(session, path)
+    schema = session.read.format("delta").load(path).schema
+    rows = [[row.get(name) for name in schema.names] for table in TABLES for row in table.log]
+    session.createDataFrame(rows, schema).coalesce(1).write.format("delta").mode("append").save(path)
+    mine = session.newSession()
+    mine.conf.set("spark.sql.session.timeZone", "America/New_York")
+    mine.conf.set("spark.sql.ansi.enabled", "false")
+    spark_consumers.log_views(mine, config)
+    answers = [[list(row) for row in mine.sql(each).collect()] for each in questions]
+    session.sql("CREATE SCHEMA lake")
+    spark_consumers.log_views(session, config, schema="lake")
+    another = session.newSession()
+    another.sql("USE lake")
+    shared = another.sql(questions[0]).count()
+    session.sql("DROP SCHEMA lake CASCADE")
+    answers.append([shared, session.newSession().read.format("delta").load(path).count()])
+json.dump(answers, sys.stdout)
+"""
+
+
+def as_of(table: str, seconds: float, kind: str = "TIMESTAMP") -> str:
+    moment = datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ")
+    return f"SELECT key, new, incomplete FROM relay_as_of('{table}', {kind} '{moment}')"
+
+
+def rows_in(answer: Sequence[Sequence[Any]]) -> Mapping[str, tuple[str, bool]]:
+    return {key: (json.loads(new)["value"], incomplete) for key, new, incomplete in answer}
+
+
+HISTORY = """SELECT number, event_id, operation FROM relay_history('special', '{"id":1}') ORDER BY number"""
+BETWEEN = f"SELECT event_id FROM relay_between({START + 10}, {START + 20}) ORDER BY source, event_id"
+
+
+def test_the_log_is_read_with_sql_in_spark_and_duckdb(tmp_path: Path, spark_process: SparkProcess) -> None:
+    """I7: a table as of a time has the rows that it had, whatever came twice, late, or without an image."""
+    path = tmp_path / "log"
+    moments = [(table.name, *moment) for table in TABLES for moment in table.moments[::7]]
+    questions = [as_of("special", START + 99), HISTORY, BETWEEN]
+    few = moments[:: len(moments) // 5]
+    script = json.dumps([*questions, *(as_of(name, at) for name, at, _ in few)])
+    *in_spark, (shared, read) = json.loads(spark_process.run(LOG_AND_ASK, str(path), script))
+    assert (shared, read) == (len(AT_THE_END), sum(len(table.log) for table in TABLES))
+
+    # As a user has it who cannot install DuckDB's extension `delta`.
+    log = DeltaTable(path)
+    connection = duckdb.connect()
+    connection.execute(f"CREATE VIEW relay_log AS FROM read_parquet({log.file_uris()!r}, hive_partitioning = true)")
+    connection.execute((Path(spark_consumers.__file__).parent / "sql" / "log_duckdb.sql").read_text())
+    questions[0] = as_of("special", START + 99, "TIMESTAMPTZ")
+    in_duckdb = [connection.execute(each).fetchall() for each in questions]
+
+    committed = [
+        row["event_id"]
+        for table in TABLES
+        for row in table.log
+        if START + 10 <= row["committed_at"].timestamp() < START + 20 and row["operation"] != "READ"
+    ]
+    for special, history, between in (in_spark[:3], in_duckdb):
+        assert rows_in(special) == AT_THE_END
+        assert [tuple(each) for each in history] == [
+            (1, "e10", "INSERT"),
+            (2, "e11", "UPDATE"),
+            (3, "e16", "UPDATE"),
+            (4, "e15", "UPDATE"),
+        ]
+        assert sorted(event_id for (event_id,) in between) == sorted(committed)
+    for (_, _, wanted), answer in zip(few, in_spark[3:], strict=True):
+        assert rows_in(answer) == wanted
+    for name, at, wanted in moments:
+        assert rows_in(connection.execute(as_of(name, at, "TIMESTAMPTZ")).fetchall()) == wanted, (name, at)
+    types = dict(connection.execute("SELECT column_name, column_type FROM (DESCRIBE relay_log)").fetchall())
+    assert types["committed_at"] == "TIMESTAMP WITH TIME ZONE"
+    connection.close()
+
+
+COPY = """
+import sys
+from relay.demo.tables import spark
+from tests.spark_consumers.scenarios import ORDERS, order
+from tests.spark_consumers.targets import InDelta
+
+with spark() as session:
+    table = InDelta(session, sys.argv[1])
+    table.play(ORDERS, *(order(number, number, "first") for number in range(1, 40)))
+    table.play(ORDERS, order(50, 7, "second"), order(51, 8, None))
+"""
+
+
+def test_the_copy_with_its_deletion_vectors_is_read_by_delta_rs(tmp_path: Path, spark_process: SparkProcess) -> None:
+    spark_process.run(COPY, str(tmp_path))
+    table = DeltaTable(tmp_path / "shop" / "orders")
+    assert list((tmp_path / "shop" / "orders").glob("deletion_vector_*"))
+    query = QueryBuilder().register("orders", table)
+    rows = query.execute("SELECT id, note FROM orders WHERE NOT _relay_deleted ORDER BY id").read_all()
+    wanted = {number: "second" if number == 7 else "first" for number in range(1, 40) if number != 8}
+    assert list(zip(*(column.to_pylist() for column in rows.columns), strict=True)) == list(wanted.items())
