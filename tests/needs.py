@@ -36,7 +36,7 @@ def has_mysqld() -> bool:
 
 
 def javascript(source: Path) -> Path:
-    """Return a copy of a folder with the packages that its lock file names; skip without Node 18, npm or its registry."""
+    """Return a copy of a folder with the packages that its lock file names; skip without Node 18 or npm."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         pytest.skip("no JavaScript: install Node.js 18 or later, with npm")

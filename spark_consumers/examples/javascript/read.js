@@ -1,6 +1,6 @@
 // Prints the changes on a topic of the relay, with kafkajs and a Confluent-compatible schema registry.
 //
-//   npm ci && node read.js BROKERS REGISTRY_URL TOPIC [COUNT]
+//   npm ci --ignore-scripts && node read.js BROKERS REGISTRY_URL TOPIC [COUNT]
 //
 // The config has `schema_registry:`. With COUNT it ends after so many changes, else with Ctrl-C.
 
@@ -42,7 +42,12 @@ class Decimal extends avro.types.LogicalType {
 
 const registry = new SchemaRegistry(
   { host: registryUrl },
-  { [SchemaType.AVRO]: { registry: { long }, logicalTypes: { decimal: Decimal } } },
+  {
+    [SchemaType.AVRO]: {
+      typeHook: (schema) => ((schema.type ?? schema) === "long" ? long : undefined),
+      logicalTypes: { decimal: Decimal },
+    },
+  },
 );
 const kafka = new Kafka({ clientId: "example", brokers: brokers.split(","), logLevel: logLevel.ERROR });
 const consumer = kafka.consumer({ groupId: `${topic}.javascript` }); // read_committed, unless told otherwise
