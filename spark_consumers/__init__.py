@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from relay.config import Config
     from spark_consumers.change_stream import ChangeStream, changes
     from spark_consumers.frames import apply_in_order, read_changes
-    from spark_consumers.log_views import log_views
+    from spark_consumers.log_sql import log_views
     from spark_consumers.runner import Consumer
     from spark_consumers.session import close_session, open_session
 
@@ -42,7 +42,7 @@ if not TYPE_CHECKING:  # or a type checker would take any name
             "apply_in_order": "spark_consumers.frames",
             "changes": "spark_consumers.change_stream",
             "close_session": "spark_consumers.session",
-            "log_views": "spark_consumers.log_views",
+            "log_views": "spark_consumers.log_sql",
             "open_session": "spark_consumers.session",
             "read_changes": "spark_consumers.frames",
         },
