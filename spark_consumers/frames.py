@@ -21,6 +21,7 @@ from relay.kafka.group_offsets import GroupOffsets
 from spark_consumers import kafka_source
 from spark_consumers.decode import Decoder
 from spark_consumers.records import DecodeStatus, Layout
+from spark_consumers.session import refuse_other_meanings
 
 _NAME = "read-changes"
 _INTERNAL = ("layout", "key_texts")
@@ -62,6 +63,7 @@ def read_changes(
     """
     if streaming and end is not None:
         raise ConfigError("end: a streaming query has no end: give streaming=False, or leave it out")
+    refuse_other_meanings(spark)
     names = topics_of_changes(config, topics or ([table] if table is not None else []))
     if table is not None and names != [config.topic(table)]:
         raise ConfigError(f"table {table!r}: leave the topics out, or name only {config.topic(table)}")
@@ -109,18 +111,13 @@ def apply_in_order(changes: DataFrame, rule: OrderedRule) -> None:
         .repartition(*item)
         .sortWithinPartitions(*item, "topic", "partition", "offset")
     )
-    ordered.foreachPartition(_Items(rule))
 
+    # Spark sends a nested function as it is, so the executors need nothing but Python, whatever the rule needs.
+    def call(rows: Iterator[Row]) -> None:
+        for key, of_item in groupby(rows, key=itemgetter(*item)):
+            rule(key, of_item)
 
-class _Items:
-    """Calls a rule for each item of a partition. A class, so that Spark can send it to the executors."""
-
-    def __init__(self, rule: OrderedRule) -> None:
-        self._rule = rule
-
-    def __call__(self, rows: Iterator[Row]) -> None:
-        for key, of_item in groupby(rows, key=itemgetter("source", "table", "key")):
-            self._rule(key, of_item)
+    ordered.foreachPartition(call)
 
 
 def _records(

@@ -15,9 +15,9 @@ from relay.config import Config
 from relay.errors import RelayError
 from spark_consumers.checkpoint import ConsumerCheckpoint
 from spark_consumers.executors import check
-from spark_consumers.locations import below, refuse_on_cluster
+from spark_consumers.locations import below, local_folder, refuse_on_cluster
 from spark_consumers.runner import Consumer, Runner
-from spark_consumers.running import signals
+from spark_consumers.running import log_event, signals
 from spark_consumers.session import (
     another_session,
     close_session,
@@ -98,6 +98,7 @@ def run(
                 if runner.checkpoint.local is None:
                     runner.checkpoint.open(opened)
                     runner.begin(start)
+                _note_what_has_no_lock(runner)
             _run(runners, opened, is_ours=session is None)
     if any(runner.stopping == signal.SIGINT for runner in runners):
         raise KeyboardInterrupt
@@ -110,6 +111,14 @@ def _refuse_local_folders(runners: Sequence[Runner], master: str) -> None:
         if runner.consumer.location is not None:
             key = {"log": "log.path", "copy": "copy.url"}.get(runner.consumer.name, "its target")
             refuse_on_cluster(f"{runner.consumer.name}: its table (`{key}`)", runner.consumer.location, master)
+
+
+def _note_what_has_no_lock(runner: Runner) -> None:
+    """Log each location of a consumer that no lock file protects."""
+    for location in (runner.checkpoint.location, runner.consumer.location):
+        if location is not None and local_folder(location) is None:
+            problem = "nothing here excludes a second driver: run one"
+            log_event("no lock", runner.consumer.name, location=location, error=problem)
 
 
 def _checkpoint(

@@ -67,6 +67,15 @@ class TestFetching:
         assert runs(java) == 3
         assert "fetching dynamodb failed (connection reset): retrying" in capfd.readouterr().err
 
+    def test_a_mirror_of_maven_central_can_be_named(
+        self, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        use_java(tmp_path, monkeypatch, "echo no such host; exit 1")
+        with pytest.raises(Unavailable, match="from http://nexus/maven?a&b: no such host".replace("?", "[?]")):
+            jars("dynamodb", "http://nexus/maven?a&b")
+        settings = ElementTree.parse(cache / "dynamodb-2.6.1.part" / "settings.xml")
+        assert [each.get("root") for each in settings.iter("ibiblio")] == ["http://nexus/maven?a&b/"]
+
     def test_after_the_last_retry_the_error_shows_the_output_of_ivy(
         self, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -9,9 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from relay.cache import RedisStore, entry_key, generation_key
 from relay.cache.entry import decode
+from relay.cli import app
+from relay.errors import ConfigError
+from relay.jvm.jars import SETS
+from spark_consumers.connectors import connectors
 from tests.faults.harness import wait_until
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.standalone_cluster import StandaloneCluster
@@ -94,3 +99,37 @@ def test_the_consumers_are_right_on_a_cluster_that_loses_a_worker(
         for name, entry in positions.items()
         if entry is not None
     } == {name: [version] for name, version in latest.items()}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("cache",), "cache: its checkpoint (--checkpoint) is the local folder "),
+        (("log", "--checkpoint", "hdfs://host/c"), "log: its table (`log.path`) is the local folder "),
+        (("copy", "--checkpoint", "hdfs://host/c"), "copy: its table (`copy.url`) is the local folder "),
+        (("copy", "--checkpoint", "file:///c"), "copy: its checkpoint (--checkpoint) is the local folder /c"),
+    ],
+)
+def test_folders_of_one_machine_are_refused_on_a_cluster(topic: Topic, arguments: tuple[str, ...], said: str) -> None:
+    command = ["consume", arguments[0], str(topic.path), "--master", "spark://elsewhere:7077", *arguments[1:]]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 2
+    assert said in result.output
+    assert "spark.shared_folders: true" in result.output
+
+
+def test_without_spark_its_options_are_refused(topic: Topic) -> None:
+    result = CliRunner().invoke(app, ["consume", "cache", str(topic.path), "--engine", "python", "--conf", "spark.a=1"])
+    assert result.exit_code == 2
+    assert "omit --master and --conf" in result.output
+
+
+def test_connectors_come_from_a_folder_that_has_them(tmp_path: Path) -> None:
+    names = [f"{each.name}-{each.version}.jar" for each in SETS["spark"].artifacts]
+    for name in (*names[:-1], "kafka-clients.jar"):
+        (tmp_path / name).touch()
+    found = connectors(str(tmp_path), delta=False)
+    assert sorted(jar.name for jar in found) == sorted((*names[:-1], "kafka-clients.jar"))
+    with pytest.raises(ConfigError, match=r"the folder .* has no delta-spark_2.13-4.0.0.jar: copy all"):
+        connectors(str(tmp_path), delta=True)
+    assert connectors("installed", delta=True) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +41,23 @@ def another(session):
 """
 
 
-def test_the_types_of_a_copy_do_not_depend_on_the_session(tmp_path: Path, spark_process: SparkProcess) -> None:
+def test_the_types_of_a_copy_do_not_depend_on_the_session(spark_process: SparkProcess) -> None:
     """I8: another time zone, and casts that return null where ANSI mode would fail."""
     script = f"""{OWN}
 from pyspark.errors import PySparkException
-from tests.spark_consumers.batches import change, layout
-from tests.spark_consumers.scenarios import SCENARIOS
-from tests.spark_consumers.targets import InDelta
+from pyspark.sql import functions as F
+from spark_consumers.sinks.delta_table import _text_of, _value_of
+
+TIMES = ["0001-01-01T00:00:00.000000Z", "1969-12-31T23:59:59.999999Z", "2024-04-06T14:30:00.000001Z"]
 
 with spark() as session:
-    for name in ("keys_of_every_type_are_found_again", "values_are_exact"):
-        SCENARIOS[name](InDelta(session, f"{tmp_path}/{{name}}", another(session)))
-    with pytest.raises(PySparkException, match="a value of type int is expected, not x"):
-        table = InDelta(session, "{tmp_path}/refused", another(session))
-        table.play(layout({{"id": "int"}}, {{"id": "int", "n": "int"}}), change(1, ["1"], {{"id": 1, "n": "x"}}))
+    texts = another(session).createDataFrame([(time,) for time in TIMES], "text string")
+    stored = texts.select("text", _value_of(F.col("text"), "timestamp").alias("time"))
+    found = stored.select(_text_of(F.col("time"), "timestamp"), F.unix_micros("time"), "text").collect()
+    assert [row[0] for row in found] == [row[2] for row in found]
+    assert [row[1] for row in found][1:] == [-1, 1712413800000001]
+    with pytest.raises(PySparkException, match="a value of type int is expected, not 0001-01-01"):
+        texts.select(_value_of(F.col("text"), "int")).collect()
 """
     spark_process.run(script)
 
@@ -61,17 +65,25 @@ with spark() as session:
 def test_a_session_of_ones_own_is_used_as_it_is(
     tmp_path: Path, unique: str, kafka: Any, redis_server: Any, spark_process: SparkProcess
 ) -> None:
-    """The changes are of an hour that is another day in its time zone."""
+    """The changes are of an hour that is another day in its time zone. The checkpoints and the log are in a file system
+    of Hadoop that Python's functions for files do not know.
+    """
     topic = Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
     changes = [change(customer, version) for version in (1, 2) for customer in ("ada", "bob")]
     for one in changes:
         one.committed_at = 1_700_000_000_000_000  # 2023-11-14 22:13 in UTC
+    topic.set_log_path("viewfs:///relay/logged")
     topic.publish(changes)
     script = f"""{OWN}
+ALL = ["cache", "log", "copy"]
 config, folder = load(pathlib.Path({str(topic.path)!r})), pathlib.Path({str(tmp_path / "checkpoints")!r})
 with spark() as session:
     own = another(session)
-    spark_consumers.run(["cache", "log", "copy"], config, until_caught_up=True, checkpoint=folder / "all", spark=own)
+    own.conf.set("fs.viewfs.mounttable.default.link./relay", {tmp_path.as_uri()!r})
+    for start in ("earliest", None):
+        spark_consumers.run(ALL, config, until_caught_up=True, checkpoint="viewfs:///relay/c/", start=start, spark=own)
+    with pytest.raises(ConfigError, match="--from latest only applies to a new checkpoint, but viewfs:///relay/c/log"):
+        spark_consumers.run("log", config, checkpoint="viewfs:///relay/c/log", start="latest", spark=own)
     assert {{key: own.conf.get(key) for key in OTHER}} == OTHER
     own.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
     with pytest.raises(ConfigError, match="spark.sql.timestampType of the given Spark session is TIMESTAMP_NTZ"):
@@ -79,10 +91,14 @@ with spark() as session:
     away = config.model_copy(update={{"spark": config.spark.overridden("spark://elsewhere:7077", [])}})
     with pytest.raises(ConfigError, match="spark.master is spark://elsewhere:7077 in the config, but local"):
         spark_consumers.run("log", away, checkpoint=folder / "away", spark=session)
-    log = session.read.format("delta").load(config.log.path).selectExpr("event_id", "CAST(day AS STRING)")
+    log = session.read.format("delta").load("{tmp_path}/logged").selectExpr("event_id", "CAST(day AS STRING)")
     found = {{"copy": copied(session, config, "orders"), "log": sorted(map(tuple, log.collect()))}}
 json.dump(found, sys.stdout)
 """
-    found = json.loads(spark_process.run(script).splitlines()[-1])
+    log = tmp_path / "consumers.log"
+    found = json.loads(spark_process.run(script, log=log).splitlines()[-1])
+    batches = [json.loads(line) for line in log.read_text().splitlines() if '"event": "batch"' in line]
+    assert Counter(each["consumer"] for each in batches) == {"cache": 1, "log": 1, "copy": 1}
+    assert '"location": "viewfs:///relay/logged", "error": "nothing here excludes a second driver' in log.read_text()
     assert found["copy"] == {"ada": 2, "bob": 2}
     assert found["log"] == sorted([one.event_id, "2023-11-14"] for one in changes)

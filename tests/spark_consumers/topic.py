@@ -126,6 +126,11 @@ class Topic:
         raw["copy"]["url"] = url
         self.path.write_text(yaml.safe_dump(raw))
 
+    def set_log_path(self, path: str) -> None:
+        """Keep the log elsewhere."""
+        raw = yaml.safe_load(self.path.read_text())
+        self.path.write_text(yaml.safe_dump(raw | {"log": {"path": path}}))
+
     def set_spark(self, **section: Any) -> None:
         """Set the Spark that the consumers run on."""
         raw = yaml.safe_load(self.path.read_text())
