@@ -66,10 +66,15 @@ def copy_consumer(config: Config, copy: CopyConfig) -> TableConsumer:
 
         database = PostgresDatabase(copy.url)
         database.connect()
-        rule = TableCopies(partial(PostgresTable, database), copy.tombstone_retention)
+        rule = TableCopies(partial(PostgresTable, database, items=copy.items), copy.tombstone_retention)
         return TableConsumer("copy", config, rule.plan, at_most=_AT_MOST)
     rule = TableCopies(
-        partial(DeltaTable, delta.spark_path(copy.url), Schedule(copy.maintain_every, copy.keep_versions)),
+        partial(
+            DeltaTable,
+            delta.spark_path(copy.url),
+            Schedule(copy.maintain_every, copy.keep_versions),
+            items=copy.items,
+        ),
         copy.tombstone_retention,
     )
     return TableConsumer("copy", config, rule.plan, at_most=_AT_MOST, delta_at=copy.url)

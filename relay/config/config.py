@@ -120,6 +120,9 @@ class CopyConfig(DeltaConfig):
     tombstone_retention: Seconds = Field(default="30d", validate_default=True)
     """How long the copy remembers a deleted row. A change older than this, applied again, may bring the row back."""
 
+    items: Literal["json", "variant"] = "json"
+    """How the copy keeps DynamoDB's items and other JSON: as text, or as VARIANT in Delta and `jsonb` in PostgreSQL."""
+
     @property
     def is_postgres(self) -> bool:
         """Whether it is kept in a PostgreSQL, not in Delta."""

@@ -131,7 +131,7 @@ class _Planning:
             self.sources = {}
             keys |= dict.fromkeys(self._key(layout, field) for field in layout.key)
             if layout.row is None:
-                self._place(ITEM, self.naming.kind("json"))
+                self._item(self.naming.kind("json"))
                 rows.setdefault(ITEM, {})[number] = None
             for column in layout.row or ():
                 if column.name not in in_key:
@@ -156,6 +156,13 @@ class _Planning:
                 "which does not hold it: keep the copy at another `copy.url` from now on, with a new checkpoint"
             )
         return name
+
+    def _item(self, kind: str) -> None:
+        if not self._place(ITEM, kind):
+            raise RelayError(
+                f"{self.what}: {ITEM} is {self.kinds[ITEM]} in the copy, and {kind} by `copy.items`: change that back, "
+                "or keep the copy at another `copy.url` from now on, with a new checkpoint"
+            )
 
     def _column(self, layout: Layout, field: RecordField) -> str:
         name, kind = self._named(layout, field.name, "column"), self._kind(field)

@@ -23,6 +23,9 @@ from spark_consumers.sinks.tombstones import COLLECTED_AT
 from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
 from spark_consumers.times import iso_utc
 
+VARIANT = "variant"
+"""The kind of JSON that Spark has taken apart."""
+
 FORMAT = "relay.format"
 """A property of tables whose rows are typed columns. Earlier ones have every row as JSON, in `ITEM`."""
 
@@ -45,12 +48,13 @@ _STATE_TYPES: Mapping[type, DataType] = {str: StringType(), bool: BooleanType(),
 
 
 class DeltaTable:
-    """The copy of one table in Delta, below ``path``."""
+    """The copy of one table in Delta, below ``path``. ``items``: how it keeps JSON."""
 
-    def __init__(self, path: str, schedule: Schedule, source: str, table: str) -> None:
+    def __init__(self, path: str, schedule: Schedule, source: str, table: str, *, items: str = "json") -> None:
         self.name = delta.table(f"{path}/{source}/{table}")
         self._source_table = source, table
         self._upkeep = TableUpkeep(self.name, schedule)
+        self._naming = _naming("string" if items == "json" else VARIANT)
         self._layouts: Mapping[int, Layout] | None = None
         self._plan = ColumnPlan((), ())
 
@@ -60,12 +64,12 @@ class DeltaTable:
         if layouts == self._layouts:
             return
         session = batch.sparkSession
-        self._create(session, columns.plan(self.name, {}, layouts, _NAMING))
+        self._create(session, columns.plan(self.name, {}, layouts, self._naming))
         kinds = {field.name: _kind(field.dataType) for field in session.table(self.name).schema}
         stored = {name: kind for name, kind in kinds.items() if name not in OURS}
         if ITEM in stored and any(each.row is not None for each in layouts.values()):
             self._refuse_earlier_format(batch)
-        self._plan = columns.plan(self.name, stored, layouts, _NAMING)
+        self._plan = columns.plan(self.name, stored, layouts, self._naming)
         self._alter(session, {name: OURS[name] for name in OURS if name not in kinds})
         self._layouts = dict(layouts)
 
@@ -232,15 +236,19 @@ def _decided(write: Write) -> tuple[object, ...]:
     return (*write.key, *image, row.item is Item.AS_STORED, read is not None, *state(row), *before)
 
 
-def _stored_as(kind: str) -> str:
-    """Return the kind that holds the values of a kind: JSON, and numbers that Spark has no type for, are text."""
-    if kind in ("json", columns.NUMBER):
-        return "string"
-    found = column_type(kind)
-    return "string" if isinstance(found, Decimals) and found.precision > MAX_AVRO_PRECISION else kind
+def _naming(json: str) -> Naming:
+    """Return what Delta makes of names and kinds. ``json``: the kind that holds JSON."""
 
+    def stored_as(kind: str) -> str:
+        """Return the kind that holds the values of a kind: numbers that Spark has no type for are text."""
+        if kind == "json":
+            return json
+        if kind == columns.NUMBER:
+            return "string"
+        found = column_type(kind)
+        return "string" if isinstance(found, Decimals) and found.precision > MAX_AVRO_PRECISION else kind
 
-_NAMING = Naming(reserved=frozenset(OURS), shown=str, same=str.lower, kind=_stored_as, digits=MAX_AVRO_PRECISION)
+    return Naming(reserved=frozenset(OURS), shown=str, same=str.lower, kind=stored_as, digits=MAX_AVRO_PRECISION)
 
 
 def _kind(found: DataType) -> str:
@@ -256,6 +264,8 @@ def _value_of(text: Column, kind: str) -> Column:
         return F.unbase64(text)
     if kind == "set":
         return F.from_json(text, "array<string>")
+    if kind == VARIANT:
+        return F.parse_json(text)
     value = text.try_cast(delta.sql_type(kind))
     misfit = F.raise_error(F.concat(F.lit(f"a value of type {kind} is expected, not "), text))
     # I8: without ANSI mode, which is the session's affair, a cast would make it null.

@@ -23,6 +23,9 @@ from spark_consumers.sinks.target import STATE, Item, Key, Write, images, state,
 UNFIT = "_relay_unfit"
 """The column of the values that PostgreSQL cannot store in their own, as JSON."""
 
+JSONB = "jsonb"
+"""The kind of JSON that PostgreSQL has taken apart."""
+
 PROPERTIES = "_relay_properties"
 """The table of each schema with the properties of its other tables."""
 
@@ -58,6 +61,7 @@ _TYPES = {
     "timestamp": "timestamp with time zone",
     "set": "text[]",
     "json": "json",
+    "jsonb": "jsonb",
     columns.NUMBER: "numeric",
 }
 _KINDS = {sql: kind for kind, sql in _TYPES.items()}
@@ -65,10 +69,14 @@ _NUL = "\\u0000"  # as JSON writes it
 
 
 class PostgresTable:
-    """The copy of one table in PostgreSQL, in the schema of its source."""
+    """The copy of one table in PostgreSQL, in the schema of its source.
 
-    def __init__(self, database: PostgresDatabase, source: str, table: str) -> None:
+    ``items``: whether it keeps JSON as ``json``, or as jsonb, for ``variant``.
+    """
+
+    def __init__(self, database: PostgresDatabase, source: str, table: str, *, items: str = "json") -> None:
         self._database = database
+        self._json = "json" if items == "json" else JSONB
         self._source_table = source, table
         self._schema, self._relation = postgres.identifier(source), postgres.identifier(table)
         self._table = f"{quoted(self._schema)}.{quoted(self._relation)}"
@@ -84,7 +92,7 @@ class PostgresTable:
         with self._database.transaction() as connection:
             self._lock(connection)
             stored = self._stored_columns(connection)
-            self._plan = columns.plan(self.name, stored, layouts, _naming())
+            self._plan = columns.plan(self.name, stored, layouts, _naming(self._json))
             if not stored:
                 self._create(connection)
             else:
@@ -221,7 +229,7 @@ class PostgresTable:
     ) -> tuple[object, ...]:
         unfit = None
         if image is not None and layout is not None and self._layouts is not None:
-            image, unfit = _fitted(image, self._layouts[layout])
+            image, unfit = _fitted(image, self._layouts[layout], is_jsonb=self._json == JSONB)
         read = (None,) * len(STATE) if write.read is None else state(write.read)
         keep, existed = write.row.item is Item.AS_STORED, write.read is not None
         row = (n, list(self._checked(write.key)), layout, image, unfit, keep, existed)
@@ -306,8 +314,15 @@ def _staged_part(n: int) -> str:
     return f"s.key[{n + 1}]"
 
 
-def _naming() -> Naming:
-    return Naming(reserved=frozenset(_OURS), shown=postgres.identifier, same=str, kind=lambda kind: kind, digits=1000)
+def _naming(json: str) -> Naming:
+    """Return what PostgreSQL makes of names and kinds. ``json``: the kind that holds JSON."""
+    return Naming(
+        reserved=frozenset(_OURS),
+        shown=postgres.identifier,
+        same=str,
+        kind=lambda kind: json if kind == "json" else kind,
+        digits=1000,
+    )
 
 
 def _sql_type(kind: str) -> str:
@@ -352,21 +367,31 @@ def _from_image(column: CopiedColumn) -> str:
     return _value_of(f"(CASE{cases} END)", column.kind)
 
 
-def _fitted(image: str, layout: Layout) -> tuple[str, str | None]:
+def _fitted(image: str, layout: Layout, *, is_jsonb: bool) -> tuple[str | None, str | None]:
     """Return an image that PostgreSQL can take apart, and the JSON of the values that it cannot store (I8).
 
-    These are texts with a NUL character. In JSON, PostgreSQL stores it.
+    These are texts with a NUL character. In JSON, PostgreSQL stores it, but not in jsonb.
     """
     if layout.row is None:
+        if is_jsonb and _NUL in image and _has_nul(orjson.loads(image)):
+            return None, f'{{"{columns.ITEM}":{image}}}'
         return image, None
     shown = {field.name: postgres.identifier(field.name) for field in layout.row}
     if _NUL not in image and all(name == short for name, short in shown.items()):
         return image, None
     values = orjson.loads(image)
-    unfit = {name: value for name, value in values.items() if _has_nul(value)}
+    in_json = {field.name for field in layout.row if is_jsonb and field.column in ("json", "rest")}
+    unfit = {name: value for name, value in values.items() if _has_nul(value, is_json=name in in_json)}
     fit = {shown.get(name, name): value for name, value in values.items() if name not in unfit}
     return orjson.dumps(fit).decode(), orjson.dumps(unfit).decode() if unfit else None
 
 
-def _has_nul(value: object) -> bool:
-    return any(map(_has_nul, value)) if isinstance(value, list) else isinstance(value, str) and "\0" in value
+def _has_nul(value: object, *, is_json: bool = False) -> bool:
+    """Whether a NUL character is in a value. ``is_json``: the value is the text of JSON that may have one."""
+    if isinstance(value, dict):
+        return any(map(_has_nul, [*value, *value.values()]))
+    if isinstance(value, list):
+        return any(map(_has_nul, value))
+    if is_json and isinstance(value, str):
+        return _NUL in value and _has_nul(orjson.loads(value))
+    return isinstance(value, str) and "\0" in value

@@ -201,6 +201,23 @@ def batches_of_any_size_applied_again_from_anywhere_end_as_one_pass(table: CopyI
     assert table.rows("id", "note") == sorted((int(key), image["note"]) for key, image in last.items() if image)
 
 
+def items_are_taken_apart(table: CopyInTest, of_text: CopyInTest) -> None:
+    """I8. ``table``: with ``items: variant``. ``of_text``: the same table with ``items: json``."""
+    untyped = layout({"id": "string"}, None)
+    item = {"id": {"S": "a"}, "total": {"N": "1.50"}, "deep": {"M": {"é": {"L": [{"B": "AP8="}, {"NULL": True}]}}}}
+    table.play(untyped, change(1, ["a"], item), change(2, ["b"], item), change(3, ["c"], item))
+    table.play(untyped, change(4, ["a"], item | {"total": {"N": "1E+100"}}), change(5, ["b"], None))
+    table.play(untyped, change(6, ["c"], None, Operation.UPDATE, images=Images.OMITTED))
+    found = table.rows("id", "item")
+    assert [json.loads(each) for _, each in found] == [item | {"total": {"N": "1E+100"}}, item]
+    typed = layout({"id": "string"}, {"id": "string", "more": "json", "rest": "rest"})
+    image = {"id": "d", "more": '{"SS":["b","a"]}', "rest": None}
+    table.play({0: untyped, 1: typed}, change(7, ["d"], image, layout=1))
+    assert table.rows("id", "item", "more", "rest")[2] == ("d", None, '{"SS":["b","a"]}', None)
+    with pytest.raises(RelayError, match="change that back"):
+        of_text.play(untyped, change(8, ["a"], item))
+
+
 SCENARIOS: dict[str, Callable[[CopyInTest], None]] = {
     each.__name__: each
     for each in (

@@ -7,6 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import VariantVal
 
 from spark_consumers.fold import VerdictCounts
 from spark_consumers.sinks.delta_table import DeltaTable
@@ -18,9 +19,9 @@ from tests.spark_consumers.scenarios import comparable
 
 
 class InPostgres:
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, items: str = "json") -> None:
         self.database = PostgresDatabase(url)
-        self.table = PostgresTable(self.database, "shop", "orders")
+        self.table = PostgresTable(self.database, "shop", "orders", items=items)
 
     def play(self, layouts: Any, *changes: Published) -> VerdictCounts:
         return play(self.table, layouts, *changes)
@@ -35,10 +36,12 @@ class InPostgres:
 class InDelta:
     """``playing``: the session that applies the batches."""
 
-    def __init__(self, session: SparkSession, folder: str, playing: SparkSession | None = None) -> None:
+    def __init__(
+        self, session: SparkSession, folder: str, playing: SparkSession | None = None, items: str = "json"
+    ) -> None:
         self.session, self.path = session, f"{folder}/shop/orders"
         self.playing = playing or session
-        self.table = DeltaTable(folder, Schedule(86400.0, 604800.0), "shop", "orders")
+        self.table = DeltaTable(folder, Schedule(86400.0, 604800.0), "shop", "orders", items=items)
 
     def play(self, layouts: Any, *changes: Published) -> VerdictCounts:
         return play(self.table, layouts, *changes, session=self.playing)
@@ -55,4 +58,6 @@ class InDelta:
 
 
 def _value(value: Any, is_time: bool) -> Any:
+    if isinstance(value, VariantVal):
+        value = value.toPython()
     return datetime.fromisoformat(f"{value}+00:00") if is_time and value is not None else comparable(value)

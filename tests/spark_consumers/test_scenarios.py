@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.spark_consumers.scenarios import SCENARIOS
+from tests.spark_consumers.batches import change, layout
+from tests.spark_consumers.scenarios import SCENARIOS, items_are_taken_apart
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.targets import InPostgres
 
@@ -38,6 +40,37 @@ with spark() as session:
 """
     spark_process.run(script)
 
+
+def test_items_are_taken_apart_in_postgres(database_url: str) -> None:
+    table, of_text = InPostgres(database_url, "variant"), InPostgres(database_url)
+    items_are_taken_apart(table, of_text)
+    with_nul = {"id": {"S": "e"}, "note": {"S": "a\0b"}}
+    typed = layout({"id": "string"}, {"id": "string", "more": "json"})
+    image = {"id": "f", "more": '{"S":"a\\u0000b"}'}
+    items = {0: layout({"id": "string"}, None), 1: typed}
+    table.play(items, change(9, ["e"], with_nul), change(10, ["f"], image, layout=1))
+    stored = [tuple(map(json.loads, filter(None, row))) for row in table.rows("item", "more", "_relay_unfit")]
+    assert stored.count(({"item": with_nul},)) == stored.count(({"more": '{"S":"a\\u0000b"}'},)) == 1
+    for each in (table, of_text):
+        each.database.close()
+
+
+def test_items_are_taken_apart_in_delta(tmp_path: Path, spark_process: SparkProcess) -> None:
+    spark_process.run(VARIANT.replace("FOLDER", repr(str(tmp_path))))
+
+
+VARIANT = """
+from relay.demo.tables import spark
+from tests.spark_consumers.scenarios import items_are_taken_apart
+from tests.spark_consumers.targets import InDelta
+
+with spark() as session:
+    table = InDelta(session, FOLDER, items="variant")
+    items_are_taken_apart(table, InDelta(session, FOLDER))
+    total = "variant_get(item, '$.total.N', 'string')"
+    found = session.sql(f"SELECT {total} FROM delta.`{table.path}` WHERE id = 'a'").collect()
+    assert found[0][0] == "1E+100", found
+"""
 
 EARLIER = """
 import pytest
