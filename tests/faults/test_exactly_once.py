@@ -54,13 +54,14 @@ def test_a_worker_paused_in_its_commit_and_woken_after_another_took_over_doubles
     scene: Scene, step: str, delay: float
 ) -> None:
     """I3, I4: the fence alone holds at every step of the commit path, no timeout helping."""
-    workload = scene.workload(pause=0.02)
+    workload = scene.workload(pause=0.1)
     workload.start()
     paused = scene.paused_relay(step, 8, delay, transaction_timeout=120_000)
     paused.wait_until_paused()
     other = scene.relay()
-    # Readers see nothing behind the open transaction; time for the group to expel one and take in the other.
-    time.sleep(10.0)
+    # Readers see nothing behind the open transaction, but the group expels one and takes in the other.
+    wait_until(lambda: "took over" in other.log() or None, 60)
+    time.sleep(1.0)
     paused.wake()
     time.sleep(delay + 3.0)
     history = workload.stop()
@@ -72,7 +73,7 @@ def test_a_worker_paused_in_its_commit_and_woken_after_another_took_over_doubles
 
 def test_a_worker_paused_past_its_transaction_timeout_doubles_nothing(scene: Scene) -> None:
     """I3: as configured, the broker ends the paused transaction, and the other worker goes on meanwhile."""
-    workload = scene.workload(pause=0.02)
+    workload = scene.workload(pause=0.1)
     workload.start()
     paused = scene.paused_relay("before_commit", 8, 0.0, transaction_timeout=2000)
     paused.wait_until_paused()
@@ -89,7 +90,7 @@ def test_a_worker_paused_past_its_transaction_timeout_doubles_nothing(scene: Sce
 
 def test_two_workers_that_come_and_go_lose_and_double_nothing(scene: Scene) -> None:
     """I1, I2, I3: clean hand-overs between workers in mid-stream."""
-    workload = scene.workload(pause=0.02)
+    workload = scene.workload(pause=0.05)
     workload.start()
     seen = 0
     first = scene.relay()
