@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from relay.change import Change, Snapshot
 from relay.lineage import Checkpoint, Gap, Position, ReshardJournal, Shard, Start, StreamId
@@ -149,6 +149,19 @@ class Segment:
     count: int
     position: Position | None = None
     """Where reading continues. Has ``rows``, the number of rows read."""
+    part: Any = None
+    """What it reads, as ``measure`` named it; None if the number says that."""
+    published: Callable[[], Mapping[str, Checkpoint]] = dict
+    """Returns the committed checkpoints of the stream, by shard."""
+
+
+class Measured(NamedTuple):
+    """What a snapshot has to read: ``segments``, and an estimate of the ``rows``. ``parts``: one for each segment."""
+
+    segments: int
+    rows: int
+    parts: Sequence[Any] = ()
+    """As JSON. Empty if the number of a segment says what it reads."""
 
 
 class SnapshotSource(Protocol):
@@ -159,8 +172,14 @@ class SnapshotSource(Protocol):
     margin: float
     """Seconds between a READ and the changes it may replace: clocks differ, and times are rounded."""
 
-    def measure(self) -> tuple[int, int]:
-        """Return the number of segments to read, and an estimate of the rows. Raises ``Unavailable``."""
+    def measure(self, published: Mapping[str, Checkpoint]) -> Measured:
+        """Return what a snapshot has to read. Raises ``Unavailable``, ``RelayError`` for what it can never read.
+
+        ``published``: the committed checkpoints of the stream, by shard.
+        """
+
+    def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
+        """Whether a READ as of ``as_of``, in seconds, can undo no change: it sees all that have an earlier token."""
 
     def open(self, segment: Segment) -> ShardReader: ...
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from relay.config.config import INTERNAL, CacheConfig, Config, CopyConfig, LogConfig, load
 from relay.config.fields import redacted
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
-from relay.config.sources import DynamoDBConfig, MySQLConfig, SourceConfig, VitessConfig
+from relay.config.sources import DynamoDBConfig, SourceConfig
 from relay.config.spark import SparkConfig
+from relay.config.sql_sources import MySQLConfig, VitessConfig
 
 __all__ = [
     "INTERNAL",

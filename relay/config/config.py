@@ -18,8 +18,9 @@ from relay.config import yaml_file
 from relay.config.errors import explain, invalid
 from relay.config.fields import POSTGRES, Address, ConfigModel, Name, Seconds, redacted, url
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
-from relay.config.sources import DynamoDBConfig, MySQLConfig, SourceConfig, VitessConfig
+from relay.config.sources import DynamoDBConfig, SourceConfig
 from relay.config.spark import SparkConfig
+from relay.config.sql_sources import MySQLConfig, VitessConfig
 from relay.config.template import Template
 from relay.config.yaml_file import Location
 from relay.errors import ConfigError

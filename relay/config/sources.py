@@ -10,28 +10,20 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from relay.config.columns import canonical_type
 from relay.config.errors import invalid
 from relay.config.fields import (
     ConfigModel,
-    Keys,
     Name,
-    RemoteAddress,
-    Seconds,
     Start,
-    StartAtGtids,
     StartAtToken,
-    StartOfBinlogs,
-    StartOfVStream,
-    parse_binlog_start,
-    parse_vstream_start,
     start_time,
     url,
 )
+from relay.config.sql_sources import MySQLConfig, VitessConfig
 from relay.config.yaml_file import Location
-from relay.keyrange import KeyRange
 from relay.table import REST
 
 _STREAM_ARN = re.compile(r"arn:[\w-]+:dynamodb:([\w-]+):\d*:table/([A-Za-z0-9._-]+)/stream/([\w.:-]+)")
@@ -196,203 +188,6 @@ class DynamoDBConfig(ConfigModel):
             return StartAtToken.read(to.removeprefix("token:"), Path())
         start_time(to, 0.0)
         return to
-
-
-class _SQLConfig(ConfigModel):
-    """The keys that Vitess and MySQL share."""
-
-    has_snapshots: ClassVar[bool] = False
-    one_source_per_table: ClassVar[bool] = False
-
-    name: Name
-    """The name of this source in tokens, metrics and commands."""
-
-    keyrange: str = "-"
-    """The key range to read. It must cover complete shards."""
-
-    tables: list[str] | None = Field(default=None, min_length=1)
-    """The tables to read. Default: all, including those created later."""
-
-    user: str | None = None
-    """The user to log in as."""
-
-    password: str | None = None
-    """The password, best given as `${ENV}`."""
-
-    tls: dict[str, str] | None = None
-    """Encrypt the connection. `ca`, `cert` and `key` are files; an empty mapping trusts the system's authorities."""
-
-    key: Keys = "hash"
-    """The Kafka key: `hash`, the sharding columns, or the primary key where they are not known; `item`, the full
-    primary key as JSON; or, for tables without a primary key, the columns that serve as one: `[a, b]`, or
-    `{table: [a, b]}`."""
-
-    on_gap: Literal["fail", "skip"] = "fail"
-    """What to do when changes were lost before they could be read: stop, or continue."""
-
-    on_unencodable: Literal["fail", "dead_letter"] = "fail"
-    """What to do with a change that Avro cannot hold exactly: stop, or publish it without its images and keep the
-    complete change as a dead letter."""
-
-    tombstones: bool = False
-    """Follow each DELETE with a null value, so that a compacted topic drops the row. Requires `key: item`."""
-
-    # The tables found in the database, if `tables` is not set.
-    _found_tables: list[str] = PrivateAttr(default_factory=list)
-
-    @field_validator("keyrange")
-    @classmethod
-    def _keyrange(cls, value: str) -> str:
-        try:
-            return str(KeyRange.parse(value))
-        except ValueError as error:
-            raise invalid(str(error)) from error
-
-    @field_validator("tls")
-    @classmethod
-    def _tls(cls, value: dict[str, str] | None) -> dict[str, str] | None:
-        unknown = (value or {}).keys() - {"ca", "cert", "key"}
-        if problems := [((key,), "unknown key; use ca, cert or key") for key in unknown]:
-            raise invalid(*problems)
-        if value and ("cert" in value) != ("key" in value):
-            raise invalid("set both `cert` and `key`, or neither")
-        return value
-
-    @model_validator(mode="after")
-    def _check_key(self) -> Self:
-        if self.tombstones and self.key != "item":
-            # I1
-            raise invalid(
-                (("tombstones",), "requires `key: item`: under a hash key, a tombstone would delete all of its rows")
-            )
-        if isinstance(self.key, dict) and self.tables:
-            for table in self.key.keys() - set(self.tables):
-                raise invalid((("key", table), "is not listed in `tables`"))
-        return self
-
-    def split(self) -> list[Self]:
-        return [self]
-
-    def for_tables(self, tables: Iterable[str]) -> list[Self]:
-        """Return this source with the tables found in the database."""
-        found = self.model_copy()
-        found._found_tables = list(tables)
-        return [found]
-
-    @property
-    def names_tables(self) -> bool:
-        return self.tables is not None or bool(self._found_tables)
-
-    @property
-    def table_names(self) -> list[str]:
-        """The tables to read, as far as they are known."""
-        return list(self.tables or self._found_tables)
-
-    @property
-    def table_key(self) -> str:
-        return "tables"
-
-    @property
-    def key_mode(self) -> Literal["hash", "item"]:
-        return "item" if self.key == "item" else "hash"
-
-    def key_columns(self, table: str) -> tuple[str, ...]:
-        """The columns configured to serve as the primary key of ``table``; empty if none are."""
-        if isinstance(self.key, dict):
-            return tuple(self.key.get(table, ()))
-        return tuple(self.key) if isinstance(self.key, list) else ()
-
-
-class VitessConfig(_SQLConfig):
-    """A Vitess keyspace, read through the VStream of a vtgate."""
-
-    type: Literal["vitess"]
-
-    vtgate: RemoteAddress
-    """The gRPC address of vtgate, such as `127.0.0.1:15991`."""
-
-    keyspace: str = Field(min_length=1)
-    """The keyspace to read."""
-
-    start: StartOfVStream = "current"
-    """Where to start on the first run: `current`; `copy`, all rows and then their changes; or
-    `{vgtid: [{shard: "-80", gtid: MySQL56/...}, ...]}`."""
-
-    tablet_type: Literal["primary", "replica", "rdonly"] = "replica"
-    """The type of tablets to read from."""
-
-    cells: list[str] | None = Field(default=None, min_length=1)
-    """The cells whose tablets to read from. Default: those that vtgate prefers."""
-
-    silence: Seconds = Field(default="30s", validate_default=True)
-    """How long a stream may be silent, heartbeats included, before the relay reopens it."""
-
-    @property
-    def database(self) -> str:
-        return self.keyspace
-
-    @staticmethod
-    def parse_start(to: str) -> str | StartAtGtids:
-        """Parse ``relay reset --to``: ``current``, ``copy`` or ``vgtid:JSON``. ValueError on anything else."""
-        return parse_vstream_start(to)
-
-
-class MySQLConfig(_SQLConfig):
-    """A database on MySQL or MariaDB servers, read from their binlogs."""
-
-    type: Literal["mysql"]
-
-    shards: dict[str, list[RemoteAddress]] = Field(min_length=1)
-    """The servers of each shard, in the order in which to try them: `{"-": ["db1:3306", "db1-replica:3306"]}`. During
-    a reshard, list the shards of both sides: those before it first, then those after it."""
-
-    database: str = Field(min_length=1)
-    """The database to read. It has the same name on every server."""
-
-    start: StartOfBinlogs = "current"
-    """Where to start on the first run: `current`, an ISO time (UTC unless it has an offset), a time ago such as `-30s`,
-    or `{gtid: {"-80": "MariaDB/0-1-5"}}`."""
-
-    max_lag: Seconds = Field(default="60s", validate_default=True)
-    """How far a replica may lag before the relay reads another server of its shard."""
-
-    reshard_checkpoint_table: str = "_vt.vreplication"
-    """The table in which the replication of a reshard records its position, in each transaction that it applies."""
-
-    @field_validator("shards")
-    @classmethod
-    def _servers(cls, value: dict[str, list[str]]) -> dict[str, list[str]]:
-        problems: list[tuple[Location, str]] = []
-        for shard, servers in value.items():
-            try:
-                KeyRange.parse(shard)
-            except ValueError as error:
-                if "-" in shard or len(value) > 1:
-                    problems.append(((shard,), str(error)))
-            if not servers:
-                problems.append(((shard,), "needs a server, such as db1:3306"))
-        if problems:
-            raise invalid(*problems)
-        return value
-
-    @field_validator("reshard_checkpoint_table")
-    @classmethod
-    def _with_its_database(cls, value: str) -> str:
-        database, _, table = value.rpartition(".")
-        if not database or not table:
-            raise invalid(f"{value!r} must be a table with its database, such as _vt.vreplication")
-        return value
-
-    @staticmethod
-    def parse_start(to: str) -> str | StartAtGtids:
-        """Parse ``relay reset --to``: ``current``, a time, or ``gtid:JSON``. ValueError on anything else."""
-        return parse_binlog_start(to)
-
-    def start_time(self, now: float) -> float | None:
-        """Return the seconds since the epoch to start at; None if `start` is not a time."""
-        if isinstance(self.start, StartAtGtids) or self.start == "current":
-            return None
-        return start_time(self.start, now)
 
 
 SourceConfig = Annotated[DynamoDBConfig | VitessConfig | MySQLConfig, Field(discriminator="type")]

@@ -18,7 +18,8 @@ from relay.dynamodb.records import key_bytes
 from relay.dynamodb.session import ShardNotFound, Transient, translated
 from relay.dynamodb.values import image_json, key_value
 from relay.errors import Unavailable
-from relay.source import Page, Segment, Unreadable
+from relay.lineage import Checkpoint
+from relay.source import Measured, Page, Segment, Unreadable
 from relay.table import TableSchema
 
 if TYPE_CHECKING:
@@ -61,9 +62,13 @@ class TableSnapshots:
     def __repr__(self) -> str:
         return f"<TableSnapshots[{self._config.name}]>"
 
-    def measure(self) -> tuple[int, int]:
+    def measure(self, published: Mapping[str, Checkpoint]) -> Measured:
         size, rows = describe.measure(self._client, self._config)
-        return min(MOST_SEGMENTS, 1 + size // SEGMENT_BYTES), rows
+        return Measured(min(MOST_SEGMENTS, 1 + size // SEGMENT_BYTES), rows)
+
+    def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
+        """Always: DynamoDB's times are those of the writes, but for the margin."""
+        return True
 
     def open(self, segment: Segment) -> SegmentReader:
         return SegmentReader(self._client, self._table(), segment, image=self._image)

@@ -25,7 +25,7 @@ from relay.errors import Unavailable
 from relay.kafka.checkpoints import partition_of
 from relay.lineage import Checkpoint, CommittedRecords, Gap, Plan, Shard, ShardState, StreamId
 from relay.process.slow_call import SlowCall
-from relay.source import Page, Segment, SnapshotSource, Source
+from relay.source import Measured, Page, Segment, SnapshotSource, Source
 from relay.table import TableSchema
 
 log = logging.getLogger(__name__)
@@ -115,6 +115,7 @@ class SnapshottedStream(Protocol):
     def gaps(self) -> Set[str]: ...
     def gaps_to_repair(self) -> Set[str]: ...
     def resume_timestamp(self) -> int: ...
+    def check_tables(self, tables: Sequence[TableSchema]) -> None: ...
 
 
 class Snapshots:
@@ -142,7 +143,7 @@ class Snapshots:
         # When to check again whether a snapshot can begin.
         self._retry_at = 0.0
         # The measurement under way, with the id and ``as_of`` of the snapshot that it is for.
-        self._measuring: tuple[str, int, SlowCall[tuple[int, int]]] | None = None
+        self._measuring: tuple[str, int, SlowCall[Measured]] | None = None
 
     def __repr__(self) -> str:
         return f"<Snapshots[{self.source.name}: {len(self.open)} segments open]>"
@@ -168,8 +169,10 @@ class Snapshots:
 
     @property
     def is_measured(self) -> bool:
-        """Whether a measurement has ended."""
-        return self._measuring is not None and self._measuring[2].done
+        """Whether a measurement has ended, and the snapshot may begin."""
+        if self._measuring is None or not self._measuring[2].done:
+            return False
+        return self.tables.may_begin(self._measuring[1], self._published())
 
     def next_step(self) -> tuple[Checkpoint, str | None] | None:
         """Return the control record to write next, and which mark to publish with it; None if nothing is due.
@@ -194,8 +197,12 @@ class Snapshots:
             return self._advance(control, ShardState.FINISHED, control.snapshot), "end"
         return None
 
-    def _measure(self, snapshot: Mapping[str, Any]) -> Mapping[str, int] | None:
-        """Return ``as_of``, ``segments`` and ``rows`` of a snapshot that begins now, None if it cannot begin yet."""
+    def _published(self) -> Mapping[str, Checkpoint]:
+        """Return the committed checkpoints of the stream. Segments call this in the threads that read them."""
+        return self._beside.view.checkpoints.get(self._beside.stream, {})
+
+    def _measure(self, snapshot: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return ``as_of``, ``segments``, ``rows``, ``parts`` of a snapshot that begins now; None if it cannot yet."""
         if self._measuring is None or self._measuring[0] != snapshot["id"]:
             as_of = int(self.clock() - self.tables.margin)
             if self.clock() < self._retry_at:
@@ -206,17 +213,20 @@ class Snapshots:
                 wait = snapshot["after"] + 1 - as_of
                 log.info("source %s: the snapshot that repairs a gap starts in %d s", self.source.name, wait)
                 return None
-            self._measuring = snapshot["id"], as_of, SlowCall(f"measure-{self.source.name}", self.tables.measure)
+            published = dict(self._published())
+            call = SlowCall(f"measure-{self.source.name}", lambda: self.tables.measure(published))
+            self._measuring = snapshot["id"], as_of, call
         _, as_of, measuring = self._measuring
-        if not measuring.done:
+        if not self.is_measured:
             return None
         self._measuring = None
         try:
-            segments, rows = measuring.result()
+            measured = measuring.result()
         except Unavailable as error:
             log.warning("source %s: the snapshot cannot start yet: %s", self.source.name, error)
             return None
-        return {"as_of": as_of, "segments": segments, "rows": rows}
+        parts = {"parts": list(measured.parts)} if measured.parts else {}
+        return {"as_of": as_of, "segments": measured.segments, "rows": measured.rows, **parts}
 
     def mark(self, control: Checkpoint, kind: str) -> Iterator[Change]:
         """Yield, for each table, the change that marks the begin or the end in every partition."""
@@ -303,7 +313,9 @@ class Snapshots:
             fields = control.snapshot
             snapshot = Snapshot(fields["id"], fields["as_of"])
             position = committed.position if committed else None
-            reader = self.tables.open(Segment(Shard(name), snapshot, number, fields["segments"], position))
+            part = fields["parts"][number] if "parts" in fields else None
+            segment = Segment(Shard(name), snapshot, number, fields["segments"], position, part, self._published)
+            reader = self.tables.open(segment)
             self.open[name] = self.readers.open(reader, key, self)
             self._latest[name] = committed or Checkpoint(ShardState.PLANNED)
 
@@ -329,7 +341,7 @@ class Snapshots:
         return None
 
     def check_tables(self, tables: Sequence[TableSchema]) -> None:
-        """A snapshot reads the tables as the source describes them."""
+        self._beside.check_tables(tables)
 
     def confirm(self, page: Page) -> None:
         """How far the stream is caught up does not depend on snapshots."""

@@ -6,13 +6,13 @@ import re
 import ssl as tls
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import pymysql
 from pymysql.connections import Connection
-from pymysql.cursors import Cursor, DictCursor
+from pymysql.cursors import Cursor, DictCursor, SSCursor
 
 from relay.errors import RelayError, Unavailable
 from relay.gtid import GtidError, GtidSet, parse
@@ -170,6 +170,40 @@ class ServerConnection:
                 return list(cursor.fetchall())
         except (pymysql.err.MySQLError, OSError) as fault:
             raise translated(fault, self.account.address) from None
+
+    def raw_rows(self, statement: str) -> Generator[tuple[bytes | None, ...]]:
+        """Run one statement and yield its rows as they arrive, each value as the server sends it.
+
+        Closing the iterator reads the rest and drops it. Raises what ``execute`` does.
+        """
+        connection: Any = self._connection
+        try:
+            with connection.cursor(SSCursor) as cursor:
+                unicode, decoders = connection.use_unicode, connection.decoders
+                connection.use_unicode, connection.decoders = False, {}
+                try:
+                    cursor.execute(statement)
+                finally:
+                    connection.use_unicode, connection.decoders = unicode, decoders
+                yield from cursor
+        except (pymysql.err.MySQLError, OSError) as fault:
+            raise translated(fault, self.account.address) from None
+
+    def visible(self) -> GtidSet:
+        """Return the executed set that queries see: the binlog has transactions a moment earlier."""
+        if not self.is_mariadb:
+            return self.executed()  # MySQL adds to the set after the storage engines have committed
+        ((text,),) = self.execute("SELECT BINLOG_GTID_POS(%s, %s)", self.visible_place())
+        return parse(f"MariaDB/{text or ''}")
+
+    def visible_place(self) -> tuple[str, int]:
+        """Return the place in MariaDB's binlog up to which a query sees all transactions, and none after it."""
+        self.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
+        try:
+            found = {str(name).lower(): value for name, value in self.execute("SHOW STATUS LIKE 'binlog_snapshot_%'")}
+        finally:
+            self.execute("COMMIT")
+        return str(found["binlog_snapshot_file"]), int(found["binlog_snapshot_position"])
 
     def _settings(self) -> Mapping[str, str]:
         names = ", ".join(["%s"] * len(_VARIABLES))

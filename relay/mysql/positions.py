@@ -7,8 +7,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from relay.gtid import GtidSet, parse
-from relay.lineage import Position
+from relay.lineage import Checkpoint, Position, is_inside_transaction
 from relay.sql.published_rows import PublishedRows, position_fields, rows_in_position
+
+LATENESS = 30.0
+"""Seconds that the token of a transaction may be before its commit: it has the time when the statement began."""
+
+
+def lowest(checkpoint: Checkpoint) -> int:
+    """Return the earliest timestamp that a change after ``checkpoint`` can have, in seconds; 0 if nothing is known.
+
+    It is what makes a snapshot safe without any clock: whoever reads the shard from here gives no token an earlier one.
+    """
+    last = checkpoint.token.timestamp if checkpoint.token is not None else 0
+    if checkpoint.reached is None or is_inside_transaction(checkpoint.position):
+        return last
+    return max(last, int(checkpoint.reached - LATENESS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +54,14 @@ class BinlogPosition:
     def unfinished(self) -> tuple[str, ...]:
         """The transactions read in part whose rest any server has, without those that only a replica has."""
         return tuple(gtid for gtid in self.partial if not self.local.contains(parse(gtid)))
+
+    @property
+    def needed(self) -> GtidSet:
+        """What another server of the shard has to have, so that it lacks nothing that was published, even in part."""
+        needed = self.executed - self.local
+        for gtid in self.unfinished:
+            needed = needed | parse(gtid)
+        return needed
 
     def to_json(self) -> dict[str, Any]:
         position: dict[str, Any] = {"gtid": self.gtid, **position_fields(self.partial)}

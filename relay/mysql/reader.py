@@ -18,7 +18,7 @@ from relay.mysql.current_server import CurrentServer, OpenEvents
 from relay.mysql.errors import Closed
 from relay.mysql.head import ShardHead
 from relay.mysql.layouts import Layouts
-from relay.mysql.positions import BinlogPosition
+from relay.mysql.positions import LATENESS, BinlogPosition
 from relay.mysql.reshard import HandoverCheck
 from relay.mysql.servers import ShardServers
 from relay.mysql.timestamps import TimestampMap
@@ -166,9 +166,19 @@ class BinlogShardReader:
             gap=gap,
             behind=behind,
             tables=tables,
-            reached=self.head.take_reached(transactions.executed),
+            reached=self._reached(),
             warning=self.server.warning,
         )
+
+    def _reached(self) -> float | None:
+        """Return ``Page.reached``. Tokens made from here on have no earlier timestamp than `lowest` says."""
+        transactions = self.transactions
+        if not transactions.is_between_transactions:
+            return None  # the token of the open one is made already
+        reached = self.head.take_reached(transactions.executed)
+        if reached is not None:
+            transactions.raise_floor(int(reached - LATENESS))
+        return reached
 
     def _handed_over(self, page: Page) -> Page:
         """Return ``page``, as the last one if other shards take over from this one."""

@@ -174,9 +174,7 @@ class ShardServers:
     def _survey(self, position: BinlogPosition) -> _Survey:
         """Ask the servers, up to the first that can continue and is not too far behind."""
         survey = _Survey()
-        needed, unfinished = position.executed - position.local, position.unfinished
-        for gtid in unfinished:
-            needed = needed | parse(gtid)
+        needed, unfinished = position.needed, position.unfinished
         try:
             for address in self._ordered():
                 try:

@@ -24,11 +24,12 @@ from relay.mysql.connection import ServerConnection
 from relay.mysql.current_server import OpenEvents
 from relay.mysql.layouts import Layouts
 from relay.mysql.origins import CheckpointTable, Parent, ReplicatedEvents
-from relay.mysql.positions import BinlogPosition
+from relay.mysql.positions import BinlogPosition, lowest
 from relay.mysql.reader import BinlogShardReader
 from relay.mysql.reshard import HandoverCheck, first_shards, reshard_of, start_of_target, unfinished
 from relay.mysql.roles import role_of
 from relay.mysql.servers import ShardServers
+from relay.mysql.snapshot import DatabaseSnapshots
 from relay.mysql.start import TooOld, executed_before
 from relay.mysql.timestamps import TimestampMap
 from relay.source import Opening, ShardReader, StartingPoints
@@ -46,7 +47,6 @@ class MySQLSource:
     """Reads the binlogs of one database. ``connect`` comes first."""
 
     has_journals = True
-    snapshots = None
 
     def __init__(self, config: MySQLConfig) -> None:
         self.config = config
@@ -63,6 +63,7 @@ class MySQLSource:
         self._times: dict[str, TimestampMap] = {}
         self._tables: dict[str, TableSchema] = {}
         self._ssl = _context(config.tls)
+        self.snapshots = DatabaseSnapshots(config, self.layouts, self._addresses, self._connect, self._first_server)
 
     def __repr__(self) -> str:
         return f"<MySQLSource[{self.name}: {self.config.database}, shards {', '.join(self._shards)}]>"
@@ -147,6 +148,7 @@ class MySQLSource:
     def open(self, opening: Opening) -> ShardReader:
         """Open a shard. Gaps are found by the position, which it always has, without ``read_until``."""
         shard, parents = opening.shard, opening.parents
+        before = [*parents.values(), *([opening.checkpoint] if opening.checkpoint is not None else [])]
         if shard.name not in self._shards:
             raise RelayError(
                 f"source {self.name}: shard {shard.name} was not read to its end, but `shards` does not list it: list "
@@ -160,7 +162,8 @@ class MySQLSource:
             self._servers(shard.name),
             self.layouts,
             self._open_replicated(parents) if shard.parents else self._open_binlog,
-            floor=opening.floor,
+            # I7: a snapshot may have begun that relies on `lowest`.
+            floor=max(opening.floor, *map(lowest, before), 0),
             find_handover=HandoverCheck(shard.name, lambda: list(self._shards), self._first_server, self._checkpoints),
             times=self._times_of(shard.name),
         )

@@ -122,6 +122,10 @@ class ShardTransactions:
         # There may be several: servers may commit in different orders.
         return BinlogPosition(self.executed_position, partial, self.local)
 
+    def raise_floor(self, timestamp: int) -> None:
+        """Give no token an earlier timestamp from here on, in seconds. For between transactions."""
+        self._changes.floor = max(self._changes.floor, timestamp)
+
     def take(self) -> tuple[list[Change], int, tuple[TableSchema, ...], int]:
         """Return the changes that are ready, their bytes, the tables they are of, and how many of them were late."""
         changes, size = self._taken()

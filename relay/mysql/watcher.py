@@ -80,7 +80,7 @@ class ReplicationWatcher:
             server.verify()
             role = role_of(server)
             self.identity = str(server.server_id) if server.is_mariadb else server.uuid.lower()
-            executed = _visible(server)
+            executed = server.visible()
             # The next transactions are not much older than the newest binlog file.
             timestamp = max(1, look_into(server, server.binlogs()[-1]).begun)
             events = _Events(server, executed)
@@ -157,7 +157,7 @@ class ReplicationWatcher:
         """Wait until queries see a transaction; return False if the watcher is closed first."""
         while not self._stopping.is_set():
             if server.is_mariadb:
-                if _place(*_snapshot(server)) >= _place(*place):
+                if _place(*server.visible_place()) >= _place(*place):
                     return True
             elif server.executed().contains(parse(begun.position)):
                 return True  # MySQL adds to the set after the storage engines have committed
@@ -186,27 +186,9 @@ class _Events(BinlogEvents):
             self._ends.append((self.file, self.position))
 
 
-def _snapshot(server: ServerConnection) -> tuple[str, int]:
-    """Return the place in MariaDB's binlog up to which a query sees all transactions, and none after it."""
-    server.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
-    try:
-        found = {str(name).lower(): value for name, value in server.execute("SHOW STATUS LIKE 'binlog_snapshot_%'")}
-    finally:
-        server.execute("COMMIT")
-    return str(found["binlog_snapshot_file"]), int(found["binlog_snapshot_position"])
-
-
 def _place(file: str, position: int) -> tuple[int, str, int]:
     """Return a place in a form that compares in order: longer file numbers are later."""
     return len(file), file, position
-
-
-def _visible(server: ServerConnection) -> GtidSet:
-    """Return the executed set that queries see."""
-    if not server.is_mariadb:
-        return server.executed()
-    ((text,),) = server.execute("SELECT BINLOG_GTID_POS(%s, %s)", _snapshot(server))
-    return parse(f"MariaDB/{text or ''}")
 
 
 def _shared(server: ServerConnection, role: Role, executed: GtidSet, start: GtidSet) -> GtidSet:

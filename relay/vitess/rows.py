@@ -9,16 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
 from relay.errors import RelayError
 from relay.sql import charsets
 from relay.sql.columns import WITH_DECIMALS, carried_as
+from relay.sql.members import by_index, by_text, sets_by_index, sets_by_text
+from relay.sql.printed import MICROSECONDS, stored
 from relay.sql.tables import Row, Table
 from relay.table import Column
-from relay.vitess.members import by_index, by_text, sets_by_index, sets_by_text
 from relay.vitess.proto import vtgate_pb2 as pb
 
 Layout = Callable[[str, Sequence[Column], Sequence[str]], Table | None]
@@ -105,7 +105,7 @@ def decoder(event: pb.FieldEvent, layout: Layout, *, copied: bool = False) -> VS
     """
     name = event.table_name
     columns, values = [], []
-    environment: dict[str, Any] = {"float": float, "int": int, "str": str, "D": Decimal, "ts": _microseconds}
+    environment: dict[str, Any] = {"float": float, "int": int, "str": str, "D": Decimal, "ts": MICROSECONDS}
     for at, field in enumerate(event.fields):
         try:
             kind, expression = _column(field, at, environment, copied=copied, as_text=event.enum_set_string_values)
@@ -198,7 +198,7 @@ def _column(field: pb.Field, at: int, environment: dict[str, Any], *, copied: bo
         environment[f"m{at}"] = made
         return kind, f"m{at}[{_VALUE}]"
     if base in _FIXED and copied:
-        environment[f"f{at}"] = _printed(base)
+        environment[f"f{at}"] = stored(base)
         return kind, f"f{at}({_VALUE})"
     if base in ("char", "varchar", "text"):
         charset = _charset(field.charset)
@@ -249,35 +249,3 @@ def _members(base: str, inside: str, collation: int, *, copied: bool, as_text: b
     if base == "enum":
         return by_text(inside, decode) if as_text else by_index(inside)
     return sets_by_text(inside, decode, copied=copied) if as_text else sets_by_index(inside)
-
-
-def _printed(base: str) -> Callable[[bytes], bytes]:
-    """Return what turns the text that SELECT prints of a value into its stored bytes."""
-    import ipaddress
-    import uuid
-
-    if base == "uuid":
-        return lambda raw: uuid.UUID(raw.decode("ascii")).bytes
-    return lambda raw: ipaddress.ip_address(raw.decode("ascii")).packed
-
-
-class _Microseconds(dict[bytes, int]):
-    """Microseconds of TIMESTAMPs by their text, which is UTC. Neighbouring rows often have the same.
-
-    Shared by the readers' threads without a lock: an entry that two of them add is the same.
-    """
-
-    def __missing__(self, text: bytes) -> int:
-        if len(self) > 10_000:
-            self.clear()
-        whole, _, fraction = text.decode("ascii").partition(".")
-        if whole == "0000-00-00 00:00:00":
-            made = 0
-        else:
-            seconds = int(datetime.strptime(whole, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC).timestamp())
-            made = seconds * 1_000_000 + int(fraction.ljust(6, "0"))
-        self[text] = made
-        return made
-
-
-_microseconds = _Microseconds()

@@ -12,13 +12,15 @@ import secrets
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import closing
 from statistics import mean, quantiles
 
 from relay.engine.worker import Worker
+from relay.lineage import Checkpoint
 from relay.observe.observer import Observer
 from relay.services.kafka import KafkaBroker
-from relay.source import Segment, ShardReader
+from relay.source import Measured, Segment, ShardReader
 from tests.benchmarks.harness import Benchmark
 from tests.scripted_source import ScriptedSource, config_of, open_schemas_of, worker_of
 
@@ -82,7 +84,10 @@ class _NoSnapshot:
     initial = False
     margin = 0.0
 
-    def measure(self) -> tuple[int, int]:
+    def measure(self, published: Mapping[str, Checkpoint]) -> Measured:
+        raise AssertionError("no snapshot was requested")
+
+    def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
         raise AssertionError("no snapshot was requested")
 
     def open(self, segment: Segment) -> ShardReader:

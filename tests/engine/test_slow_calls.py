@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from contextlib import closing
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 from relay.config import Config
 from relay.errors import Unavailable
-from relay.source import Segment, ShardReader
+from relay.lineage import Checkpoint
+from relay.source import Measured, Segment, ShardReader
 from relay.table import Column, KeyColumn, TableSchema
 from tests.benchmarks.harness import count_committed
 from tests.faults.harness import wait_until
@@ -101,9 +103,12 @@ class SlowSnapshot:
     def __init__(self, source: ScriptedSource) -> None:
         self._source = source
 
-    def measure(self) -> tuple[int, int]:
+    def measure(self, published: Mapping[str, Checkpoint]) -> Measured:
         self._source.arrive("measure")
-        return 0, 0
+        return Measured(0, 0)
+
+    def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
+        return True
 
     def open(self, segment: Segment) -> ShardReader:
         raise AssertionError("it has no segments")

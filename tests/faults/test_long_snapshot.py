@@ -8,7 +8,6 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,13 @@ import orjson
 import pytest
 
 from relay.avro.registry import open_schemas
-from relay.change import MARK, Images, Operation, Snapshot
+from relay.change import MARK, Operation
 from relay.config import load
 from relay.demo.truth import read_changes
 from relay.dynamodb.snapshot import MARGIN
-from relay.token import EventToken
-from spark_consumers import fold
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import TABLE, ScriptedStream, full
+from tests.faults.copied import Seen, copied, seen
 from tests.faults.harness import Relay, wait_until
 from tests.faults.scripted_relay import tail_topic, write_config
 
@@ -31,23 +29,6 @@ pytestmark = pytest.mark.services
 
 HOUR = 3600
 ITEMS = 120
-
-
-@dataclass(frozen=True)
-class Seen:
-    """A change on the topic, as the rule of the copy takes it. ``item`` None: a mark. ``read_at``: when it was read."""
-
-    partition: int
-    item: str | None
-    event_id: str
-    operation: Operation
-    new: int | None
-    images: Images
-    token: EventToken | None
-    snapshot: Snapshot | None
-    attributes: Mapping[str, str]
-    read_at: float
-    place: fold.Place | None = None
 
 
 class World:
@@ -145,7 +126,7 @@ class World:
         """Check that each write is on the topic once, in its order, and that a copy of it equals the table."""
         for item, versions in self.writes.items():
             assert [each.new for each in seen if each.item == item and each.token is not None] == versions
-        assert _copied(seen) == {item: int(row["version"]["N"]) for item, row in self.stream.items.items()}
+        assert copied(seen) == {item: int(row["version"]["N"]) for item, row in self.stream.items.items()}
 
     def seen(self) -> list[Seen]:
         """Return everything on the topic, each partition in its order."""
@@ -225,33 +206,10 @@ def _check_marks(seen: list[Seen]) -> int:
     return begin
 
 
-def _copied(seen: list[Seen]) -> dict[str, int]:
-    """Return the rows of a copy that applies the topic. Its tombstones stay while a snapshot runs."""
-    rows: dict[str, fold.StoredRow] = {}
-    where: dict[str, int] = {}
-    for each in seen:
-        if each.item is not None:
-            where[each.item] = each.partition
-            after, _ = fold.store(rows.get(each.item), each)
-            if after is not None:
-                rows[each.item] = after
-        elif each.attributes[MARK] == "end":
-            for item in [item for item in rows if where[item] == each.partition]:
-                rows[item], _ = fold.sweep(rows[item], each)
-    return {item: row.item for item, row in rows.items() if not row.deleted}
-
-
 def _seen(partition: int, change: Mapping[str, Any]) -> Seen:
-    token, snapshot = change["token"], change["snapshot"]
-    return Seen(
-        partition=partition,
+    return seen(
+        partition,
+        change,
         item=change["key"]["id"] if change["key"] else None,
-        event_id=change["event_id"],
-        operation=Operation(change["operation"]),
         new=int(orjson.loads(change["new"])["version"]["N"]) if change["new"] else None,
-        images=Images(change["images"]),
-        token=EventToken.from_json(orjson.dumps(token)) if token else None,
-        snapshot=Snapshot(snapshot["id"], snapshot["as_of"]) if snapshot else None,
-        attributes=change["attributes"],
-        read_at=change["committed_at"].timestamp(),
     )

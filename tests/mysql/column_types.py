@@ -10,6 +10,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from tests.mysql.reading import is_mysql
+
 _MARIADB_POINT = b"\xe6\x10\x00\x00\x01\x01\x00\x00\x00" + struct.pack("<dd", 1, 2)
 MARIADB_MATRIX: list[tuple[str, str, str, Any]] = [
     ("tinyint", "-128", "int", -128),
@@ -134,6 +136,15 @@ MYSQL_MATRIX: list[tuple[str, str, str, Any]] = [
     ("bigint unsigned as (id * 2) virtual invisible", "default", "decimal(20,0)", 2),
     ("json as (json_array(id)) stored", "default", "string", "[1]"),
 ]
+
+
+def matrix_of(server: Any) -> list[tuple[str, str, str, Any]]:
+    """Return the matrix of a server, which may be too old for some types."""
+    if not is_mysql(server):
+        return MARIADB_MATRIX
+    ((version,),) = server.execute("SELECT VERSION()")
+    has_vectors = int(version.partition(".")[0]) >= 9
+    return [each for each in MYSQL_MATRIX if has_vectors or not each[0].startswith("vector")]
 
 
 @dataclass(frozen=True)

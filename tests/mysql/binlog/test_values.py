@@ -11,18 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from relay.mysql.binlog.events import Rows
-from tests.mysql.column_types import MARIADB_KINDS, MARIADB_MATRIX, MYSQL_KINDS, MYSQL_MATRIX, ValueKind
+from tests.mysql.column_types import MARIADB_KINDS, MARIADB_MATRIX, MYSQL_KINDS, ValueKind, matrix_of
 from tests.mysql.reading import is_mysql, reading, session
 
 pytestmark = pytest.mark.services
-
-
-def matrix_of(server: Any) -> list[tuple[str, str, str, Any]]:
-    if not is_mysql(server):
-        return MARIADB_MATRIX
-    ((version,),) = server.execute("SELECT VERSION()")
-    has_vectors = int(version.partition(".")[0]) >= 9
-    return [each for each in MYSQL_MATRIX if has_vectors or not each[0].startswith("vector")]
 
 
 def test_a_value_of_every_type_and_null_come_back(server: Any, unique: str) -> None:

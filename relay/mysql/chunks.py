@@ -1,0 +1,256 @@
+"""Reads a table in chunks of its primary key: the statements, and the decoding of what they select.
+
+A row has the same values, byte for byte, as in the binlog (I8): ``relay.sql.columns`` lists them. So a column is
+selected in a form that loses nothing: text and bytes as they are stored, FLOAT as DOUBLE, TIMESTAMP in UTC.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from relay.errors import RelayError
+from relay.mysql.binlog.values import shortest
+from relay.mysql.errors import NotCarried
+from relay.sql import charsets
+from relay.sql.definitions import Definition, definitions
+from relay.sql.members import sets_by_text
+from relay.sql.printed import MICROSECONDS, stored
+from relay.sql.tables import Row
+
+SESSION = (
+    "SET SESSION time_zone = '+00:00', sql_mode = '', character_set_results = NULL",
+    "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+)
+"""What the connection needs: times in UTC, and text in the character set of its column."""
+
+COLUMNS = (
+    "SELECT COLUMN_NAME, COLUMN_TYPE, CHARACTER_SET_NAME FROM information_schema.COLUMNS"
+    " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s ORDER BY ORDINAL_POSITION"
+)
+"""Selects name, type and character set of the columns of a table."""
+
+KEY = (
+    "SELECT COLUMN_NAME FROM information_schema.STATISTICS"
+    " WHERE TABLE_SCHEMA = %s AND TABLE_NAME = %s AND INDEX_NAME = 'PRIMARY' ORDER BY SEQ_IN_INDEX"
+)
+"""Selects the columns of the primary key of a table."""
+
+Raw = tuple[bytes | None, ...]
+"""The values of one row as the server sends them."""
+
+_BASE = re.compile(r"\s*([a-z0-9_]+)\s*(?:\((.*)\))?", re.IGNORECASE | re.DOTALL)
+_NUMBER = re.compile(rb"-?[0-9]+(?:\.[0-9]*)?(?:e[-+]?[0-9]+)?", re.IGNORECASE)
+_NUMBERS = ("tinyint", "smallint", "mediumint", "int", "integer", "bigint", "year")
+_TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
+_TIMES = ("date", "datetime", "time", "timestamp")
+_FLOAT = struct.Struct("<f")
+
+
+@dataclass(frozen=True, slots=True)
+class _Selected:
+    """A column in a SELECT. ``literal``: what a value of it is compared with, made of ``compared`` as it is selected.
+
+    ``{}`` in ``value`` and ``compared`` is the column's quoted name.
+    """
+
+    name: str
+    decode: Callable[[bytes], Any]
+    literal: Callable[[bytes], str]
+    value: str = "{}"
+    compared: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class TableDescription:
+    """A table as ``information_schema`` describes it, with the character sets of its columns."""
+
+    columns: tuple[tuple[str, str, str | None], ...]
+    primary: tuple[str, ...]
+
+    @classmethod
+    def of(cls, columns: Iterable[Sequence[Any]], key: Iterable[Sequence[Any]]) -> TableDescription:
+        """Make it of the rows that `COLUMNS` and `KEY` select."""
+        return cls(
+            tuple(
+                (str(name), _text(kind), None if charset is None else str(charset)) for name, kind, charset in columns
+            ),
+            tuple(str(name) for (name,) in key),
+        )
+
+    def definition(self, table: str) -> Definition:
+        """Return its columns and key as the binlog has them. Raises ValueError for a type that cannot be carried."""
+        columns = [(table, name, kind) for name, kind, _ in self.columns]
+        return definitions(columns, [(table, name) for name in self.primary])[table]
+
+
+class ChunkQuery:
+    """The statements for one table of ``database``, and what decodes their rows.
+
+    Raises ``RelayError`` for a table without a primary key, or with a column that cannot be read exactly.
+    """
+
+    def __init__(self, database: str, table: str, description: TableDescription) -> None:
+        if not description.primary:
+            raise RelayError(
+                f"the table {database}.{table} has no primary key, so a snapshot cannot read it in parts: add one, "
+                "remove the table from `tables`, or set `snapshot: none` and another `on_gap` than resnapshot"
+            )
+        self.table = f"{database}.{table}"
+        self._place = f"{quoted(database)}.{quoted(table)}"
+        try:
+            self._columns = [_selected(*column) for column in description.columns]
+        except ValueError as error:
+            raise NotCarried(f"the table {self.table} cannot be read: {error}") from None
+        by_name = {column.name: column for column in self._columns}
+        self._key = [by_name[name] for name in description.primary]
+        # Where the key is in a raw row: among the columns, or selected once more in the form that is compared.
+        names = [column.name for column in self._columns]
+        selects = [column.value.format(quoted(column.name)) for column in self._columns]
+        self._at = []
+        for column in self._key:
+            if column.compared == column.value:
+                self._at.append(names.index(column.name))
+            else:
+                self._at.append(len(selects))
+                selects.append(column.compared.format(quoted(column.name)))
+        self._selects = ", ".join(selects)
+        self._decode = _compiled(self._columns)
+
+    def __repr__(self) -> str:
+        return f"<ChunkQuery[{self.table}]>"
+
+    def statement(self, after: Sequence[bytes], limit: int) -> str:
+        """Return the SELECT of the next ``limit`` rows. ``after``: the key of the last one, empty at the begin.
+
+        Raises ``RelayError`` if ``after`` is no key of this table.
+        """
+        order = ", ".join(quoted(column.name) for column in self._key)
+        return (
+            f"SELECT {self._selects} FROM {self._place} FORCE INDEX (PRIMARY){self._where(after)}"
+            f" ORDER BY {order} LIMIT {limit}"
+        )
+
+    def _where(self, after: Sequence[bytes]) -> str:
+        """Return the condition in the form that both servers read by index: (a > x) OR (a = x AND b > y)."""
+        if not after:
+            return ""
+        if len(after) != len(self._key):
+            raise RelayError(f"the primary key of {self.table} changed while its snapshot was read: begin another one")
+        names = [quoted(column.name) for column in self._key]
+        literals = [column.literal(value) for column, value in zip(self._key, after, strict=True)]
+        ranges = []
+        for last in range(len(names)):
+            equal = [f"{name} = {literal}" for name, literal in zip(names[:last], literals, strict=False)]
+            ranges.append(f"({' AND '.join([*equal, f'{names[last]} > {literals[last]}'])})")
+        return f" WHERE {' OR '.join(ranges)}"
+
+    def key_of(self, raw: Raw) -> list[bytes]:
+        """Return the key of a raw row, for `statement`."""
+        return [raw[at] or b"" for at in self._at]
+
+    def row(self, raw: Raw) -> Row:
+        """Decode a row. Raises ``NotCarried`` for a value that cannot be carried exactly (I8)."""
+        try:
+            return self._decode(raw)
+        except (ValueError, ArithmeticError, KeyError):
+            raise NotCarried(self._explain(raw)) from None
+
+    def _explain(self, raw: Raw) -> str:
+        key = {column.name: raw[at] for column, at in zip(self._key, self._at, strict=True)}
+        for column, value in zip(self._columns, raw, strict=False):
+            try:
+                _ = None if value is None else column.decode(value)
+            except (ValueError, ArithmeticError, KeyError) as error:
+                shown = value if len(value or b"") <= 60 else (value or b"")[:60] + b"..."
+                return f"the table {self.table}, row {key}, column {column.name}: {shown!r} cannot be carried: {error}"
+        return f"the table {self.table}, row {key}: it cannot be carried"
+
+
+def quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _selected(name: str, definition: str, charset: str | None) -> _Selected:
+    """Return how a column is selected and decoded. Raises ValueError naming it if that is not possible exactly."""
+    match = _BASE.match(definition)
+    base, inside = (match[1].lower(), match[2] or "") if match else ("", "")
+    if base in _NUMBERS:
+        return _Selected(name, int, _number)
+    if base in ("decimal", "numeric"):
+        return _Selected(name, _decimal, _number)
+    if base == "float":
+        # SELECT prints six digits of a FLOAT. As a DOUBLE it prints all.
+        exact = "{} * 1E0"
+        return _Selected(name, lambda raw: shortest(_FLOAT.pack(float(raw))), _number, exact, exact)
+    if base in ("double", "real"):
+        return _Selected(name, float, _number, "{} * 1E0", "{} * 1E0")
+    if base in _TIMES:
+        return _Selected(name, MICROSECONDS.__getitem__ if base == "timestamp" else bytes.decode, _quoted_text)
+    if base in ("uuid", "inet4", "inet6"):
+        return _Selected(name, stored(base), _quoted_text)
+    if base in ("enum", "set", *_TEXTS):
+        known = _charset(charset)
+        decode = bytes.decode if charsets.is_utf8(known) else charsets.decoder(known)
+        if base == "set":
+            try:
+                members = sets_by_text(inside, decode, copied=True)
+            except ValueError as error:
+                raise ValueError(f"column {name}: {error}") from None
+            return _Selected(name, lambda raw: list(members[raw]), _number, compared="CAST({} AS UNSIGNED)")
+        if base == "enum":
+            return _Selected(name, decode, _number, compared="CAST({} AS UNSIGNED)")
+        return _Selected(name, decode, lambda raw: f"_{charset} X'{raw.hex()}'")
+    if base == "json":
+        return _Selected(name, bytes.decode, _hex)
+    if base == "bit":
+        return _Selected(name, bytes, lambda raw: str(int.from_bytes(raw, "big")))
+    return _Selected(name, bytes, _hex)
+
+
+def _charset(name: str | None) -> str:
+    return "utf8mb3" if name in ("utf8", None) else str(name)
+
+
+def _number(raw: bytes) -> str:
+    if not _NUMBER.fullmatch(raw):
+        raise RelayError(f"{raw!r} is not a number: the primary key changed while its snapshot was read")
+    return raw.decode("ascii")
+
+
+def _decimal(raw: bytes) -> Decimal:
+    return Decimal(raw.decode("ascii"))
+
+
+def _quoted_text(raw: bytes) -> str:
+    return "'" + raw.decode("ascii").replace("'", "''") + "'"
+
+
+def _hex(raw: bytes) -> str:
+    return f"X'{raw.hex()}'"
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _compiled(columns: Sequence[_Selected]) -> Callable[[Raw], Row]:
+    """Return the function that decodes a raw row. Generated: a loop over columns takes twice as long."""
+    names: dict[str, Any] = {f"f{at}": column.decode for at, column in enumerate(columns)}
+    values = [f"None if r[{at}] is None else f{at}(r[{at}])" for at in range(len(columns))]
+    exec(f"def decode(r):\n return ({', '.join(values)},)", names)
+    decode: Callable[[Raw], Row] = names["decode"]
+    return decode
+
+
+def limit_for(rows: int, size: int, most: int, page: int) -> int:
+    """Return how many rows to ask for next, so that they have about ``page`` bytes, at most ``most`` rows.
+
+    ``rows``, ``size``: of the last chunk, in rows and bytes.
+    """
+    fitting = page * rows // max(size, 1) if rows else most
+    return max(1, min(most, fitting, 2 * rows if rows else most))

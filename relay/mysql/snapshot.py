@@ -1,0 +1,311 @@
+"""Snapshots of a database: each table of each shard is a segment, read in chunks of its primary key.
+
+A chunk is one SELECT, a consistent read by itself. What makes it safe beside the binlog is where the shard's stream has
+been published to: the server must show everything up to there, and every later change has a token of ``as_of`` or later
+(`lowest`). So a READ never replaces a change that it does not see, whatever the clocks and however far a replica lags.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from relay.change import Snapshot
+from relay.errors import Unavailable
+from relay.gtid import GtidSet
+from relay.lineage import Checkpoint, Shard
+from relay.mysql.chunks import COLUMNS, KEY, SESSION, ChunkQuery, TableDescription, limit_for
+from relay.mysql.connection import ServerConnection
+from relay.mysql.layouts import Layouts
+from relay.mysql.positions import BinlogPosition, lowest
+from relay.mysql.roles import role_of
+from relay.source import Measured, Page, Segment, Unreadable
+from relay.sql.changes import TransactionChanges
+from relay.sql.tables import Table
+
+if TYPE_CHECKING:
+    from relay.config import MySQLConfig
+
+log = logging.getLogger(__name__)
+
+MARGIN = 65.0
+"""Seconds by which ``as_of`` is before a read, so that the next snapshot begins with a later one."""
+
+PAGE = 1 << 20
+"""Bytes, about, of the rows of a page."""
+
+_FIRST = 500  # rows of the first chunk
+_MOST = 20_000  # rows of a chunk
+_PAGES_A_SECOND = 5  # of a table whose pace is limited: the engine waits so long after a page that is not full
+_CATCH_UP = 2.0  # seconds to wait for a replica to show what is published
+_LOOK_EVERY = 0.05  # seconds between two questions whether it does
+
+_ROWS = "SELECT TABLE_NAME, TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = %s"
+
+FirstServer = Callable[[str], ServerConnection]
+"""Connects to the first server of a shard that answers. Raises ``Unavailable``."""
+
+
+class DatabaseSnapshots:
+    """Reads the tables of a database. The readers of all segments share ``layouts`` and the functions.
+
+    ``addresses``: of the servers of a shard. ``connect``: to an address.
+    """
+
+    margin = MARGIN
+
+    def __init__(
+        self,
+        config: MySQLConfig,
+        layouts: Layouts,
+        addresses: Callable[[str], Sequence[str]],
+        connect: Callable[[str], ServerConnection],
+        first_server: FirstServer,
+    ) -> None:
+        self.initial = config.snapshot == "initial"
+        self._config = config
+        self._layouts = layouts
+        self._addresses = addresses
+        self._connect = connect
+        self._first_server = first_server
+
+    def __repr__(self) -> str:
+        return f"<DatabaseSnapshots[{self._config.name}]>"
+
+    def measure(self, published: Mapping[str, Checkpoint]) -> Measured:
+        """Return the tables of each shard that has not ended, the largest first.
+
+        Raises ``Unavailable``, and ``RelayError`` for a table that cannot be read in chunks.
+        """
+        found: list[tuple[int, str, str]] = []
+        for shard, checkpoint in published.items():
+            if checkpoint.state.ended:
+                continue
+            with closing(self._first_server(Shard(shard).name)) as server:
+                rows = {str(name): int(count or 0) for name, count in server.execute(_ROWS, (self._config.database,))}
+                for table in self._layouts.describe(server):
+                    ChunkQuery(self._config.database, table.table, describe(server, self._config.database, table.table))
+                    found.append((rows.get(table.table, 0), shard, table.table))
+        found.sort(key=lambda each: (-each[0], *each[1:]))
+        parts = [{"shard": shard, "table": table} for _, shard, table in found]
+        return Measured(len(parts), sum(rows for rows, _, _ in found), parts)
+
+    def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
+        """Whether each shard is published so far that its later changes have tokens of ``as_of`` or later."""
+        reading = [checkpoint for checkpoint in published.values() if not checkpoint.state.ended]
+        return bool(reading) and all(each.position is not None and lowest(each) >= as_of for each in reading)
+
+    def open(self, segment: Segment) -> ChunkReader:
+        return ChunkReader(self._config, segment, self._layouts, self._server_of)
+
+    def _server_of(self, shard: str, needed: GtidSet) -> ServerConnection:
+        """Connect to a server of a shard that shows ``needed``, a replica if there is one. Raises ``Unavailable``."""
+        problems, primaries = [], []
+        addresses = self._addresses(shard)
+        try:
+            for address in addresses:
+                try:
+                    server = self._connect(address)
+                    primaries.append(server)
+                    if len(addresses) > 1 and not role_of(server).is_replica:
+                        continue
+                    primaries.pop()
+                    if shows(server, needed):
+                        return server
+                    server.close()
+                    problems.append(f"{address} does not show {needed.position} yet")
+                except Unavailable as error:
+                    problems.append(str(error))
+            while primaries:
+                server = primaries.pop(0)
+                if shows(server, needed):
+                    return server
+                server.close()
+                problems.append(f"{server.account.address} does not show {needed.position} yet")
+        finally:
+            for server in primaries:
+                server.close()
+        why = "; ".join(problems) or "`shards` does not list its servers: list them until the snapshot is finished"
+        raise Unavailable(f"source {self._config.name}: the snapshot cannot read shard {shard}: {why}")
+
+
+def shows(server: ServerConnection, needed: GtidSet, patience: float = _CATCH_UP) -> bool:
+    """Whether queries on a server see all of ``needed``; a replica gets it a moment later. Raises ``Unavailable``."""
+    deadline = time.monotonic() + patience
+    while True:
+        visible = server.visible()
+        if visible.contains(needed) and not needed.diverges(visible):  # I7
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_LOOK_EVERY)
+
+
+def describe(server: ServerConnection, database: str, table: str) -> TableDescription:
+    """Return a table as it is now; without columns if it does not exist. Raises ``Unavailable``."""
+    place = (database, table)
+    return TableDescription.of(server.execute(COLUMNS, place), server.execute(KEY, place))
+
+
+@dataclass(frozen=True, slots=True)
+class RowsPosition:
+    """Where the reading of a table resumes. ``after``: the key of the last row, as bytes; empty at the begin."""
+
+    after: tuple[bytes, ...] = ()
+    rows: int = 0
+    """How many rows were read."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": "rows", "after": [value.hex() for value in self.after], "rows": self.rows}
+
+    @classmethod
+    def from_json(cls, position: Mapping[str, Any]) -> RowsPosition:
+        return cls(tuple(bytes.fromhex(value) for value in position["after"]), position["rows"])
+
+
+class ChunkReader:
+    """Reads one table of one shard. Used by one thread at a time."""
+
+    streams = False
+
+    def __init__(
+        self,
+        config: MySQLConfig,
+        segment: Segment,
+        layouts: Layouts,
+        server_of: Callable[[str, GtidSet], ServerConnection],
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.shard = segment.shard
+        self.segment = segment
+        self.table: str = segment.part["table"]
+        self.clock = clock
+        self._config = config
+        self._layouts = layouts
+        self._server_of = server_of
+        self._position = RowsPosition.from_json(segment.position) if segment.position else RowsPosition()
+        self._changes = TransactionChanges(config.name, segment.shard.id)
+        self._server: ServerConnection | None = None
+        # What the rows that the server shows may replace at most, in seconds.
+        self._lowest = 0
+        # The table as it was when it was last read.
+        self._described: tuple[TableDescription, ChunkQuery, Table] | None = None
+        self._limit = _FIRST
+
+    def __repr__(self) -> str:
+        return f"<ChunkReader[{self.table} of shard {self.segment.part['shard']}, {self._position.rows} rows]>"
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    def read(self) -> Page | Unreadable:
+        """Return the next page, about one megabyte. Raises ``RelayError`` on what is final."""
+        begun = self.clock()
+        try:
+            server = self._server = self._server or self._open()
+            return self._read(server, begun)
+        except Unavailable as error:
+            self.close()
+            return Unreadable(self.shard, begun, str(error))
+
+    def _open(self) -> ServerConnection:
+        """Connect to a server that shows what is published of the shard."""
+        shard = self.segment.part["shard"]
+        checkpoint = self.segment.published().get(shard)
+        if checkpoint is None or checkpoint.position is None:
+            raise Unavailable(f"source {self._config.name}: nothing of shard {shard} is published yet")
+        needed = BinlogPosition.from_json(checkpoint.position).needed
+        server = self._server_of(Shard(shard).name, needed)
+        try:
+            for statement in SESSION:
+                server.execute(statement)
+        except BaseException:
+            server.close()
+            raise
+        self._lowest = lowest(checkpoint)
+        log.info("source %s: reading table %s from %s", self._config.name, self.table, server.account.address)
+        return server
+
+    def _read(self, server: ServerConnection, begun: float) -> Page:
+        """Read a chunk again until the table was the same before and after it."""
+        described = self._described
+        while True:
+            if described is None:
+                found = describe(server, self._config.database, self.table)
+                table = self._lay_out(found)
+                if table is None:
+                    log.warning("source %s: table %s was dropped during its snapshot", self._config.name, self.table)
+                    return self._page([], 0, begun, None, finished=True)
+                described = found, ChunkQuery(self._config.database, self.table, found), table
+            _, query, table = described
+            limit = self._paced(self._limit)
+            server.execute("START TRANSACTION READ ONLY")
+            try:
+                rows, size = self._select(server, query.statement(self._position.after, limit))
+                # The transaction keeps the definition as it was for the SELECT.
+                now = describe(server, self._config.database, self.table)
+            except Unavailable:
+                self._described = None  # a column may be gone
+                raise
+            server.execute("COMMIT")
+            if now == described[0]:
+                break
+            described = None
+        self._described = described
+        self._limit = limit_for(len(rows), size, _MOST, PAGE)
+        if rows:
+            self._position = RowsPosition(tuple(query.key_of(rows[-1])), self._position.rows + len(rows))
+        return self._page(
+            [query.row(row) for row in rows], size, begun, table, finished=len(rows) < limit and size < PAGE
+        )
+
+    def _select(self, server: ServerConnection, statement: str) -> tuple[list[tuple[bytes | None, ...]], int]:
+        """Return the rows of a chunk, and their bytes: as many rows as a page holds (I11)."""
+        rows: list[tuple[bytes | None, ...]] = []
+        size = 0
+        with closing(server.raw_rows(statement)) as found:
+            for row in found:
+                rows.append(row)
+                size += sum(len(value) for value in row if value is not None) + 8 * len(row)
+                if size >= PAGE:
+                    break
+        return rows, size
+
+    def _lay_out(self, found: TableDescription) -> Table | None:
+        if not found.columns:
+            return None
+        definition = found.definition(self.table)
+        return self._layouts(self._config.database, self.table, definition.columns, definition.primary)
+
+    def _paced(self, limit: int) -> int:
+        pace = self._config.snapshot_rows_per_second
+        return limit if pace is None else min(limit, max(1, pace // _PAGES_A_SECOND))
+
+    def _page(self, rows: Sequence[Any], size: int, begun: float, table: Table | None, *, finished: bool) -> Page:
+        snapshot = self.segment.snapshot
+        # Not before the snapshot's begin. Not later than `lowest`, since what comes after that is not seen (I7).
+        as_of = Snapshot(snapshot.id, max(snapshot.as_of, min(self._lowest, int(begun - MARGIN))))
+        if table is not None:
+            for row in rows:
+                self._changes.read(table, row, as_of, begun)
+        changes = self._changes.take()
+        return Page(
+            self.shard,
+            changes,
+            self._position.to_json(),
+            None,
+            None,
+            begun,
+            records=len(changes),
+            size=size,
+            full=not finished and self._config.snapshot_rows_per_second is None,
+            finished=finished,
+            tables=() if table is None else (table.schema,),
+        )

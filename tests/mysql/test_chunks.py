@@ -1,0 +1,130 @@
+"""Tables read in chunks of their primary key: every row once whatever its key, with the values that the binlog has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from relay.errors import RelayError
+from relay.mysql.binlog.events import Rows
+from relay.mysql.chunks import SESSION, ChunkQuery, limit_for
+from relay.mysql.connection import ServerConnection
+from relay.mysql.errors import NotCarried
+from relay.mysql.snapshot import describe
+from relay.sql.tables import Row
+from tests.mysql.column_types import matrix_of
+from tests.mysql.reading import connected, is_mysql, reading, session
+
+pytestmark = pytest.mark.services
+
+KEYS = {
+    "whole": ("a int", "(-5),(0),(7),(2147483647),(-2147483648)"),
+    "unsigned": ("a bigint unsigned", "(0),(18446744073709551615),(9223372036854775808),(3)"),
+    "exact": ("a decimal(30,10)", "(-12345678901234567890.0123456789),(0),(0.0000000001),(5)"),
+    "double": ("a double", "(-1e300),(0.1),(0.30000000000000004),(0.3),(1e-300)"),
+    "single": ("a float", "(3.99),(-16777217),(0.1),(1e-30)"),
+    "text": ("a varchar(20)", "('a'),('B'),('c'),('é'),(''),('😀'),('it''s')"),
+    "western": ("a varchar(20) character set latin1 collate latin1_german2_ci", "('z'),('ä'),('Z2'),('€'),('ß')"),
+    "wide": ("a varchar(20) character set utf16", "('z'),('ä'),('😀'),('')"),
+    "exact_text": ("a varchar(20) collate utf8mb4_bin", "('a'),('A'),('b'),('B'),(' a')"),
+    "bytes": ("a varbinary(20)", "(''),(x'00'),(x'0000'),(x'ff27'),(x'5c')"),
+    "padded": ("a binary(3)", "(''),(x'00ff'),('a')"),
+    "bits": ("a bit(9)", "(b'0'),(b'111111111'),(b'100000000'),(b'1')"),
+    "day": ("a date", "('0000-00-00'),('2024-02-29'),('9999-12-31')"),
+    "moment": ("a datetime(6)", "('0000-00-00'),('2024-02-29 23:59:59.000001'),('2024-02-29 23:59:59')"),
+    "clock": ("a time(2)", "('-838:59:58.5'),('-00:00:00.01'),('00:00:00'),('838:00:00')"),
+    "instant": ("a timestamp(3)", "('0000-00-00'),('2024-01-01 00:00:00.125'),('2024-01-01 00:00:00')"),
+    "in_year": ("a year", "(0),(1901),(2155)"),
+    "choice": ("a enum('z','a','m')", "('z'),('a'),('m')"),
+    "several": ("a set('z','a','m')", "(''),('z'),('a'),('z,m'),('z,a,m')"),
+    "pair": ("a varchar(5), b int", "('x',1),('x',2),('X2',-1),('y',1),('y',5),('y',7)"),
+    "mixed": ("a datetime, b binary(2), c int", "(1,'a',1),('2024-01-01','b',2),('2024-01-01','b',-3),(1,'a',9)"),
+}
+"""The columns of a key, and rows."""
+
+
+def read_all(server: ServerConnection, query: ChunkQuery, limit: int) -> list[Row]:
+    rows: list[Row] = []
+    after: list[bytes] = []
+    while chunk := list(server.raw_rows(query.statement(after, limit))):
+        assert len(chunk) <= limit
+        rows += [query.row(raw) for raw in chunk]
+        after = query.key_of(chunk[-1])
+    return rows
+
+
+def prepared(server: ServerConnection) -> ServerConnection:
+    for statement in SESSION:
+        server.execute(statement)
+    return server
+
+
+def test_a_row_has_the_same_values_by_a_select_and_by_an_update_in_the_binlog(server: Any, unique: str) -> None:
+    """I8: every column type, value by value, and the same layout."""
+    matrix = matrix_of(server)
+    row_format = " row_format=dynamic" if is_mysql(server) else ""
+    with session(server, unique) as execute, reading(server, unique) as binlog, connected(server) as connection:
+        columns = ", ".join(f"c{at} {kind}" for at, (kind, *_) in enumerate(matrix))
+        execute(f"create table t (id int primary key, touched int, {columns}){row_format}")
+        names = ", ".join(f"c{at}" for at in range(len(matrix)))
+        execute(f"insert t (id, {names}) values (1, {', '.join(value for _, value, *_ in matrix)})")
+        execute("insert t (id) values (2)")
+        execute("update t set touched = 1")
+        events = [event for event in binlog.each() if isinstance(event, Rows)]
+        found = describe(prepared(connection), unique, "t")
+        rows = read_all(connection, ChunkQuery(unique, "t", found), 10)
+    logged = events[-1].table
+    changes = [change for event in events for change in event.changes]
+    for row, (_, updated) in zip(rows, changes[-2:], strict=True):
+        assert updated is not None
+        for name, value, same in zip(logged.names, row, updated, strict=True):
+            assert repr(value) == repr(same), name
+    assert tuple(found.definition("t").columns) == logged.schema.row
+
+
+def test_every_row_is_read_once_in_chunks_of_any_size_whatever_its_key(server: Any, unique: str) -> None:
+    """I1, I3: by the index of the primary key."""
+    with session(server, unique) as execute, connected(server) as connection:
+        prepared(connection)
+        for name, (columns, rows) in KEYS.items():
+            table = f"by_{name}"
+            names = [part.split()[0] for part in columns.split(", ")]
+            execute(f"create table {table} ({columns}, v int default 7, primary key ({', '.join(names)}))")
+            execute(f"insert {table} ({', '.join(names)}) values {rows}")
+            ((count,),) = execute(f"select count(*) from {table}")
+            query = ChunkQuery(unique, table, describe(connection, unique, table))
+            whole = read_all(connection, query, 100)
+            assert len(whole) == count == rows.count("),(") + 1, table
+            for limit in (1, 2, 3):
+                assert read_all(connection, query, limit) == whole, (table, limit)
+            [first] = list(connection.raw_rows(query.statement([], 1)))
+            explained = execute("explain " + query.statement(query.key_of(first), 2))
+            assert "PRIMARY" in str(explained), (table, explained)
+            assert "filesort" not in str(explained), (table, explained)
+
+
+def test_a_table_without_a_primary_key_is_refused_by_name(mariadb: Any, unique: str) -> None:
+    with session(mariadb, unique) as execute, connected(mariadb) as connection:
+        execute("create table loose (a int)")
+        with pytest.raises(RelayError, match=rf"the table {unique}\.loose has no primary key"):
+            ChunkQuery(unique, "loose", describe(connection, unique, "loose"))
+
+
+def test_text_that_is_no_character_is_refused_with_its_key_and_column(mariadb: Any, unique: str) -> None:
+    """I8: the server would print a question mark."""
+    with session(mariadb, unique) as execute, connected(mariadb) as connection:
+        prepared(connection)
+        execute("create table odd (id int primary key, v varchar(9) character set greek)")
+        execute("insert odd values (4, _greek x'a4')")
+        query = ChunkQuery(unique, "odd", describe(connection, unique, "odd"))
+        with pytest.raises(NotCarried, match=r"odd, row .*4.*, column v: .*xa4"):
+            read_all(connection, query, 5)
+
+
+def test_the_next_chunk_has_about_the_bytes_of_a_page() -> None:
+    """I11"""
+    assert limit_for(500, 50_000, 20_000, 1 << 20) == 1000  # twice as many at most
+    assert limit_for(1000, 10 << 20, 20_000, 1 << 20) == 100
+    assert limit_for(1, 16 << 20, 20_000, 1 << 20) == 1
+    assert limit_for(19_000, 1000, 20_000, 1 << 20) == 20_000
