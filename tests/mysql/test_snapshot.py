@@ -1,0 +1,211 @@
+"""The segments of a snapshot on real servers: where they read, what their rows may replace, and when they end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from relay.change import Change, Snapshot
+from relay.errors import RelayError
+from relay.lineage import Checkpoint, Shard, ShardState
+from relay.mysql.connection import connect
+from relay.mysql.positions import LATENESS, lowest
+from relay.mysql.snapshot import MARGIN, ChunkReader
+from relay.mysql.source import MySQLSource
+from relay.services.mariadb import MariaDB
+from relay.services.sql_server import PASSWORD, USER
+from relay.source import Opening, Page, Segment
+from tests.mysql.reading import NUMBERS, session
+from tests.mysql.shards import begin, open_at, read_to_head, source_of
+from tests.reads import read_page, reason
+
+pytestmark = pytest.mark.services
+
+V = ", repeat('v', 90)"
+X = ", repeat('x', 300000)"
+
+
+def checkpoint_of(page: Page) -> Checkpoint:
+    """Return the checkpoint that the engine makes of a page."""
+    return Checkpoint(ShardState.READING, page.position, page.token, reached=page.reached)
+
+
+def head(source: MySQLSource) -> Checkpoint:
+    """Return a checkpoint of the only shard at its head."""
+    reader = open_at(source, begin(source)["-"])
+    try:
+        return checkpoint_of(read_to_head(reader)[1][-1])
+    finally:
+        reader.close()
+
+
+def segment_of(
+    source: MySQLSource, published: Checkpoint, table: str, position: Any = None, as_of: int = 1
+) -> ChunkReader:
+    part = {"shard": "-", "table": table}
+    segment = Segment(Shard("s/0"), Snapshot("s", as_of), 0, 1, position, part, lambda: {"-": published})
+    return source.snapshots.open(segment)
+
+
+def read_rows(reader: ChunkReader) -> list[Change]:
+    """Read a segment to its end."""
+    changes: list[Change] = []
+    while True:
+        page = read_page(reader)
+        changes += page.changes
+        if page.finished:
+            reader.close()
+            return changes
+
+
+@pytest.fixture
+def filled(mariadb: Any, unique: str) -> Iterator[Any]:
+    """The ``execute`` of a database with a table ``item`` of 900 rows."""
+    with session(mariadb, unique) as execute:
+        execute("create table item (id int primary key, v varchar(100))")
+        execute(f"insert item {NUMBERS.format(900, V)}")
+        yield execute
+
+
+def test_a_change_that_a_read_may_not_see_is_never_older_than_the_read(server: Any, unique: str) -> None:
+    """I7: a statement may begin long before its commit, and its time is when it began."""
+    with session(server, unique) as execute:
+        execute("create table item (id int primary key)")
+        source = source_of(unique, server)
+        reader = open_at(source, begin(source)["-"])
+        _, pages = read_to_head(reader)
+        published = checkpoint_of(pages[-1])
+        execute(f"set timestamp = {int(time.time()) - 1000}")
+        execute("insert item values (1)")
+        for opened in (reader, source.open(Opening(source.shards()[0], {}, published))):
+            [change], _ = read_to_head(opened)
+            opened.close()
+            assert change.token is not None
+            assert published.reached is not None
+            assert change.token.timestamp >= lowest(published) == int(published.reached - LATENESS)
+            assert source.snapshots.may_begin(lowest(published), {"-": published})
+            assert not source.snapshots.may_begin(lowest(published) + 1, {"-": published})
+
+
+def test_a_child_of_a_reshard_gives_no_earlier_token_than_its_parent_promised(mariadb: Any, unique: str) -> None:
+    """I7: a row that was read from the parent may have changed in the child."""
+    with session(mariadb, unique) as execute:
+        execute("create table item (id int primary key)")
+        source = source_of(unique, mariadb)
+        parent = head(source)
+        child = source.open(Opening(Shard("-"), begin(source)["-"], parents={"before": parent}))
+        execute(f"set timestamp = {int(time.time()) - 1000}")
+        execute("insert item values (1)")
+        [change], _ = read_to_head(child)
+        child.close()
+        assert change.token is not None
+        assert change.token.timestamp >= lowest(parent) > time.time() - 100
+
+
+def test_a_server_that_lacks_what_is_published_is_not_read(kind: Any, primary: Any, replica: Any) -> None:
+    """I7: a replica that is behind would undo changes."""
+    with session(primary, "shop") as execute:
+        execute("create table item (id int primary key)")
+        execute("insert item values (1)")
+        replica.wait_for(primary.gtid)
+        source = source_of("shop", primary, replica)
+        reader = segment_of(source, head(source), "item")
+        assert len(read_rows(reader)) == 1
+        replica.execute("stop replica")
+        execute("insert item values (2)")
+        published = head(source)
+        reader = segment_of(source, published, "item")
+        assert len(read_rows(reader)) == 2
+        primary.kill()
+        assert "does not show" in reason(segment_of(source, published, "item").read())
+        primary.restart()
+
+
+def test_a_segment_resumes_after_its_last_row_and_has_the_table_of_now(mariadb: Any, unique: str, filled: Any) -> None:
+    """I1, I3: a column that was added meanwhile is in the rows after it."""
+    source = source_of(unique, mariadb)
+    published = head(source)
+    reader = segment_of(source, published, "item")
+    first = read_page(reader)
+    assert not first.finished
+    filled("alter table item add column more int default 5")
+    filled("delete from item where id = 700")
+    second = read_page(reader)
+    reader.close()
+    assert second.changes[0].new["more"] == 5
+    assert second.tables[0] != first.tables[0]
+    rest = read_rows(segment_of(source, published, "item", second.position))
+    seen = [change.new["id"] for change in (*first.changes, *second.changes, *rest)]
+    assert seen == [n for n in range(1, 901) if n != 700]
+    assert second.finished == (not rest)
+
+
+def test_a_table_that_was_dropped_ends_and_one_without_a_key_is_refused(mariadb: Any, unique: str, filled: Any) -> None:
+    source = source_of(unique, mariadb)
+    published = head(source)
+    measured = source.snapshots.measure({"-": published})
+    assert measured.parts == [{"shard": "-", "table": "item"}]
+    reader = segment_of(source, published, "item")
+    read_page(reader)
+    filled("drop table item")
+    assert "doesn't exist" in reason(reader.read())
+    assert read_rows(reader) == []
+    filled("create table loose (a int)")
+    named = source_of(unique, mariadb, tables=["loose"], key=["a"])
+    with pytest.raises(RelayError, match=rf"the table {unique}\.loose has no primary key"):
+        named.snapshots.measure({"-": published})
+
+
+def test_a_page_holds_a_megabyte_however_large_the_rows_are(mariadb: Any, unique: str, filled: Any) -> None:
+    """I11"""
+    filled("create table large (id int primary key, v longblob)")
+    filled(f"insert large {NUMBERS.format(30, X)}")
+    source = source_of(unique, mariadb)
+    reader = segment_of(source, head(source), "large")
+    pages = [read_page(reader)]
+    while not pages[-1].finished:
+        pages.append(read_page(reader))
+    reader.close()
+    sizes = [page.size for page in pages]
+    assert max(sizes) < 1.5 * (1 << 20)
+    assert sum(sizes) > 30 * 300_000
+
+
+def test_the_pace_of_a_snapshot_is_a_fifth_of_a_second_worth_of_rows(mariadb: Any, unique: str, filled: Any) -> None:
+    source = source_of(unique, mariadb, snapshot_rows_per_second=500)
+    reader = segment_of(source, head(source), "item")
+    page = read_page(reader)
+    reader.close()
+    assert (len(page.changes), page.full, page.finished) == (100, False, False)
+
+
+def test_the_time_of_a_read_is_neither_later_than_the_stream_nor_than_the_margin(
+    mariadb: Any, unique: str, filled: Any
+) -> None:
+    """I7"""
+    source = source_of(unique, mariadb)
+    now = time.time()
+    published = head(source)
+    for reached, begun_as_of, expected in (
+        (now, 1, now - MARGIN),
+        (now - 500, 1, now - 530),
+        (now - 500, 7, now - 530),
+    ):
+        old = Checkpoint(ShardState.READING, published.position, reached=reached)
+        page = read_page(segment_of(source, old, "item", as_of=begun_as_of))
+        assert page.changes[0].snapshot is not None
+        assert abs(page.changes[0].snapshot.as_of - expected) < 20
+
+
+def test_a_user_needs_no_more_than_the_binlog_reader(mariadb: MariaDB, unique: str, filled: Any) -> None:
+    mariadb.execute(f"create user {unique} identified by %s", (PASSWORD,))
+    server = connect(mariadb.host, mariadb.port, USER, PASSWORD)
+    grant = server.grant.replace(f" {USER}", f" {unique}")
+    server.close()
+    mariadb.execute(grant)
+    source = source_of(unique, mariadb, user=unique)
+    reader = segment_of(source, head(source), "item")
+    assert len(read_rows(reader)) == 900
