@@ -184,7 +184,7 @@ def _selected(name: str, definition: str, charset: str | None) -> _Selected:
     if base in ("decimal", "numeric"):
         return _Selected(name, _decimal, _number)
     if base == "float":
-        # SELECT prints six digits of a FLOAT. As a DOUBLE it prints all.
+        # I8: SELECT prints six digits of a FLOAT. As a DOUBLE it prints all.
         exact = "{} * 1E0"
         return _Selected(name, lambda raw: shortest(_FLOAT.pack(float(raw))), _number, exact, exact)
     if base in ("double", "real"):

@@ -177,7 +177,7 @@ class BinlogShardReader:
             return None  # the token of the open one is made already
         reached = self.head.take_reached(transactions.executed)
         if reached is not None:
-            transactions.raise_floor(int(reached - LATENESS))
+            transactions.raise_floor(int(reached - LATENESS))  # I7: a snapshot relies on `lowest`
         return reached
 
     def _handed_over(self, page: Page) -> Page:

@@ -274,7 +274,7 @@ class ChunkReader:
             for row in found:
                 rows.append(row)
                 size += sum(len(value) for value in row if value is not None) + 8 * len(row)
-                if size >= PAGE:
+                if size >= PAGE:  # I11
                     break
         return rows, size
 
@@ -290,7 +290,7 @@ class ChunkReader:
 
     def _page(self, rows: Sequence[Any], size: int, begun: float, table: Table | None, *, finished: bool) -> Page:
         snapshot = self.segment.snapshot
-        # Not before the snapshot's begin. Not later than `lowest`, since what comes after that is not seen (I7).
+        # I7: not before the snapshot's begin, and not later than `lowest`, since what comes after that is not seen.
         as_of = Snapshot(snapshot.id, max(snapshot.as_of, min(self._lowest, int(begun - MARGIN))))
         if table is not None:
             for row in rows:
