@@ -310,6 +310,14 @@ class TestMySQLSources:
         assert isinstance(source, MySQLConfig)
         assert source.start_time(1000.0) == since
 
+    def test_tables_may_be_read_beside_the_binlog(self, file: Path) -> None:
+        more = "        snapshot: initial\n        on_gap: resnapshot\n        snapshot_rows_per_second: 5000\n"
+        (source,) = read(file, f"{MYSQL}        shards: {{'-': ['db:1']}}\n{more}").sources
+        assert isinstance(source, MySQLConfig)
+        assert (source.snapshot, source.on_gap, source.snapshot_rows_per_second) == ("initial", "resnapshot", 5000)
+        (said,) = refused(file, f"{MYSQL}        shards: {{'-': ['db:1']}}\n        snapshot_rows_per_second: 9\n")
+        assert said.startswith("8:31: `sources[0].snapshot_rows_per_second`")
+
     @pytest.mark.parametrize("table", ["''", "vreplication", "_vt.", ".a"])
     def test_the_reshard_checkpoint_table_needs_its_database(self, file: Path, table: str) -> None:
         text = f"{MYSQL}        shards: {{'-': ['db:1']}}\n        reshard_checkpoint_table: {table}\n"

@@ -1,0 +1,81 @@
+"""When a snapshot begins, and what each of its segments reads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+from relay.engine.reader_pool import ReaderPool
+from relay.engine.snapshots import CONTROL, Snapshots
+from relay.lineage import Checkpoint, CommittedRecords, ShardState
+from relay.source import Measured, Segment, ShardReader
+from tests.scripted_source import ScriptedReader, ScriptedSource
+
+PARTS = [{"table": "large"}, {"table": "small"}]
+
+
+class PartedSnapshots:
+    """The snapshots of a database with two tables, which may begin once the stream has a checkpoint."""
+
+    initial = True
+    margin = 65.0
+
+    def __init__(self, source: ScriptedSource) -> None:
+        self._source = source
+        self.opened: list[Segment] = []
+        self.asked: list[int] = []
+
+    def measure(self, published: Mapping[str, Checkpoint]) -> Measured:
+        return Measured(len(PARTS), 7, PARTS)
+
+    def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
+        self.asked.append(as_of)
+        return "shard-00000" in published
+
+    def open(self, segment: Segment) -> ShardReader:
+        self.opened.append(segment)
+        return ScriptedReader(self._source, cast(Any, SimpleNamespace(shard=segment.shard, position=None)))
+
+
+def test_a_snapshot_begins_once_no_change_can_be_older_and_its_segments_read_the_parts() -> None:
+    """I7: with the time of its first attempt, so that it repairs what was lost before."""
+    source, view = ScriptedSource("shop"), CommittedRecords()
+    tables, now = PartedSnapshots(source), [1000.0]
+    beside = SimpleNamespace(
+        source=source,
+        stream=source.stream,
+        view=view,
+        plan=object(),
+        last_timestamp=0,
+        gaps=set,
+        gaps_to_repair=set,
+        resume_timestamp=lambda: 0,
+    )
+    snapshots = Snapshots(cast(Any, beside), tables, ReaderPool(), clock=lambda: now[0])
+
+    def step() -> str | None:
+        taken = snapshots.next_step()
+        if taken is not None:
+            view.apply(snapshots.control_key, taken[0].to_json())
+        return taken[1] if taken is not None else None
+
+    assert step() is None
+    deadline = time.monotonic() + 20
+    while not tables.asked:
+        assert time.monotonic() < deadline
+        assert step() is None
+        now[0] += 1.0
+    for _ in range(10):
+        assert step() is None
+    assert set(tables.asked) == {tables.asked[0]}
+    view.apply(source.stream.checkpoint_key("shard-00000"), Checkpoint(ShardState.READING).to_json())
+    assert step() == "begin"
+    fields = view.checkpoints[snapshots.stream][CONTROL].snapshot
+    assert fields is not None
+    assert (fields["as_of"], fields["parts"]) == (tables.asked[0], PARTS)
+    snapshots.open_ready_segments(set(range(64)))
+    assert [segment.part for segment in tables.opened] == PARTS
+    assert set(tables.opened[0].published()) == {"shard-00000"}
+    snapshots.close_segments()
