@@ -23,6 +23,7 @@ NAMES = (
     "memory",
     "publish_latency",
     "scale_out",
+    "snapshot_mysql",
     "start",
     "vstream",
     "vstream_client",

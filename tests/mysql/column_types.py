@@ -36,6 +36,7 @@ MARIADB_MATRIX: list[tuple[str, str, str, Any]] = [
     ("decimal(5,5)", "-0.00001", "decimal(5,5)", Decimal("-0.00001")),
     ("decimal(10,0)", "-7", "decimal(10,0)", Decimal("-7")),
     ("float", "3.99", "float", 3.99),
+    ("float", "16777215", "float", 16777215.0),
     ("float", "-0e0", "float", -0.0),
     ("double", "1e300", "double", 1e300),
     ("double(10,2)", "3.14159", "double", 3.14),
