@@ -65,8 +65,9 @@ _PLACE = ("topic", "partition", "offset")
 
 # By how much the clock of a change's copy may be behind the change's: a reshard's target has a clock of its own.
 _SLACK = 300 * 1_000_000  # microseconds
-_COMMITS = 50  # in which the last append is looked for; others optimise, vacuum or delete
+_COMMITS = (3, 50)  # in which the last append is looked for, by turns; others optimise, vacuum or delete
 _FILES = 2  # of one append, for each table and day
+_ROWS_OF_A_FILE = 5_000  # up to which an append has one
 
 
 def log_consumer(config: Config, log: LogConfig) -> TableConsumer:
@@ -143,7 +144,7 @@ class ChangeLog:
         self._contents = None  # read it again if the append fails
         try:
             if applied:
-                self._commit(changes, after)
+                self._commit(changes.coalesce(1 if applied <= _ROWS_OF_A_FILE else _FILES), after)
         finally:
             changes.unpersist()
         self._contents = after
@@ -175,7 +176,7 @@ class ChangeLog:
         A transaction of Delta with an earlier version is skipped, and one that runs beside another of its application
         fails.
         """
-        changes.coalesce(_FILES).write.format("delta").mode("append").options(
+        changes.write.format("delta").mode("append").options(
             txnAppId=_APPLICATION, txnVersion=str(after.version), userMetadata=after.to_json()
         ).save(self._path)
         found = _last_append(changes.sparkSession, self._path)
@@ -201,7 +202,7 @@ class ChangeLog:
 
     def _read_contents(self, session: SparkSession) -> LogContents:
         """Create the table if it is missing, and return what it has."""
-        _create(session, self._path)
+        _create(session, self._path, self._upkeep.properties(time.time()))
         contents = _last_append(session, self._path)
         if contents is None:
             newest = session.sql(
@@ -219,12 +220,13 @@ _APPLICATION = "relay.log"
 
 def _last_append(session: SparkSession, path: str) -> LogContents | None:
     """Return what the last append says that the log has; None if that is not known any more."""
-    for commit in session.sql(f"DESCRIBE HISTORY {delta.table(path)} LIMIT {_COMMITS}").collect():
-        if commit["operation"] == "RESTORE":
-            return None
-        contents = LogContents.from_json(commit["userMetadata"])
-        if contents is not None:
-            return contents
+    for number in _COMMITS:
+        for commit in session.sql(f"DESCRIBE HISTORY {delta.table(path)} LIMIT {number}").collect():
+            if commit["operation"] == "RESTORE":
+                return None
+            contents = LogContents.from_json(commit["userMetadata"])
+            if contents is not None:
+                return contents
     return None
 
 
@@ -252,12 +254,12 @@ def _name(group: Row) -> str:
     return f"{group['source']}/{group['table']}"
 
 
-def _create(session: SparkSession, path: str) -> None:
+def _create(session: SparkSession, path: str, upkeep: Mapping[str, str]) -> None:
     columns = ", ".join(f"{delta.quoted(name)} {kind}" for name, kind in _COLUMNS.items())
     session.sql(
         f"CREATE TABLE IF NOT EXISTS {delta.table(path)} ({columns}) USING DELTA "
         f"PARTITIONED BY ({', '.join(map(delta.quoted, _PARTITIONED_BY))}) "
-        f"TBLPROPERTIES ('delta.checkpointInterval' = '50')"
+        f"TBLPROPERTIES ({delta.assigned({'delta.checkpointInterval': '50', **upkeep})})"
     )
 
 

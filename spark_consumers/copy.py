@@ -161,9 +161,13 @@ def apply(batch: DataFrame, table: CopyTable, changes: Sequence[ChangeHead], cou
         for truncation, partitions in truncated:
             table.truncate(batch, truncation, partitions, partial(_truncations_of, past_truncations, read_in), counts)
     # Marks come last: every younger row is protected by its token, or by the snapshot that read it.
-    for change in sorted(changes, key=attrgetter("partition_offset")):
-        if change.mark is not None and change.snapshot is not None:
-            _apply_mark(batch, table, change, change.snapshot, counts)
+    marks = [change for change in changes if change.mark is not None]
+    for mark in sorted(marks, key=attrgetter("partition_offset")):
+        if mark.snapshot is not None:
+            _apply_mark(batch, table, mark, mark.snapshot, counts)
+    if marks:
+        # After the sweeps, so that one that a crash cut off is done again.
+        table.tombstones.remember(batch)
 
 
 def _apply_mark(
@@ -178,9 +182,7 @@ def _apply_mark(
         table.sweep(batch, mark, counts, last=last)
         if last:
             table.remove_gaps(batch, snapshot)
-        # After the sweep, so that a sweep that a crash cut off is done again.
         tombstones.snapshots.end(partition, snapshot.as_of)
-    tombstones.remember(batch)
 
 
 def _truncations_of(

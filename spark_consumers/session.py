@@ -93,6 +93,8 @@ _DELTA_SQL = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # The partitions of a table's state. With the default of 50 the first MERGE takes 12 s.
     "spark.databricks.delta.snapshotPartitions": "2",
+    # A batch has the same rows however often it is read: it is kept, and Kafka's records are those between two offsets.
+    "spark.databricks.delta.merge.materializeSource": "none",
     # The tasks by which VACUUM lists a table's files. With the default of 10,000 it takes minutes for any table.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
     "spark.databricks.delta.autoCompact.enabled": "true",

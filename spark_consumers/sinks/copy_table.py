@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Protocol
 
@@ -122,29 +122,30 @@ class CopyTable:
     def _apply_to_rows(
         self, batch: DataFrame, rows: Iterator[tuple[Key, StoredRow]], rule: _Rule, counts: VerdictCounts
     ) -> None:
-        """Apply ``rule`` to each of ``rows``."""
-        while part := list(islice(rows, _ROWS_PER_SWEEP)):
-            self._apply_to_states(batch, dict(part), rule, counts)
-
-    def _apply_to_states(
-        self, batch: DataFrame, read: Mapping[Key, StoredRow], rule: _Rule, counts: VerdictCounts
-    ) -> None:
+        """Apply ``rule`` to each of ``rows``, and count each once, as it was read."""
+        parts = iter(lambda: list(islice(rows, _ROWS_PER_SWEEP)), [])
+        conflicts = self._target.write_all(batch, (_decide(part, rule, counts) for part in parts))
         for _ in range(_ATTEMPTS):
-            decided = {key: rule(state) for key, state in read.items()}
-            writes = [
-                Write(key, read[key], row) for key, (row, _) in decided.items() if not is_same_change(row, read[key])
-            ]
-            conflicts = self._target.write(batch, writes)
-            for key, (row, verdict) in decided.items():
-                if key not in conflicts:
-                    counts.count(verdict, row)
             if not conflicts:
                 return
             read = self._target.read(batch, conflicts)
-        raise self._too_many_conflicts(next(iter(read)))
+            conflicts = self._target.write(batch, _decide(read.items(), rule, VerdictCounts()))
+        if conflicts:
+            raise self._too_many_conflicts(next(iter(conflicts)))
 
     def _too_many_conflicts(self, key: Key) -> RelayError:
         return RelayError(
             f"{self._target.name}: row {key} was changed by another writer during {_ATTEMPTS} attempts in a row to "
             "write it: stop whatever else writes to this table"
         )
+
+
+def _decide(rows: Iterable[tuple[Key, StoredRow]], rule: _Rule, counts: VerdictCounts) -> list[Write]:
+    """Return what ``rule`` writes, and count its verdicts."""
+    writes = []
+    for key, stored in rows:
+        row, verdict = rule(stored)
+        counts.count(verdict, row)
+        if not is_same_change(row, stored):
+            writes.append(Write(key, stored, row))
+    return writes

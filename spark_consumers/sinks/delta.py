@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Row, SparkSession
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import orjson
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from spark_consumers.locations import local_folder
 from spark_consumers.locks import Lock
@@ -50,12 +56,32 @@ def sql_type(kind: str) -> str:
 def literal(text: str) -> str:
     """Return ``text`` as a string literal of Spark SQL."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    # Spark replaces ${...} by its settings, in literals, too.
+    escaped = escaped.replace("$", "\\u0024")
     return f"'{escaped}'"
 
 
 def table(path: str) -> str:
     """Return the SQL name of the table at ``path``."""
     return f"delta.{quoted(path)}"
+
+
+def assigned(properties: Mapping[str, str]) -> str:
+    """Return table properties as SQL lists them."""
+    return ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())
+
+
+def local_frame(session: SparkSession, rows: Iterable[Sequence[object]], schema: StructType) -> DataFrame:
+    """Return rows of plain values as a frame.
+
+    Spark knows its size, and needs no Python worker to read it, as it does to read what ``createDataFrame`` returns.
+    """
+    names = schema.names
+    lines = b"\n".join(orjson.dumps(dict(zip(names, row, strict=True))) for row in rows)
+    jvm: Any = session.sparkContext._jvm
+    listed = jvm.org.apache.commons.io.IOUtils.readLines(jvm.java.io.ByteArrayInputStream(lines), "UTF-8")
+    text = session._jsparkSession.createDataset(listed, jvm.org.apache.spark.sql.Encoders.STRING()).toDF()
+    return DataFrame(text, session).select(F.from_json("value", schema).alias("row")).select("row.*")
 
 
 def merge(session: SparkSession, statement: str) -> int:

@@ -6,7 +6,9 @@ Users query the columns, which the README of the consumers lists: add new ones a
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from itertools import islice
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -18,7 +20,7 @@ from spark_consumers.fold import StoredRow
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
 from spark_consumers.sinks.columns import ITEM, ColumnPlan, CopiedColumn, Naming
-from spark_consumers.sinks.target import STATE, Item, Key, Write, images, is_same_change, state, stored_row
+from spark_consumers.sinks.target import STATE, Item, Key, Write, images, state, stored_row
 from spark_consumers.sinks.tombstones import COLLECTED_AT
 from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
 from spark_consumers.times import iso_utc
@@ -42,6 +44,8 @@ OURS = {
 }
 # Other changes do not change a state whose change is the same.
 _GUARDED = ("_relay_token", "_relay_event_id", "_relay_deleted", "_relay_incomplete")
+_ROWS_OF_A_FILE = 5_000  # up to which a batch inserts one file
+_PARTS = 50  # that `write_all` writes in one statement
 _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
 _KINDS = {sql: kind for kind, sql in delta.TYPES.items()}
 _STATE_TYPES: Mapping[type, DataType] = {str: StringType(), bool: BooleanType(), int: LongType()}
@@ -90,12 +94,13 @@ class DeltaTable:
             "delta.enableDeletionVectors": "true",
             COLLECTED_AT: str(time.time()),
             FORMAT: "1",
+            **self._upkeep.properties(time.time()),
         }
         if _NOT_IN_PARQUET & set("".join(plan.added)):
             properties["delta.columnMapping.mode"] = "name"
         session.sql(
             f"CREATE TABLE IF NOT EXISTS {self.name} ({', '.join(listed)}) USING DELTA "
-            f"TBLPROPERTIES ({_assigned(properties)})"
+            f"TBLPROPERTIES ({delta.assigned(properties)})"
         )
 
     def _alter(self, session: SparkSession, ours: Mapping[str, str]) -> None:
@@ -105,7 +110,7 @@ class DeltaTable:
         if self._plan.widened:
             properties["delta.enableTypeWidening"] = "true"
         if properties:
-            session.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({_assigned(properties)})")
+            session.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({delta.assigned(properties)})")
         added = [f"{delta.quoted(name)} {delta.sql_type(kind)}" for name, kind in self._plan.added.items()]
         added += [f"{name} {kind}" for name, kind in ours.items()]
         if added:
@@ -118,11 +123,12 @@ class DeltaTable:
     def read(self, batch: DataFrame, keys: Collection[Key]) -> dict[Key, StoredRow]:
         session, wanted = batch.sparkSession, list(keys)
         schema = StructType([StructField("n", IntegerType()), *self._key_fields()])
-        numbered = session.createDataFrame([(n, *key) for n, key in enumerate(wanted)], schema)
+        numbered = delta.local_frame(session, ((n, *key) for n, key in enumerate(wanted)), schema)
         self._with_key_types(numbered).createOrReplaceTempView("relay_keys")
         listed = ", ".join(f"t.{name}" for name in STATE)
         rows = session.sql(
-            f"SELECT /*+ BROADCAST(s) */ s.n, {listed} FROM {self.name} t JOIN relay_keys s ON {self._same_key()}"
+            f"SELECT /*+ BROADCAST(s) */ s.n, {listed} FROM {self.name} t JOIN relay_keys s"
+            f" ON {self._same_key()} AND {self._between(wanted)}"
         ).collect()
         return {wanted[row[0]]: stored_row(row[1:]) for row in rows}
 
@@ -150,32 +156,69 @@ class DeltaTable:
     def write(self, batch: DataFrame, writes: Sequence[Write]) -> set[Key]:
         if not writes:
             return set()
-        session = batch.sparkSession
-        decided = session.createDataFrame([_decided(write) for write in writes], self._write_schema())
+        decided = self._decided(batch.sparkSession, writes)
+        if any(isinstance(write.row.item, tuple) for write in writes):
+            decided = decided.join(
+                self._typed(images(batch, *self._source_table)),
+                (F.col("item_partition") == F.col("_partition")) & (F.col("item_offset") == F.col("_offset")),
+                "left",
+            )
+        else:
+            decided = self._without_images(decided)
+        return self._merge(decided, len(writes), [write.key for write in writes])
+
+    def write_all(self, batch: DataFrame, parts: Iterable[Sequence[Write]]) -> set[Key]:
+        # In one statement, since each reads the whole table. Spark keeps what was decided, on disk if need be.
+        session, conflicts = batch.sparkSession, set[Key]()
+        written = filter(None, parts)
+        while several := list(islice((self._staged(session, part) for part in written), _PARTS)):
+            frames, sizes = zip(*several, strict=True)
+            decided = self._without_images(reduce(DataFrame.unionAll, frames))
+            conflicts |= self._merge(decided, sum(sizes))
+        return conflicts
+
+    def _staged(self, session: SparkSession, writes: Sequence[Write]) -> tuple[DataFrame, int]:
+        return self._decided(session, writes).coalesce(1).localCheckpoint(), len(writes)
+
+    def _decided(self, session: SparkSession, writes: Sequence[Write]) -> DataFrame:
+        found = delta.local_frame(session, map(_decided, writes), self._write_schema())
+        return self._with_key_types(found.withColumns({f"text_{name}": F.col(name) for name in self._key_names()}))
+
+    def _without_images(self, decided: DataFrame) -> DataFrame:
+        nulls = {f"c{n}": F.lit(None).cast(delta.sql_type(each.kind)) for n, each in enumerate(self._plan.row)}
+        return decided.withColumns(nulls)
+
+    def _merge(self, decided: DataFrame, number: int, keys: Sequence[Key] = ()) -> set[Key]:
+        """Write ``number`` rows, each over the state that was read; return the keys of the others.
+
+        ``keys``: theirs, if they are known.
+        """
+        decided = decided.coalesce(1) if number <= _ROWS_OF_A_FILE else decided
+        decided.createOrReplaceTempView("relay_batch")
+        session = decided.sparkSession
         row = {delta.quoted(column.name): f"c{n}" for n, column in enumerate(self._plan.row)}
-        self._with_key_types(decided).join(
-            self._typed(images(batch, *self._source_table)),
-            (F.col("item_partition") == F.col("_partition")) & (F.col("item_offset") == F.col("_offset")),
-            "left",
-        ).createOrReplaceTempView("relay_batch")
         ours = {name: f"s.{name}" for name in STATE} | {"_relay_updated_at": "current_timestamp()"}
         updates = [f"t.{name} = CASE WHEN s.keep THEN t.{name} ELSE s.{value} END" for name, value in row.items()]
         updates += [f"t.{name} = {value}" for name, value in ours.items()]
-        keys = [delta.quoted(key.name) for key in self._plan.keys]
-        inserted = [*(f"s.k{n}" for n in range(len(keys))), *(f"s.{value}" for value in row.values()), *ours.values()]
+        names = [delta.quoted(key.name) for key in self._plan.keys]
+        inserted = [f"s.{name}" for name in (*self._key_names(), *row.values())] + list(ours.values())
         unchanged = " AND ".join(f"t.{name} <=> s.read{name}" for name in _GUARDED)
         written = delta.merge(
             session,
-            f"""MERGE INTO {self.name} t USING relay_batch s ON {self._same_key()}
+            f"""MERGE INTO {self.name} t USING relay_batch s ON {self._same_key()} AND {self._between(keys)}
             WHEN MATCHED AND s.existed AND {unchanged} THEN UPDATE SET {", ".join(updates)}
             WHEN NOT MATCHED AND NOT s.existed
-            THEN INSERT ({", ".join((*keys, *row, *ours))}) VALUES ({", ".join(inserted)})""",
+            THEN INSERT ({", ".join((*names, *row, *ours))}) VALUES ({", ".join(inserted)})""",
         )
-        if written == len(writes):
+        if written == number:
             return set()
         # Another driver was faster for some keys: their rows are not those that were written.
-        current = self.read(batch, [write.key for write in writes])
-        return {write.key for write in writes if not is_same_change(write.row, current.get(write.key))}
+        is_written = " AND ".join(f"t.{name} <=> s.{name}" for name in STATE)
+        texts = ", ".join(f"s.text_{name}" for name in self._key_names())
+        others = session.sql(
+            f"SELECT {texts} FROM relay_batch s LEFT JOIN {self.name} t ON {self._same_key()} WHERE NOT ({is_written})"
+        ).collect()
+        return {tuple(other) for other in others}
 
     def _typed(self, found: DataFrame) -> DataFrame:
         """Return partition, offset, and the columns c0, c1, ... of the row that an image holds."""
@@ -198,8 +241,11 @@ class DeltaTable:
             ]
         )
 
+    def _key_names(self) -> list[str]:
+        return [f"k{n}" for n in range(len(self._plan.keys))]
+
     def _key_fields(self) -> list[StructField]:
-        return [StructField(f"k{n}", StringType(), False) for n in range(len(self._plan.keys))]
+        return [StructField(name, StringType(), False) for name in self._key_names()]
 
     def _with_key_types(self, frame: DataFrame) -> DataFrame:
         """Turn the text of the key columns k0, k1, ... into the types of the table."""
@@ -209,6 +255,22 @@ class DeltaTable:
 
     def _same_key(self) -> str:
         return " AND ".join(f"t.{delta.quoted(key.name)} = s.k{n}" for n, key in enumerate(self._plan.keys))
+
+    def _between(self, keys: Sequence[Key]) -> str:
+        """Return a condition on ``t`` that all ``keys`` meet, so that Delta skips files that have none of them."""
+        ranges = ["true"]
+        for n, key in enumerate(self._plan.keys if keys else ()):
+            parts = [each[n] for each in keys]
+            if key.kind == "string":
+                # In Python as in Spark, texts are in the order of their code points.
+                bounds = [delta.literal(min(parts)), delta.literal(max(parts))]
+            elif key.kind in ("int", "long"):
+                numbers = [int(part) for part in parts]
+                bounds = [f"{bound}{'L' if key.kind == 'long' else ''}" for bound in (min(numbers), max(numbers))]
+            else:
+                continue
+            ranges.append(f"t.{delta.quoted(key.name)} BETWEEN {' AND '.join(bounds)}")
+        return " AND ".join(ranges)
 
     # ------------------------------------------------------------------ tombstones and properties
 
@@ -226,7 +288,7 @@ class DeltaTable:
         return {row["key"]: row["value"] for row in rows}
 
     def set_property(self, batch: DataFrame, name: str, value: str) -> None:
-        batch.sparkSession.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({_assigned({name: value})})")
+        batch.sparkSession.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({delta.assigned({name: value})})")
 
 
 def _decided(write: Write) -> tuple[object, ...]:
@@ -289,7 +351,3 @@ def _from_image(column: CopiedColumn) -> Column:
         # Evaluated only for those layouts: a field may have another type in others.
         text = F.when(F.col("layout").isin(numbers), held).otherwise(text)
     return _value_of(text, column.kind)
-
-
-def _assigned(properties: Mapping[str, str]) -> str:
-    return ", ".join(f"{delta.literal(name)} = {delta.literal(value)}" for name, value in properties.items())

@@ -7,7 +7,7 @@ those whose stored state is still the one that was read. So any number of driver
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import orjson
 from pyspark.sql import DataFrame
@@ -207,6 +207,9 @@ class PostgresTable:
             execute(connection, "ANALYZE relay_batch")  # else it may read the whole table to find a few rows
             conflicts = execute(connection, self._statement()).fetchall()
         return {writes[n].key for (n,) in conflicts}
+
+    def write_all(self, batch: DataFrame, parts: Iterable[Sequence[Write]]) -> set[Key]:
+        return {key for part in parts for key in self.write(batch, part)}
 
     def _staged(self, batch: DataFrame, writes: Sequence[Write]) -> Iterator[tuple[object, ...]]:
         """Yield the rows of the temporary table, those with an image as Spark returns them, partition by partition."""

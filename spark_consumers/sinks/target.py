@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 from enum import Enum
 from typing import Any, Protocol
@@ -55,6 +55,9 @@ class TargetTable(Protocol):
 
     def write(self, batch: DataFrame, writes: Sequence[Write]) -> set[Key]:
         """Write each row whose state is still the one that was read, all or none; return the keys of the others."""
+
+    def write_all(self, batch: DataFrame, parts: Iterable[Sequence[Write]]) -> set[Key]:
+        """Write as `write` does, but any number of rows without images, of which ``parts`` are in memory by turns."""
 
     def rows(
         self,

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from spark_consumers.sinks import delta
+
 MAINTAINED_AT = "relay.maintained_at"
 
 
@@ -47,11 +49,16 @@ class TableUpkeep:
         session.sql(f"VACUUM {self._table}")
         return True
 
-    def _remember(self, session: SparkSession, now: float) -> float:
-        """Store the time of an upkeep, and how long versions are kept; return when the next one is due."""
+    def properties(self, now: float) -> dict[str, str]:
+        """Return what the table says of its upkeep: the time of the last one, and how long versions are kept."""
         kept = f"interval {int(self._schedule.kept)} seconds"
-        session.sql(
-            f"ALTER TABLE {self._table} SET TBLPROPERTIES ('{MAINTAINED_AT}' = '{now}', "
-            f"'delta.deletedFileRetentionDuration' = '{kept}', 'delta.logRetentionDuration' = '{kept}')"
-        )
+        return {
+            MAINTAINED_AT: str(now),
+            "delta.deletedFileRetentionDuration": kept,
+            "delta.logRetentionDuration": kept,
+        }
+
+    def _remember(self, session: SparkSession, now: float) -> float:
+        """Store the time of an upkeep; return when the next one is due."""
+        session.sql(f"ALTER TABLE {self._table} SET TBLPROPERTIES ({delta.assigned(self.properties(now))})")
         return now + self._schedule.every
