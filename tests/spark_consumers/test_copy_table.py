@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pyspark.sql.types import StringType, StructField
 
 from relay.change import Images, Operation, Snapshot
 from relay.errors import RelayError
 from relay.token import EventToken
 from spark_consumers.fold import Place, StoredRow, VerdictCounts
-from spark_consumers.records import Layout, RecordField
 from spark_consumers.sinks.copy_table import CopyTable
-from spark_consumers.sinks.delta_table import OURS, DeltaTable
-from spark_consumers.sinks.target import Key, state
-from spark_consumers.sinks.upkeep import Schedule
+from spark_consumers.sinks.delta import literal
+from spark_consumers.sinks.target import Key
 
-LAYOUT = Layout("orders", "orders", (RecordField("id", "id", "string"),), None)
 CHANGE = SimpleNamespace(
     event_id="e",
     operation=Operation.INSERT,
@@ -74,34 +70,50 @@ def test_nothing_is_written_without_changes() -> None:
     assert table.writes == 0
 
 
-class Session:
-    """A Spark session whose table has many rows. The rows that were asked for come one by one."""
+class LargeTable:
+    """A table of many rows, which come one by one. Another writer is faster for those in ``conflicts``."""
 
-    def __init__(self, rows: int, counts: VerdictCounts) -> None:
-        self.rows = rows
-        self.counts = counts
+    name = "copy/orders/orders"
+
+    def __init__(self, rows: int, counts: VerdictCounts, conflicts: Collection[Key] = ()) -> None:
+        self._rows = rows
+        self._counts = counts
+        self._conflicts = set(conflicts)
         self.undecided = 0
+        self.written: list[int] = []
 
-    def sql(self, statement: str) -> Session:
-        return self
+    def rows(self, *arguments: Any, **options: Any) -> Iterator[tuple[Key, StoredRow]]:
+        for number in range(self._rows):
+            self.undecided = max(self.undecided, number - self._counts.ignored - self._counts.applied)
+            yield (str(number),), stored(read_as_of=1000 if number % 2 else 10)
 
-    def table(self, name: str) -> Any:
-        return SimpleNamespace(schema=[StructField(name, StringType()) for name in ("id", "item", *OURS)])
+    def read(self, batch: Any, keys: Collection[Key]) -> dict[Key, StoredRow]:
+        return {key: stored(read_as_of=11) for key in keys}
 
-    def toLocalIterator(self) -> Iterator[tuple[Any, ...]]:
-        for number in range(self.rows):
-            self.undecided = max(self.undecided, number - self.counts.ignored)
-            yield (str(number), *state(StoredRow(None, None, "e", read_as_of=1000)))
+    def write(self, batch: Any, writes: Sequence[Any]) -> set[Key]:
+        self.written.append(len(writes))
+        return set()
+
+    def write_all(self, batch: Any, parts: Iterable[Sequence[Any]]) -> set[Key]:
+        self.written += [len(part) for part in parts]
+        return self._conflicts
 
 
-def test_a_sweep_decides_about_rows_in_parts() -> None:
+def stored(read_as_of: int) -> StoredRow:
+    return StoredRow(None, None, "e", read_as_of=read_as_of)
+
+
+def test_a_sweep_decides_about_rows_in_parts_and_again_about_those_that_another_writer_changed() -> None:
     """I11: the table may be of any size."""
     counts = VerdictCounts()
-    session = Session(50_000, counts)
     end: Any = SimpleNamespace(snapshot=Snapshot("s", 1000), token=None, event_id="end", place=CHANGE.place)
-    batch: Any = SimpleNamespace(sparkSession=session)
-    table = DeltaTable("/copy", Schedule(86400.0, 604800.0), "orders", "orders")
-    table.prepare(batch, {0: LAYOUT})
-    CopyTable(table, 60.0).sweep(batch, end, counts, last=True)
-    assert counts == VerdictCounts(ignored=50_000)
-    assert session.undecided <= 20_000
+    table: Any = LargeTable(50_000, counts, [("0",), ("2",)])
+    CopyTable(table, 60.0).sweep(None, end, counts, last=True)  # type: ignore[arg-type]
+    assert counts == VerdictCounts(applied=25_000, ignored=25_000)
+    assert table.undecided <= 20_000
+    assert table.written == [10_000, 10_000, 5_000, 2]
+
+
+def test_no_literal_of_a_key_is_taken_for_a_setting_of_spark() -> None:
+    """Spark replaces ``${name}`` anywhere in a statement."""
+    assert literal("${spark.master}'\\") == r"'\u0024{spark.master}\'\\'"
