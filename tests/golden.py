@@ -45,7 +45,7 @@ def read_table(table: Mapping[str, Any]) -> TableSchema:
     return TableSchema(
         source=table["source"],
         table=table["table"],
-        key=tuple(KeyColumn(name, kind) for name, kind in table["key"]),
+        key=tuple(KeyColumn(*column) for column in table["key"]),
         hash_columns=table.get("hash_columns", 1),
         row=None if row is None else tuple(Column(name, kind) for name, kind in row),
     )

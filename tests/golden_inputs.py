@@ -284,6 +284,18 @@ VALUES: dict[str, dict[str, Any]] = {
             "images": "NEW",
         },
     },
+    "a DATETIME(3) in the key": {
+        "table": {
+            "source": "legacy",
+            "table": "visits",
+            "key": [["at", "string", True], ["page", "string"]],
+            "row": [["at", "string"], ["page", "string"]],
+        },
+        "change": {
+            "key": {"at": "2024-02-29 23:59:59.500", "page": "/"},
+            "new": {"at": "2024-02-29 23:59:59.500", "page": "/"},
+        },
+    },
 }
 
 _PAIR: dict[str, Any] = {"key": [["order_id", "S"], ["line", "N"]]}

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +16,8 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 import spark_consumers
+from relay.jvm.jars import jars
+from relay.jvm.java import find_java
 from tests.spark_consumers.logged import AT_THE_END, START, TABLES
 from tests.spark_consumers.spark_process import SparkProcess
 
@@ -44,9 +49,26 @@ with spark() as session:
     another.sql("USE lake")
     shared = another.sql(questions[0]).count()
     session.sql("DROP SCHEMA lake CASCADE")
-    answers.append([shared, session.newSession().read.format("delta").load(path).count()])
-json.dump(answers, sys.stdout)
+json.dump([*answers, shared], sys.stdout)
 """
+PLAIN = """
+import json, re, sys
+from pyspark.sql import SparkSession
+
+log, statements, question, jars = sys.argv[1:]
+session = (
+    SparkSession.builder.master("local[1]").config("spark.jars", jars).config("spark.ui.enabled", "false")
+    .config("spark.sql.extensions", "io.delta.sql.DeltaSparkSessionExtension")
+    .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog").getOrCreate()
+)
+session.sql(f"CREATE TEMPORARY VIEW relay_log AS SELECT * FROM delta.`{log}`")
+for statement in re.sub("(?m)^ *--.*", "", open(statements).read()).split(";")[:-1]:
+    session.sql(statement)
+assert not any(name.startswith(("relay", "spark_consumers")) for name in sys.modules)
+print(json.dumps([session.table("relay_log").count(), [list(row) for row in session.sql(question).collect()]]))
+session.stop()
+"""
+SQL = Path(spark_consumers.__file__).parent / "sql"
 
 
 def as_of(table: str, seconds: float, kind: str = "TIMESTAMP") -> str:
@@ -69,14 +91,24 @@ def test_the_log_is_read_with_sql_in_spark_and_duckdb(tmp_path: Path, spark_proc
     questions = [as_of("special", START + 99), HISTORY, BETWEEN]
     few = moments[:: len(moments) // 5]
     script = json.dumps([*questions, *(as_of(name, at) for name, at, _ in few)])
-    *in_spark, (shared, read) = json.loads(spark_process.run(LOG_AND_ASK, str(path), script))
-    assert (shared, read) == (len(AT_THE_END), sum(len(table.log) for table in TABLES))
+    *in_spark, shared = json.loads(spark_process.run(LOG_AND_ASK, str(path), script))
+    assert shared == len(AT_THE_END)
+
+    # A Spark that has the jars of Delta and nothing of ours.
+    delta = ",".join(str(jar) for jar in jars("spark") if jar.name.startswith("delta-"))
+    arguments = [str(path), str(SQL / "log_spark.sql"), questions[0], delta]
+    environment = {**os.environ, "JAVA_HOME": str(find_java().resolve().parent.parent), "SPARK_LOCAL_IP": "127.0.0.1"}
+    command = [sys.executable, "-c", PLAIN, *arguments]
+    plain = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=300)
+    count, answer = json.loads(plain.stdout.splitlines()[-1])
+    assert count == sum(len(table.log) for table in TABLES)
+    assert rows_in(answer) == AT_THE_END
 
     # As a user has it who cannot install DuckDB's extension `delta`.
     log = DeltaTable(path)
     connection = duckdb.connect()
     connection.execute(f"CREATE VIEW relay_log AS FROM read_parquet({log.file_uris()!r}, hive_partitioning = true)")
-    connection.execute((Path(spark_consumers.__file__).parent / "sql" / "log_duckdb.sql").read_text())
+    connection.execute((SQL / "log_duckdb.sql").read_text())
     questions[0] = as_of("special", START + 99, "TIMESTAMPTZ")
     in_duckdb = [connection.execute(each).fetchall() for each in questions]
 
