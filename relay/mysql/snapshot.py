@@ -273,7 +273,7 @@ class ChunkReader:
         with closing(server.raw_rows(statement)) as found:
             for row in found:
                 rows.append(row)
-                size += sum(len(value) for value in row if value is not None) + 8 * len(row)
+                size += sum(map(len, filter(None, row))) + 8 * len(row)
                 if size >= PAGE:  # I11
                     break
         return rows, size

@@ -25,13 +25,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(slots=True)
 class _RowMapper:
-    """Functions of the rows of one table. ``image``, ``key``: by column name. ``identity``: the key as bytes."""
+    """Functions of the rows of one table. ``image``, ``key``: by column name. ``identity``: the key as bytes.
+
+    ``event_id``, ``read_id``: of a change, and of a copied row.
+    """
 
     table: Table
     image: Callable[[Row], dict[str, Any]]
     key: Callable[[Row], dict[str, Any]]
     identity: Callable[[Row], bytes]
     event_id: Callable[..., str]
+    read_id: Callable[..., str]
 
 
 class TransactionChanges:
@@ -203,7 +207,7 @@ class TransactionChanges:
             mapper = self._switch_to(table)
         self._ready.append(
             Change(
-                event_id(self.source, f"snapshot/{snapshot.id}", table.name, mapper.identity(row), 0),
+                mapper.read_id(f"snapshot/{snapshot.id}", mapper.identity(row)),
                 Operation.READ,
                 self.source,
                 table.name,
@@ -291,7 +295,12 @@ class TransactionChanges:
             if len(self._mappers) > 1000:  # I11
                 self._mappers.clear()
             mapper = _RowMapper(
-                table, _imager(table), _keyer(table), _identifier(table), event_ids(self._id_shard, table.name)
+                table,
+                _imager(table),
+                _keyer(table),
+                _identifier(table),
+                event_ids(self._id_shard, table.name),
+                event_ids(self.source, table.name),
             )
             self._mappers[self._id_shard, table] = mapper
         self._mapper = mapper

@@ -27,8 +27,8 @@ from tests.mysql.server import MySQL
 
 pytestmark = pytest.mark.services
 
-ROWS = 12_000
-PACE = {"snapshot_rows_per_second": 4000}
+ROWS = 6_000
+PACE = {"snapshot_rows_per_second": 2000}
 
 
 class Snapshotted(World):
