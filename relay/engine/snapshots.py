@@ -218,6 +218,12 @@ class Snapshots:
             self._measuring = snapshot["id"], as_of, call
         _, as_of, measuring = self._measuring
         if not self.is_measured:
+            if measuring.done and self.clock() >= self._retry_at:
+                self._retry_at = self.clock() + _RETRY_AFTER
+                behind = self.clock() - as_of
+                log.info(
+                    "source %s: the snapshot starts once each shard is published to %d s ago", self.source.name, behind
+                )
             return None
         self._measuring = None
         try:

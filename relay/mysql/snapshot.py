@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any
 from relay.change import Snapshot
 from relay.errors import Unavailable
 from relay.gtid import GtidSet
+from relay.keyrange import KeyRange
 from relay.lineage import Checkpoint, Shard
 from relay.mysql.chunks import COLUMNS, KEY, SESSION, ChunkQuery, TableDescription, limit_for
 from relay.mysql.connection import ServerConnection
 from relay.mysql.layouts import Layouts
 from relay.mysql.positions import BinlogPosition, lowest
+from relay.mysql.reshard import first_shards
 from relay.mysql.roles import role_of
 from relay.source import Measured, Page, Segment, Unreadable
 from relay.sql.changes import TransactionChanges
@@ -82,9 +84,7 @@ class DatabaseSnapshots:
         Raises ``Unavailable``, and ``RelayError`` for a table that cannot be read in chunks.
         """
         found: list[tuple[int, str, str]] = []
-        for shard, checkpoint in published.items():
-            if checkpoint.state.ended:
-                continue
+        for shard in self._shards(published):
             with closing(self._first_server(Shard(shard).name)) as server:
                 rows = {str(name): int(count or 0) for name, count in server.execute(_ROWS, (self._config.database,))}
                 for table in self._layouts.describe(server):
@@ -93,6 +93,18 @@ class DatabaseSnapshots:
         found.sort(key=lambda each: (-each[0], *each[1:]))
         parts = [{"shard": shard, "table": table} for _, shard, table in found]
         return Measured(len(parts), sum(rows for rows, _, _ in found), parts)
+
+    def _shards(self, published: Mapping[str, Checkpoint]) -> list[str]:
+        """Return the shards that have not ended. Raises ``Unavailable`` while they are not all known."""
+        found = {Shard(shard).name: shard for shard, checkpoint in published.items() if not checkpoint.state.ended}
+        try:
+            complete = set(first_shards(KeyRange.parse(self._config.keyrange), list(found))) == found.keys()
+        except ValueError:
+            complete = False
+        if not complete:  # I1: another worker may have yet to write the checkpoint of one
+            known = ", ".join(found) or "none"
+            raise Unavailable(f"source {self._config.name}: not all shards are being read yet, only {known}")
+        return list(found.values())
 
     def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
         """Whether each shard is published so far that its later changes have tokens of ``as_of`` or later."""

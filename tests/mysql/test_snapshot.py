@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from relay.change import Change, Snapshot
-from relay.errors import RelayError
+from relay.errors import RelayError, Unavailable
 from relay.lineage import Checkpoint, Shard, ShardState
 from relay.mysql.connection import connect
 from relay.mysql.positions import LATENESS, lowest
@@ -211,3 +211,11 @@ def test_a_user_needs_no_more_than_the_binlog_reader(mariadb: MariaDB, unique: s
     source = source_of(unique, mariadb, user=unique)
     reader = segment_of(source, head(source), "item")
     assert len(read_rows(reader)) == 900
+
+
+@pytest.mark.parametrize("shards", [[], ["-80"], ["-40", "80-"], ["-", "-80", "80-"]])
+def test_a_snapshot_waits_until_all_shards_are_read(mariadb: Any, unique: str, filled: Any, shards: list[str]) -> None:
+    """I1: the rows of a shard whose first checkpoint another worker has yet to write would never be read."""
+    source = source_of(unique, mariadb)
+    with pytest.raises(Unavailable, match="not all shards are being read yet"):
+        source.snapshots.measure({shard: Checkpoint(ShardState.READING) for shard in shards})
