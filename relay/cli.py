@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from relay.commands import dead_letters, gaps, reset, services, status, verify
+from relay.commands import dead_letters, gaps, replay, reset, services, status, verify
 from relay.commands.options import (
     ConfigArgument,
     JsonOption,
@@ -297,6 +297,7 @@ def consume(
 
 
 app.command("status")(status.status)
+app.command("replay")(replay.replay)
 app.command("reset")(reset.reset)
 app.command("verify")(verify.verify)
 

@@ -17,6 +17,9 @@ from spark_consumers.locations import Folder, HadoopFolder, LocalFolder, below, 
 
 _START = "start.json"
 
+SWAP = "swap.json"
+"""The file of a swap that has begun and not ended: the checkpoint may not fit what is at the target."""
+
 
 class ConsumerCheckpoint:
     """A consumer's checkpoint at ``location``, a local folder or a URI: Spark's own, and the offsets of the start.
@@ -50,6 +53,10 @@ class ConsumerCheckpoint:
     def spark(self) -> str:
         """The location of Spark's own checkpoint."""
         return below(self.folder.uri, "spark")
+
+    @property
+    def is_being_swapped(self) -> bool:
+        return self.folder.read(SWAP) is not None
 
     @property
     def exists(self) -> bool:

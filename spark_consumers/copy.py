@@ -55,10 +55,11 @@ class ChangeHead:
         return self.place.partition, self.place.offset
 
 
-def copy_consumer(config: Config, copy: CopyConfig) -> TableConsumer:
+def copy_consumer(config: Config, copy: CopyConfig, *, schema_prefix: str = "") -> TableConsumer:
     """Return the consumer that keeps the tables under ``copy.url`` up to date.
 
-    Raises ``Unavailable`` if a database at ``copy.url`` does not answer.
+    ``schema_prefix``: of the names of schemas in PostgreSQL. Raises ``Unavailable`` if a database at
+    ``copy.url`` does not answer.
     """
     if copy.is_postgres:
         from spark_consumers.sinks.postgres import PostgresDatabase
@@ -66,7 +67,8 @@ def copy_consumer(config: Config, copy: CopyConfig) -> TableConsumer:
 
         database = PostgresDatabase(copy.url)
         database.connect()
-        rule = TableCopies(partial(PostgresTable, database, items=copy.items), copy.tombstone_retention)
+        open_table = partial(PostgresTable, database, items=copy.items, prefix=schema_prefix)
+        rule = TableCopies(open_table, copy.tombstone_retention)
         return TableConsumer("copy", config, rule.plan, at_most=_AT_MOST)
     rule = TableCopies(
         partial(

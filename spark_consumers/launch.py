@@ -16,6 +16,7 @@ from relay.errors import RelayError
 from spark_consumers.checkpoint import ConsumerCheckpoint
 from spark_consumers.executors import check
 from spark_consumers.locations import below, local_folder, refuse_on_cluster
+from spark_consumers.locks import Lock
 from spark_consumers.runner import Consumer, Runner
 from spark_consumers.running import log_event, signals
 from spark_consumers.session import (
@@ -78,19 +79,7 @@ def run(
                 runner.connect()
                 if runner.checkpoint.local is not None:
                     runner.begin(start)
-            delta = any(each.delta for each in consumers)
-            if session is None:
-                name = "relay " + " ".join(each.name for each in consumers)
-                memory = "1g" if len(consumers) == 1 else "2g"
-                # The JVM holds the locks too, since it may go on writing for a moment after this process ends.
-                held = [lock.descriptor for lock in locks]
-                opened = open_session(name, delta=delta, spark=config.spark, keep_open=held, memory=memory)
-                stack.callback(close_session, opened)
-            else:
-                opened = session
-                refuse_contradiction(opened, config.spark)
-                refuse_other_meanings(opened)
-                refuse_lack_of_delta(opened, delta)
+            opened = session_for(consumers, config, session, locks, stack)
             if is_cluster(master):
                 modules = sorted({name for each in consumers for name in each.executor_modules})
                 check(opened, modules, lambda: any(runner.stopping for runner in runners))
@@ -102,6 +91,31 @@ def run(
             _run(runners, opened, is_ours=session is None)
     if any(runner.stopping == signal.SIGINT for runner in runners):
         raise KeyboardInterrupt
+
+
+def session_for(
+    consumers: Sequence[Consumer],
+    config: Config,
+    given: SparkSession | None,
+    locks: Sequence[Lock],
+    stack: ExitStack,
+) -> SparkSession:
+    """Return the ``given`` session once it is checked, else one that ``stack`` closes, if it is ours to close.
+
+    ``locks``: those that the JVM holds too, since it may go on writing for a moment after this process ends.
+    """
+    delta = any(each.delta for each in consumers)
+    if given is not None:
+        refuse_contradiction(given, config.spark)
+        refuse_other_meanings(given)
+        refuse_lack_of_delta(given, delta)
+        return given
+    name = "relay " + " ".join(each.name for each in consumers)
+    memory = "1g" if len(consumers) == 1 else "2g"
+    held = [lock.descriptor for lock in locks]
+    opened = open_session(name, delta=delta, spark=config.spark, keep_open=held, memory=memory)
+    stack.callback(close_session, opened)
+    return opened
 
 
 def _refuse_local_folders(runners: Sequence[Runner], master: str) -> None:

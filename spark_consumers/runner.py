@@ -148,7 +148,12 @@ class Runner:
         self.dead_letters = self.stack.enter_context(DeadLetterTopic(self.config, self.consumer.name, self.schemas))
 
     def begin(self, start: str | None) -> None:
-        """Note where a new checkpoint starts."""
+        """Note where a new checkpoint starts. Raises ``ConfigError`` if the checkpoint does not fit its target."""
+        if self.checkpoint.is_being_swapped:
+            raise ConfigError(
+                f"{self.checkpoint.location}: `relay replay {self.consumer.name} --swap` did not come to its end, so "
+                "the checkpoint and the target may not fit: run that command again first"
+            )
         self.refuse_start(start)
         if not self.checkpoint.exists:
             self.checkpoint.begin(self.group.resolve(start or "earliest"))

@@ -67,6 +67,7 @@ COMMANDS = [
     ("tail",),
     ("status",),
     ("reset",),
+    ("replay",),
     ("gaps",),
     ("gaps", "list"),
     ("gaps", "accept"),

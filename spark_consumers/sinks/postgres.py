@@ -136,6 +136,54 @@ def problems(database: PostgresDatabase, schemas: Sequence[str]) -> list[str]:
     return found + [f"GRANT USAGE, CREATE ON SCHEMA {quoted(schema)} TO {quoted(user)}" for schema in refused]
 
 
+def used_schemas(database: PostgresDatabase, names: Sequence[str]) -> list[str]:
+    """Return those of some schemas in which there is something. Raises ``Unavailable``."""
+    with database.transaction() as connection:
+        found = execute(
+            connection,
+            "SELECT nspname::text FROM pg_namespace n WHERE nspname = ANY ($1::text[])"
+            " AND EXISTS (SELECT FROM pg_class WHERE relnamespace = n.oid) ORDER BY 1",
+            [list(names)],
+        ).fetchall()
+    return [name for (name,) in found]
+
+
+def swap_schemas(database: PostgresDatabase, swapped: Sequence[tuple[str, str, str]]) -> None:
+    """Put schemas in the place of others, in one transaction. ``swapped``: of each the new, present and later name.
+
+    What is granted on a schema and its tables is then granted on those in their place. A schema that is not there under
+    its new name, as after the swap, is left out. Raises ``Unavailable``.
+    """
+    with database.transaction() as connection:
+        there = {name for (name,) in execute(connection, "SELECT nspname::text FROM pg_namespace").fetchall()}
+        for rebuilt, present, kept in swapped:
+            if rebuilt not in there:
+                continue
+            if present in there:
+                _grant_alike(connection, present, rebuilt)
+                execute(connection, f"ALTER SCHEMA {quoted(present)} RENAME TO {quoted(kept)}")
+            execute(connection, f"ALTER SCHEMA {quoted(rebuilt)} RENAME TO {quoted(present)}")
+
+
+def _grant_alike(connection: Connection, present: str, rebuilt: str) -> None:
+    """Grant on a schema and its tables what is granted on another one and its tables of the same names."""
+    rows = execute(
+        connection,
+        "SELECT there.object, privilege_type, rolname::text, is_grantable FROM ("
+        " SELECT format('SCHEMA %I', $2::text) AS object, nspacl AS acl, nspowner AS owner FROM pg_namespace"
+        " WHERE nspname = $1::text"
+        " UNION ALL SELECT format('%I.%I', $2::text, relname), relacl, relowner FROM pg_class"
+        " JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = $1::text AND relkind = 'r'"
+        " AND to_regclass(format('%I.%I', $2::text, relname)) IS NOT NULL"
+        ") there, LATERAL aclexplode(acl) LEFT JOIN pg_roles ON pg_roles.oid = grantee WHERE grantee <> owner",
+        [present, rebuilt],
+    ).fetchall()
+    for target, privilege, role, is_grantable in rows:
+        grantee = "PUBLIC" if role is None else quoted(role)
+        option = " WITH GRANT OPTION" if is_grantable else ""
+        execute(connection, f"GRANT {privilege} ON {target} TO {grantee}{option}")
+
+
 def identifier(name: str) -> str:
     """Return a name as PostgreSQL stores it: a longer one than it takes ends in a digest."""
     raw = name.encode()

@@ -71,14 +71,16 @@ _NUL = "\\u0000"  # as JSON writes it
 class PostgresTable:
     """The copy of one table in PostgreSQL, in the schema of its source.
 
-    ``items``: whether it keeps JSON as ``json``, or as jsonb, for ``variant``.
+    ``items``: whether it keeps JSON as ``json``, or as jsonb, for ``variant``. ``prefix``: of the schema's name.
     """
 
-    def __init__(self, database: PostgresDatabase, source: str, table: str, *, items: str = "json") -> None:
+    def __init__(
+        self, database: PostgresDatabase, source: str, table: str, *, items: str = "json", prefix: str = ""
+    ) -> None:
         self._database = database
         self._json = "json" if items == "json" else JSONB
         self._source_table = source, table
-        self._schema, self._relation = postgres.identifier(source), postgres.identifier(table)
+        self._schema, self._relation = postgres.identifier(prefix + source), postgres.identifier(table)
         self._table = f"{quoted(self._schema)}.{quoted(self._relation)}"
         self.name = f"copy {database.name}, table {self._table}"
         self._layouts: Mapping[int, Layout] | None = None

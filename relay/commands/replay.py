@@ -1,0 +1,78 @@
+"""``relay replay``: options; ``spark_consumers.rebuild`` does the work."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from relay.commands.options import ConfigArgument, load_config
+from relay.errors import ConfigError
+from relay.extras import needs
+
+
+class Replayed(StrEnum):
+    COPY = "copy"
+    LOG = "log"
+
+
+def replay(
+    kind: Annotated[Replayed, typer.Argument(metavar="copy|log", help="What to rebuild.", show_default=False)],
+    config: ConfigArgument,
+    into: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="A new place, as in `copy.url` or `log.path`; or schema:NAME, for schemas called NAME_SOURCE in the "
+            "PostgreSQL of `copy.url`.",
+            show_default=False,
+        ),
+    ],
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            metavar="START",
+            help="Where to begin: earliest, committed, committed:GROUP, an ISO time, a time ago such as -2h, or "
+            "offsets in JSON.",
+        ),
+    ] = "earliest",
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="END",
+            help="Where to end: latest, which is the end at the start of the replay, any other START, or "
+            "watermark:TIME, which is the end once all that was committed before TIME is on the topics.",
+        ),
+    ] = "latest",
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Replay although the topics lack earlier records.")
+    ] = False,
+    swap: Annotated[
+        bool,
+        typer.Option(
+            "--swap",
+            help="At the end, put the result in the place of the present one, which is kept under another name, and "
+            "let the consumer go on from there. Folders of this machine and schemas of one PostgreSQL can be swapped. "
+            "Stop the consumer for that.",
+        ),
+    ] = False,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="The folder of the consumer's checkpoint, for --swap.", metavar="DIR", show_default=False),
+    ] = None,
+) -> None:
+    """Rebuild the copy or the log from the topics, beside the present one.
+
+    Killed or stopped, it goes on when the same command is run again. The consumer may run meanwhile.
+    """
+    loaded = load_config(config)
+    if {"log": loaded.log, "copy": loaded.copy_}[kind] is None:
+        raise ConfigError(f"{config}: no `{kind}:` section: add one to replay it")
+    if checkpoint is not None and not swap:
+        raise ConfigError("--checkpoint: only --swap changes the consumer's checkpoint: omit it")
+    with needs("spark", "`relay replay`"):
+        from spark_consumers import rebuild
+    rebuild.run(kind.value, loaded, into, start=start, to=to, partial=partial, swap=swap, checkpoint=checkpoint)

@@ -1,0 +1,214 @@
+"""Rebuilds the copy or the log from the topics, into a target of its own: ``relay replay``.
+
+It runs batches of the consumer itself, with another target, from one place of the topics to another. So the rules are
+those of the consumer, and it may run beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Literal
+
+from py4j.protocol import Py4JError, Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from relay.avro.registry import open_schemas
+from relay.change import MARK
+from relay.config import Config
+from relay.errors import ConfigError, RelayError
+from relay.kafka.group_offsets import GroupOffsets, Offsets, group, topic_ids
+from relay.kafka.topics import connect
+from spark_consumers import kafka_source, replay_bounds
+from spark_consumers.causes import cause
+from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, UnknownSchemas
+from spark_consumers.decode import Decoder
+from spark_consumers.launch import session_for, state_folder
+from spark_consumers.locks import Lock
+from spark_consumers.records import DecodeStatus
+from spark_consumers.replay_progress import ReplayProgress
+from spark_consumers.replay_state import ReplayState, StateFile, refuse_another, refuse_lost
+from spark_consumers.replay_target import ReplayTarget
+from spark_consumers.running import RETRY_DELAYS, log_event, signals
+from spark_consumers.schema_wait import SchemaWait
+from spark_consumers.swap import Swap
+
+
+class _CountedDeadLetters(DeadLetterTopic):
+    """Sends nothing: the consumer has sent them when it came by."""
+
+    def send(self, records: Sequence[NonChangeRecord]) -> int:  # type: ignore[override]
+        return sum(record.is_undecodable for record in records)
+
+
+def run(
+    kind: Literal["copy", "log"],
+    config: Config,
+    into: str,
+    *,
+    start: str = "earliest",
+    to: str = "latest",
+    partial: bool = False,
+    swap: bool = False,
+    checkpoint: Path | str | None = None,
+) -> None:
+    """Rebuild ``kind`` from the topics ``into`` a new target; with ``swap``, put it in place of the present one.
+
+    Called again with the same arguments after it was stopped or killed, it goes on. ``start`` and ``to``: the options
+    ``--from`` and ``--to``. ``partial``: also if earlier records are missing. ``checkpoint``: the consumer's, which a
+    swap replaces. Raises ``RelayError``. SIGTERM ends it after the running batch, SIGINT too, as ``KeyboardInterrupt``.
+    """
+    target = ReplayTarget(kind, config, into)
+    exchange = Swap(target, str(checkpoint or state_folder(config, kind))) if swap else None
+    files = StateFile(state_folder(config, ""), kind, target.identity)
+    with ExitStack() as stack:
+        _take(stack, Lock(files.path / "lock", f"the replay into {target.name}"))
+        if exchange is not None and exchange.is_pending:
+            return exchange.finish(files.remove)
+        replay = _Replay(target, config, files, stack)
+        with signals(replay.stop):
+            replay.open({"--from": start, "--to": to}, partial)
+            if not replay.run():
+                if replay.stopping == signal.SIGINT:
+                    raise KeyboardInterrupt
+                return None
+    # Only now, since the JVM holds the lock of the target until it ends.
+    if exchange is not None:
+        exchange.begin(replay.state.end)
+        exchange.finish(files.remove)
+    return None
+
+
+def _take(stack: ExitStack, lock: Lock) -> Lock:
+    lock.acquire()
+    stack.callback(lock.release)
+    return lock
+
+
+class _Replay:
+    """One run of a replay, in one thread. ``open`` comes first, then ``run``."""
+
+    def __init__(self, target: ReplayTarget, config: Config, files: StateFile, stack: ExitStack) -> None:
+        self._target = target
+        self._config = config
+        self._files = files
+        self._stack = stack
+        self.stopping = 0
+
+    def stop(self, signum: int) -> None:
+        """End after the running batch."""
+        self.stopping = signum
+
+    def open(self, asked: dict[str, str], partial: bool) -> None:
+        """Find or make the state, and open Spark's session."""
+        self._consumer = self._target.consumer()
+        topics, admin = self._consumer.topics, connect(self._config)
+        self._ids = topic_ids(admin, self._config, topics)
+        # Its client is the replay's, and `committed` means the consumer's group.
+        self._group = GroupOffsets(self._config, "replay", topics, name=group(self._config, self._consumer.name))
+        self._stack.enter_context(closing(self._group))
+        self._schemas = self._stack.enter_context(closing(open_schemas(self._config)))
+        self._schemas.refresh()
+        self._schema_wait = SchemaWait(self._schemas, self._consumer.name)
+        letters = _CountedDeadLetters(self._config, self._consumer.name, self._schemas)
+        self._dead_letters = self._stack.enter_context(letters)
+        self._target.refuse_cluster()
+        lock = self._consumer.lock()
+        locks = [] if lock is None else [_take(self._stack, lock)]
+        found = self._files.read()
+        if found is not None:
+            refuse_another(found, asked, self._ids, self._files.path)
+            if found.done:
+                self._target.refuse_lost(self._files.path)
+            refuse_lost(found, self._group.locate({})[0])
+            self.state = found
+            if not found.is_complete:
+                self._open_session(locks)
+            return
+        begin = self._group.locate(self._group.resolve(asked["--from"]))[0]
+        end = replay_bounds.resolve_end(self._config, self._group, asked["--to"])
+        # A partition whose end is before its begin has nothing to read.
+        begin = {t: {p: min(offset, end[t][p]) for p, offset in ps.items()} for t, ps in begin.items()}
+        self.state = ReplayState(asked, self._ids, begin, end, begin)
+        self._target.refuse_local_content()
+        self._open_session(locks)
+        self._target.refuse_content(self._session)
+        if not partial:
+            self._refuse_partial()
+        self._files.write(self.state)
+
+    def _open_session(self, locks: Sequence[Lock]) -> None:
+        self._session: SparkSession = session_for([self._consumer], self._config, None, locks, self._stack)
+
+    def _refuse_partial(self) -> None:
+        """Raise ``ConfigError`` if the target would lack what was before the start."""
+        found = replay_bounds.beginnings(self._config, self.state.start)
+        if found and self._consumer.name == "copy":
+            left = replay_bounds.uncovered(found, self._marks())
+            found = {where: offset for where, offset in found.items() if where in left}
+        if found:
+            raise replay_bounds.partial_error(self._config, self._consumer.name, found)
+
+    def _marks(self) -> list[replay_bounds.Mark]:
+        mark = F.try_element_at("attributes", F.lit(MARK))
+        changes = self._decoder().changes(self._between(self.state.start, self.state.end))
+        found = changes.where((F.col("status") == DecodeStatus.CHANGE) & mark.isin("begin", "end"))
+        return [tuple(row) for row in found.select("topic", "partition", "offset", "snapshot_id", mark).collect()]
+
+    def run(self) -> bool:
+        """Apply batches up to the end; return False if a signal came before."""
+        state = self.state
+        log_event("replay", self._consumer.name, into=self._target.name, start=state.start, end=state.end)
+        with ReplayProgress(self._consumer.name, state.total, state.done) as progress:
+            while not state.is_complete:
+                if self.stopping:
+                    log_event("stopped", self._consumer.name, done=state.done, total=state.total)
+                    return False
+                end = state.next_end(self._consumer.at_most, self._config.internal("gaps"))
+                counts = self._apply(state.reached, end)
+                if counts is None:
+                    continue
+                state.reached = end
+                self._files.write(state)
+                progress.show(state.done, counts)
+        log_event("replayed", self._consumer.name, into=self._target.name, offsets=json.dumps(state.end))
+        return True
+
+    def _apply(self, begin: Offsets, end: Offsets) -> dict[str, int] | None:
+        """Apply a batch, and try again if it fails; None if a signal came meanwhile. Raises ``RelayError``."""
+        attempt = 0
+        while not self.stopping:
+            try:
+                decoder = self._decoder()
+                batch = self._consumer.stream(self._between(begin, end), decoder)
+                return self._consumer.apply(batch, 0, self._dead_letters, begin, end)
+            except UnknownSchemas as unknown:
+                self._schema_wait.wait(unknown, lambda: self.stopping)
+            except ConfigError:
+                raise
+            except (RelayError, PySparkException, Py4JError, OSError) as error:
+                if isinstance(error, Py4JNetworkError):
+                    raise RelayError(f"Spark's JVM ended ({cause(error)}): run the same command again") from error
+                if attempt == len(RETRY_DELAYS):
+                    if isinstance(error, RelayError):
+                        raise
+                    raise RelayError(f"replay: gave up after {attempt + 1} attempts: {cause(error)}") from error
+                log_event("retry", self._consumer.name, wait=RETRY_DELAYS[attempt], error=cause(error))
+                time.sleep(RETRY_DELAYS[attempt])
+                attempt += 1
+        return None
+
+    def _decoder(self) -> Decoder:
+        registry, gaps = self._config.schema_registry is not None, self._config.internal("gaps")
+        given_up = self._schema_wait.given_up
+        return Decoder(self._schemas.all(), registry=registry, gaps=gaps, given_up=given_up)
+
+    def _between(self, begin: Offsets, end: Offsets) -> DataFrame:
+        texts = json.dumps(begin), json.dumps(end)
+        return kafka_source.read_between(self._session, self._config, "replay", self._consumer.topics, *texts)

@@ -1,0 +1,126 @@
+"""From where to where a replay reads, and whether that is the whole history."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from time import monotonic, time
+
+import orjson
+from confluent_kafka import TopicPartition
+
+from relay.config import Config
+from relay.config.fields import start_time
+from relay.errors import ConfigError, Unavailable
+from relay.kafka.committed import open_reader, read_all_committed
+from relay.kafka.group_offsets import LATEST, GroupOffsets, Offsets
+from relay.kafka.topics import connect
+
+_WATERMARK = "watermark:"
+_OVERALL = b'["v1"]'
+_TIMEOUT = 30.0  # seconds
+_SHOWN = 10
+
+Mark = tuple[str, int, int, str, str]
+"""Of a snapshot: topic, partition, offset, the snapshot's id, and begin or end."""
+
+
+def resolve_end(config: Config, group: GroupOffsets, to: str) -> Offsets:
+    """Return the offsets of ``--to``: as those of ``--from``, but for partitions that JSON leaves out; their end.
+
+    ``watermark:TIME``: the ends, once everything that was committed before a time is on the topics.
+    """
+    if to.startswith(_WATERMARK):
+        _require_watermark(config, to)
+        to = "latest"
+    found = group.resolve(to, option="--to")
+    if to.lstrip().startswith("{"):
+        given = json.loads(to)
+        found = {t: {p: given.get(t, {}).get(p, LATEST) for p in ps} for t, ps in found.items()}
+    wanted, ends = group.locate(found)
+    return {t: {p: min(offset, ends[t][p]) for p, offset in ps.items()} for t, ps in wanted.items()}
+
+
+def _require_watermark(config: Config, to: str) -> None:
+    text = to.removeprefix(_WATERMARK)
+    try:
+        wanted = start_time(text, time())
+    except ValueError as error:
+        raise ConfigError(f"--to {to}: {error}") from error
+    if wanted is None:
+        raise ConfigError(f"--to {to}: give a time after `{_WATERMARK}`")
+    found = None
+    for message in read_all_committed(connect(config), config, config.internal("watermarks")):
+        if message.key() == _OVERALL and message.value():
+            found = float(orjson.loads(message.value() or b"")["watermark"])
+    if found is None or found < wanted:
+        said = "there is no watermark yet" if found is None else f"the watermark is at {_iso(found)}"
+        raise Unavailable(f"--to {to}: {said}: try again once `relay run` has come that far")
+
+
+def beginnings(config: Config, start: Offsets) -> dict[tuple[str, str], int]:
+    """Return the first offset of each partition with changes that is not read from its very beginning."""
+    return {
+        (topic, partition): offset
+        for topic, partitions in start.items()
+        for partition, offset in partitions.items()
+        if offset > 0 and topic != config.internal("gaps")
+    }
+
+
+def uncovered(missing: Iterable[tuple[str, str]], marks: Iterable[Mark]) -> list[tuple[str, str]]:
+    """Return the partitions of ``missing`` that lack a snapshot from its begin to its end. A topic has one table."""
+    begun: set[tuple[str, int, str]] = set()
+    covered: set[tuple[str, str]] = set()
+    for topic, partition, _, snapshot, kind in sorted(marks, key=lambda mark: mark[:3]):
+        if kind == "begin":
+            begun.add((topic, partition, snapshot))
+        elif (topic, partition, snapshot) in begun:
+            covered.add((topic, str(partition)))
+    return [where for where in missing if where not in covered]
+
+
+def partial_error(config: Config, kind: str, found: Mapping[tuple[str, str], int]) -> ConfigError:
+    """Return the error about partitions whose earlier records a replay would lack."""
+    times = _times(config, found)
+    lines = [
+        f"  {topic}[{partition}] begins at offset {offset}, {times.get((topic, partition), 'with no record yet')}"
+        for (topic, partition), offset in sorted(found.items(), key=lambda item: (item[0][0], int(item[0][1])))
+    ]
+    if len(lines) > _SHOWN:
+        lines = [*lines[:_SHOWN], f"  and {len(lines) - _SHOWN} more partitions"]
+    cure = "" if kind == "log" else ", or publish a snapshot of their tables, which makes up for it"
+    return ConfigError(
+        "\n".join(
+            [
+                f"the replay would make a partial {kind}: it does not start at the beginning of these partitions",
+                *lines,
+                f"give --partial to accept that{cure}",
+            ]
+        )
+    )
+
+
+def _times(config: Config, offsets: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], str]:
+    """Return the time of the first record of each partition from an offset on, if there is one."""
+    found: dict[tuple[str, str], str] = {}
+    consumer = open_reader(config, "replay", f"{config.name}.replay", {})
+    with contextlib.closing(consumer):
+        consumer.assign([TopicPartition(topic, int(number), offset) for (topic, number), offset in offsets.items()])
+        seen: set[tuple[str, str]] = set()
+        deadline = monotonic() + _TIMEOUT
+        while len(seen) < len(offsets) and monotonic() < deadline:
+            message = consumer.poll(0.5)
+            if message is None:
+                continue
+            where = message.topic() or "", str(message.partition())
+            if message.error() is None and where not in seen:
+                found[where] = _iso(message.timestamp()[1] / 1000)
+            seen.add(where)
+    return found
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,108 @@
+"""How far a replay is, and what its next batch is. A plain rule, without Spark.
+
+The state is one file in a folder of this machine, which is written after each batch. A batch that a crash cut off
+comes again, which the targets make harmless.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from relay.errors import ConfigError
+from relay.kafka.group_offsets import Offsets, count_between
+from spark_consumers.locations import LocalFolder
+
+_FILE = "replay.json"
+
+
+@dataclass
+class ReplayState:
+    """``asked``: the options that decide what is replayed. ``topics``: their ids. ``reached``: from ``start`` to
+    ``end``, what the target has.
+    """
+
+    asked: dict[str, str]
+    topics: dict[str, str]
+    start: Offsets
+    end: Offsets
+    reached: Offsets
+
+    @property
+    def total(self) -> int:
+        return count_between(self.start, self.end)
+
+    @property
+    def done(self) -> int:
+        return count_between(self.start, self.reached)
+
+    @property
+    def is_complete(self) -> bool:
+        return self.reached == self.end
+
+    def next_end(self, at_most: int, first: str) -> Offsets:
+        """Return where the next batch ends, of ``at_most`` offsets; each partition gets its share of what is left.
+
+        The topic ``first`` comes before the others: with gaps before them, a later snapshot shows as their repair.
+        """
+        left = {
+            (topic, partition): stop - self.reached[topic][partition]
+            for topic, partitions in self.end.items()
+            for partition, stop in partitions.items()
+            if stop > self.reached[topic][partition]
+        }
+        left = {where: count for where, count in left.items() if where[0] == first} or left
+        total = sum(left.values())
+        after = {topic: dict(partitions) for topic, partitions in self.reached.items()}
+        for (topic, partition), count in left.items():
+            after[topic][partition] += count if total <= at_most else max(1, count * at_most // total)
+        return after
+
+
+class StateFile:
+    """The state of the replay of ``kind`` ``into`` a target, in a folder of its own below ``base``."""
+
+    def __init__(self, base: str, kind: str, into: str) -> None:
+        digest = hashlib.sha256(into.encode()).hexdigest()[:12]
+        self.path = Path(base) / f"replay-{kind}-{digest}"
+        self._folder = LocalFolder(self.path)
+
+    def read(self) -> ReplayState | None:
+        text = self._folder.read(_FILE)
+        return None if text is None else ReplayState(**json.loads(text))
+
+    def write(self, state: ReplayState) -> None:
+        self._folder.write(_FILE, json.dumps(asdict(state)))
+
+    def remove(self) -> None:
+        (self.path / _FILE).unlink(missing_ok=True)
+
+
+def refuse_another(state: ReplayState, asked: Mapping[str, str], topics: Mapping[str, str], path: Path) -> None:
+    """Raise ``ConfigError`` if the replay that has begun is not the one that is asked for now."""
+    for option, value in asked.items():
+        if state.asked.get(option) != value:
+            raise ConfigError(
+                f"the replay into this target began with {option} {state.asked.get(option)}, not {value}: give the "
+                f"same, or begin again: remove the target and {path}"
+            )
+    for topic, number in topics.items():
+        if state.topics.get(topic) != number:
+            raise ConfigError(
+                f"topic {topic} was created again since the replay began: remove the target and {path} to begin again"
+            )
+
+
+def refuse_lost(state: ReplayState, first: Offsets) -> None:
+    """Raise ``ConfigError`` if Kafka has removed what a replay had yet to read. ``first``: the oldest offsets."""
+    for topic, partitions in state.end.items():
+        for partition, stop in partitions.items():
+            reached, oldest = state.reached[topic][partition], first[topic][partition]
+            if reached < min(oldest, stop):
+                raise ConfigError(
+                    f"{topic}[{partition}]: Kafka has removed the records from offset {reached} to {oldest} since the "
+                    "replay began: remove the target and begin again, or keep the topic's records for longer"
+                )

@@ -1,0 +1,200 @@
+"""Replays: a copy and a log that are rebuilt from the topics, and put in the place of the present ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from relay.change import Change, Operation
+from relay.kafka import topics
+from relay.kafka.group_offsets import GroupOffsets
+from relay.services.postgres import execute
+from tests.faults.harness import Relay, wait_until
+from tests.spark_consumers.spark_process import SparkProcess
+from tests.spark_consumers.topic import Topic, change, mark, read
+
+pytestmark = pytest.mark.services
+
+SMALL_BATCHES = """
+import os, sys
+os.environ["RELAY_STATE"] = sys.argv.pop(1)
+from spark_consumers import change_log, copy
+copy._AT_MOST = 12
+from relay.cli import main
+main()
+"""
+
+
+@pytest.fixture
+def topic(tmp_path: Path, kafka: Any, redis_server: Any, unique: str, spark_process: SparkProcess) -> Topic:
+    return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
+
+
+def arguments(topic: Topic, kind: str, into: str, *options: str) -> tuple[str, ...]:
+    return str(topic.folder / "state"), "replay", kind, str(topic.path), "--into", into, *options
+
+
+def replay(topic: Topic, kind: str, into: str, *options: str) -> list[dict[str, Any]]:
+    """Run a replay in the shared Spark; return the lines of its log. AssertionError with the log if it fails."""
+    log = topic.folder / f"replay-{len(list(topic.folder.glob('replay-*.log')))}.log"
+    assert topic.spark is not None
+    topic.spark.run(SMALL_BATCHES, *arguments(topic, kind, into, *options), log=log)
+    return [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+
+
+def checkpoint(topic: Topic, name: str) -> tuple[str, ...]:
+    return "--swap", "--checkpoint", str(topic.folder / "checkpoints" / name)
+
+
+def history(versions: Sequence[int]) -> list[Change]:
+    """Ten customers, changed in turn; the last one is deleted again and again."""
+    changes = [change(f"c{number}", 10 * version + number) for version in versions for number in range(9)]
+    for version in versions:
+        changes += [change("c9", 10 * version + 8), change("c9", 10 * version + 9, Operation.DELETE)]
+    return changes
+
+
+def line(version: int) -> Change:
+    one = change("ada", version)
+    one.source = one.table = "lines"
+    one.event_id = f"line-{version}"
+    return one
+
+
+def rows(version: int) -> dict[str, int]:
+    return {f"c{number}": 10 * version + number for number in range(9)}
+
+
+def test_a_replay_that_was_killed_goes_on_and_the_consumer_goes_on_after_the_swap(topic: Topic) -> None:
+    """I1, I7: the consumer has applied more than the replay, and the earlier copy has a row that is wrong."""
+    topic.publish([*history([1, 2]), line(1)])
+    topic.consume("copy", checkpoint="copy")
+    into = f"delta://{topic.folder}/rebuilt"
+    log = topic.folder / "killed.log"
+    killed = Relay([sys.executable, "-c", SMALL_BATCHES, *arguments(topic, "copy", into)], log)
+    wait_until(lambda: '"progress"' in log.read_text() or None, 400)
+    killed.kill()
+    begun = next(json.loads(line) for line in log.read_text().splitlines() if '"replay"' in line)
+    first = [json.loads(line) for line in log.read_text().splitlines() if '"progress"' in line]
+    assert first[-1]["done"] < first[-1]["total"]
+    # Past the end of the replay, and applied to the earlier copy only.
+    topic.publish([*history([3]), line(2)])
+    topic.consume("copy", checkpoint="copy")
+    with pytest.raises(AssertionError, match="began with --to latest, not -1h"):
+        replay(topic, "copy", into, "--to", "-1h")
+    events = replay(topic, "copy", into, *checkpoint(topic, "copy"))
+    assert [event["event"] for event in events][-2:] == ["replayed", "swapped"]
+    assert begun["end"] == json.loads(events[-2]["offsets"]) == events[-1]["offsets"]
+    assert next(event["done"] for event in events if event["event"] == "progress") > first[-1]["done"]
+    swapped = topic.apply(("log", "log"))
+    assert (swapped["copy"], swapped["lines"]) == (rows(2), {"ada": 1})
+    topic.publish([line(3)])
+    assert topic.consume("copy", checkpoint="copy")["rows"] == len(history([3])) + 2
+    after = topic.apply()
+    assert (after["copy"], after["lines"]) == (rows(3), {"ada": 3})
+    (kept,) = events[-1]["kept"]
+    assert sorted(path.name for path in Path(kept).iterdir()) == ["lines", "orders"]
+
+
+def test_a_log_is_replayed_up_to_a_place_and_swapped_though_the_swap_was_cut_off(topic: Topic) -> None:
+    """I1, I7"""
+    changes = [*history([1, 2]), line(1)]
+    topic.publish(changes)
+    topic.consume("log", checkpoint="log")
+    with GroupOffsetsOf(topic) as group:
+        ends = group.resolve("latest")
+    later = [*history([3]), line(2)]
+    topic.publish(later)
+    into = f"file://{topic.folder}/rebuilt"
+    replay(topic, "log", into, "--to", json.dumps(ends))
+    cut_off = """
+import sys
+from pathlib import Path
+rename = Path.rename
+def cut(path, new):
+    if path.name == "rebuilt":
+        raise OSError("cut off")
+    return rename(path, new)
+Path.rename = cut
+try:
+    exec(sys.argv.pop(1))
+finally:
+    Path.rename = rename
+"""
+    given = arguments(topic, "log", into, "--to", json.dumps(ends), *checkpoint(topic, "log"))
+    assert topic.spark is not None
+    with pytest.raises(AssertionError, match="cut off"):
+        topic.spark.run(cut_off, SMALL_BATCHES, *given)
+    with pytest.raises(AssertionError, match="did not come to its end"):
+        topic.consume("log", checkpoint="log")
+    replay(topic, "log", into, "--to", json.dumps(ends), *checkpoint(topic, "log"))
+    topic.publish([line(3)])
+    assert topic.consume("log copy", checkpoint=".")["rows"] > 0
+    assert topic.apply()["log"] == sorted(one.event_id for one in [*changes, *later, line(3)])
+
+
+class GroupOffsetsOf(GroupOffsets):
+    def __init__(self, topic: Topic) -> None:
+        names = [topic.name, topic.config.topic("lines"), topic.config.internal("gaps")]
+        super().__init__(topic.config, "test", names)
+
+    def __enter__(self) -> GroupOffsets:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def test_schemas_of_postgresql_change_places_with_what_is_granted_on_them(topic: Topic, database_url: str) -> None:
+    """I7"""
+    topic.set_copy_url(database_url)
+    topic.publish([*history([1]), line(1)])
+    topic.consume("copy", checkpoint="copy")
+    reader = f"reader_{topic.config.name.replace('-', '_')}"
+    execute(database_url, f"CREATE ROLE {reader}")
+    execute(database_url, f"GRANT USAGE ON SCHEMA orders TO {reader}")
+    execute(database_url, f"GRANT SELECT ON orders.orders TO {reader}")
+    execute(database_url, "DELETE FROM orders.orders WHERE customer = 'c1'")
+    replay(topic, "copy", "schema:new", *checkpoint(topic, "copy"))
+    topic.publish([change("c0", 500), line(2)])
+    topic.consume("copy", checkpoint="copy")
+    after = topic.apply(("log", "log"))
+    assert (after["copy"], after["lines"]) == ({**rows(1), "c0": 500}, {"ada": 2})
+    granted = execute(
+        database_url,
+        f"SELECT has_schema_privilege('{reader}', 'orders', 'USAGE'),"
+        f" has_table_privilege('{reader}', 'orders.orders', 'SELECT')",
+    )
+    assert granted == [(True, True)]
+    with pytest.raises(AssertionError, match="schema:NAME"):
+        replay(topic, "copy", database_url.rpartition("/")[0] + "/other", *checkpoint(topic, "copy"))
+
+
+def test_topics_that_lost_their_beginning_need_a_snapshot_or_consent(topic: Topic) -> None:
+    """I9: what was removed is not in the target, and nobody would know."""
+    as_of = 1_700_000_000 + 200
+    topic.publish([*history([1]), line(1)])
+    found = topics.connect(topic.config).delete_records([TopicPartition(topic.name, number, 4) for number in (0, 1)])
+    for done in found.values():
+        done.result()
+    for kind, into in (("copy", "delta"), ("log", "file")):
+        with pytest.raises(AssertionError, match=r"\[0\] begins at offset 4, 20"):
+            replay(topic, kind, f"{into}://{topic.folder}/{kind}-partial")
+    with pytest.raises(AssertionError, match="no watermark yet"):
+        replay(topic, "copy", f"delta://{topic.folder}/none", "--to", "watermark:-1s")
+    topic.publish([mark("begin", as_of), *(read(f"c{number}", 99, as_of) for number in range(3)), mark("end", as_of)])
+    replay(topic, "copy", f"delta://{topic.folder}/copy-partial")
+    topic.set_copy_url(f"delta://{topic.folder}/copy-partial")
+    replay(topic, "log", f"file://{topic.folder}/log-partial", "--partial")
+    topic.set_log_path(f"file://{topic.folder}/log-partial")
+    after = topic.apply()
+    assert after["copy"] == {f"c{number}": 99 for number in range(3)}
+    assert len(after["log"]) == len(history([1])) - 8 + 3 + 4 + 1
+    assert os.listdir(topic.folder / "state")

@@ -1,0 +1,77 @@
+"""What a replay reads next, what it refuses, and what a snapshot makes up for: plain rules, without services."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from relay.config import Config
+from relay.errors import ConfigError
+from relay.kafka.group_offsets import Offsets, count_between
+from spark_consumers.replay_bounds import Mark, beginnings, uncovered
+from spark_consumers.replay_state import ReplayState, StateFile, refuse_another, refuse_lost
+
+CONFIG = Config.model_validate(
+    {
+        "name": "shop",
+        "kafka": {"bootstrap_servers": "b:1"},
+        "sources": [{"name": "orders", "type": "dynamodb", "table": "all", "region": "us-east-1"}],
+    }
+)
+
+
+def state(reached: Offsets | None = None) -> ReplayState:
+    start: Offsets = {"shop.all": {"0": 0, "1": 100, "2": 7}, "shop.gaps": {"0": 0}}
+    end: Offsets = {"shop.all": {"0": 1000, "1": 110, "2": 7}, "shop.gaps": {"0": 3}}
+    return ReplayState({"--from": "earliest", "--to": "latest"}, {"shop.all": "a"}, start, end, reached or start)
+
+
+def test_batches_read_the_gaps_first_and_then_every_partition_to_its_end() -> None:
+    replayed = state()
+    sizes = []
+    while not replayed.is_complete:
+        after = replayed.next_end(100, "shop.gaps")
+        sizes.append(count_between(replayed.reached, after))
+        assert after["shop.gaps"]["0"] == 3
+        replayed.reached = after
+    assert sizes[0] == 3
+    assert sum(sizes) == replayed.total == replayed.done == 1013
+    assert all(0 < size <= 101 for size in sizes)
+
+
+def test_a_state_is_kept_for_each_kind_and_target_and_goes_on_with_the_same_options_only(tmp_path: Path) -> None:
+    file = StateFile(str(tmp_path), "copy", "delta:///new")
+    file.write(state())
+    assert StateFile(str(tmp_path), "copy", "delta:///new").read() == state()
+    assert StateFile(str(tmp_path), "copy", "delta:///other").read() is None
+    refuse_another(state(), state().asked, state().topics, file.path)
+    with pytest.raises(ConfigError, match="began with --to latest, not -2h"):
+        refuse_another(state(), {"--to": "-2h"}, state().topics, file.path)
+    with pytest.raises(ConfigError, match=r"topic shop\.all was created again"):
+        refuse_another(state(), state().asked, {"shop.all": "b"}, file.path)
+
+
+def test_records_that_were_removed_before_they_were_read_are_not_passed_over() -> None:
+    """I9"""
+    refuse_lost(state(), {"shop.all": {"0": 0, "1": 100, "2": 500}, "shop.gaps": {"0": 0}})
+    with pytest.raises(ConfigError, match=r"shop.all\[0\]: Kafka has removed the records from offset 0 to 9 since"):
+        refuse_lost(state(), {"shop.all": {"0": 9, "1": 0, "2": 0}, "shop.gaps": {"0": 0}})
+
+
+def test_only_a_snapshot_from_its_begin_to_its_end_makes_up_for_a_lost_beginning() -> None:
+    """I9"""
+    missing = beginnings(CONFIG, {"shop.all": {"0": 0, "1": 100}, "shop.gaps": {"0": 5}})
+    assert missing == {("shop.all", "1"): 100}
+
+    def marks(*kinds: str, partition: int = 1, snapshot: str = "s") -> list[Mark]:
+        return [("shop.all", partition, 100 + at, snapshot, kind) for at, kind in enumerate(kinds)]
+
+    assert uncovered(missing, marks("begin", "end")) == []
+    for lacking in (
+        [],
+        marks("end", "begin"),
+        marks("begin", "end", partition=0),
+        [*marks("begin"), *marks("end", snapshot="t")],
+    ):
+        assert uncovered(missing, lacking) == [("shop.all", "1")]
