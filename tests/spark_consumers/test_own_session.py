@@ -46,18 +46,18 @@ def test_the_types_of_a_copy_do_not_depend_on_the_session(spark_process: SparkPr
     script = f"""{OWN}
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
-from spark_consumers.sinks.delta_table import _text_of, _value_of
+from spark_consumers.sinks.delta_table import _is_ansi, _text_of, _value_of
 
 TIMES = ["0001-01-01T00:00:00.000000Z", "1969-12-31T23:59:59.999999Z", "2024-04-06T14:30:00.000001Z"]
 
 with spark() as session:
     texts = another(session).createDataFrame([(time,) for time in TIMES], "text string")
-    stored = texts.select("text", _value_of(F.col("text"), "timestamp").alias("time"))
+    stored = texts.select("text", _value_of(F.col("text"), "timestamp", _is_ansi(texts)).alias("time"))
     found = stored.select(_text_of(F.col("time"), "timestamp"), F.unix_micros("time"), "text").collect()
     assert [row[0] for row in found] == [row[2] for row in found]
     assert [row[1] for row in found][1:] == [-1, 1712413800000001]
     with pytest.raises(PySparkException, match="a value of type int is expected, not 0001-01-01"):
-        texts.select(_value_of(F.col("text"), "int")).collect()
+        texts.select(_value_of(F.col("text"), "int", _is_ansi(texts))).collect()
 """
     spark_process.run(script)
 
@@ -85,9 +85,10 @@ with spark() as session:
     with pytest.raises(ConfigError, match="--from latest only applies to a new checkpoint, but viewfs:///relay/c/log"):
         spark_consumers.run("log", config, checkpoint="viewfs:///relay/c/log", start="latest", spark=own)
     assert {{key: own.conf.get(key) for key in OTHER}} == OTHER
-    own.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    without_zone = another(session)
+    without_zone.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
     with pytest.raises(ConfigError, match="spark.sql.timestampType of the given Spark session is TIMESTAMP_NTZ"):
-        spark_consumers.run("log", config, checkpoint=folder / "other", spark=own)
+        spark_consumers.run("log", config, checkpoint=folder / "other", spark=without_zone)
     away = config.model_copy(update={{"spark": config.spark.overridden("spark://elsewhere:7077", [])}})
     with pytest.raises(ConfigError, match="spark.master is spark://elsewhere:7077 in the config, but local"):
         spark_consumers.run("log", away, checkpoint=folder / "away", spark=session)
