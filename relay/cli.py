@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import nullcontext
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -271,6 +272,15 @@ def consume(
         ConsumerEngine,
         typer.Option(help="What runs it. python: without Spark, for the cache; the Kafka group is its checkpoint."),
     ] = ConsumerEngine.SPARK,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            help="Serve /metrics, /healthz, /readyz and /status.json of these consumers here, such as 127.0.0.1:9410.",
+            metavar="HOST:PORT",
+            show_default=False,
+        ),
+    ] = None,
+    log_format: LogFormatOption = LogFormat.TEXT,
 ) -> None:
     """Apply the changes on Kafka to the cache, the change log or the copy of the tables, until stopped.
 
@@ -278,22 +288,25 @@ def consume(
     Java 17+ and `pip install 'change-relay[spark]'`, for the cache `'change-relay[spark,redis]'`. With
     `--engine python` the cache needs neither Java nor Spark.
     """
-    loaded = load_config(config)
-    for consumer in consumers:
-        if {"cache": loaded.cache, "log": loaded.log, "copy": loaded.copy_}[consumer] is None:
-            raise ConfigError(f"{config}: no `{consumer}:` section: add one to run this consumer")
-    if engine is ConsumerEngine.PYTHON and (master or conf):
-        raise ConfigError("--engine python: runs without Spark, so omit --master and --conf")
-    import spark_consumers
+    # The events of consumers are JSON anyway: this is about all else.
+    with logging_to_stderr(log_format) if log_format is LogFormat.JSON else nullcontext():
+        loaded = load_config(config)
+        for consumer in consumers:
+            if {"cache": loaded.cache, "log": loaded.log, "copy": loaded.copy_}[consumer] is None:
+                raise ConfigError(f"{config}: no `{consumer}:` section: add one to run this consumer")
+        if engine is ConsumerEngine.PYTHON and (master or conf):
+            raise ConfigError("--engine python: runs without Spark, so omit --master and --conf")
+        import spark_consumers
 
-    spark_consumers.run(
-        [consumer.value for consumer in consumers],
-        loaded.model_copy(update={"spark": loaded.spark.overridden(master, conf or ())}),
-        until_caught_up=until_caught_up,
-        start=start,
-        checkpoint=checkpoint,
-        engine=engine.value,
-    )
+        spark_consumers.run(
+            [consumer.value for consumer in consumers],
+            loaded.model_copy(update={"spark": loaded.spark.overridden(master, conf or ())}),
+            until_caught_up=until_caught_up,
+            start=start,
+            checkpoint=checkpoint,
+            engine=engine.value,
+            http=http,
+        )
 
 
 app.command("status")(status.status)

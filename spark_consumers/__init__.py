@@ -63,6 +63,7 @@ def run(
     checkpoint: Path | str | None = None,
     engine: Literal["spark", "python"] = "spark",
     spark: SparkSession | None = None,
+    http: str | None = None,
 ) -> None:
     """Run one consumer, or several in one Spark, until SIGTERM (returns) or SIGINT (raises ``KeyboardInterrupt``).
 
@@ -71,7 +72,8 @@ def run(
     ``-2h``, or offsets as JSON. ``checkpoint``: the folder in which the consumer stores its progress, or its URI;
     several have a folder each in it. ``engine``: ``python`` runs the cache in this process, with its progress in the
     Kafka group and without Spark. ``spark``: the session to use, as it is; without it, the Spark of this process, or
-    one that is started as ``spark:`` of the config says. Raises ``RelayError``. Call it from the main thread.
+    one that is started as ``spark:`` of the config says. ``http``: where to serve ``/metrics`` and ``/healthz``, such
+    as ``127.0.0.1:9410``. Raises ``RelayError``. Call it from the main thread.
     """
     wanted: Sequence[Kind] = [kinds] if isinstance(kinds, str) else list(dict.fromkeys(kinds))
     if engine == "python":
@@ -83,12 +85,16 @@ def run(
             raise ConfigError("--checkpoint: without Spark the offsets of the Kafka group are the checkpoint; omit it")
         from spark_consumers import python_engine
 
-        python_engine.run(config, _section(config.cache, "cache"), until_caught_up=until_caught_up, start=start)
+        python_engine.run(
+            config, _section(config.cache, "cache"), until_caught_up=until_caught_up, start=start, http=http
+        )
         return
     with needs("spark", f"`relay consume {' '.join(wanted)}`"):
         from spark_consumers import launch
     consumers = [_consumer(kind, config) for kind in wanted]
-    launch.run(consumers, config, until_caught_up=until_caught_up, start=start, checkpoint=checkpoint, session=spark)
+    launch.run(
+        consumers, config, until_caught_up=until_caught_up, start=start, checkpoint=checkpoint, session=spark, http=http
+    )
 
 
 def _consumer(kind: str, config: Config) -> Consumer:

@@ -30,6 +30,7 @@ from spark_consumers.session import (
     refuse_other_meanings,
     use_local_checkpoint,
 )
+from spark_consumers.watched import served
 
 _POLL = 0.1  # seconds
 
@@ -48,18 +49,20 @@ def run(
     start: str | None,
     checkpoint: Path | str | None,
     session: SparkSession | None = None,
+    http: str | None = None,
 ) -> None:
     """Run until SIGTERM (returns), SIGINT (raises ``KeyboardInterrupt``), or, if asked, until caught up.
 
     Several consumers share one Spark session. One that fails is started again a while later, and the others go on;
     ``until_caught_up`` raises its failure at the end. ``checkpoint``: the folder of the only consumer; of several, that
-    of their folders. ``session``: the one to use, as it is. Raises ``RelayError``. Only the main thread can handle the
-    signals.
+    of their folders. ``session``: the one to use, as it is. ``http``: where to serve metrics and
+    health. Raises ``RelayError``. Only the main thread can handle the signals.
     """
     with ExitStack() as stack:
+        watches = stack.enter_context(served(config, [(each.name, each.topics) for each in consumers], http))
         runners = [
-            Runner(each, config, _checkpoint(each, config, checkpoint, consumers), until_caught_up, stack)
-            for each in consumers
+            Runner(each, config, _checkpoint(each, config, checkpoint, consumers), until_caught_up, stack, watch)
+            for each, watch in zip(consumers, watches, strict=True)
         ]
         existing = session or existing_session()
         master = config.spark.master if existing is None else str(existing.sparkContext.master)

@@ -26,6 +26,7 @@ from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.committed import open_reader
 from relay.kafka.group_offsets import GroupOffsets, Offsets, topic_ids
+from relay.observe.consumers import ConsumerWatch
 from spark_consumers.cache_batches import CHUNK, apply_chunk, conclude, invalidator
 from spark_consumers.cache_batches import topics as topics_of
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, UnknownSchemas
@@ -33,6 +34,7 @@ from spark_consumers.lag import LagAlarm
 from spark_consumers.running import RETRY_DELAYS, log_event, no_garbage_collection, signals
 from spark_consumers.schema_wait import SchemaWait
 from spark_consumers.value_reader import ValueReader
+from spark_consumers.watched import served
 
 _NAME = "cache"
 _BATCH_BYTES = 16 << 20  # of the values of a batch
@@ -44,14 +46,17 @@ _PATIENCE = 60.0  # seconds without progress after which --until-caught-up gives
 _LOOK = 60.0  # seconds between two looks for new partitions
 
 
-def run(config: Config, cache: CacheConfig, *, until_caught_up: bool, start: str | None) -> None:
+def run(
+    config: Config, cache: CacheConfig, *, until_caught_up: bool, start: str | None, http: str | None = None
+) -> None:
     """Run until SIGTERM (returns), SIGINT (raises ``KeyboardInterrupt``), or, if asked, until caught up.
 
-    ``start``: where a group without committed offsets starts. Raises ``RelayError``. Only the main thread can handle
-    the signals.
+    ``start``: where a group without committed offsets starts. ``http``: where to serve metrics and health.
+    Raises ``RelayError``. Only the main thread can handle the signals.
     """
     with ExitStack() as stack:
-        consumer = _PythonConsumer(config, cache, stack)
+        (watch,) = stack.enter_context(served(config, [(_NAME, topics_of(config, cache))], http))
+        consumer = _PythonConsumer(config, cache, stack, watch)
         with signals(consumer.stop):
             consumer.run(start, until_caught_up=until_caught_up)
     if consumer.stopping == signal.SIGINT:
@@ -74,10 +79,11 @@ class _Batch:
 class _PythonConsumer:
     """Runs in the thread that calls ``run``, but for ``_apply_batch``, which a thread of its own calls, one by one."""
 
-    def __init__(self, config: Config, cache: CacheConfig, stack: ExitStack) -> None:
+    def __init__(self, config: Config, cache: CacheConfig, stack: ExitStack, watch: ConsumerWatch) -> None:
         self._config = config
         self._cache = cache
         self._stack = stack
+        self._watch = watch
         self._rules = CacheRules(cache, config.sources)
         self._continuity = Continuity(invalidator(cache), config.name, self._rules.keys)
         self._alarm = LagAlarm(_NAME, cache.tombstone_ttl)
@@ -109,9 +115,11 @@ class _PythonConsumer:
         if self._repeat(lambda: self._continuity.begin(ids, self._reached, ends)):
             self._group.commit(self._reached, wait=True)  # so that --from counts once
             self._messages = self._open_reader()
+            self._watch.start_at(self._applied)
             log_event("started", _NAME, topics=self._topics, group=self._group.group)
             self._consume(ends if until_caught_up else None)
             self._group.commit(self._applied, wait=True)
+        self._watch.stop()
         log_event("stopped", _NAME)
 
     def _first_offsets(self, start: str | None) -> Offsets:
@@ -215,7 +223,7 @@ class _PythonConsumer:
 
     def _apply_batch(self, batch: _Batch) -> None:
         """Apply what was read, and store that it is applied."""
-        counts = None
+        counts, begun = None, time.monotonic()
         if batch.messages:
             self._continuity.start_at(self._applied, lambda: self._group.locate({})[1])
             with no_garbage_collection():
@@ -225,7 +233,10 @@ class _PythonConsumer:
         self._applied = batch.reached
         self._group.commit(batch.reached)
         if counts is not None:
-            log_event("batch", _NAME, batch=batch.number, **counts, applied_at=applied_at, end_offsets=batch.reached)
+            times = {"applied_at": applied_at, "seconds": round(time.monotonic() - begun, 3)}
+            log_event("batch", _NAME, batch=batch.number, **counts, **times, end_offsets=batch.reached)
+            self._watch.count_batch(counts, times["seconds"])
+        self._watch.reach(batch.reached)
 
     def _apply_with_schemas(self, batch: _Batch) -> dict[str, int]:
         while True:
@@ -257,11 +268,13 @@ class _PythonConsumer:
                 raise
             except RelayError as failure:
                 log_event("retry", _NAME, attempt=number, wait=delay, error=str(failure))
+                self._watch.fail(str(failure))
             until = time.monotonic() + delay
             while time.monotonic() < until:
                 if self.stopping:
                     return False
                 time.sleep(_POLL / 5)
+            self._watch.try_again()
         attempt()
         return True
 

@@ -26,6 +26,7 @@ from relay.config import Config
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.group_offsets import EARLIEST, GroupOffsets, Offsets, topic_ids
+from relay.observe.consumers import ConsumerWatch
 from spark_consumers import kafka_source
 from spark_consumers.causes import cause
 from spark_consumers.checkpoint import ConsumerCheckpoint
@@ -102,8 +103,10 @@ class Runner:
         checkpoint: ConsumerCheckpoint,
         until_caught_up: bool,
         stack: ExitStack,
+        watch: ConsumerWatch,
     ) -> None:
         self.consumer = consumer
+        self.watch = watch  # shared: has a lock of its own
         self.config = config
         self.checkpoint = checkpoint
         self.until_caught_up = until_caught_up
@@ -162,11 +165,13 @@ class Runner:
         starting = self._starting_offsets()
         self._attempts = 0
         self._begin(self.admin)
+        self.watch.start_at(self.checkpoint.resume())
         self._log_event("started", topics=list(self.consumer.topics), checkpoint=self.checkpoint.location)
         while not self.stopping and not self._run_query(session, starting):
             pass
         if self._end is not None:
             self.group.commit(self._end, wait=True)
+        self.watch.stop()
         self._log_event("stopped")
 
     def keep_running(self, session: SparkSession) -> None:
@@ -180,11 +185,14 @@ class Runner:
                 if self.stopping or self.until_caught_up or isinstance(error, (ConfigError, SparkEnded)):
                     self.failure = error
                     self._log_event("failed", error=str(error))
+                    self.watch.fail(str(error), for_good=True)
                     return None
                 self._log_event("failed", error=str(error), wait=_RESTART)
+                self.watch.fail(str(error))
                 self._sleep(_RESTART)
             except BaseException as error:
                 self.failure = error
+                self.watch.fail(repr(error), for_good=True)
                 return None
 
     def take_locks(self) -> list[Lock]:
@@ -263,6 +271,7 @@ class Runner:
     def _apply_batch(self, batch: DataFrame, number: int) -> None:
         """Apply one batch, in Spark's thread."""
         self._is_applying = True
+        begun = time.monotonic()
         try:
             if self.stopping:
                 # The only safe place to stop: the checkpoint holds the batch before, and this one has not started.
@@ -276,7 +285,10 @@ class Runner:
                 self.consumer.continuity.advance(end)  # before Spark's checkpoint or the group says so
             self._end = end
             self.group.commit(end)
-            self._log_event("batch", batch=number, **counts, applied_at=applied_at, end_offsets=end)
+            seconds = round(time.monotonic() - begun, 3)
+            self._log_event("batch", batch=number, **counts, applied_at=applied_at, seconds=seconds, end_offsets=end)
+            self.watch.count_batch(counts, seconds)
+            self.watch.reach(end)
             self._attempts = 0
         except BaseException as error:
             self._failure = error
@@ -331,7 +343,9 @@ class Runner:
         delay = RETRY_DELAYS[self._attempts]
         self._attempts += 1
         self._log_event("retry", attempt=self._attempts, wait=delay, error=cause(failure))
+        self.watch.fail(cause(failure))
         self._sleep(delay)
+        self.watch.try_again()
 
     def _sleep(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
 
@@ -17,8 +18,9 @@ RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 
 def log_event(event: str, consumer: str, **fields: Any) -> None:
-    """Write one line of JSON to stderr."""
-    sys.stderr.write(f"{json.dumps({'event': event, 'consumer': consumer, **fields})}\n")
+    """Write one line of JSON to stderr, with the ``time`` in the form of the relay's log."""
+    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    sys.stderr.write(f"{json.dumps({'time': now, 'event': event, 'consumer': consumer, **fields})}\n")
     sys.stderr.flush()
 
 

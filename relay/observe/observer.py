@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from prometheus_client import CollectorRegistry
+
 from relay.observe import health
 from relay.observe.bars import SnapshotBars
 from relay.observe.gauges import Gauges, Observation
@@ -53,6 +55,10 @@ class Observer:
         self._taken = 0.0
         self._fencing_since: float | None = None
         self.metrics.registry.register(Gauges(self._observe))
+
+    @property
+    def registry(self) -> CollectorRegistry:
+        return self.metrics.registry
 
     def begin_turn(self, take: TakeStatus, *, fencing: bool) -> None:
         """Record that the main loop begins a turn, and take a new status every second. For the worker's thread.

@@ -12,17 +12,19 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
+from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from relay.config import Config
 from relay.config.fields import host_port
 from relay.errors import ConfigError, Unavailable
+from relay.observe.health import Stall
 from relay.observe.observer import Observer
 from relay.observe.page import page
 from relay.process.supervisor import WORKER_NUMBER
@@ -43,6 +45,16 @@ HttpAnswer = tuple[int, str, bytes]
 """Status code, content type, body."""
 
 
+class Observed(Protocol):
+    """What is served: a worker, or consumers. Called from any thread."""
+
+    @property
+    def registry(self) -> CollectorRegistry: ...
+    def stalls(self) -> Sequence[Stall]: ...
+    def not_ready_reasons(self) -> Sequence[str]: ...
+    def report(self) -> dict[str, Any]: ...
+
+
 @contextmanager
 def serve_observer(config: Config) -> Iterator[Observer]:
     """Yield an observer for the worker of this process, and serve it over HTTP if the config has ``http``.
@@ -59,46 +71,61 @@ def serve_observer(config: Config) -> Iterator[Observer]:
         port += worker
     if port > 65535:
         raise ConfigError(f"http: worker {worker} would listen on port {port}, above 65535: choose a lower port")
-    stalled_after = _number_from_environment(STALLED_AFTER, 60.0)
-    observer = Observer(config.name, worker, keeps_status=True, stalled_after=stalled_after)
-    server = _listen(host, port, observer)
+    observer = Observer(config.name, worker, keeps_status=True, stalled_after=stalled_after(60.0))
+    with serve(observer, host, port, "http") as address:
+        log.info("serving the status page, /metrics, /healthz and /readyz at http://%s", address)
+        yield observer
+
+
+@contextmanager
+def serve(observer: Observed, host: str, port: int, setting: str) -> Iterator[str]:
+    """Serve ``observer`` over HTTP, and yield the address. ``setting``: what errors call the address.
+
+    Raises ``Unavailable`` if it cannot listen there.
+    """
+    server = _listen(host, port, observer, setting)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="http", daemon=True)
     thread.start()
-    log.info("serving the status page, /metrics, /healthz and /readyz at http://%s", server.address)
     try:
-        yield observer
+        yield server.address
     finally:
         server.shutdown()
         server.server_close()
         thread.join()
 
 
-def answer(observer: Observer, path: str, accept: str = "") -> HttpAnswer:
+def stalled_after(default: float) -> float:
+    """Return the seconds without progress after which health is red. Raises ``ConfigError``."""
+    return _number_from_environment(STALLED_AFTER, default)
+
+
+def answer(observer: Observed, path: str, accept: str = "") -> HttpAnswer:
     """Return the answer to a GET of ``path`` with the header ``Accept: accept``."""
     pages: dict[str, Callable[[], HttpAnswer]] = {
-        "/": lambda: (200, "text/html; charset=utf-8", page(observer.report()).encode()),
         "/metrics": lambda: _metrics(observer, accept),
         "/healthz": lambda: _health(observer),
         "/readyz": lambda: _readiness(observer),
         "/status.json": lambda: (200, _JSON, _dumps(observer.report())),
     }
+    if isinstance(observer, Observer):
+        pages = {"/": lambda: (200, "text/html; charset=utf-8", page(observer.report()).encode()), **pages}
     found = pages.get(path.partition("?")[0])
     if found is None:
         return 404, _JSON, _dumps({"error": f"no such path: {path}", "there_are": list(pages)})
     return found()
 
 
-def _metrics(observer: Observer, accept: str) -> HttpAnswer:
+def _metrics(observer: Observed, accept: str) -> HttpAnswer:
     encode, content_type = choose_encoder(accept)
-    return 200, content_type, encode(observer.metrics.registry)
+    return 200, content_type, encode(observer.registry)
 
 
-def _health(observer: Observer) -> HttpAnswer:
+def _health(observer: Observed) -> HttpAnswer:
     stalls = observer.stalls()
     return 503 if stalls else 200, _JSON, _dumps({"status": "stalled" if stalls else "ok", "stalls": stalls})
 
 
-def _readiness(observer: Observer) -> HttpAnswer:
+def _readiness(observer: Observed) -> HttpAnswer:
     reasons = observer.not_ready_reasons()
     return 503 if reasons else 200, _JSON, _dumps({"status": "not ready" if reasons else "ready", "reasons": reasons})
 
@@ -124,7 +151,7 @@ class _StatusServer(ThreadingHTTPServer):
     # Clients that connect at once wait here. One that does not fit tries again after a second, or after three.
     request_queue_size = 128
 
-    def __init__(self, host: str, port: int, observer: Observer) -> None:
+    def __init__(self, host: str, port: int, observer: Observed) -> None:
         # When each open connection was accepted, by the monotonic clock, the oldest first. The accepting thread adds
         # and looks, the connection's own thread removes.
         self._open: dict[socket.socket, float] = {}
@@ -185,16 +212,16 @@ def _hang_up(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def _listen(host: str, port: int, observer: Observer) -> _StatusServer:
+def _listen(host: str, port: int, observer: Observed, setting: str) -> _StatusServer:
     try:
         return _StatusServer(host, port, observer)
     except OSError as error:
         raise Unavailable(
-            f"http: cannot listen on {host}:{port}: {error.strerror or error}; set another address in `http`"
+            f"{setting}: cannot listen on {host}:{port}: {error.strerror or error}; set another address in `{setting}`"
         ) from error
 
 
-def _handler(observer: Observer) -> type[BaseHTTPRequestHandler]:
+def _handler(observer: Observed) -> type[BaseHTTPRequestHandler]:
     class StatusHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True

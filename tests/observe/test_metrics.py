@@ -11,6 +11,7 @@ import pytest
 import relay.observe
 from relay.change import Change, Images, Operation, Snapshot
 from relay.lineage import Shard
+from relay.observe.consumer_metrics import CONSUMER_CATALOGUE
 from relay.observe.metrics import CATALOGUE, Metric, Metrics
 from relay.observe.observer import Observer
 from relay.source import Page, Unreadable
@@ -119,7 +120,7 @@ def test_exactly_the_metrics_of_the_catalogue_are_exposed() -> None:
     assert value(observer.metrics, "relay_turn_age_seconds") == 1
 
 
-@pytest.mark.parametrize("metric", CATALOGUE, ids=lambda metric: metric.name)
+@pytest.mark.parametrize("metric", [*CATALOGUE, *CONSUMER_CATALOGUE], ids=lambda metric: metric.name)
 def test_a_metric_has_a_name_of_its_kind_and_says_what_to_do(metric: Metric) -> None:
     assert metric.name.startswith("relay_")
     assert metric.name.endswith("_total") == (metric.kind == "counter")
@@ -130,7 +131,7 @@ def test_a_metric_has_a_name_of_its_kind_and_says_what_to_do(metric: Metric) -> 
 def test_the_readme_has_the_table_of_the_catalogue() -> None:
     rows = [
         f"| `{each.name}` | {each.kind} | {', '.join(each.labels)} | {each.unit} | {each.help} | {each.act} |"
-        for each in CATALOGUE
+        for each in (*CATALOGUE, *CONSUMER_CATALOGUE)
     ]
     table = [line for line in README.read_text().splitlines() if line.startswith("| `relay_")]
     assert table == rows

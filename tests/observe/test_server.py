@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import socket
 import threading
 import time
@@ -22,6 +21,7 @@ from relay.observe.server import _StatusServer, serve_observer
 from relay.observe.status import WorkerStatus
 from relay.process.managed import free_port
 from tests.observe.known import NOW, WALL, finished, listed, polled, reading, source, status
+from tests.observe.requests import get
 
 EVIL = "<script>alert(1)</script>"
 
@@ -44,13 +44,7 @@ class ObservedServer:
         self.observer._status, self.observer._turned = known, turned
 
     def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        try:
-            connection.request(method, path, headers=headers)
-            response = connection.getresponse()
-            return response.status, dict(response.headers), response.read()
-        finally:
-            connection.close()
+        return get(self.port, path, method, **headers)
 
     def json(self, path: str) -> tuple[int, Any]:
         code, _, body = self.get(path)

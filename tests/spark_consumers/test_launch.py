@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from typer.testing import CliRunner
 
 from relay.cli import app
+from relay.process.managed import free_port
 from tests.faults.harness import wait_until
+from tests.observe.requests import get
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change
 
@@ -49,7 +53,8 @@ def test_one_that_fails_does_not_stop_the_others_and_is_started_again(topic: Top
     """It takes five attempts to give up, and half a minute until the next start."""
     blocked = topic.folder / "copy"
     blocked.write_text("a file where the folder of the copy belongs")
-    process = topic.start("log copy", checkpoint="all")
+    port = free_port()
+    process = topic.start("log copy", "--http", f"127.0.0.1:{port}", checkpoint="all")
     topic.publish([change("ada", 1)])
 
     def failed() -> bool | None:
@@ -57,10 +62,22 @@ def test_one_that_fails_does_not_stop_the_others_and_is_started_again(topic: Top
         return [e["consumer"] for e in events(topic) if e["event"] == "failed"] == ["copy"] or None
 
     wait_until(failed, 120)
+    code, _, health = get(port, "/healthz")
+    (stall,) = orjson.loads(health)["stalls"]
+    assert (code, stall["what"]) == (503, "consumer copy fails again and again")
+    assert "copy" in stall["error"]
     topic.publish([change("ada", 2)])
     wait_until(lambda: rows(topic).get("log") == 2 or None, 60)
+    metrics = get(port, "/metrics")[2].decode()
+    assert 'relay_consumer_changes_total{consumer="log",outcome="applied"} 2.0' in metrics
+    assert 'relay_consumer_failures_total{consumer="copy"} 6.0' in metrics
+    assert 'relay_consumer_records_total{consumer="copy"} 0.0' in metrics
     blocked.unlink()
     wait_until(lambda: rows(topic).get("copy") == 2 or None, 120)
+    wait_until(lambda: get(port, "/healthz")[0] == 200 or None, 10)
+    assert get(port, "/readyz")[0] == 200
+    waiting = re.compile(r'^relay_consumer_lag_records\{consumer="(log|copy)"\} 0\.0$', re.MULTILINE)
+    wait_until(lambda: len(waiting.findall(get(port, "/metrics")[2].decode())) == 2 or None, 30)
     assert process.stop(timeout=60) == 0, process.log()
     assert {e["consumer"] for e in events(topic) if e["event"] == "stopped"} == {"log", "copy"}
 

@@ -23,10 +23,12 @@ from relay.dynamodb.values import image_json
 from relay.errors import ConfigError
 from relay.kafka import topics
 from relay.kafka.group_offsets import GroupOffsets, Offsets
+from relay.process.managed import free_port
 from spark_consumers import python_engine, run
 from spark_consumers.cache_batches import topics as topics_of
 from spark_consumers.python_engine import _PythonConsumer
 from tests.faults.harness import wait_until
+from tests.observe.requests import get
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change
 
@@ -108,6 +110,23 @@ def test_what_kill_9_cuts_off_is_applied_after_the_next_start(topic: Topic, stor
     assert {version(store, topic, f"c{number}") for number in range(300)} == {last}
     found, ends = committed(topic)
     assert found == ends
+
+
+def test_it_serves_metrics_and_health_while_it_runs(topic: Topic) -> None:
+    port = free_port()
+    topic.publish([change("c0", 1), change("c1", 1)])
+    process = topic.start("cache", "--http", f"127.0.0.1:{port}", checkpoint="one", engine="python")
+    wait_until(lambda: any(line["event"] == "batch" for line in lines(topic)) or None, 60)
+
+    def shows(line: str) -> bool | None:
+        return f"\nrelay_consumer_{line}\n" in get(port, "/metrics")[2].decode() or None
+
+    wait_until(lambda: shows('changes_total{consumer="cache",outcome="applied"} 2.0'), 30)
+    wait_until(lambda: shows('lag_records{consumer="cache"} 0.0'), 30)
+    assert (get(port, "/healthz")[0], get(port, "/readyz")[0], get(port, "/")[0]) == (200, 200, 404)
+    (shown,) = json.loads(get(port, "/status.json")[2])["consumers"]
+    assert (shown["consumer"], shown["state"], shown["lag_records"], shown["lag_seconds"]) == ("cache", "running", 0, 0)
+    assert process.stop(signal.SIGTERM) == 0, process.log()
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])

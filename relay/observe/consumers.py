@@ -1,0 +1,218 @@
+"""What the consumers of a process show of themselves: their state, lag and health, in the threads that serve HTTP.
+
+A consumer's thread says what happens, another one says every few seconds where the topics end. All the rest is computed
+when somebody asks, so a consumer that hangs is noticed (I10).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from threading import Lock
+from typing import Any
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from relay.config.fields import redacted
+from relay.kafka.group_offsets import Offsets, count_between
+from relay.observe import consumer_metrics as metrics
+from relay.observe.consumer_metrics import ConsumerMetrics
+from relay.observe.health import Stall
+
+STALLED_AFTER = 300.0
+"""Seconds in which a consumer with waiting records applies a batch. A batch may be large, or merge small files."""
+
+_LOOP = 5  # failures without a batch between them that make a loop: all quick attempts at one batch
+_CALM = 60.0  # seconds without a failure that end it; a consumer that failed beside others waits 30 s
+_LOOKS = 1000  # kept at most, over any time
+
+
+class ConsumerWatch:
+    """One consumer, as its threads report it. ``stalled_after``: seconds. ``clock``: monotonic seconds."""
+
+    def __init__(
+        self,
+        name: str,
+        topics: Sequence[str],
+        counted: ConsumerMetrics,
+        *,
+        stalled_after: float = STALLED_AFTER,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.topics = topics
+        self._metrics = counted
+        self._limit = stalled_after
+        self._clock = clock
+        # Guards all below, which is short work.
+        self._lock = Lock()
+        self._state = "starting"
+        self._error: str | None = None
+        self._failed: deque[float] = deque(maxlen=_LOOP)
+        self._begun = self._progressed = self._looked = clock()
+        self._reached: Offsets | None = None
+        self._waiting: int | None = None
+        # Looks at the topics that found records which are not applied yet, the oldest first: when, and the ends.
+        self._open: deque[tuple[float, Offsets]] = deque()
+        # Everything that was on the topics then is applied; before the first such look, the start.
+        self._complete = self._begun
+        counted.add_consumer(name)
+
+    # ------------------------------------------------------------------ by the consumer's threads
+
+    def start_at(self, offsets: Offsets) -> None:
+        """Note where the consumer resumes, and that it runs."""
+        with self._lock:
+            self._state, self._reached = "running", offsets
+            self._progressed = self._clock()
+
+    def reach(self, offsets: Offsets) -> None:
+        """Note up to where records are applied."""
+        with self._lock:
+            if offsets != self._reached:
+                self._progressed = self._clock()
+            self._state, self._reached, self._error = "running", offsets, None
+            self._failed.clear()
+            self._close_looks(offsets)
+
+    def count_batch(self, counts: dict[str, Any], seconds: float) -> None:
+        self._metrics.count_batch(self.name, counts, seconds)
+
+    def fail(self, error: str, *, for_good: bool = False) -> None:
+        """Note a failure. ``for_good``: there is no other attempt."""
+        self._metrics.count_failure(self.name)
+        with self._lock:
+            self._state, self._error = "failed" if for_good else "waiting to try again", error
+            self._failed.append(self._clock())
+
+    def try_again(self) -> None:
+        """Note that the next attempt begins."""
+        with self._lock:
+            self._state = "running"
+
+    def stop(self) -> None:
+        """Note that the consumer has ended as it should."""
+        with self._lock:
+            self._state = "stopped"
+
+    # ------------------------------------------------------------------ by the thread that looks at the topics
+
+    @property
+    def reached(self) -> Offsets | None:
+        """Up to where records are applied; None before the start."""
+        with self._lock:
+            return self._reached
+
+    def look(self, reached: Offsets, ends: Offsets, at: float) -> None:
+        """Note where the topics ended ``at`` a time, by the clock. ``reached``: for the count of what waits."""
+        with self._lock:
+            self._looked = at
+            self._waiting = max(0, count_between(reached, ends))
+            self._open.append((at, ends))
+            self._close_looks(reached)
+            self._close_looks(self._reached or {})
+            if len(self._open) > _LOOKS:
+                self._open = deque([look for number, look in enumerate(self._open) if number % 2 == 0])
+
+    def _close_looks(self, reached: Offsets) -> None:
+        while self._open and _includes(reached, self._open[0][1]):
+            self._complete, _ = self._open.popleft()
+            if not self._open:
+                self._waiting = 0
+
+    # ------------------------------------------------------------------ by anybody
+
+    def stalls(self) -> list[Stall]:
+        """Return why this consumer is not healthy (I10)."""
+        with self._lock:
+            now = self._clock()
+            found = list(self._stalls(now))
+        error = redacted(self._error) if self._error else None
+        return [Stall(what, seconds, error=error) for what, seconds in found]
+
+    def _stalls(self, now: float) -> Iterator[tuple[str, float]]:
+        name = f"consumer {self.name}"
+        if self._state == "failed":
+            yield f"{name} has stopped; restart it", now - self._failed[-1]
+            return
+        if len(self._failed) == _LOOP and now - self._failed[-1] < _CALM:
+            yield f"{name} fails again and again", now - self._failed[0]
+        if self._state == "starting" and now - self._begun > self._limit:
+            yield f"{name} has not started; see its log", now - self._begun
+        if self._state in ("starting", "stopped"):
+            return
+        since = max(self._open[0][0], self._progressed) if self._open else now
+        if now - since > self._limit:
+            yield f"{name} makes no progress while {self._waiting} records wait", now - since
+        if now - self._looked > self._limit:
+            yield f"{name} cannot see the ends of its topics; see the brokers", now - self._looked
+
+    @property
+    def is_ready(self) -> bool:
+        with self._lock:
+            return self._state == "running"
+
+    def lag(self) -> tuple[int, float] | None:
+        """Return the lag in records and in seconds, None if it is not known."""
+        with self._lock:
+            if self._waiting is None:
+                return None
+            return self._waiting, self._clock() - self._complete if self._open else 0.0
+
+    def report(self) -> dict[str, Any]:
+        lag = self.lag()
+        with self._lock:
+            found = {"consumer": self.name, "state": self._state, "reached": self._reached}
+            found |= {"error": redacted(self._error) if self._error else None}
+        return found | {"lag_records": lag and lag[0], "lag_seconds": lag and round(lag[1], 1)}
+
+
+class ConsumersObserver(Collector):
+    """All consumers of a process, for the HTTP server."""
+
+    def __init__(self, name: str, stalled_after: float = STALLED_AFTER) -> None:
+        self.name = name
+        self.stalled_after = stalled_after
+        self.watches: list[ConsumerWatch] = []
+        self.counted = ConsumerMetrics()
+        self.counted.registry.register(self)
+
+    @property
+    def registry(self) -> Any:
+        return self.counted.registry
+
+    def watch(self, name: str, topics: Sequence[str]) -> ConsumerWatch:
+        """Return the watch of another consumer. Only before anybody is served."""
+        found = ConsumerWatch(name, topics, self.counted, stalled_after=self.stalled_after)
+        self.watches.append(found)
+        return found
+
+    def stalls(self) -> list[Stall]:
+        return [stall for watch in self.watches for stall in watch.stalls()]
+
+    def not_ready_reasons(self) -> list[str]:
+        return [f"consumer {watch.name}: not running" for watch in self.watches if not watch.is_ready]
+
+    def report(self) -> dict[str, Any]:
+        consumers = [watch.report() for watch in self.watches]
+        stalls, not_ready = self.stalls(), self.not_ready_reasons()
+        return {"name": self.name, "consumers": consumers, "stalls": stalls, "not_ready": not_ready}
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        families = {
+            metric: GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
+            for metric in (metrics.LAG_RECORDS, metrics.LAG_SECONDS, metrics.RUNNING)
+        }
+        for watch in self.watches:
+            families[metrics.RUNNING].add_metric([watch.name], float(watch.is_ready))
+            lag = watch.lag()
+            if lag is not None:
+                families[metrics.LAG_RECORDS].add_metric([watch.name], lag[0])
+                families[metrics.LAG_SECONDS].add_metric([watch.name], lag[1])
+        return families.values()
+
+
+def _includes(reached: Offsets, ends: Offsets) -> bool:
+    return all(reached.get(t, {}).get(p, -2) >= end for t, of_topic in ends.items() for p, end in of_topic.items())

@@ -1,0 +1,64 @@
+"""Serves what consumers show of themselves over HTTP, and looks at the ends of their topics meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from threading import Event, Thread
+
+from relay.config import Config
+from relay.config.fields import host_port
+from relay.errors import ConfigError, RelayError
+from relay.kafka.group_offsets import GroupOffsets
+from relay.observe.consumers import STALLED_AFTER, ConsumersObserver, ConsumerWatch
+from relay.observe.server import serve, stalled_after
+from spark_consumers.running import log_event
+
+_LOOK = 5.0  # seconds between two looks at the ends of the topics
+
+
+@contextmanager
+def served(
+    config: Config, consumers: Sequence[tuple[str, Sequence[str]]], http: str | None
+) -> Iterator[list[ConsumerWatch]]:
+    """Yield a watch for each consumer, by name and topics, and serve them at the address ``http``, if there is one.
+
+    Raises ``ConfigError``, and ``Unavailable`` if it cannot listen there.
+    """
+    observer = ConsumersObserver(config.name, stalled_after(STALLED_AFTER))
+    watches = [observer.watch(name, topics) for name, topics in consumers]
+    if http is None:
+        yield watches
+        return
+    try:
+        host, port = host_port(http)
+    except ValueError as error:
+        raise ConfigError(f"--http: {error}") from None
+    stop = Event()
+    threads = [Thread(target=_look, args=(config, watch, stop), daemon=True, name="lag") for watch in watches]
+    with serve(observer, host, port, "--http") as address:
+        for watch in watches:
+            log_event("http", watch.name, address=address)
+        for thread in threads:
+            thread.start()
+        try:
+            yield watches
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+
+def _look(config: Config, watch: ConsumerWatch, stop: Event) -> None:
+    """Look at the topics' ends until ``stop``. Brokers that do not answer are noticed by the time of the last look."""
+    with closing(GroupOffsets(config, watch.name, watch.topics)) as group:
+        while not stop.wait(0 if watch.reached is None else _LOOK):
+            reached, at = watch.reached, time.monotonic()
+            if reached is None:
+                stop.wait(0.2)
+                continue
+            try:
+                watch.look(*group.locate(reached), at)
+            except RelayError:
+                continue

@@ -1,0 +1,141 @@
+"""What consumers show of themselves: lag, and a health that is red when nothing advances (I10)."""
+
+from __future__ import annotations
+
+import pytest
+
+from relay.observe.consumer_metrics import CONSUMER_CATALOGUE
+from relay.observe.consumers import ConsumersObserver, ConsumerWatch
+from relay.observe.server import answer
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def observer(clock: Clock) -> ConsumersObserver:
+    found = ConsumersObserver("shop")
+    for name in ("log", "copy"):
+        watch = ConsumerWatch(name, ["shop.orders"], found.counted, clock=clock)
+        watch.start_at(at(0))
+        found.watches.append(watch)
+    return found
+
+
+def at(offset: int) -> dict[str, dict[str, int]]:
+    return {"shop.orders": {"0": offset}}
+
+
+def look(watch: ConsumerWatch, end: int, clock: Clock) -> None:
+    watch.look(watch.reached or {}, at(end), clock.now)
+
+
+def health(observer: ConsumersObserver) -> list[str]:
+    code, _, _ = answer(observer, "/healthz")
+    assert (code == 503) == bool(observer.stalls())
+    return [stall.what for stall in observer.stalls()]
+
+
+def test_the_lag_is_the_time_since_which_records_wait(observer: ConsumersObserver, clock: Clock) -> None:
+    log = observer.watches[0]
+    assert log.lag() is None
+    look(log, 0, clock)
+    assert log.lag() == (0, 0.0)
+    clock.now += 5
+    look(log, 10, clock)
+    clock.now += 5
+    look(log, 30, clock)
+    assert log.lag() == (30, 10.0)
+    log.reach(at(10))
+    clock.now += 2
+    assert log.lag() == (30, 7.0)  # as counted at the last look
+    log.reach(at(30))
+    assert log.lag() == (0, 0.0)
+
+
+def test_looks_are_kept_in_bounded_memory(observer: ConsumersObserver, clock: Clock) -> None:
+    """I11"""
+    log = observer.watches[0]
+    begun = clock.now
+    for end in range(1, 5000):
+        look(log, end, clock)
+        clock.now += 5
+    assert len(log._open) <= 1000
+    assert log.lag() == (4999, clock.now - begun)
+
+
+def test_health_is_red_when_records_wait_and_nothing_advances(observer: ConsumersObserver, clock: Clock) -> None:
+    """I10"""
+    log, copy = observer.watches
+    for _ in range(61):
+        look(log, 7, clock)
+        look(copy, 0, clock)
+        clock.now += 5
+    assert health(observer) == ["consumer log makes no progress while 7 records wait"]
+    log.reach(at(5))
+    assert health(observer) == []
+
+
+def test_health_is_red_when_the_ends_of_the_topics_are_not_seen(observer: ConsumersObserver, clock: Clock) -> None:
+    look(observer.watches[0], 0, clock)
+    clock.now += 301
+    look(observer.watches[0], 0, clock)
+    assert health(observer) == ["consumer copy cannot see the ends of its topics; see the brokers"]
+
+
+def test_health_is_red_while_a_consumer_fails_again_and_again(observer: ConsumersObserver, clock: Clock) -> None:
+    copy = observer.watches[1]
+    for number in range(5):
+        assert health(observer) == []
+        copy.fail(f"number {number} of https://me:secret@host")
+        assert not copy.is_ready
+        copy.try_again()
+    assert health(observer) == ["consumer copy fails again and again"]
+    assert "number 4" in str(observer.stalls()[0].error)
+    assert "secret" not in str(observer.report())
+    clock.now += 61
+    assert health(observer) == []
+    copy.fail("once more")
+    assert health(observer) == ["consumer copy fails again and again"]
+    copy.reach(at(1))
+    assert health(observer) == []
+
+
+def test_health_is_red_once_a_consumer_has_stopped_for_good_but_not_after_its_end(
+    observer: ConsumersObserver, clock: Clock
+) -> None:
+    observer.watches[0].stop()
+    clock.now += 10_000
+    look(observer.watches[1], 0, clock)
+    assert health(observer) == []
+    observer.watches[1].fail("no such column", for_good=True)
+    assert health(observer) == ["consumer copy has stopped; restart it"]
+
+
+def test_exactly_the_metrics_of_the_consumers_catalogue_are_exposed(observer: ConsumersObserver, clock: Clock) -> None:
+    log = observer.watches[0]
+    log.count_batch({"rows": 5, "applied": 3, "ignored": 2, "dead_letters": 1, "gaps": 2}, 0.5)
+    look(log, 4, clock)
+    exposed = {
+        (family.name + ("_total" if family.type == "counter" else ""), family.type, family.documentation)
+        for family in observer.registry.collect()
+    }
+    assert exposed == {(metric.name, metric.kind, metric.help) for metric in CONSUMER_CATALOGUE}
+    body = answer(observer, "/metrics")[2].decode()
+    for line in (
+        'relay_consumer_records_total{consumer="log"} 5.0',
+        'relay_consumer_changes_total{consumer="log",outcome="ignored"} 2.0',
+        'relay_consumer_gaps_total{consumer="log"} 2.0',
+        'relay_consumer_lag_records{consumer="log"} 4.0',
+        'relay_consumer_batch_seconds_count{consumer="copy"} 0.0',
+    ):
+        assert f"\n{line}\n" in body
