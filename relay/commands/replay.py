@@ -1,4 +1,4 @@
-"""``relay replay``: options; ``spark_consumers.rebuild`` does the work."""
+"""``relay replay``: options; ``spark_consumers.replay.rebuild`` does the work."""
 
 from __future__ import annotations
 
@@ -74,5 +74,5 @@ def replay(
     if checkpoint is not None and not swap:
         raise ConfigError("--checkpoint: only --swap changes the consumer's checkpoint: omit it")
     with needs("spark", "`relay replay`"):
-        from spark_consumers import rebuild
+        from spark_consumers.replay import rebuild
     rebuild.run(kind.value, loaded, into, start=start, to=to, partial=partial, swap=swap, checkpoint=checkpoint)

@@ -1,1 +1,1 @@
-"""The Delta tables that the consumers write."""
+"""The tables that the consumers write, in Delta and PostgreSQL."""

@@ -9,8 +9,8 @@ import pytest
 from relay.config import Config
 from relay.errors import ConfigError
 from relay.kafka.group_offsets import Offsets, count_between
-from spark_consumers.replay_bounds import Mark, beginnings, uncovered
-from spark_consumers.replay_state import ReplayState, StateFile, refuse_another, refuse_lost
+from spark_consumers.replay.bounds import Mark, beginnings, uncovered
+from spark_consumers.replay.state import ReplayState, StateFile, refuse_another, refuse_lost
 
 CONFIG = Config.model_validate(
     {

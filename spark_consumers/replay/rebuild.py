@@ -25,19 +25,20 @@ from relay.config import Config
 from relay.errors import ConfigError, RelayError
 from relay.kafka.group_offsets import GroupOffsets, Offsets, group, topic_ids
 from relay.kafka.topics import connect
-from spark_consumers import kafka_source, replay_bounds
+from spark_consumers import kafka_source
 from spark_consumers.causes import cause
 from spark_consumers.dead_letters import DeadLetterTopic, NonChangeRecord, UnknownSchemas
 from spark_consumers.decode import Decoder
 from spark_consumers.launch import session_for, state_folder
 from spark_consumers.locks import Lock
 from spark_consumers.records import DecodeStatus
-from spark_consumers.replay_progress import ReplayProgress
-from spark_consumers.replay_state import ReplayState, StateFile, refuse_another, refuse_lost
-from spark_consumers.replay_target import ReplayTarget
+from spark_consumers.replay import bounds
+from spark_consumers.replay.progress import ReplayProgress
+from spark_consumers.replay.state import ReplayState, StateFile, refuse_another, refuse_lost
+from spark_consumers.replay.swap import Swap
+from spark_consumers.replay.target import ReplayTarget
 from spark_consumers.running import RETRY_DELAYS, log_event, signals
 from spark_consumers.schema_wait import SchemaWait
-from spark_consumers.swap import Swap
 
 
 class _CountedDeadLetters(DeadLetterTopic):
@@ -132,7 +133,7 @@ class _Replay:
                 self._open_session(locks)
             return
         begin = self._group.locate(self._group.resolve(asked["--from"]))[0]
-        end = replay_bounds.resolve_end(self._config, self._group, asked["--to"])
+        end = bounds.resolve_end(self._config, self._group, asked["--to"])
         # A partition whose end is before its begin has nothing to read.
         begin = {t: {p: min(offset, end[t][p]) for p, offset in ps.items()} for t, ps in begin.items()}
         self.state = ReplayState(asked, self._ids, begin, end, begin)
@@ -148,14 +149,14 @@ class _Replay:
 
     def _refuse_partial(self) -> None:
         """Raise ``ConfigError`` if the target would lack what was before the start."""
-        found = replay_bounds.beginnings(self._config, self.state.start)
+        found = bounds.beginnings(self._config, self.state.start)
         if found and self._consumer.name == "copy":
-            left = replay_bounds.uncovered(found, self._marks())
+            left = bounds.uncovered(found, self._marks())
             found = {where: offset for where, offset in found.items() if where in left}
         if found:
-            raise replay_bounds.partial_error(self._config, self._consumer.name, found)
+            raise bounds.partial_error(self._config, self._consumer.name, found)
 
-    def _marks(self) -> list[replay_bounds.Mark]:
+    def _marks(self) -> list[bounds.Mark]:
         mark = F.try_element_at("attributes", F.lit(MARK))
         changes = self._decoder().changes(self._between(self.state.start, self.state.end))
         found = changes.where((F.col("status") == DecodeStatus.CHANGE) & mark.isin("begin", "end"))

@@ -21,7 +21,7 @@ from relay.kafka.group_offsets import GroupOffsets, Offsets
 from spark_consumers.checkpoint import SWAP, ConsumerCheckpoint
 from spark_consumers.locations import local_folder
 from spark_consumers.locks import Lock
-from spark_consumers.replay_target import ReplayTarget
+from spark_consumers.replay.target import ReplayTarget
 from spark_consumers.running import log_event
 from spark_consumers.session import existing_session
 from spark_consumers.sinks import delta
