@@ -12,16 +12,17 @@ import secrets
 import threading
 import time
 from asyncio import CancelledError
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from relay.cache.entry import Entry, Held, LoadedValue, State, Tokens, decode, emptied, encode, filled, leased
 from relay.cache.fill_time import FillTime
 from relay.cache.floors import FloorsReader
 from relay.cache.invalidator import Invalidator
+from relay.cache.steps import LoadCall, Pause, Step, Steps, StoreCall
 from relay.cache.store import FOREVER, KEEP, ConditionalWrite, Store, StoredEntry, entry_key, generation_key
 from relay.errors import Unavailable
 from relay.token import EventToken
@@ -34,32 +35,6 @@ Load = Callable[[str, Tokens | None], LoadedValue]
 LoadMany = Callable[[Mapping[str, Tokens | None]], Mapping[str, LoadedValue]]
 """Loads the keys of the mapping, whose values are what to compare each read with. Returns all keys."""
 
-
-@dataclass(slots=True)
-class StoreCall:
-    """A step of a read: call the store."""
-
-    call: Callable[[], Any]
-
-
-@dataclass(slots=True)
-class LoadCall:
-    """A step of a read: load these keys, and send what ``LoadMany`` returns."""
-
-    wanted: Mapping[str, Tokens | None]
-
-
-@dataclass(slots=True)
-class Pause:
-    """A step of a read: wait for ``seconds``."""
-
-    seconds: float
-
-
-Step = StoreCall | LoadCall | Pause
-_T = TypeVar("_T")
-Steps = Generator[Step, Any, _T]
-"""Yields what to do next, is sent the result of it, or thrown its error, and returns a result."""
 
 _CLOCK_SLACK = 2  # lease times, since clocks and settings of other processes may differ by one
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.05  # seconds before a key that another reader fills is read again; doubles

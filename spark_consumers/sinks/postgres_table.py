@@ -393,10 +393,8 @@ def _fitted(image: str, layout: Layout, *, is_jsonb: bool) -> tuple[str | None, 
 
 def _has_nul(value: object, *, is_json: bool = False) -> bool:
     """Whether a NUL character is in a value. ``is_json``: the value is the text of JSON that may have one."""
-    if isinstance(value, dict):
-        return any(map(_has_nul, [*value, *value.values()]))
-    if isinstance(value, list):
-        return any(map(_has_nul, value))
+    if isinstance(value, (dict, list)):
+        return any(map(_has_nul, [*value, *value.values()] if isinstance(value, dict) else value))
     if is_json and isinstance(value, str):
         return _NUL in value and _has_nul(orjson.loads(value))
     return isinstance(value, str) and "\0" in value
