@@ -59,9 +59,8 @@ def test_a_worker_paused_in_its_commit_and_woken_after_another_took_over_doubles
     paused = scene.paused_relay(step, 8, delay, transaction_timeout=120_000)
     paused.wait_until_paused()
     other = scene.relay()
-    # Readers see nothing behind the open transaction, but the group expels one and takes in the other.
-    wait_until(lambda: "took over" in other.log() or None, 60)
-    time.sleep(1.0)
+    # Readers see nothing behind the open transaction; time for the group to expel one and take in the other.
+    time.sleep(10.0)
     paused.wake()
     time.sleep(delay + 3.0)
     history = workload.stop()

@@ -96,18 +96,18 @@ def test_programs_of_one_group_share_the_partitions_and_take_over_from_one_anoth
         with relay.changes(topic.path, ["orders"], group=topic.name) as two:
             of_one, of_two = set[str](), set[str]()
             # The first one may have all partitions for a moment.
-            wait_until(lambda: (_poll(one, of_one) and _poll(two, of_two)) or None, 60)
+            wait_until(lambda: (_poll(one, of_one) and _poll(two, of_two)) or None, 300)
             one.commit()
             two.commit()
             of_one.clear()
             of_two.clear()
             topic.publish([change(customer, 2) for customer in customers])
-            wait_until(lambda: len(_poll(one, of_one) | _poll(two, of_two)) == len(customers) or None, 60)
+            wait_until(lambda: len(_poll(one, of_one) | _poll(two, of_two)) == len(customers) or None, 300)
             assert of_one
             assert of_two
             assert not of_one & of_two
         # The second one left without a commit: its share comes again, to the first.
-        wait_until(lambda: of_two <= _poll(one, of_one) or None, 60)
+        wait_until(lambda: of_two <= _poll(one, of_one) or None, 300)
 
 
 def test_removed_changes_are_an_error(topic: Topic) -> None:

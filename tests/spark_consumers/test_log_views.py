@@ -34,7 +34,7 @@ from tests.spark_consumers.logged import TABLES
 path, questions = sys.argv[1], json.loads(sys.argv[2])
 config = Config.model_construct(log=LogConfig(path=path))
 with spark() as session:
-    change_log._create(session, path)
+    change_log._create(session, path, {})
     schema = session.read.format("delta").load(path).schema
     rows = [[row.get(name) for name in schema.names] for table in TABLES for row in table.log]
     session.createDataFrame(rows, schema).coalesce(1).write.format("delta").mode("append").save(path)
