@@ -52,7 +52,8 @@ def main(report: str, *arguments: str) -> int:
             print(f"{package.__name__} is imported from {package.__file__}, which is not in {Path.cwd()}")
             return 1
     recorder = Recorder()
-    options = ["-q", "--tb=short", "-p", "no:xdist", "-p", "no:cacheprovider"]
+    # Else a pyproject.toml in a folder above would change what tests are called.
+    options = [f"--rootdir={Path.cwd()}", "-q", "--tb=short", "-p", "no:xdist", "-p", "no:cacheprovider"]
     code = pytest.main([*options, *arguments], plugins=[recorder])
     found: dict[str, Any] = {"code": int(code), **vars(recorder)}
     Path(report).write_text(json.dumps(found), encoding="utf-8")
