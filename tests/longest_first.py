@@ -16,19 +16,46 @@ import pytest
 T = TypeVar("T")
 
 USUAL = {
-    "tests/demo/test_demo.py": 250,
-    "tests/soak/test_soak.py": 150,
-    "tests/faults/test_application.py": 140,
+    "tests/spark_consumers/replay/test_replay.py": 400,
+    "tests/spark_consumers/test_runs.py": 220,
+    "tests/demo/test_demo.py": 200,
+    "tests/spark_consumers/test_upkeep.py": 160,
+    "tests/spark_consumers/test_scenarios.py": 160,
     "tests/faults/test_exactly_once.py": 140,
-    "tests/faults/test_random_scenarios.py": 120,
-    "tests/spark_consumers/test_runs.py": 110,
-    "tests/cache/test_interleavings.py": 90,
-    "tests/faults/test_consumers_killed.py": 90,
-    "tests/faults/test_stop.py": 80,
-    "tests/faults/test_lineage_on_kafka.py": 60,
-    "tests/spark_consumers/test_evolution.py": 50,
-    "tests/spark_consumers/test_redrive.py": 40,
-    "tests/spark_consumers/test_python_engine.py": 40,
+    "tests/spark_consumers/test_launch.py": 130,
+    "tests/spark_consumers/test_change_log.py": 130,
+    "tests/cache/test_interleavings.py": 120,
+    "tests/spark_consumers/test_gaps.py": 110,
+    "tests/faults/test_consumers_killed.py": 100,
+    "tests/faults/test_stop.py": 70,
+    "tests/spark_consumers/test_cluster.py": 70,
+    "tests/faults/test_application.py": 60,
+    "tests/mysql/test_relayed.py": 60,
+    "tests/faults/test_random_scenarios.py": 60,
+    "tests/faults/test_vitess.py": 60,
+    "tests/spark_consumers/test_redrive.py": 60,
+    "tests/kafka/test_changes.py": 50,
+    "tests/faults/test_lineage_on_kafka.py": 50,
+    "tests/engine/test_worker.py": 50,
+    "tests/spark_consumers/test_python_engine.py": 50,
+    "tests/soak/test_soak.py": 50,
+    "tests/faults/test_postgres_killed.py": 50,
+    "tests/spark_consumers/test_frames.py": 40,
+    "tests/kafka/test_secured.py": 40,
+    "tests/spark_consumers/test_evolution.py": 40,
+    "tests/spark_consumers/test_widened_keys.py": 40,
+    "tests/spark_consumers/test_schema_wait.py": 40,
+    "tests/operations/test_reset_unanswered.py": 40,
+    "tests/faults/test_new_stream.py": 30,
+    "tests/operations/test_gaps.py": 30,
+    "tests/spark_consumers/test_own_session.py": 30,
+    "tests/spark_consumers/test_typed_table.py": 30,
+    "tests/spark_consumers/test_bootstrap.py": 30,
+    "tests/operations/test_reset.py": 30,
+    "tests/faults/test_long_snapshot.py": 30,
+    "tests/spark_consumers/test_invalidate.py": 30,
+    "tests/faults/test_broker_lost.py": 30,
+    "tests/operations/test_dead_letters.py": 30,
 }
 """Seconds that a file takes on two cores; only their order matters."""
 
@@ -66,11 +93,7 @@ class LongestFirst:
     def _expected(self, item: pytest.Item) -> float:
         if item.nodeid in self._remembered:
             return self._remembered[item.nodeid]
-        if item.get_closest_marker("services") is None:
-            return 0.02
-        # A test that may take long has a timeout of its own, many times what it takes.
-        timeout = item.get_closest_marker("timeout")
-        return timeout.args[0] / 15 if timeout else 1.0
+        return 0.02 if item.get_closest_marker("services") is None else 1.0
 
 
 def _file(item: pytest.Item) -> str:
