@@ -56,7 +56,7 @@ def javascript(source: Path) -> Path:
         ran = subprocess.run(command, cwd=draft, capture_output=True, text=True, timeout=300)
         if ran.returncode != 0:
             shutil.rmtree(draft)
-            pytest.skip(f"npm cannot install the packages of {source}: {ran.stderr[-300:]}")
+            pytest.fail(f"npm cannot install the packages of {source}: {ran.stderr[-300:]}")
         if not folder.is_dir():
             draft.rename(folder)
     return folder
