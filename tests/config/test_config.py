@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -13,13 +12,7 @@ import pytest
 import yaml
 
 from relay.config import INTERNAL, CacheConfig, Config, CopyConfig, DynamoDBConfig, load, redacted
-from relay.errors import ConfigError
 from tests.config.configs import ARN, GOOD, ONE_TABLE, change, only, read, refused, two_sources
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "shop.yaml"
 
 
 def test_a_complete_config_is_read(file: Path) -> None:
@@ -53,26 +46,6 @@ def test_missing_keys_have_defaults(file: Path) -> None:
     assert config.kafka.partitions == 6
     assert (source.start, source.snapshot, source.key, source.on_gap) == ("trim_horizon", "none", "hash", "fail")
     assert (config.schema_registry, config.cache, config.log, config.copy_) == (None, None, None, None)
-
-
-def test_the_command_line_wins_over_the_settings_of_spark_in_the_file(file: Path) -> None:
-    spark = read(file, GOOD).spark.overridden("local[2]", ["spark.cores.max=1", "spark.eventLog.dir=file:/a=b"])
-    assert (spark.master, spark.shared_folders) == ("local[2]", True)
-    assert spark.conf == {"spark.executor.memory": "2g", "spark.cores.max": "1", "spark.eventLog.dir": "file:/a=b"}
-
-
-@pytest.mark.parametrize(
-    ("master", "conf", "said"),
-    [
-        ("spark:7077", [], "--master 'spark:7077' is not a master of Spark"),
-        (None, ["spark.cores.max"], "--conf spark.cores.max: must be key=value"),
-        (None, ["cores.max=4"], "--conf cores.max is not a setting of Spark"),
-        (None, ["spark.master=yarn"], "--conf spark.master cannot be set: use `spark.master`, or --master"),
-    ],
-)
-def test_a_bad_option_for_spark_is_named(file: Path, master: str | None, conf: list[str], said: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(said)):
-        read(file, GOOD).spark.overridden(master, conf)
 
 
 def test_a_config_can_be_pickled(file: Path) -> None:
@@ -258,42 +231,6 @@ def test_a_single_table_may_have_a_topic_without_the_table_name(file: Path) -> N
 )  # fmt: skip
 def test_cache_keys_must_be_templates_for_tables_that_are_relayed(file: Path, keys: str, said: str) -> None:
     assert refused(file, change('{orders: ["order:{order_id}"]}', keys)) == [said]
-
-
-@pytest.mark.parametrize(
-    ("producer", "key"),
-    [
-        ("{transactional.id: x}", "transactional.id"),
-        ("{enable.idempotence: false}", "enable.idempotence"),
-        ('{acks: "1"}', "acks"),
-        ("{partitioner: random}", "partitioner"),
-        ('{bootstrap.servers: "b:1"}', "bootstrap.servers"),
-    ],
-)
-def test_settings_that_would_break_exactly_once_or_order_are_refused(file: Path, producer: str, key: str) -> None:
-    """I2, I3."""
-    (said,) = refused(file, change("producer: {}", f"producer: {producer}"))
-    assert f"`kafka.producer.{key}`: cannot be set" in said
-
-
-def test_security_settings_apply_to_every_client_and_others_to_the_producer_only(file: Path) -> None:
-    producer = (
-        "{security.protocol: SASL_SSL, sasl.username: me, sasl.password: hunter2, ssl.ca.location: /ca, "
-        "acks: all, linger.ms: 5}"
-    )
-    config = read(file, change("producer: {}", f"producer: {producer}"))
-    assert config.kafka.client() == {
-        "bootstrap.servers": "127.0.0.1:9092",
-        "security.protocol": "SASL_SSL",
-        "sasl.username": "me",
-        "sasl.password": "hunter2",
-        "ssl.ca.location": "/ca",
-    }
-
-
-def test_a_client_is_named_after_the_relay_and_its_role(file: Path) -> None:
-    config = read(file, GOOD)
-    assert config.client("tail") == {**config.kafka.client(), "client.id": "shop-tail"}
 
 
 def test_on_incompatible_is_fail_or_register(file: Path) -> None:

@@ -14,11 +14,6 @@ from relay.errors import ConfigError
 from tests.config.configs import ARN, GOOD, ONE_TABLE, change, only, read, refused
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "shop.yaml"
-
-
 def test_declared_columns_keep_their_order_and_get_their_canonical_spelling(file: Path) -> None:
     columns = '{order_id: string, on: "decimal( 38, 10)", "": json, "a-b": set, 7: timestamp}'
     source = only(read(file, change("key: hash", f"columns: {columns}")))

@@ -12,11 +12,6 @@ from relay.config.yaml_file import Document, read
 from relay.errors import ConfigError
 
 
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "shop.yaml"
-
-
 def document(file: Path, text: str, **environment: str) -> Document:
     file.write_text(text, encoding="utf-8")
     return read(file, environment)

@@ -1,0 +1,31 @@
+"""The settings of Spark: the command line before the file, and the errors about options."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from relay.errors import ConfigError
+from tests.config.configs import GOOD, read
+
+
+def test_the_command_line_wins_over_the_settings_of_spark_in_the_file(file: Path) -> None:
+    spark = read(file, GOOD).spark.overridden("local[2]", ["spark.cores.max=1", "spark.eventLog.dir=file:/a=b"])
+    assert (spark.master, spark.shared_folders) == ("local[2]", True)
+    assert spark.conf == {"spark.executor.memory": "2g", "spark.cores.max": "1", "spark.eventLog.dir": "file:/a=b"}
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "said"),
+    [
+        ("spark:7077", [], "--master 'spark:7077' is not a master of Spark"),
+        (None, ["spark.cores.max"], "--conf spark.cores.max: must be key=value"),
+        (None, ["cores.max=4"], "--conf cores.max is not a setting of Spark"),
+        (None, ["spark.master=yarn"], "--conf spark.master cannot be set: use `spark.master`, or --master"),
+    ],
+)
+def test_a_bad_option_for_spark_is_named(file: Path, master: str | None, conf: list[str], said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        read(file, GOOD).spark.overridden(master, conf)
