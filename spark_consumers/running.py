@@ -7,11 +7,13 @@ import json
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from types import FrameType
 from typing import Any
+
+from relay.config.fields import iso_time
 
 RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds between attempts at one batch."""
@@ -19,7 +21,7 @@ RETRY_DELAYS = (0.5, 1.0, 2.0, 4.0, 8.0)
 
 def log_event(event: str, consumer: str, **fields: Any) -> None:
     """Write one line of JSON to stderr, with the ``time`` in the form of the relay's log."""
-    now = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    now = iso_time(time.time(), "milliseconds")
     sys.stderr.write(f"{json.dumps({'time': now, 'event': event, 'consumer': consumer, **fields})}\n")
     sys.stderr.flush()
 

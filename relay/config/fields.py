@@ -98,6 +98,11 @@ def start_time(start: str, now: float) -> float | None:
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
+def iso_time(seconds: float, timespec: str = "seconds") -> str:
+    """Return a time since the epoch as `start_time` takes it. ``timespec``: that of ``datetime.isoformat``."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
+
+
 def _seconds(value: Any, info: ValidationInfo) -> Any:
     if isinstance(value, str):
         try:

@@ -6,10 +6,10 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from relay.config.fields import iso_time
 from relay.errors import Unavailable
 from relay.process.slow_call import SlowCall
 
@@ -60,8 +60,7 @@ class BackgroundProbe(Generic[T]):
         """Why the last question was not answered, and since when that is so; None if it was."""
         if self._failing_since is None:
             return None
-        since = datetime.fromtimestamp(self._failing_since, UTC).isoformat(timespec="seconds")
-        return f"{self._failure} (since {since.replace('+00:00', 'Z')})"
+        return f"{self._failure} (since {iso_time(self._failing_since)})"
 
     def start(self, *arguments: Any) -> None:
         """Ask, unless a question is under way or it is too early for the next one."""

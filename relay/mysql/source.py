@@ -7,12 +7,11 @@ import logging
 import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
-from relay.config.fields import StartAtGtids, host_port
+from relay.config.fields import StartAtGtids, host_port, iso_time
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.gtid import GtidSet
 from relay.keyrange import KeyRange
@@ -203,10 +202,12 @@ class MySQLSource:
                 with closing(self._connect(address)) as server:
                     return executed_before(server, since, known)
             except TooOld as error:
-                problems.append(f"the binlogs of {address} begin at {_iso(error.oldest)}")
+                problems.append(f"the binlogs of {address} begin at {iso_time(error.oldest)}")
             except Unavailable as error:
                 problems.append(str(error))
-        raise Unavailable(f"source {self.name}: shard {shard} cannot be read from {_iso(since)}: {'; '.join(problems)}")
+        raise Unavailable(
+            f"source {self.name}: shard {shard} cannot be read from {iso_time(since)}: {'; '.join(problems)}"
+        )
 
     def _times_of(self, shard: str) -> TimestampMap:
         return self._times.setdefault(shard, TimestampMap())
@@ -313,7 +314,3 @@ def _context(tls: Mapping[str, str] | None) -> ssl.SSLContext | None:
             f"`tls`: cannot load {error.filename or tls.get('ca') or tls.get('cert')}: {error}"
         ) from error
     return context
-
-
-def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat()

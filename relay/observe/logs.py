@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from datetime import UTC, datetime
 
 import orjson
 
-from relay.config.fields import redacted
+from relay.config.fields import iso_time, redacted
 
 
 class TextFormatter(logging.Formatter):
@@ -22,9 +21,8 @@ class JsonFormatter(logging.Formatter):
     """Keys: ``time`` (ISO, UTC), ``level``, ``logger``, ``message``, and ``exception`` where there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         entry = {
-            "time": time.replace("+00:00", "Z"),
+            "time": iso_time(record.created, "milliseconds"),
             "level": record.levelname,
             "logger": record.name,
             "message": redacted(record.getMessage()),

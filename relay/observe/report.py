@@ -6,10 +6,9 @@ Times are ISO in UTC; keys that end in ``_seconds`` are durations. Errors do not
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
-from relay.config.fields import redacted
+from relay.config.fields import iso_time, redacted
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.observe.status import Poll, SourceView, WorkerStatus
 
@@ -96,7 +95,7 @@ def _poll(poll: Poll | None, now: float) -> dict[str, Any]:
 
 
 def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return iso_time(seconds, "milliseconds")
 
 
 def _seconds(seconds: float | None) -> float | None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from time import monotonic, time
 
 import orjson
 from confluent_kafka import TopicPartition
 
 from relay.config import Config
-from relay.config.fields import start_time
+from relay.config.fields import iso_time, start_time
 from relay.errors import ConfigError, Unavailable
 from relay.kafka.committed import open_reader, read_all_committed
 from relay.kafka.group_offsets import LATEST, GroupOffsets, Offsets
@@ -56,7 +55,7 @@ def _require_watermark(config: Config, to: str) -> None:
         if message.key() == _OVERALL and message.value():
             found = float(orjson.loads(message.value() or b"")["watermark"])
     if found is None or found < wanted:
-        said = "there is no watermark yet" if found is None else f"the watermark is at {_iso(found)}"
+        said = "there is no watermark yet" if found is None else f"the watermark is at {iso_time(found)}"
         raise Unavailable(f"--to {to}: {said}: try again once `relay run` has come that far")
 
 
@@ -117,10 +116,6 @@ def _times(config: Config, offsets: Mapping[tuple[str, str], int]) -> dict[tuple
                 continue
             where = message.topic() or "", str(message.partition())
             if message.error() is None and where not in seen:
-                found[where] = _iso(message.timestamp()[1] / 1000)
+                found[where] = iso_time(message.timestamp()[1] / 1000)
             seen.add(where)
     return found
-
-
-def _iso(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
