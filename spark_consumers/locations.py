@@ -33,6 +33,15 @@ def refuse_on_cluster(what: str, location: str, master: str) -> None:
         )
 
 
+def sync(folder: Path) -> None:
+    """Make durable what was renamed in a folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 class Folder(Protocol):
     """A folder with small text files. ``uri``: as Spark takes it."""
 
@@ -68,6 +77,7 @@ class LocalFolder:
             file.flush()
             os.fsync(file.fileno())
         draft.replace(self.path / name)
+        sync(self.path)
 
     def names(self, folder: str) -> list[str]:
         try:

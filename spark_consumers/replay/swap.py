@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -19,7 +18,7 @@ from typing import Any
 from relay.errors import ConfigError, Unavailable
 from relay.kafka.group_offsets import GroupOffsets, Offsets
 from spark_consumers.checkpoint import SWAP, ConsumerCheckpoint
-from spark_consumers.locations import local_folder
+from spark_consumers.locations import local_folder, sync
 from spark_consumers.locks import Lock
 from spark_consumers.replay.target import ReplayTarget
 from spark_consumers.running import log_event
@@ -87,7 +86,7 @@ class Swap:
             self._checkpoint.begin(end)
             forget()
             (self._folder / SWAP).replace(earlier / SWAP)
-            _sync(self._folder)
+            sync(self._folder)
         _forget_tables()
         consumer = self._target.consumer()
         group = GroupOffsets(self._target.config, consumer.name, consumer.topics)
@@ -144,16 +143,8 @@ def _rename(renames: list[tuple[str, str]]) -> None:
     for old, new in renames:
         if Path(old).exists() and not Path(new).exists():
             Path(old).rename(new)
-            _sync(Path(old).parent)
-            _sync(Path(new).parent)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+            sync(Path(old).parent)
+            sync(Path(new).parent)
 
 
 def _device(folder: Path) -> int:
