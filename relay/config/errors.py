@@ -7,6 +7,7 @@ The validators of ``relay.config`` raise ``invalid``; ``explain`` turns everythi
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -40,6 +41,16 @@ def invalid(*problems: str | tuple[Location, str]) -> PydanticCustomError:
     found = [((), problem) if isinstance(problem, str) else problem for problem in problems]
     text = "; ".join(text for _, text in found)
     return PydanticCustomError("invalid", "{text}", {"text": text, "problems": found})
+
+
+def wrong_settings(given: Mapping[str, Any], fixed: Mapping[str, str]) -> list[tuple[Location, str]]:
+    """Return what is wrong with settings of another program. ``fixed``: those that cannot be set, and why."""
+    problems: list[tuple[Location, str]] = [
+        ((key,), "must be text, a number, true or false")
+        for key, setting in given.items()
+        if not isinstance(setting, (str, int, float))
+    ]
+    return problems + [((key,), f"cannot be set: {fixed[key]}") for key in given if key in fixed]
 
 
 def explain(document: Document, error: ValidationError, root: type[BaseModel]) -> ConfigError:

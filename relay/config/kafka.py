@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
-from relay.config.errors import invalid
+from relay.config.errors import invalid, wrong_settings
 from relay.config.fields import ConfigModel, url
-from relay.config.yaml_file import Location
 
 _BROKER = re.compile(r"\s*(\w+://)?(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(:\d{1,5})?\s*")
 # Settings that every kind of client needs to connect to a broker and to trust it.
@@ -38,11 +37,6 @@ class KafkaConfig(ConfigModel):
     @field_validator("producer")
     @classmethod
     def _settings(cls, value: dict[str, Any]) -> dict[str, Any]:
-        problems: list[tuple[Location, str]] = [
-            ((key,), "must be text, a number, true or false")
-            for key, setting in value.items()
-            if not isinstance(setting, (str, int, float))
-        ]
         fixed = {
             "bootstrap.servers": "use `kafka.bootstrap_servers`",
             "transactional.id": "the relay chooses it",  # I3
@@ -52,8 +46,7 @@ class KafkaConfig(ConfigModel):
             fixed["enable.idempotence"] = "transactions require it to be true"  # I3
         if str(value.get("acks", "all")).lower() not in ("all", "-1"):
             fixed["acks"] = "transactions require `acks: all`"  # I3
-        problems += [((key,), f"cannot be set: {fixed[key]}") for key in value if key in fixed]
-        if problems:
+        if problems := wrong_settings(value, fixed):
             raise invalid(*problems)
         return value
 

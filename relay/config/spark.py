@@ -8,9 +8,8 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationError, field_validator
 
-from relay.config.errors import invalid
+from relay.config.errors import invalid, wrong_settings
 from relay.config.fields import ConfigModel
-from relay.config.yaml_file import Location
 from relay.errors import ConfigError
 
 LOCAL = "local[*]"
@@ -50,14 +49,12 @@ class SparkConfig(ConfigModel):
     @field_validator("conf")
     @classmethod
     def _settings(cls, value: dict[str, Any]) -> dict[str, str]:
-        problems: list[tuple[Location, str]] = []
-        for key, setting in value.items():
-            if key in _FIXED:
-                problems.append(((key,), f"cannot be set: {_FIXED[key]}"))
-            elif not _SETTING.fullmatch(key):
-                problems.append(((key,), "is not a setting of Spark: their names begin with `spark.`"))
-            elif not isinstance(setting, (str, int, float)):
-                problems.append(((key,), "must be text, a number, true or false"))
+        problems = wrong_settings(value, _FIXED)
+        problems += [
+            ((key,), "is not a setting of Spark: their names begin with `spark.`")
+            for key in value
+            if not _SETTING.fullmatch(key)
+        ]
         if problems:
             raise invalid(*problems)
         return {key: str(each).lower() if isinstance(each, bool) else str(each) for key, each in value.items()}
