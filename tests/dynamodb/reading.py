@@ -14,16 +14,6 @@ from tests.dynamodb.endpoint import ARN, ScriptedStream, full
 NOON = 1_700_049_600  # a full hour
 
 
-class Clock:
-    """Seconds since the epoch that pass only on command."""
-
-    def __init__(self, now: float = 1_700_049_600.0) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def opened(client: Any, position: Any = "trim_horizon", **options: Any) -> Stream:
     return Stream(client, ARN, position, **{"sleep": lambda seconds: None, **options})
 

@@ -13,9 +13,10 @@ import pytest
 import relay.dynamodb
 from relay.dynamodb import InvalidPosition, InvalidStream, Stream
 from relay.lineage import Gap
+from tests.clock import Clock
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import ARN, ScriptedStream, full
-from tests.dynamodb.reading import Clock, active, calls, entries, iterators, lineage, opened, read, versions
+from tests.dynamodb.reading import active, calls, entries, iterators, lineage, opened, read, versions
 
 if TYPE_CHECKING:
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient

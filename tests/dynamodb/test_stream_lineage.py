@@ -10,9 +10,10 @@ import pytest
 from relay.dynamodb import InvalidStream
 from relay.dynamodb.coordinator import DISCOVER_EVERY
 from relay.lineage import PRUNE_AFTER, Gap
+from tests.clock import Clock
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.endpoint import ScriptedStream, full
-from tests.dynamodb.reading import Clock, active, calls, entries, iterators, lineage, opened, read, short, versions
+from tests.dynamodb.reading import active, calls, entries, iterators, lineage, opened, read, short, versions
 
 if TYPE_CHECKING:
     from types_boto3_dynamodbstreams import DynamoDBStreamsClient

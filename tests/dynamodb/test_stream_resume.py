@@ -15,10 +15,11 @@ from relay.dynamodb import Record, Stream
 from relay.dynamodb.coordinator import DISCOVER_EVERY, Coordinator
 from relay.dynamodb.shard import StreamShard
 from relay.lineage import Gap
+from tests.clock import Clock
 from tests.dynamodb.answering_server import Refused
 from tests.dynamodb.direct import DirectClient
 from tests.dynamodb.endpoint import ScriptedStream, full
-from tests.dynamodb.reading import Clock, opened
+from tests.dynamodb.reading import opened
 from tests.examples import examples
 
 ITEMS = 6

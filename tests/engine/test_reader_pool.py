@@ -17,6 +17,7 @@ from relay.lineage import Shard
 from relay.observe.health import STALLED_AFTER, find_stalls
 from relay.source import Page, ReadResult, UnknownShard, Unreadable
 from tests import interrupted
+from tests.clock import Clock
 from tests.observe.known import WALL, source, status
 
 SHARD = Shard("s")
@@ -58,16 +59,9 @@ class Idle:
         """Nothing is open."""
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from relay.config import load
 from relay.engine.watermarks import MARGIN, OVERALL, Watermarks
 from relay.kafka.checkpoints import partition_of
 from relay.lineage import Checkpoint, ShardState, StreamId
+from tests.clock import Clock
 from tests.dynamodb.endpoint import ScriptedStream
 from tests.faults.harness import wait_until
 from tests.faults.scripted_relay import SplittingTable, published_versions, start_relay, write_config
@@ -23,19 +24,12 @@ ORDERS, USERS = StreamId("orders", "l"), StreamId("users", "l")
 ALL = set(range(64))
 
 
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def reading(progress: float, state: ShardState = ShardState.READING) -> Checkpoint:
     return Checkpoint(state, progress=progress)
 
 
 def test_a_shards_watermark_is_told_once_a_second_and_its_end_at_once() -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     marks = Watermarks(clock=clock)
     first = marks.of_shard(ORDERS, "a", reading(10.5))
     assert first is not None
@@ -50,7 +44,7 @@ def test_a_shards_watermark_is_told_once_a_second_and_its_end_at_once() -> None:
 
 def test_shards_that_other_workers_have_taken_over_are_forgotten() -> None:
     """I11: nobody says so, and none of them ends here."""
-    clock = Clock()
+    clock = Clock(1000.0)
     marks = Watermarks(clock=clock)
     for number in range(1000):
         assert marks.of_shard(ORDERS, str(number), reading(10.5))
@@ -60,7 +54,7 @@ def test_shards_that_other_workers_have_taken_over_are_forgotten() -> None:
 
 
 def test_the_overall_watermark_is_the_least_and_waits_until_each_is_known() -> None:
-    clock = Clock()
+    clock = Clock(1000.0)
     marks = Watermarks(clock=clock)
 
     def told(*streams: tuple[StreamId, float | None], owned: set[int] = ALL) -> dict[bytes, float]:

@@ -7,18 +7,12 @@ import pytest
 from relay.observe.consumer_metrics import CONSUMER_CATALOGUE
 from relay.observe.consumers import ConsumersObserver, ConsumerWatch
 from relay.observe.server import answer
-
-
-class Clock:
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1000.0)
 
 
 @pytest.fixture
