@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -116,32 +116,26 @@ class DatabaseSnapshots:
 
     def _server_of(self, shard: str, needed: GtidSet) -> ServerConnection:
         """Connect to a server of a shard that shows ``needed``, a replica if there is one. Raises ``Unavailable``."""
-        problems, primaries = [], []
         addresses = self._addresses(shard)
-        try:
-            for address in addresses:
+        problems: dict[str, str] = {}
+        # A primary is only read if no replica can be.
+        for any_role in (False, True) if len(addresses) > 1 else (True,):
+            for address in [each for each in addresses if each not in problems]:
                 try:
-                    server = self._connect(address)
-                    primaries.append(server)
-                    if len(addresses) > 1 and not role_of(server).is_replica:
-                        continue
-                    primaries.pop()
-                    if shows(server, needed):
-                        return server
-                    server.close()
-                    problems.append(f"{address} does not show {needed.position} yet")
+                    with ExitStack() as stack:
+                        server = stack.enter_context(closing(self._connect(address)))
+                        if not any_role and not role_of(server).is_replica:
+                            continue
+                        if shows(server, needed):
+                            stack.pop_all()
+                            return server
+                        problems[address] = f"{address} does not show {needed.position} yet"
                 except Unavailable as error:
-                    problems.append(str(error))
-            while primaries:
-                server = primaries.pop(0)
-                if shows(server, needed):
-                    return server
-                server.close()
-                problems.append(f"{server.account.address} does not show {needed.position} yet")
-        finally:
-            for server in primaries:
-                server.close()
-        why = "; ".join(problems) or "`shards` does not list its servers: list them until the snapshot is finished"
+                    problems[address] = str(error)
+        why = (
+            "; ".join(problems.values())
+            or "`shards` does not list its servers: list them until the snapshot is finished"
+        )
         raise Unavailable(f"source {self._config.name}: the snapshot cannot read shard {shard}: {why}")
 
 
