@@ -52,7 +52,8 @@ close_session(session)
 def use() -> None:
     """Let the JVMs of Spark that this process and its children start use the archive, if there is one."""
     if _OPTIONS not in os.environ and (archive := _archive()).exists():
-        os.environ[_OPTIONS] = f"-XX:SharedArchiveFile={archive}"
+        # Java warns on stdout where it cannot map the archive. There, scripts print what tests read.
+        os.environ[_OPTIONS] = f"-XX:SharedArchiveFile={archive} -Xlog:disable -Xlog:all=warning:stderr"
 
 
 def make() -> None:

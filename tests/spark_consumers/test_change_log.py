@@ -12,6 +12,7 @@ import pytest
 
 from relay.change import Change
 from relay.token import OriginToken
+from tests.log_lines import log_lines
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import SHARD, Topic, change
 
@@ -55,9 +56,7 @@ class Log:
 
     def counts(self) -> Sequence[tuple[int, int]]:
         """Return what each batch has applied and ignored."""
-        lines = self._stderr.read_text().splitlines()
-        batches = [json.loads(line) for line in lines if line.startswith('{"event": "batch"')]
-        return [(batch["applied"], batch["ignored"]) for batch in batches]
+        return [(batch["applied"], batch["ignored"]) for batch in log_lines(self._stderr, "batch")]
 
 
 def at(number: int, hours: float) -> Change:

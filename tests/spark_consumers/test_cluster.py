@@ -18,6 +18,7 @@ from relay.errors import ConfigError
 from relay.jvm.jars import SETS
 from spark_consumers.connectors import connectors
 from tests.faults.harness import wait_until
+from tests.log_lines import rows_applied
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.standalone_cluster import StandaloneCluster
 from tests.spark_consumers.topic import Topic, change
@@ -40,12 +41,6 @@ def topic(tmp_path: Path, unique: str, kafka: Any, redis_server: Any, spark_proc
 def cluster(tmp_path: Path) -> Iterator[StandaloneCluster]:
     with StandaloneCluster(tmp_path) as cluster:
         yield cluster
-
-
-def rows(topic: Topic) -> Counter[str]:
-    """Return how many rows each consumer has applied."""
-    events = [json.loads(line) for line in topic.log.read_text().splitlines() if line.startswith("{")]
-    return sum((Counter({each["consumer"]: each["rows"]}) for each in events if each["event"] == "batch"), Counter())
 
 
 def written(topic: Topic) -> dict[str, Any]:
@@ -78,7 +73,7 @@ def test_the_consumers_are_right_on_a_cluster_that_loses_a_worker(
 
     def applied() -> Counter[str]:
         assert process.is_running, process.log()
-        return rows(topic)
+        return rows_applied(topic.log)
 
     wait_until(lambda: applied() or None, 120)
     cluster.workers[0].kill()

@@ -22,6 +22,7 @@ from relay.config import load
 from relay.services.registry import SchemaRegistry
 from tests import needs
 from tests.faults.harness import Relay, wait_until
+from tests.log_lines import log_lines
 
 pytestmark = pytest.mark.services
 
@@ -206,7 +207,6 @@ def _batches(process: Relay) -> Callable[[], int]:
 
     def count() -> int:
         assert process.is_running, process.log()
-        lines = [json.loads(line) for line in process.log().splitlines() if line.startswith('{"event": "batch"')]
-        return sum(line["rows"] for line in lines)
+        return sum(line["rows"] for line in log_lines(process.log(), "batch"))
 
     return count

@@ -16,6 +16,7 @@ from spark_consumers.change_log import log_consumer
 from spark_consumers.dead_letters import NonChangeRecord
 from spark_consumers.gaps import LostChanges, from_json, lost_changes, to_json
 from spark_consumers.records import DecodeStatus
+from tests.log_lines import log_lines
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change, mark, read
 
@@ -106,7 +107,7 @@ def test_gaps_are_beside_the_log_and_the_copy_and_a_snapshot_repairs_the_copy(
     publish(trimmed, trimmed, Gap("others", "x", None, "purged", None, None, FOUND_AT).to_json())
     logged = [["others", "purged", FOUND_AT], ["orders", "trimmed", FOUND_AT]]
     assert look("one") == {"log": logged, "orders": ["trimmed"], "lines": []}
-    batches = [json.loads(row) for row in (tmp_path / "stderr").read_text().splitlines() if '"event": "batch"' in row]
+    batches = log_lines(tmp_path / "stderr", "batch")
     assert {batch["consumer"]: batch["gaps"] for batch in batches} == {"log": 3, "copy": 3}
     # Applied again, and after a snapshot that began before, and then after the gap.
     as_of = int(FOUND_AT) - 100

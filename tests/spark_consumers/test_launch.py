@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typer.testing import CliRunner
 from relay.cli import app
 from relay.process.managed import free_port
 from tests.faults.harness import wait_until
+from tests.log_lines import log_lines, rows_applied
 from tests.observe.requests import get
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change
@@ -26,27 +26,14 @@ def topic(tmp_path: Path, unique: str, kafka: Any, redis_server: Any, spark_proc
     return Topic(tmp_path, unique, kafka.bootstrap_servers, redis_server.url, spark_process)
 
 
-def events(topic: Topic) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in topic.log.read_text().splitlines() if line.startswith("{")]
-
-
-def rows(topic: Topic) -> dict[str, int]:
-    """Return how many rows each consumer has applied."""
-    found: dict[str, int] = {}
-    for event in events(topic):
-        if event["event"] == "batch":
-            found[event["consumer"]] = found.get(event["consumer"], 0) + event["rows"]
-    return found
-
-
 def test_each_consumer_has_its_own_progress(topic: Topic) -> None:
     topic.publish([change("ada", 1), change("bob", 1)])
     topic.consume("log", checkpoint="all/log")
     topic.consume("cache log copy", checkpoint="all")
-    assert rows(topic) == {"cache": 2, "copy": 2}
+    assert rows_applied(topic.log) == {"cache": 2, "copy": 2}
     topic.publish([change("ada", 2)])
     topic.consume("cache log copy", checkpoint="all")
-    assert rows(topic) == {"cache": 1, "log": 1, "copy": 1}
+    assert rows_applied(topic.log) == {"cache": 1, "log": 1, "copy": 1}
 
 
 def test_one_that_fails_does_not_stop_the_others_and_is_started_again(topic: Topic) -> None:
@@ -59,7 +46,7 @@ def test_one_that_fails_does_not_stop_the_others_and_is_started_again(topic: Top
 
     def failed() -> bool | None:
         assert process.is_running, process.log()
-        return [e["consumer"] for e in events(topic) if e["event"] == "failed"] == ["copy"] or None
+        return [e["consumer"] for e in log_lines(topic.log, "failed")] == ["copy"] or None
 
     wait_until(failed, 120)
     code, _, health = get(port, "/healthz")
@@ -67,19 +54,19 @@ def test_one_that_fails_does_not_stop_the_others_and_is_started_again(topic: Top
     assert (code, stall["what"]) == (503, "consumer copy fails again and again")
     assert "copy" in stall["error"]
     topic.publish([change("ada", 2)])
-    wait_until(lambda: rows(topic).get("log") == 2 or None, 60)
+    wait_until(lambda: rows_applied(topic.log).get("log") == 2 or None, 60)
     metrics = get(port, "/metrics")[2].decode()
     assert 'relay_consumer_changes_total{consumer="log",outcome="applied"} 2.0' in metrics
     assert 'relay_consumer_failures_total{consumer="copy"} 6.0' in metrics
     assert 'relay_consumer_records_total{consumer="copy"} 0.0' in metrics
     blocked.unlink()
-    wait_until(lambda: rows(topic).get("copy") == 2 or None, 120)
+    wait_until(lambda: rows_applied(topic.log).get("copy") == 2 or None, 120)
     wait_until(lambda: get(port, "/healthz")[0] == 200 or None, 10)
     assert get(port, "/readyz")[0] == 200
     waiting = re.compile(r'^relay_consumer_lag_records\{consumer="(log|copy)"\} 0\.0$', re.MULTILINE)
     wait_until(lambda: len(waiting.findall(get(port, "/metrics")[2].decode())) == 2 or None, 30)
     assert process.stop(timeout=60) == 0, process.log()
-    assert {e["consumer"] for e in events(topic) if e["event"] == "stopped"} == {"log", "copy"}
+    assert {e["consumer"] for e in log_lines(topic.log, "stopped")} == {"log", "copy"}
 
 
 def test_until_caught_up_the_others_finish_and_the_failure_is_the_result(topic: Topic) -> None:
@@ -87,7 +74,7 @@ def test_until_caught_up_the_others_finish_and_the_failure_is_the_result(topic: 
     topic.publish([change("ada", 1)])
     process = topic.start("copy log", "--until-caught-up", checkpoint="all")
     assert process.wait(150) == 1, process.log()
-    assert rows(topic) == {"log": 1}
+    assert rows_applied(topic.log) == {"log": 1}
     assert "copy: gave up after" in process.log()
 
 

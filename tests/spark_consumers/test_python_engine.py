@@ -28,6 +28,7 @@ from spark_consumers import python_engine, run
 from spark_consumers.cache_batches import topics as topics_of
 from spark_consumers.python_engine import _PythonConsumer
 from tests.faults.harness import wait_until
+from tests.log_lines import log_lines
 from tests.observe.requests import get
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change
@@ -66,10 +67,6 @@ def committed(topic: Topic) -> tuple[Offsets, Offsets]:
         group.close()
 
 
-def lines(topic: Topic) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in topic.log.read_text().splitlines() if line.startswith("{")]
-
-
 def test_it_needs_neither_spark_nor_a_database_driver(topic: Topic, store: RedisStore) -> None:
     topic.publish([change("c0", 1)])
     script = """
@@ -100,7 +97,7 @@ def test_what_kill_9_cuts_off_is_applied_after_the_next_start(topic: Topic, stor
     try:
         for _ in range(6):
             process = topic.start("cache", checkpoint="one", engine="python")
-            wait_until(lambda: any(line["event"] == "batch" for line in lines(topic)) or None, 60)
+            wait_until(lambda: log_lines(topic.log, "batch") or None, 60)
             time.sleep(chance.random())
             process.kill()
     finally:
@@ -116,7 +113,7 @@ def test_it_serves_metrics_and_health_while_it_runs(topic: Topic) -> None:
     port = free_port()
     topic.publish([change("c0", 1), change("c1", 1)])
     process = topic.start("cache", "--http", f"127.0.0.1:{port}", checkpoint="one", engine="python")
-    wait_until(lambda: any(line["event"] == "batch" for line in lines(topic)) or None, 60)
+    wait_until(lambda: log_lines(topic.log, "batch") or None, 60)
 
     def shows(line: str) -> bool | None:
         return f"\nrelay_consumer_{line}\n" in get(port, "/metrics")[2].decode() or None
@@ -137,7 +134,7 @@ def test_a_signal_ends_it_after_the_batch_with_everything_committed(
     process = topic.start("cache", checkpoint="one", engine="python")
     wait_until(lambda: version(store, topic, "c49") or None, 60)
     assert process.stop(signum) == code, process.log()
-    events = [line["event"] for line in lines(topic)]
+    events = [line["event"] for line in log_lines(topic.log)]
     # Those changes were committed long ago.
     assert [event for event in events if event not in ("batch", "behind")] == ["started", "stopped"]
     found, ends = committed(topic)
@@ -215,7 +212,7 @@ def test_a_redis_that_is_down_is_tried_again_and_then_reported(topic: Topic) -> 
     process = topic.start("cache", checkpoint="one", engine="python")
     assert process.wait(60) == 3
     assert "Redis at redis://127.0.0.1:1/0 is not available" in process.log()
-    assert [line["event"] for line in lines(topic)] == ["retry"] * 5
+    assert [line["event"] for line in log_lines(topic.log)] == ["retry"] * 5
     topic.path.write_text(text)
     assert topic.consume("cache", checkpoint="one", engine="python")["rows"] == 1
 

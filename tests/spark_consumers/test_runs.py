@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ from relay.kafka.topic_writer import TopicWriter
 from relay.table import KeyColumn, TableSchema
 from tests.benchmarks.changes import finished
 from tests.faults.harness import wait_until
+from tests.log_lines import log_lines
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import TABLE, Topic, change, mark, read, truncation
 
@@ -43,11 +43,6 @@ def engine(request: pytest.FixtureRequest) -> str:
 def store(redis_server: Any) -> Iterator[RedisStore]:
     with RedisStore(redis_server.url) as store:
         yield store
-
-
-def events(topic: Topic, event: str) -> list[dict[str, Any]]:
-    lines = (json.loads(line) for line in topic.log.read_text().splitlines() if line.startswith("{"))
-    return [line for line in lines if line["event"] == event]
 
 
 def history() -> list[Change]:
@@ -137,8 +132,8 @@ def test_a_consumer_that_is_far_behind_says_so(topic: Topic, engine: str) -> Non
     """The changes of the history were committed years ago. Those of now come in a batch of their own."""
     topic.publish(history()[:3])
     topic.consume("cache", checkpoint="cache", engine=engine)
-    (behind,) = events(topic, "behind")
-    batches = events(topic, "batch")
+    (behind,) = log_lines(topic.log, "behind")
+    batches = log_lines(topic.log, "batch")
     assert behind["lag"] == batches[0]["lag"] > 30_000_000
     assert behind["tombstone_ttl"] == 3600.0
     one = change("c1", 2)
@@ -146,8 +141,8 @@ def test_a_consumer_that_is_far_behind_says_so(topic: Topic, engine: str) -> Non
     one.token = replace(one.token, timestamp=int(time.time()) - 2)
     topic.publish([one])
     topic.consume("cache", checkpoint="cache", engine=engine)
-    assert events(topic, "behind") == []
-    assert [2 <= line["lag"] < 60 for line in events(topic, "batch")] == [True]
+    assert log_lines(topic.log, "behind") == []
+    assert [2 <= line["lag"] < 60 for line in log_lines(topic.log, "batch")] == [True]
 
 
 def test_a_consumer_waits_for_an_unknown_schema_and_loses_nothing(topic: Topic, store: RedisStore, engine: str) -> None:

@@ -17,6 +17,7 @@ from relay.kafka import topics
 from relay.kafka.group_offsets import GroupOffsets
 from relay.services.postgres import execute
 from tests.faults.harness import Relay, wait_until
+from tests.log_lines import log_lines
 from tests.spark_consumers.spark_process import SparkProcess
 from tests.spark_consumers.topic import Topic, change, mark, read
 
@@ -46,7 +47,7 @@ def replay(topic: Topic, kind: str, into: str, *options: str) -> list[dict[str, 
     log = topic.folder / f"replay-{len(list(topic.folder.glob('replay-*.log')))}.log"
     assert topic.spark is not None
     topic.spark.run(SMALL_BATCHES, *arguments(topic, kind, into, *options), log=log)
-    return [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    return log_lines(log)
 
 
 def checkpoint(topic: Topic, name: str) -> tuple[str, ...]:
