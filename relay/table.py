@@ -43,7 +43,8 @@ class TableSchema:
     """The columns of one table, which its changes have.
 
     ``key``: the full primary key; its first ``hash_columns`` columns are the hash key, which chooses the partition.
-    ``row``: the columns of a row image, None if images are DynamoDB-typed JSON text.
+    ``row``: the columns of a row image, None if images are DynamoDB-typed JSON text. ``protected``: the columns whose
+    values are not published, each with ``exclude``, ``mask`` or ``hash``.
     """
 
     source: str
@@ -51,6 +52,7 @@ class TableSchema:
     key: tuple[KeyColumn, ...]
     hash_columns: int
     row: tuple[Column, ...] | None = None
+    protected: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if not 1 <= self.hash_columns <= len(self.key):

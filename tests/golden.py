@@ -48,6 +48,7 @@ def read_table(table: Mapping[str, Any]) -> TableSchema:
         key=tuple(KeyColumn(*column) for column in table["key"]),
         hash_columns=table.get("hash_columns", 1),
         row=None if row is None else tuple(Column(name, kind) for name, kind in row),
+        protected=tuple(table.get("protected", {}).items()),
     )
 
 

@@ -121,6 +121,10 @@ _EVERY_ATTRIBUTE = (
 )
 _ITEM = '{"order_id":{"S":"o-1"},"line":{"N":"7"},"status":{"S":"new"}}'
 
+_PROTECTED = {"ssn": "exclude", "phone": "mask", "email": "hash"}
+# HMAC-SHA-256 of ada@example.org with the salt pepper.
+_HASHED = "eddcbc0c0fa8cbf6d4cfd93ecdb9462505368148b51d85cd49b960068295db40"
+
 VALUES: dict[str, dict[str, Any]] = {
     "an insert, new and old images": {"table": ORDERS, "change": {"operation": "INSERT", "new": _EVERY_ATTRIBUTE}},
     "an update, new and old images": {"table": ORDERS, "change": {"old": _ITEM, "new": _EVERY_ATTRIBUTE}},
@@ -294,6 +298,23 @@ VALUES: dict[str, dict[str, Any]] = {
         "change": {
             "key": {"at": "2024-02-29 23:59:59.500", "page": "/"},
             "new": {"at": "2024-02-29 23:59:59.500", "page": "/"},
+        },
+    },
+    "columns that are excluded, masked and hashed": {
+        "table": {
+            "source": "legacy",
+            "table": "customer",
+            "key": [["id", "long"]],
+            "row": [["id", "long"], ["phone", "string"], ["email", "string"]],
+            "protected": _PROTECTED,
+        },
+        "change": {"key": {"id": 1}, "new": {"id": 1, "phone": "***", "email": _HASHED}},
+    },
+    "attributes that are excluded, masked and hashed": {
+        "table": {"source": "shop", "table": "customers", "key": [["id", "S"]], "protected": _PROTECTED},
+        "change": {
+            "key": {"id": "1"},
+            "new": f'{{"id":{{"S":"1"}},"phone":{{"S":"***"}},"email":{{"S":"{_HASHED}"}}}}',
         },
     },
 }

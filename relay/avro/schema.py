@@ -63,12 +63,15 @@ def unescape(name: str) -> str:
 def change_schema(table: TableSchema) -> dict[str, Any]:
     """Return the Avro schema of ``relay.Change`` for one table. Raises ValueError for an unsuitable column type."""
     namespace = f"relay.{escape(table.source)}.{escape(table.table)}"
-    key = _record("Key", namespace, [_key_field(column) for column in table.key])
+    protected = dict(table.protected)
     row: Any = "string"
     if table.row is not None:
-        row = _record("Row", namespace, [_row_field(column) for column in table.row])
+        row = _record("Row", namespace, [_row_field(column) for column in table.row], protected)
+    key = _record("Key", namespace, [_key_field(column) for column in table.key], protected if row == "string" else {})
     places = {"relay.Key": key, "relay.Row": row, "relay.EventToken": _fixed("event_token.avsc")}
     schema: dict[str, Any] = _fill(_fixed("change.avsc"), places)
+    if protected:
+        schema["relay.protected"] = protected
     return schema
 
 
@@ -105,10 +108,13 @@ def _row_field(column: Column) -> dict[str, Any]:
     }
 
 
-def _record(kind: str, namespace: str, fields: list[dict[str, Any]]) -> dict[str, Any]:
+def _record(
+    kind: str, namespace: str, fields: list[dict[str, Any]], protected: dict[str, str] | None = None
+) -> dict[str, Any]:
     # The fingerprint on the wire ignores logical types, scale and properties. The hash in the name covers them:
     # other types, other name, other fingerprint.
-    text = json.dumps(fields, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    covered = [fields, protected] if protected else fields
+    text = json.dumps(covered, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     digest = hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
     return {"type": "record", "name": f"{kind}_{digest}", "namespace": namespace, "fields": fields}
 

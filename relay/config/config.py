@@ -261,6 +261,13 @@ class Config(ConfigModel):
                 )
 
     def _cache_problems(self) -> Iterator[tuple[Location, str]]:
+        for source in self.sources:
+            for table, rules in source.protect.items():
+                for i, text in enumerate(self.cache.keys.get(table, ()) if self.cache else ()):
+                    # I6: no change would say which entry holds the row.
+                    for column in (column for column in Template.parse(text).columns if column in rules):
+                        problem = f"`{column}` is not published as it is: source {source.name} protects it; use another"
+                        yield ("cache", "keys", table, i), problem
         if not self.names_tables:
             return  # checked once the tables are known
         tables = list(self.tables)

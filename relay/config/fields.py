@@ -31,7 +31,7 @@ from relay.stream_token import InvalidPosition, StreamToken
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _LEGAL = re.compile(r"[A-Za-z0-9._-]+")
-_SECRET = re.compile(r"password|secret|\.pem$|jaas|oauthbearer\.config", re.IGNORECASE)
+_SECRET = re.compile(r"password|secret|^salt$|\.pem$|jaas|oauthbearer\.config", re.IGNORECASE)
 _WITH_HOST = frozenset({"http", "https", "redis", "rediss"})
 _WITH_HOSTS = frozenset({"memcached", "memcacheds", "redis+cluster", "rediss+cluster"})
 POSTGRES = ("postgresql", "postgres")

@@ -15,13 +15,13 @@ from pydantic import Field, field_validator, model_validator
 from relay.config.columns import canonical_type
 from relay.config.errors import invalid
 from relay.config.fields import (
-    ConfigModel,
     Name,
     Start,
     StartAtToken,
     start_time,
     url,
 )
+from relay.config.protection import ProtectingConfig
 from relay.config.sql_sources import MySQLConfig, VitessConfig
 from relay.config.yaml_file import Location
 from relay.table import REST
@@ -29,7 +29,7 @@ from relay.table import REST
 _STREAM_ARN = re.compile(r"arn:[\w-]+:dynamodb:([\w-]+):\d*:table/([A-Za-z0-9._-]+)/stream/([\w.:-]+)")
 
 
-class DynamoDBConfig(ConfigModel):
+class DynamoDBConfig(ProtectingConfig):
     has_snapshots: ClassVar[bool] = True
     one_source_per_table: ClassVar[bool] = True
 
@@ -136,6 +136,17 @@ class DynamoDBConfig(ConfigModel):
             raise invalid((("region",), f"is {self.region}, but the stream is in {arn[1]}"))
         return self
 
+    @model_validator(mode="after")
+    def _check_protected(self) -> Self:
+        problems = [] if self.tags else self._unknown_tables(self.tables or [self.table_name])
+        for table, rules in self.protect.items():
+            for name, rule in rules.items():
+                if rule.kind == "exclude" and name in (self.columns or ()):
+                    problems.append((("protect", table, name), "is declared in `columns` as well: remove it from one"))
+        if problems:
+            raise invalid(*problems)
+        return self
+
     def split(self) -> list[DynamoDBConfig]:
         """Return one source per table if `tables` is set, else this one."""
         return self.for_tables(self.tables) if self.tables else [self]
@@ -143,7 +154,15 @@ class DynamoDBConfig(ConfigModel):
     def for_tables(self, tables: Iterable[str]) -> list[DynamoDBConfig]:
         """Return one source per table, each configured like this one and called `<name>.<table>`."""
         return [
-            self.model_copy(update={"name": f"{self.name}.{table}", "table": table, "tables": None, "tags": None})
+            self.model_copy(
+                update={
+                    "name": f"{self.name}.{table}",
+                    "table": table,
+                    "tables": None,
+                    "tags": None,
+                    "protect": {name: rules for name, rules in self.protect.items() if name == table},
+                }
+            )
             for table in tables
         ]
 

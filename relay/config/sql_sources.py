@@ -12,7 +12,6 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from relay.config.errors import invalid
 from relay.config.fields import (
-    ConfigModel,
     Keys,
     Name,
     RemoteAddress,
@@ -24,11 +23,12 @@ from relay.config.fields import (
     parse_vstream_start,
     start_time,
 )
+from relay.config.protection import IN_KEY, ProtectingConfig, in_key
 from relay.config.yaml_file import Location
 from relay.keyrange import KeyRange
 
 
-class _SQLConfig(ConfigModel):
+class _SQLConfig(ProtectingConfig):
     """The keys that Vitess and MySQL share."""
 
     has_snapshots: ClassVar[bool] = False
@@ -97,6 +97,16 @@ class _SQLConfig(ConfigModel):
                 raise invalid((("key", table), "is not listed in `tables`"))
         return self
 
+    @model_validator(mode="after")
+    def _check_protected(self) -> Self:
+        problems = self._unknown_tables(self.tables) if self.tables else []
+        for table, rules in self.protect.items():
+            if (column := in_key(self.key_columns(table), rules)) is not None:
+                problems.append((("protect", table, column), IN_KEY))
+        if problems:
+            raise invalid(*problems)
+        return self
+
     def split(self) -> list[Self]:
         return [self]
 
@@ -114,6 +124,11 @@ class _SQLConfig(ConfigModel):
     def table_names(self) -> list[str]:
         """The tables to read, as far as they are known."""
         return list(self.tables or self._found_tables)
+
+    @property
+    def named_tables(self) -> list[str]:
+        """The tables that the entry names, which exist when their reading begins."""
+        return list(dict.fromkeys([*(self.tables or ()), *self.protect]))
 
     @property
     def table_key(self) -> str:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -21,10 +21,12 @@ Convert = Callable[[Mapping[str, Any]], Any]
 class TypedRows:
     """Turns the items of one table into rows. ``columns``: declared type by attribute name.
 
-    Shared by the threads that read the table; it does not change.
+    ``protected``: the columns of which text is published in place of the values. Shared by the
+    threads that read the table; it does not change.
     """
 
-    def __init__(self, columns: Mapping[str, str]) -> None:
+    def __init__(self, columns: Mapping[str, str], protected: Collection[str] = ()) -> None:
+        columns = {name: "string" if name in protected else kind for name, kind in columns.items()}
         self.columns = (*(Column(name, kind) for name, kind in columns.items()), Column(REST, REST))
         self._converts = [(name, _convert(kind)) for name, kind in columns.items()]
 

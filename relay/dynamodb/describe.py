@@ -29,6 +29,7 @@ from botocore.exceptions import (
 from botocore.loaders import Loader
 
 from relay.config.columns import attribute_type
+from relay.config.protection import IN_KEY, in_key
 from relay.dynamodb.raw_records import keep_records_raw
 from relay.errors import ConfigError, Unavailable
 from relay.table import REST, KeyColumn
@@ -265,8 +266,19 @@ def mismatches(found: Description, columns: Mapping[str, str]) -> list[str]:
     return problems
 
 
+def refused_rule(found: Description, source: DynamoDBConfig) -> str | None:
+    """Return why a rule in `protect` is refused: it is about a column of the key. None if all can be applied."""
+    column = in_key((column.name for column in found.key), source.rules(found.table))
+    return None if column is None else f"`protect.{found.table}.{column}`: {IN_KEY}"
+
+
 def verify(found: Description, source: DynamoDBConfig) -> None:
-    """Check a table against its source's declared columns. Raises ``Unavailable`` with every mismatch."""
+    """Check a table against its source's declared columns. Raises ``Unavailable`` with every mismatch.
+
+    Raises ``ConfigError`` for a rule of a key column.
+    """
+    if problem := refused_rule(found, source):
+        raise ConfigError(f"source {source.name}: {problem}")
     if source.columns and (problems := mismatches(found, source.columns)):
         raise Unavailable("\n".join(f"source {source.name}: {problem}" for problem in problems))
 

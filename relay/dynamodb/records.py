@@ -15,6 +15,7 @@ from msgspec import Raw
 
 from relay.change import Change, Images, Operation, Uncarriable, event_ids
 from relay.dynamodb.columns import TypedRows
+from relay.dynamodb.protection import ProtectedItems
 from relay.dynamodb.raw_records import RawRecord
 from relay.dynamodb.values import image_json, key_value
 from relay.errors import RelayError
@@ -35,14 +36,19 @@ class RecordFormat:
     """Turns the records of one shard of one table into changes.
 
     ``shard``: globally qualified. ``rows``: makes typed rows of items; without it, a row is the item's DynamoDB JSON.
+    ``protected``: makes the images instead, if some attributes are not published.
     """
 
-    def __init__(self, table: TableSchema, shard: str, rows: TypedRows | None = None) -> None:
+    def __init__(
+        self, table: TableSchema, shard: str, rows: TypedRows | None = None, protected: ProtectedItems | None = None
+    ) -> None:
         self.table = table
         self.shard = shard
         self._key = [column.name for column in table.key]
         self._event_id = event_ids(shard, table.table)
         self._image: Callable[[Any], Any] = _text if rows is None else partial(_row, rows)
+        if protected is not None:
+            self._image = protected.image
 
     def __repr__(self) -> str:
         return f"<RecordFormat[{self.shard}]>"
@@ -56,7 +62,7 @@ class RecordFormat:
         if type(record) is not RawRecord:
             raise RelayError(
                 f"{self.shard}: botocore has parsed a record that the relay reads raw: install a botocore version that "
-                f"this relay supports: {record!r:.1000}"
+                f"this relay supports: a record came as {type(record).__name__}"
             )
         data = record.dynamodb
         position = f"DynamoDB/{data.sequence_number}"

@@ -14,6 +14,7 @@ import orjson
 from relay.config.fields import StartAtToken
 from relay.dynamodb import describe
 from relay.dynamodb.columns import TypedRows
+from relay.dynamodb.protection import ProtectedItems
 from relay.dynamodb.reader import DynamoDBShardReader
 from relay.dynamodb.records import RecordFormat
 from relay.dynamodb.session import ShardNotFound, StreamSession, Transient
@@ -34,8 +35,14 @@ log = logging.getLogger(__name__)
 
 def table_schema(config: DynamoDBConfig, found: describe.Description) -> TableSchema:
     """Return the schema of a described table's changes."""
-    row = TypedRows(config.columns).columns if config.columns else None
-    return TableSchema(config.name, found.table, found.key, hash_columns=1, row=row)
+    rows, rules = _typed_rows(config), config.rules(found.table)
+    protected = tuple((name, rule.kind) for name, rule in rules.items())
+    row = None if rows is None else rows.columns
+    return TableSchema(config.name, found.table, found.key, hash_columns=1, row=row, protected=protected)
+
+
+def _typed_rows(config: DynamoDBConfig) -> TypedRows | None:
+    return TypedRows(config.columns, config.rules(config.table_name).keys()) if config.columns else None
 
 
 class DynamoDBSource:
@@ -48,13 +55,16 @@ class DynamoDBSource:
         self.name = config.name
         self.start = str(config.start)
         self.on_gap = config.on_gap
-        self._rows = TypedRows(config.columns) if config.columns else None
+        self._rows = _typed_rows(config)
+        image = self._rows.checked if self._rows else image_json
+        rules = config.rules(config.table_name)
+        self._protected = ProtectedItems(rules, image) if rules else None
         self._dynamodb, self._streams = describe.clients(config)
         self.snapshots = TableSnapshots(
             self._dynamodb,
             config,
             lambda: self.table,
-            image=self._rows.checked if self._rows else image_json,
+            image=self._protected.image if self._protected else image,
         )
         # The shards that the newest listing shows closed. Replaced by the thread that lists.
         self._closed: frozenset[str] = frozenset()
@@ -169,7 +179,7 @@ class DynamoDBSource:
 
     def open(self, opening: Opening) -> DynamoDBShardReader:
         shard = opening.shard.id
-        record_format = RecordFormat(self.table, self.stream.qualified(shard), self._rows)
+        record_format = RecordFormat(self.table, self.stream.qualified(shard), self._rows, self._protected)
         planned, heads = self._heads
         # I1: if another worker has made the plan meanwhile, these heads may be later than its start.
         head = heads.pop(shard, None) if opening.position is None and opening.start == planned else None

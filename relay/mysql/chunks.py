@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from relay.config.protection import NOT_SHOWN
 from relay.errors import RelayError
 from relay.mysql.binlog.values import shortest
 from relay.mysql.errors import NotCarried
@@ -91,16 +92,18 @@ class TableDescription:
 class ChunkQuery:
     """The statements for one table of ``database``, and what decodes their rows.
 
+    ``shows_values``: whether a message may show a value that is not of the key.
     Raises ``RelayError`` for a table without a primary key, or with a column that cannot be read exactly.
     """
 
-    def __init__(self, database: str, table: str, description: TableDescription) -> None:
+    def __init__(self, database: str, table: str, description: TableDescription, *, shows_values: bool = True) -> None:
         if not description.primary:
             raise RelayError(
                 f"the table {database}.{table} has no primary key, so a snapshot cannot read it in parts: add one, "
                 "remove the table from `tables`, or set `snapshot: none` and another `on_gap` than resnapshot"
             )
         self.table = f"{database}.{table}"
+        self._shows_values = shows_values
         self._place = f"{quoted(database)}.{quoted(table)}"
         try:
             self._columns = [_selected(*column) for column in description.columns]
@@ -166,6 +169,8 @@ class ChunkQuery:
             try:
                 _ = None if value is None else column.decode(value)
             except (ValueError, ArithmeticError, KeyError) as error:
+                if not self._shows_values:
+                    return f"the table {self.table}, row {key}, column {column.name}: {NOT_SHOWN}"
                 shown = value if len(value or b"") <= 60 else (value or b"")[:60] + b"..."
                 return f"the table {self.table}, row {key}, column {column.name}: {shown!r} cannot be carried: {error}"
         return f"the table {self.table}, row {key}: it cannot be carried"

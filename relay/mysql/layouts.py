@@ -14,6 +14,7 @@ from relay.mysql.cascades import warn_of_cascades
 from relay.mysql.connection import ServerConnection
 from relay.sql.definitions import Definition, ask
 from relay.sql.layouts import LayoutCache, SkippedTables
+from relay.sql.protection import check_followed
 from relay.sql.statements import Classified, Kind
 from relay.sql.tables import Table, lay_out, lay_out_keys
 from relay.table import Column, TableSchema
@@ -33,6 +34,8 @@ class Layouts:
         self._made = LayoutCache(self._lay_out)
         # The last layout of each table. The readers' threads replace single entries; others copy before they iterate.
         self._last: dict[str, Table] = {}
+        # The same without those that ``information_schema`` has now, which may be before or after the rows to come.
+        self._followed: dict[str, Table] = {}
         # The key columns of tables that were relayed before, as in ``Opening.keys``, and how many are hashed.
         self._relayed: dict[str, tuple[Sequence[Sequence[str]], int | None]] = {}
         self._skipped = SkippedTables(config.name, config.database)
@@ -65,6 +68,10 @@ class Layouts:
             return None
         made = self._made(table, columns, primary)
         if made is not None:
+            before = self._followed.get(table)
+            if before is not made:
+                check_followed(before and before.schema, made.schema)
+                self._followed[table] = made
             self._last[table] = made
         return made
 
@@ -114,4 +121,4 @@ class Layouts:
         if not primary and not key and table not in self._named:
             self._skipped.warn(table, columns)
             return None
-        return lay_out(self.source, table, columns, primary, key=key)
+        return lay_out(self.source, table, columns, primary, key=key, rules=self._config.rules(table))

@@ -249,7 +249,9 @@ class ChunkReader:
                 if table is None:
                     log.warning("source %s: table %s was dropped during its snapshot", self._config.name, self.table)
                     return self._page([], 0, begun, None, finished=True)
-                described = found, ChunkQuery(self._config.database, self.table, found), table
+                shows_values = not table.schema.protected
+                query = ChunkQuery(self._config.database, self.table, found, shows_values=shows_values)
+                described = found, query, table
             _, query, table = described
             limit = self._paced(self._limit)
             server.execute("START TRANSACTION READ ONLY")

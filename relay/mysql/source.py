@@ -32,6 +32,7 @@ from relay.mysql.snapshot import DatabaseSnapshots
 from relay.mysql.start import TooOld, executed_before
 from relay.mysql.timestamps import TimestampMap
 from relay.source import Opening, ShardReader, StartingPoints
+from relay.sql.protection import check_protected
 from relay.sql.statements import classify
 from relay.sql.tables import Table, missing_tables
 from relay.table import Column, TableSchema
@@ -102,8 +103,10 @@ class MySQLSource:
                     if not described:
                         self._tables = {table.table: table for table in self.layouts.describe(server)}
                         described = True
-                        for table in missing_tables(self.config.tables, self.tables()):
+                        for table in missing_tables(self.config.named_tables, self.tables()):
                             log.warning("source %s: %s has no table %s", self.name, server.account.address, table)
+                        if label is None:  # later the plan decides what is read, and a column may be gone
+                            check_protected(self.name, self.config.protect, self._tables.values())
             except Unavailable as error:
                 if reshard_of(shard, list(self._shards)) is None:
                     raise
@@ -126,11 +129,11 @@ class MySQLSource:
         return hashlib.blake2b(orjson.dumps(["mysql", self.config.database]), digest_size=8).hexdigest()
 
     def starting_points(self, shards: Sequence[Shard], clock: Callable[[], float]) -> StartingPoints:
-        if missing := missing_tables(self.config.tables, self.tables()):
+        if missing := missing_tables(self.config.named_tables, self.tables()):
             # Only here: what was relayed before is relayed to its end, although the table was dropped meanwhile (I1).
             raise RelayError(
                 f"source {self.name}: the database {self.config.database} has no table {', '.join(missing)}: create "
-                "it, or remove it from `tables`"
+                "it, or remove it from `tables` and `protect`"
             )
         names, now = [shard.name for shard in shards], clock()
         if isinstance(self.config.start, StartAtGtids):

@@ -183,6 +183,8 @@ def _check_dynamodb(config: Config, source: DynamoDBConfig) -> list[Finding]:
     key = ", ".join(f"{column.name} ({column.type})" for column in found.key)
     stream = Finding(f"source {source.name}", f"table {found.table}, key {key}, stream of {found.view_type}")
     findings = [stream, *check_start(source, found), *check_columns(source, found)]
+    if problem := describe.refused_rule(found, source):
+        findings.append(Finding(f"source {source.name}", problem, ConfigError.exit_code))
     findings += [*check_images(config, found), *check_cache_keys(config, found)]
     if config.schema_registry:
         schema = partial(_check_schema, config, config.schema_registry, table_schema(source, found))
@@ -196,8 +198,9 @@ def _check_sql(config: Config, source: VitessConfig | MySQLConfig) -> list[Findi
         opened.connect()
         tables = opened.tables()
     count = f"{len(tables)} table{'' if len(tables) == 1 else 's'}"
-    if absent := missing_tables(source.tables, tables):
-        raise Unavailable(f"it has no table {', '.join(absent)}: create it, or remove it from `tables`")
+    if absent := missing_tables(source.named_tables, tables):
+        there = "create it, or remove it from `tables` and `protect`"
+        raise Unavailable(f"it has no table {', '.join(absent)}: {there}")
     findings = [Finding(f"source {source.name}", f"{source.database}: {count}")]
     for table in tables:
         names = [column.name for column in table.key]

@@ -47,6 +47,9 @@ class Classified:
     replaces: bool = False
 
 
+_SHOWN = 200  # characters
+_VALUE = re.compile(r"""['"]|(?<![\w$`])\.?[0-9]""")
+
 _TOKEN = re.compile(
     r"""
       \s+ | /\*!M?[0-9]*\  ?  | /\*M!([0-9]*) | /\*.*?(?:\*/|\Z) | \*/ | \#[^\n]* | --(?=[\s\x00-\x1f]|\Z)[^\n]*
@@ -162,6 +165,13 @@ class _StatementScanner:
 
 
 _CHANGES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD", "WITH", "CALL", "DO")
+
+
+def shown(sql: str) -> str:
+    """Return a statement as a message may show it: up to its first value, which may be one that is not published."""
+    value = _VALUE.search(sql)
+    end = min(_SHOWN, len(sql) if value is None else value.start())
+    return sql if end == len(sql) else f"{sql[:end]}..."
 
 
 def classify(sql: str, database: str, ansi_quotes: bool = False) -> Classified:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
-from relay.errors import RelayError
+from relay.config.protection import IN_KEY, ColumnRules, in_key
+from relay.errors import ConfigError, RelayError
+from relay.sql.protection import published_columns, replacements, rules_of
 from relay.table import Column, KeyColumn, TableSchema
 
 Row = Sequence[Any]
@@ -17,14 +20,17 @@ Row = Sequence[Any]
 class Table:
     """One layout of one table. Equal layouts are the same object: see ``relay.sql.layouts``.
 
-    ``names``: of the columns, in the order of a row. ``key``: the indexes in a row of the columns of ``schema.key``.
-    ``keyspace_id``: computes that of a row; None if the table's primary vindex cannot be computed.
+    ``names``: of the columns, in the order of a row, also of those that ``schema.row`` does not have because they are
+    excluded. ``key``: the indexes in a row of the columns of ``schema.key``. ``keyspace_id``: computes that of a row;
+    None if the table's primary vindex cannot be computed. ``replaced``: by column, what makes the published text of a
+    value that is not published itself.
     """
 
     schema: TableSchema
     names: tuple[str, ...]
     key: tuple[int, ...]
     keyspace_id: Callable[[Row], bytes | None] | None = None
+    replaced: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -43,11 +49,13 @@ def lay_out(
     key: Sequence[str] = (),
     hash_key: Sequence[str] = (),
     keyspace_id: Callable[[Row], bytes | None] | None = None,
+    rules: ColumnRules = MappingProxyType({}),
 ) -> Table:
     """Return the layout of a table. ``primary``: the columns of its primary key, in the key's order.
 
     ``key``: the columns used instead of a primary key. ``hash_key``: the columns that choose the partition (I2), by
-    default the complete key; they become part of the key. Raises ``RelayError`` for a table without a usable key.
+    default the complete key; they become part of the key. ``rules``: of columns that are protected; it may name others.
+    Raises ``RelayError`` for a table without a usable key, ``ConfigError`` for a rule of a key column.
     """
     by_name = {column.name: column for column in columns}
     wanted = list(key or primary)
@@ -68,15 +76,21 @@ def lay_out(
         wanted = [*wanted, *(column for column in hash_key if column not in wanted)]
         first = list(hash_key)
     ordered = [*first, *(column for column in wanted if column not in first)]
+    rules = rules_of(columns, rules)
+    # The primary key too, also if it is not the key of the changes: it is in the positions of copies and snapshots.
+    if (protected := in_key([*ordered, *primary], rules)) is not None:
+        raise ConfigError(f"source {source}: `protect.{name}.{protected}`: {IN_KEY}")
     schema = TableSchema(
         source,
         name,
         tuple(KeyColumn(column, by_name[column].type, by_name[column].has_decimals) for column in ordered),
         hash_columns=len(first) or len(ordered),
-        row=tuple(columns),
+        row=published_columns(columns, rules),
+        protected=tuple((column.name, rules[column.name].kind) for column in columns if column.name in rules),
     )
     names = tuple(column.name for column in columns)
-    return Table(schema, names, tuple(names.index(column) for column in ordered), keyspace_id)
+    at = tuple(names.index(column) for column in ordered)
+    return Table(schema, names, at, keyspace_id, replacements(columns, rules))
 
 
 def lay_out_keys(source: str, name: str, keys: Sequence[Sequence[str]], hashed: int | None) -> Table:
@@ -89,7 +103,7 @@ def lay_out_keys(source: str, name: str, keys: Sequence[Sequence[str]], hashed: 
     return lay_out(source, name, columns, names, hash_key=names[:hashed])
 
 
-def missing_tables(named: Iterable[str] | None, found: Iterable[TableSchema]) -> list[str]:
+def missing_tables(named: Iterable[str], found: Iterable[TableSchema]) -> list[str]:
     """Return the tables that a config names and that are not among those found."""
     there = {table.table for table in found}
-    return [name for name in named or () if name not in there]
+    return [name for name in named if name not in there]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from relay.config.protection import NOT_SHOWN
 from relay.errors import RelayError
 from relay.sql import charsets
 from relay.sql.columns import WITH_DECIMALS, carried_as
@@ -93,6 +94,8 @@ class VStreamRowDecoder:
             try:
                 decode(value)
             except (ValueError, ArithmeticError, KeyError) as error:
+                if self.table.schema.protected:
+                    return f"column {name}: {NOT_SHOWN}"
                 shown = value if len(value) <= 60 else value[:60] + b"..."
                 return f"column {name}: {shown!r} cannot be carried exactly: {error}"
         return f"its values have {len(row.values)} bytes, but their lengths add up to {at}"

@@ -24,6 +24,7 @@ from relay.process.slow_call import call_all
 from relay.source import Opening, ShardReader, StartingPoints
 from relay.sql.definitions import Definition, ask
 from relay.sql.layouts import LayoutCache, SkippedTables
+from relay.sql.protection import check_protected
 from relay.sql.tables import Row, Table, lay_out, lay_out_keys, missing_tables
 from relay.table import Column, TableSchema
 from relay.vitess.client import Tls, Vtgate
@@ -113,6 +114,8 @@ class VitessSource:
             raise ConfigError(f"source {self.name}: keyspace {self.config.keyspace}: {error}") from error
         self._check_row_images()
         self._read_tables()
+        if label is None:  # later the plan decides what is read, and a column may be gone
+            check_protected(self.name, self.config.protect, self.tables())
         return StreamId(self.name, self.config.keyspace)
 
     def _check_row_images(self) -> None:
@@ -148,7 +151,7 @@ class VitessSource:
         return [Shard(name) for name in self._shards]
 
     def starting_points(self, shards: Sequence[Shard], clock: Callable[[], float]) -> StartingPoints:
-        if missing := missing_tables(self.config.tables, self.tables()):
+        if missing := missing_tables(self.config.named_tables, self.tables()):
             # Only here: a table that was relayed before may have been dropped since, which is relayed, too (I1).
             raise Unavailable(
                 f"source {self.name}: keyspace {self.config.keyspace} has no table {', '.join(missing)}: its tables "
@@ -204,7 +207,8 @@ class VitessSource:
         compute = (
             _keyspace_id(names.index(hash_key[0]), vindex) if len(hash_key) == 1 and hash_key[0] in names else None
         )
-        return lay_out(self.name, table, columns, primary, key=key, hash_key=hash_key, keyspace_id=compute)
+        rules = self.config.rules(table)
+        return lay_out(self.name, table, columns, primary, key=key, hash_key=hash_key, keyspace_id=compute, rules=rules)
 
     def _in_order(self, table: str, primary: Sequence[str]) -> Sequence[str]:
         """Return a primary key in its own order, which the stream does not have. Raises ``Unavailable``."""
@@ -255,7 +259,7 @@ class VitessSource:
 
     def _read_tables(self) -> None:
         found = _definitions(self._vtgate, self.config)
-        for name in self.config.tables or ():
+        for name in self.config.named_tables:
             if name not in found:
                 log.warning("source %s: keyspace %s has no table %s", self.name, self.config.keyspace, name)
         self._primary_keys = {name: each.primary for name, each in found.items()}

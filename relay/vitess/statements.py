@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from relay.errors import RelayError
-from relay.sql.statements import Classified, Kind, Name
+from relay.sql.statements import Classified, Kind, Name, shown
 from relay.sql.tables import Table
 from relay.vitess.position import VStreamPosition
 from relay.vitess.settings import INTERNAL, VStreamSettings
@@ -13,8 +13,6 @@ from relay.vitess.shard import VitessShard
 from relay.vitess.tables import Tables
 
 log = logging.getLogger(__name__)
-
-_SHOWN = 200  # characters of a statement in a message
 
 
 class StatementEffects:
@@ -39,7 +37,7 @@ class StatementEffects:
         """Return the error for a statement that `partly_emptied` gives ``table`` for. ``at``: its position."""
         return RelayError(
             f"shard {self.shard.qualified}: the statement at {at} adds, removes or replaces rows of {table}, and the "
-            f"binlog does not list them: {statement[:_SHOWN]!r}. Reset the source to copy its tables again. If those "
+            f"binlog does not list them: {shown(statement)!r}. Reset the source to copy its tables again. If those "
             "rows may stay where they were relayed to, reset it to a position after this one"
         )
 
@@ -68,7 +66,7 @@ class StatementEffects:
                     "started, so it cannot publish %r at %s. If the table was ever relayed, delete its rows there",
                     self.shard.qualified,
                     name,
-                    statement[:_SHOWN],
+                    shown(statement),
                     at,
                 )
         return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from relay.sql.protection import check_followed
 from relay.sql.tables import Table
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import Layout, VStreamRowDecoder, decoder
@@ -31,6 +32,8 @@ class Tables:
         self._relayed = relayed or {}
         # The last known layout of each table.
         self._known = dict(current)
+        # The same without the ones of now.
+        self._streamed: dict[str, Table] = {}
         self._decoders: dict[tuple[bytes, bool], VStreamRowDecoder | None] = {}
 
     @property
@@ -63,5 +66,8 @@ class Tables:
             self._decoders[key] = decoder(event, self._layout, copied=copied)
         found = self._decoders[key]
         if found is not None:
-            self._known[event.table_name] = found.table
+            before, table = self._streamed.get(event.table_name), found.table
+            if before is not table:
+                check_followed(before and before.schema, table.schema)
+            self._known[event.table_name] = self._streamed[event.table_name] = table
         return found

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relay.config.protection import NOT_SHOWN, ColumnRule
 from relay.errors import RelayError
+from relay.sql.tables import Table, lay_out
+from relay.table import Column
 from relay.vitess.proto import vtgate_pb2 as pb
 from relay.vitess.rows import PartialRow, decoder
 from tests.vitess.reading import layout
@@ -209,3 +212,17 @@ def test_nulls_of_an_old_row_are_carried_in_a_column_that_became_not_null_later(
     assert _old(b"1", None, b"b", None) == (1, None, "b", None)
     # Under NOBLOB the other text would be missing too.
     assert _old(b"1", b"a", None, b"c", kind="text") == (1, "a", None, "c")
+
+
+def test_a_table_with_protected_columns_shows_no_value_that_cannot_be_carried() -> None:
+    def protected(name: str, columns: Any, primary: Any) -> Table:
+        return lay_out("shop", name, columns, primary, rules={"v": ColumnRule("mask")})
+
+    column = pb.Field(name="v", charset=63, column_type="int(11)")
+    for copied in (False, True):
+        event = pb.FieldEvent(table_name="t", fields=[_ID, column], enum_set_string_values=True)
+        found = decoder(event, protected, copied=copied)
+        assert found is not None
+        assert found.explain(made([b"1", b"s3cr3t"])) == f"column v: {NOT_SHOWN}"
+        assert found.table.schema.row == (Column("id", "long"), Column("v", "string"))
+        assert found.decode(made([b"1", b"7"])) == (1, 7), "what is published is decided by relay.sql"

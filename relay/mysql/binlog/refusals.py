@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from relay.mysql.binlog import events
 from relay.mysql.errors import NotCarried
-from relay.sql.statements import Classified
-
-_SHOWN = 200
+from relay.sql.statements import Classified, shown
 
 
 def unprepared_xa(place: str, table: str, most: int) -> NotCarried:
@@ -31,14 +29,13 @@ def rolled_back(place: str, table: str) -> NotCarried:
 
 def statement(place: str, sql: str, said: Classified, table: str) -> NotCarried:
     """For a statement ``sql`` that changes rows of ``table`` without logging them."""
-    shown = sql if len(sql) <= _SHOWN else f"{sql[:_SHOWN]}..."
     if said.tables:  # an ALTER TABLE, of partitions
         return NotCarried(
-            f"{place}: a statement removes or replaces rows of {table} without logging them: {shown!r}. Start after "
-            "this position if consumers may keep those rows. DELETE logs the rows that it removes"
+            f"{place}: a statement removes or replaces rows of {table} without logging them: {shown(sql)!r}. Start "
+            "after this position if consumers may keep those rows. DELETE logs the rows that it removes"
         )
     return NotCarried(
-        f"{place}: a change that may be to {table} is logged as a statement, not as rows: {shown!r}. Run "
+        f"{place}: a change that may be to {table} is logged as a statement, not as rows: {shown(sql)!r}. Run "
         "`SET GLOBAL binlog_format = 'ROW'`, check sessions that set their own, and start after this position"
     )
 

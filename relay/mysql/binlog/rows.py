@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from relay.config.protection import NOT_SHOWN
 from relay.mysql.binlog import binary_json, table_map, values
 from relay.mysql.binlog.table_map import BadTableMap, ColumnLayout, TableMap
 from relay.sql.charsets import BINARY, decoder, is_utf8
@@ -179,8 +180,11 @@ class RowDecoder:
         """Whether an event with this bitmap has all columns. Bits past the last column have no meaning."""
         return bitmap in self.full or int.from_bytes(bitmap, "little") & self._mask == self._mask
 
-    def explain(self, buffer: bytes, at: int, end: int) -> str:
-        """Return which column of which row cannot be read, and why."""
+    def explain(self, buffer: bytes, at: int, end: int, *, shows_values: bool = True) -> str:
+        """Return which column of which row cannot be read, and why.
+
+        Without ``shows_values``, nothing of the row: the bytes of a column may be followed by those of another.
+        """
         row = 0
         while at < end:
             row += 1
@@ -193,8 +197,10 @@ class RowDecoder:
                 try:
                     _, at = self._single(number)(buffer, at)
                 except Exception as fault:
-                    name = self.table.columns[number].name
-                    return f"column {name} of image {row} of the event: {fault} ({buffer[start : start + 40]!r}...)"
+                    where = f"column {self.table.columns[number].name} of image {row} of the event"
+                    if not shows_values:
+                        return f"{where}: {NOT_SHOWN}"
+                    return f"{where}: {fault} ({buffer[start : start + 40]!r}...)"
         return f"the last row ends {at - end} bytes after the event" if at > end else "the event is malformed"
 
     def _nulls(self, buffer: bytes, at: int) -> int:

@@ -280,7 +280,7 @@ class BinlogEvents:
             changes = (read or decoder.deletes)(buffer, at, end)
         except Exception:
             # Malformed bytes may raise anything: decode again, slowly, to say where.
-            reason = decoder.explain(buffer, at, end)
+            reason = decoder.explain(buffer, at, end, shows_values=not entry.table.schema.protected)
             raise NotCarried(f"{self._place}: rows of {entry.name} cannot be read: {reason}") from None
         if self._pending_gtid is not None:
             self._begin_pending(out, False)

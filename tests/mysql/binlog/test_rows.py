@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from relay.config.protection import NOT_SHOWN
 from relay.mysql.binlog.rows import RowDecoder, columns_of
 from relay.mysql.binlog.table_map import BadTableMap, parse
 from relay.table import Column
@@ -313,6 +314,8 @@ def test_text_that_does_not_decode_is_refused_with_its_column() -> None:
     with pytest.raises(UnicodeDecodeError):
         read(body, decoder, "inserts")
     assert "column name of image 2" in decoder.explain(body, 12, len(body))
+    hidden = decoder.explain(body, 12, len(body), shows_values=False)
+    assert hidden == f"column name of image 2 of the event: {NOT_SHOWN}"
 
 
 def test_an_enum_without_that_member_is_refused_with_its_column() -> None:

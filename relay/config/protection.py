@@ -1,0 +1,144 @@
+"""Columns whose values are not published: which ones, and what is published in their place.
+
+The keys are a contract with users, and so are the texts: a consumer may join by them.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PlainValidator, WithJsonSchema
+
+from relay.config.errors import invalid
+from relay.config.fields import ConfigModel
+from relay.config.yaml_file import Location
+
+MASK = "***"
+"""The text that is published in place of each value of a masked column."""
+
+NOT_SHOWN = "its value cannot be carried exactly, and is not shown because the table has protected columns"
+"""What messages say in place of a value and of why it cannot be carried."""
+
+_FORMS = "use `exclude`, `mask` or `{hash: {salt: ...}}`"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRule:
+    """What is published in place of a column. ``kind``: nothing, `MASK`, or a hash made with ``salt``."""
+
+    kind: Literal["exclude", "mask", "hash"]
+    salt: str = field(default="", repr=False)
+
+    @property
+    def hashed(self) -> Callable[[bytes], str]:
+        """What makes the text in place of a value: HMAC-SHA-256 in 64 lower-case hexadecimal digits."""
+        return partial(_hashed, self.salt.encode())
+
+
+def _hashed(salt: bytes, value: bytes) -> str:
+    return hmac.digest(salt, value, "sha256").hex()
+
+
+ColumnRules = Mapping[str, ColumnRule]
+"""The rules of one table, by column."""
+
+IN_KEY = "it is part of the key, which identifies the row and is published with each change: remove this rule"
+"""Why a column can have no rule."""
+
+
+def in_key(key: Iterable[str], rules: ColumnRules) -> str | None:
+    """Return a column of a key that has a rule, None if none has."""
+    return next((column for column in key if column in rules), None)
+
+
+def _parse(value: Any) -> dict[str, dict[str, ColumnRule]]:
+    if not isinstance(value, dict):
+        raise invalid(f"must be {{table: {{column: rule}}}}; for a rule {_FORMS}")
+    found: dict[str, dict[str, ColumnRule]] = {}
+    problems: list[tuple[Location, str]] = []
+    for table, columns in value.items():
+        if not isinstance(columns, dict) or not columns:
+            problems.append(((table,), f"must be {{column: rule}}; for a rule {_FORMS}"))
+            continue
+        found[str(table)] = {}
+        for column, given in columns.items():
+            try:
+                found[str(table)][str(column)] = _rule(given)
+            except ValueError as error:
+                problems.append(((table, column), str(error)))
+    if problems:
+        raise invalid(*problems)
+    return found
+
+
+def _rule(given: Any) -> ColumnRule:
+    """Parse one rule. The messages of ValueError do not quote it: it may have a salt."""
+    if isinstance(given, ColumnRule):
+        return given
+    if given == "exclude" or given == "mask":
+        return ColumnRule(given)
+    if not isinstance(given, dict) or set(given) != {"hash"}:
+        raise ValueError(f"is not a rule: {_FORMS}")
+    options = given["hash"]
+    if not isinstance(options, dict) or set(options) != {"salt"}:
+        raise ValueError("`hash` needs a `salt`, and nothing else: {hash: {salt: ...}}")
+    salt = options["salt"]
+    if not isinstance(salt, str) or not salt:
+        raise ValueError("the salt must be text that is not empty, best given as `${NAME}`")
+    return ColumnRule("hash", salt)
+
+
+_RULE = {
+    "anyOf": [
+        {"enum": ["exclude", "mask"]},
+        {
+            "type": "object",
+            "properties": {
+                "hash": {
+                    "type": "object",
+                    "properties": {"salt": {"type": "string", "minLength": 1}},
+                    "required": ["salt"],
+                    "additionalProperties": False,
+                }
+            },
+            "required": ["hash"],
+            "additionalProperties": False,
+        },
+    ]
+}
+Protect = Annotated[
+    dict[str, dict[str, ColumnRule]],
+    PlainValidator(_parse),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "additionalProperties": {"type": "object", "minProperties": 1, "additionalProperties": _RULE},
+        }
+    ),
+]
+"""The rules of a source's tables, by table and column."""
+
+
+class ProtectingConfig(ConfigModel):
+    """What the sources of all types have for columns that are not to be published."""
+
+    protect: Protect = Field(default_factory=dict)
+    """By table, columns whose values do not leave the relay: `{customer: {ssn: exclude, phone: mask, email: {hash:
+    {salt: "${SALT}"}}}}`. Nothing is published in their place, or `***`, or a hash that is equal for equal values."""
+
+    def rules(self, table: str) -> ColumnRules:
+        """The rules of the columns of ``table``."""
+        return self.protect.get(table, {})
+
+    def _unknown_tables(self, tables: Iterable[str]) -> list[tuple[Location, str]]:
+        """Return a problem for each table in `protect` that is not one of ``tables``, which are all of the source."""
+        known = list(tables)
+        return [
+            (("protect", table), f"is not a table of this source, which reads {', '.join(known)}")
+            for table in self.protect
+            if table not in known
+        ]

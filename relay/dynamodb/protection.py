@@ -1,0 +1,127 @@
+"""What is published of protected attributes: values in place of theirs, before an item becomes a change.
+
+So nothing that comes after has the values: no image, no dead letter, no message about a change. Only attributes of the
+item itself have rules, not those inside of a map.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+from msgspec import Raw
+
+from relay.change import Uncarriable
+from relay.config.protection import MASK, ColumnRule, ColumnRules
+from relay.dynamodb.values import binary, canonical_number
+from relay.errors import RelayError
+
+_NULL = {"NULL": True}
+_SETS: dict[str, Callable[[Any], Any]] = {
+    "SS": str,
+    "NS": lambda number: _number(number),
+    "BS": lambda raw: b64encode(_bytes(raw)).decode(),
+}
+
+
+class ProtectedItems:
+    """Makes the published images of items. ``publish``: makes the image of the item that is left, ValueError if it
+    cannot be carried.
+
+    Shared by the threads that read the table; it does not change.
+    """
+
+    def __init__(self, rules: ColumnRules, publish: Callable[[Mapping[str, Any]], Any]) -> None:
+        self._excluded = frozenset(name for name, rule in rules.items() if rule.kind == "exclude")
+        self._replaced = {name: _replacement(rule) for name, rule in rules.items() if rule.kind != "exclude"}
+        self._publish = publish
+
+    def __repr__(self) -> str:
+        return f"<ProtectedItems[{', '.join(sorted(self._excluded | self._replaced.keys()))}]>"
+
+    def image(self, item: Any) -> Any:
+        """Return the image of an item, given parsed or as JSON; None if it is absent.
+
+        `Uncarriable`, with what is left of the item, if that cannot be carried. Raises ``RelayError`` for what is not
+        an item.
+        """
+        if item is None or (type(item) is Raw and not item):
+            return None
+        try:
+            left = self._without_values(_parsed(bytes(item)) if type(item) is Raw else item)
+        except (ValueError, TypeError, AttributeError):
+            raise RelayError("an image is not an item of typed values, so nothing in it can be protected") from None
+        try:
+            return self._publish(left)
+        except ValueError as error:
+            return Uncarriable(left, str(error))
+
+    def _without_values(self, item: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            name: self._replaced[name](value) if name in self._replaced else value
+            for name, value in item.items()
+            if name not in self._excluded
+        }
+
+
+def _parsed(image: bytes) -> Any:
+    try:
+        return orjson.loads(image)
+    except ValueError:
+        # Bytes that are not UTF-8 become lone surrogates, which only an attribute that is not published may have.
+        return json.loads(image.decode("utf-8", "surrogateescape"))
+
+
+def _replacement(rule: ColumnRule) -> Callable[[Any], dict[str, Any]]:
+    """Return what makes the typed value that is published in place of one. NULL stays NULL."""
+    if rule.kind == "mask":
+        return lambda value: value if value == _NULL else {"S": MASK}
+    hashed = rule.hashed
+    return lambda value: value if value == _NULL else {"S": hashed(_canonical(value))}
+
+
+def _canonical(value: Mapping[str, Any]) -> bytes:
+    """Return what is equal for equal values: the text of a scalar, the JSON of any other value."""
+    ((kind, raw),) = value.items()
+    if kind == "S":
+        return str(raw).encode("utf-8", "surrogatepass")
+    if kind == "N":
+        return _number(raw).encode()
+    if kind == "B":
+        return _bytes(raw)
+    if kind == "BOOL":
+        return b"true" if raw else b"false"
+    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":")).encode()
+
+
+def _plain(value: Mapping[str, Any]) -> Any:
+    """Return a value as JSON has it, with canonical numbers and the members of sets in order."""
+    ((kind, raw),) = value.items()
+    if kind == "M":
+        return {kind: {name: _plain(inner) for name, inner in raw.items()}}
+    if kind == "L":
+        return {kind: [_plain(inner) for inner in raw]}
+    if kind in _SETS:
+        return {kind: sorted(map(_SETS[kind], raw))}
+    if kind == "N":
+        return {kind: _number(raw)}
+    if kind == "B":
+        return {kind: b64encode(_bytes(raw)).decode()}
+    return {kind: raw}
+
+
+def _number(text: Any) -> str:
+    try:
+        return canonical_number(str(text))
+    except ValueError:
+        return str(text)
+
+
+def _bytes(raw: Any) -> bytes:
+    try:
+        return binary(raw)
+    except ValueError:
+        return str(raw).encode("utf-8", "surrogatepass")

@@ -1,0 +1,115 @@
+"""What is published of protected columns: values in place of theirs, before a row becomes a change.
+
+So nothing that comes after has the values: no image, no dead letter, no message about a change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+from relay.config.protection import MASK, ColumnRule, ColumnRules, Protect
+from relay.errors import ConfigError, RelayError
+from relay.table import Column, TableSchema
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def rules_of(columns: Iterable[Column], rules: ColumnRules) -> ColumnRules:
+    """Return the rules by the names that the columns have: to the database, case makes no difference in them."""
+    if not rules:
+        return rules
+    by_name = {name.lower(): rule for name, rule in rules.items()}
+    return {column.name: by_name[column.name.lower()] for column in columns if column.name.lower() in by_name}
+
+
+def published_columns(columns: Iterable[Column], rules: ColumnRules) -> tuple[Column, ...]:
+    """Return the columns of a row as it is published: excluded ones are missing, masked and hashed ones are text."""
+    return tuple(
+        Column(column.name, "string") if column.name in rules else column
+        for column in columns
+        if column.name not in rules or rules[column.name].kind != "exclude"
+    )
+
+
+def replacements(columns: Iterable[Column], rules: ColumnRules) -> dict[str, Callable[[Any], str]]:
+    """Return, by column that is masked or hashed, what makes the published text of a value that is not null."""
+    return {
+        column.name: _replacement(column, rules[column.name])
+        for column in columns
+        if column.name in rules and rules[column.name].kind != "exclude"
+    }
+
+
+def _replacement(column: Column, rule: ColumnRule) -> Callable[[Any], str]:
+    if rule.kind == "mask":
+        return lambda _: MASK
+    canonical, hashed = _canonical(column), rule.hashed
+    return lambda value: hashed(canonical(value))
+
+
+def _canonical(column: Column) -> Callable[[Any], bytes]:
+    """Return what makes equal values the same bytes, also where the column's type became wider since."""
+    if column.type == "timestamp":
+        return lambda value: (_EPOCH + timedelta(microseconds=value)).strftime("%Y-%m-%d %H:%M:%S.%f").encode()
+    if column.has_decimals:
+        return lambda value: _without_zeros(value).encode()
+    return _bytes
+
+
+def _bytes(value: Any) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, list):
+        return ",".join(value).encode()
+    if isinstance(value, float):
+        value = Decimal(repr(value))
+    if isinstance(value, Decimal):
+        return _without_zeros(f"{value:f}").encode() if value else b"0"
+    return b"%d" % value
+
+
+def _without_zeros(text: str) -> str:
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def check_followed(before: TableSchema | None, now: TableSchema) -> None:
+    """Refuse columns that follow ``before`` in a stream if a protected one may have been renamed to one without a rule.
+
+    Raises ``RelayError``.
+    """
+    if before is None or not before.protected:
+        return
+    was, left = _names(before), [name for name, _ in before.protected if name not in _names(now)]
+    added = [column.name for column in now.row or () if column.name not in was | dict(now.protected).keys()]
+    if left and added:
+        raise RelayError(
+            f"source {now.source}: table {now.table} no longer has column {left[0]}, which `protect` names, but has "
+            f"the new column {added[0]}, without a rule. If {left[0]} was renamed, change its name in "
+            f"`protect.{now.table}`; if it was dropped, remove it there. Nothing was skipped"
+        )
+
+
+def _names(table: TableSchema) -> set[str]:
+    return {column.name for column in table.row or ()} | dict(table.protected).keys()
+
+
+def check_protected(source: str, protect: Protect, tables: Iterable[TableSchema]) -> None:
+    """Refuse a rule of a column that its table does not have now. Raises ``ConfigError``, naming the column.
+
+    Otherwise a name with a typing mistake, or of a column that was renamed, would publish what it is to hide.
+    """
+    for table in tables:
+        there = {name.lower() for name, _ in table.protected}
+        for column in protect.get(table.table, ()):
+            if column.lower() not in there:
+                raise ConfigError(
+                    f"source {source}: table {table.table} has no column {column}, which "
+                    f"`protect.{table.table}.{column}` names: correct it. If the column was dropped or renamed, what "
+                    "was not published before that still has it: add a column of that name, let the relay catch up, "
+                    "and remove the column and the rule"
+                )
