@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import PlainValidator, WithJsonSchema
 
 from relay.config.errors import invalid
-from relay.config.fields import ConfigModel
 from relay.config.yaml_file import Location
 
 MASK = "***"
@@ -121,24 +120,3 @@ Protect = Annotated[
     ),
 ]
 """The rules of a source's tables, by table and column."""
-
-
-class ProtectingConfig(ConfigModel):
-    """What the sources of all types have for columns that are not to be published."""
-
-    protect: Protect = Field(default_factory=dict)
-    """By table, columns whose values do not leave the relay: `{customer: {ssn: exclude, phone: mask, email: {hash:
-    {salt: "${SALT}"}}}}`. Nothing is published in their place, or `***`, or a hash that is equal for equal values."""
-
-    def rules(self, table: str) -> ColumnRules:
-        """The rules of the columns of ``table``."""
-        return self.protect.get(table, {})
-
-    def _unknown_tables(self, tables: Iterable[str]) -> list[tuple[Location, str]]:
-        """Return a problem for each table in `protect` that is not one of ``tables``, which are all of the source."""
-        known = list(tables)
-        return [
-            (("protect", table), f"is not a table of this source, which reads {', '.join(known)}")
-            for table in self.protect
-            if table not in known
-        ]

@@ -21,7 +21,7 @@ from relay.config.fields import (
     start_time,
     url,
 )
-from relay.config.protection import ProtectingConfig
+from relay.config.per_table import PerTableConfig
 from relay.config.sql_sources import MySQLConfig, VitessConfig
 from relay.config.yaml_file import Location
 from relay.table import REST
@@ -29,7 +29,7 @@ from relay.table import REST
 _STREAM_ARN = re.compile(r"arn:[\w-]+:dynamodb:([\w-]+):\d*:table/([A-Za-z0-9._-]+)/stream/([\w.:-]+)")
 
 
-class DynamoDBConfig(ProtectingConfig):
+class DynamoDBConfig(PerTableConfig):
     has_snapshots: ClassVar[bool] = True
     one_source_per_table: ClassVar[bool] = True
 
@@ -137,7 +137,7 @@ class DynamoDBConfig(ProtectingConfig):
         return self
 
     @model_validator(mode="after")
-    def _check_protected(self) -> Self:
+    def _check_per_table(self) -> Self:
         problems = [] if self.tags else self._unknown_tables(self.tables or [self.table_name])
         for table, rules in self.protect.items():
             for name, rule in rules.items():
@@ -160,7 +160,8 @@ class DynamoDBConfig(ProtectingConfig):
                     "table": table,
                     "tables": None,
                     "tags": None,
-                    "protect": {name: rules for name, rules in self.protect.items() if name == table},
+                    "protect": {table: self.protect[table]} if table in self.protect else {},
+                    "where": {table: self.where[table]} if table in self.where else {},
                 }
             )
             for table in tables

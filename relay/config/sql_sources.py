@@ -23,12 +23,13 @@ from relay.config.fields import (
     parse_vstream_start,
     start_time,
 )
-from relay.config.protection import IN_KEY, ProtectingConfig, in_key
+from relay.config.per_table import PerTableConfig
+from relay.config.protection import IN_KEY, in_key
 from relay.config.yaml_file import Location
 from relay.keyrange import KeyRange
 
 
-class _SQLConfig(ProtectingConfig):
+class _SQLConfig(PerTableConfig):
     """The keys that Vitess and MySQL share."""
 
     has_snapshots: ClassVar[bool] = False
@@ -98,7 +99,7 @@ class _SQLConfig(ProtectingConfig):
         return self
 
     @model_validator(mode="after")
-    def _check_protected(self) -> Self:
+    def _check_per_table(self) -> Self:
         problems = self._unknown_tables(self.tables) if self.tables else []
         for table, rules in self.protect.items():
             if (column := in_key(self.key_columns(table), rules)) is not None:
@@ -128,7 +129,7 @@ class _SQLConfig(ProtectingConfig):
     @property
     def named_tables(self) -> list[str]:
         """The tables that the entry names, which exist when their reading begins."""
-        return list(dict.fromkeys([*(self.tables or ()), *self.protect]))
+        return list(dict.fromkeys([*(self.tables or ()), *self.protect, *self.where]))
 
     @property
     def table_key(self) -> str:

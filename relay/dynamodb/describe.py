@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,8 +29,10 @@ from botocore.exceptions import (
 from botocore.loaders import Loader
 
 from relay.config.columns import attribute_type
+from relay.config.conditions import NOT_IN_KEY, Conditions, not_in_key
 from relay.config.protection import IN_KEY, in_key
 from relay.dynamodb.raw_records import keep_records_raw
+from relay.dynamodb.values import canonical_number
 from relay.errors import ConfigError, Unavailable
 from relay.table import REST, KeyColumn
 
@@ -267,9 +269,32 @@ def mismatches(found: Description, columns: Mapping[str, str]) -> list[str]:
 
 
 def refused_rule(found: Description, source: DynamoDBConfig) -> str | None:
-    """Return why a rule in `protect` is refused: it is about a column of the key. None if all can be applied."""
-    column = in_key((column.name for column in found.key), source.rules(found.table))
-    return None if column is None else f"`protect.{found.table}.{column}`: {IN_KEY}"
+    """Return why an entry of `protect` or `where` is refused, None if all can be applied.
+
+    No rule can be about a column of the key, and conditions can be about nothing else.
+    """
+    key = [column.name for column in found.key]
+    if (column := in_key(key, source.rules(found.table))) is not None:
+        return f"`protect.{found.table}.{column}`: {IN_KEY}"
+    if (column := not_in_key(key, source.conditions(found.table))) is not None:
+        return f"`where.{found.table}.{column}`: {NOT_IN_KEY}, of {', '.join(key)}"
+    try:
+        wanted_key(found.key, source.conditions(found.table))
+    except ValueError as error:
+        return f"`where.{found.table}`: {error}"
+    return None
+
+
+def wanted_key(key: Iterable[KeyColumn], where: Conditions) -> dict[str, str]:
+    """Return the values in ``where`` as keys have them. Raises ValueError for one that a column cannot have."""
+    wanted: dict[str, str] = {}
+    for column in key:
+        if column.name in where:
+            value = str(where[column.name])
+            if column.type == "B":
+                raise ValueError(f"{column.name} is binary, which cannot choose rows")
+            wanted[column.name] = canonical_number(value) if column.type == "N" else value
+    return wanted
 
 
 def verify(found: Description, source: DynamoDBConfig) -> None:

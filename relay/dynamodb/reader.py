@@ -10,7 +10,7 @@ from typing import Any
 from relay.dynamodb.creation import may_be_from
 from relay.dynamodb.cursor import FETCH_TRIES, RawPage, ShardCursor
 from relay.dynamodb.head import HeadSearch
-from relay.dynamodb.records import RecordFormat
+from relay.dynamodb.records import RecordFormat, chosen
 from relay.dynamodb.session import IteratorExpired, ShardNotFound, StreamSession, Transient
 from relay.errors import RelayError
 from relay.lineage import Gap, Start, StreamId
@@ -147,6 +147,9 @@ class DynamoDBShardReader:
                 self._drops_older = False
                 changes.append(change)
                 size += weight  # I11
+        token = changes[-1].token if changes else None
+        if wanted := self.format.wanted:
+            changes = chosen(changes, wanted)
         gap = self._gap()
         if progress is not None:
             self._head.records(len(records), read, progress, begun)
@@ -161,7 +164,7 @@ class DynamoDBShardReader:
             shard=self.shard,
             changes=changes,
             position=position.to_json() if position.type == "after_sequence" else None,
-            token=changes[-1].token if changes else None,
+            token=token,
             progress=progress,
             begun=begun,
             records=len(records),

@@ -6,7 +6,7 @@ Images are DynamoDB's JSON, unchanged (``raw_records``), so they keep every byte
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -36,14 +36,21 @@ class RecordFormat:
     """Turns the records of one shard of one table into changes.
 
     ``shard``: globally qualified. ``rows``: makes typed rows of items; without it, a row is the item's DynamoDB JSON.
-    ``protected``: makes the images instead, if some attributes are not published.
+    ``protected``: makes the images instead, if some attributes are not published. ``wanted``: what the keys of the
+    published items have, `describe.wanted_key`.
     """
 
     def __init__(
-        self, table: TableSchema, shard: str, rows: TypedRows | None = None, protected: ProtectedItems | None = None
+        self,
+        table: TableSchema,
+        shard: str,
+        rows: TypedRows | None = None,
+        protected: ProtectedItems | None = None,
+        wanted: Mapping[str, str] | None = None,
     ) -> None:
         self.table = table
         self.shard = shard
+        self.wanted = wanted or {}
         self._key = [column.name for column in table.key]
         self._event_id = event_ids(shard, table.table)
         self._image: Callable[[Any], Any] = _text if rows is None else partial(_row, rows)
@@ -60,9 +67,10 @@ class RecordFormat:
         number, if the record has no valid key or an unknown event name.
         """
         if type(record) is not RawRecord:
+            parsed: Any = record  # by botocore; its images are not shown
             raise RelayError(
                 f"{self.shard}: botocore has parsed a record that the relay reads raw: install a botocore version that "
-                f"this relay supports: a record came as {type(record).__name__}"
+                f"this relay supports: record {parsed['dynamodb'].get('SequenceNumber')}"
             )
         data = record.dynamodb
         position = f"DynamoDB/{data.sequence_number}"
@@ -101,6 +109,11 @@ class RecordFormat:
             raise RelayError(
                 f"{self.shard}: record {data.sequence_number} cannot be carried exactly: {error!r}"
             ) from error
+
+
+def chosen(changes: Iterable[Change], wanted: Mapping[str, str]) -> list[Change]:
+    """Return the changes whose key has the values in ``wanted``."""
+    return [change for change in changes if wanted.items() <= (change.key or {}).items()]
 
 
 def key_bytes(key: Mapping[str, str | bytes]) -> bytes:

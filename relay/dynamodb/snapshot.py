@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from relay.change import Change, Images, Operation, Snapshot, Uncarriable, event_id
+from relay.config.conditions import Conditions
 from relay.dynamodb import describe
-from relay.dynamodb.records import key_bytes
+from relay.dynamodb.records import chosen, key_bytes
 from relay.dynamodb.session import ShardNotFound, Transient, translated
 from relay.dynamodb.values import image_json, key_value
 from relay.errors import Unavailable
@@ -39,8 +40,9 @@ MOST_SEGMENTS = 64
 class TableSnapshots:
     """Reads the items of a table in parallel segments.
 
-    ``table``: returns the table's schema, once it is described. ``image``: returns an item as it is in a change. The
-    client, ``table`` and ``image`` are shared by the threads of all segments, which only read them.
+    ``table``: returns the table's schema, once it is described. ``image``: returns an item as it is in a change.
+    ``where``: what the published items have. The client, ``table`` and ``image`` are shared by the threads of all
+    segments, which only read them.
     """
 
     margin = MARGIN
@@ -52,12 +54,14 @@ class TableSnapshots:
         table: Callable[[], TableSchema],
         *,
         image: Callable[[Mapping[str, Any]], Any],
+        where: Conditions,
     ) -> None:
         self.initial = config.snapshot == "initial"
         self._client = client
         self._config = config
         self._table = table
         self._image = image
+        self._where = where
 
     def __repr__(self) -> str:
         return f"<TableSnapshots[{self._config.name}]>"
@@ -71,7 +75,9 @@ class TableSnapshots:
         return True
 
     def open(self, segment: Segment) -> SegmentReader:
-        return SegmentReader(self._client, self._table(), segment, image=self._image)
+        table = self._table()
+        wanted = describe.wanted_key(table.key, self._where)
+        return SegmentReader(self._client, table, segment, image=self._image, wanted=wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +108,7 @@ class SegmentReader:
         segment: Segment,
         *,
         image: Callable[[Mapping[str, Any]], Any] = image_json,
+        wanted: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.client = client
@@ -110,6 +117,8 @@ class SegmentReader:
         self.segment = segment
         # Returns an item as it is in a change. Raises ValueError if it cannot be carried.
         self.image = image
+        # What the keys of the published items have.
+        self.wanted = wanted or {}
         self.clock = clock
         self._position = ScanPosition.from_json(segment.position) if segment.position else ScanPosition()
 
@@ -143,8 +152,11 @@ class SegmentReader:
         # At least the snapshot's own, in case the clock has gone back.
         as_of = Snapshot(snapshot.id, max(snapshot.as_of, int(begun - MARGIN)))
         changes = [self._change(item, as_of, begun) for item in answer["Items"]]
+        read = len(changes)
+        if wanted := self.wanted:
+            changes = chosen(changes, wanted)
         last = answer.get("LastEvaluatedKey")
-        self._position = ScanPosition(last or None, self._position.rows + len(changes))
+        self._position = ScanPosition(last or None, self._position.rows + read)
         return self._page(changes, begun, finished=not last)
 
     def _change(self, item: Mapping[str, Any], snapshot: Snapshot, begun: float) -> Change:

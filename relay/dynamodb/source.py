@@ -65,6 +65,7 @@ class DynamoDBSource:
             config,
             lambda: self.table,
             image=self._protected.image if self._protected else image,
+            where=config.conditions(config.table_name),
         )
         # The shards that the newest listing shows closed. Replaced by the thread that lists.
         self._closed: frozenset[str] = frozenset()
@@ -179,7 +180,13 @@ class DynamoDBSource:
 
     def open(self, opening: Opening) -> DynamoDBShardReader:
         shard = opening.shard.id
-        record_format = RecordFormat(self.table, self.stream.qualified(shard), self._rows, self._protected)
+        record_format = RecordFormat(
+            self.table,
+            self.stream.qualified(shard),
+            self._rows,
+            self._protected,
+            describe.wanted_key(self.table.key, self.config.conditions(self.table.table)),
+        )
         planned, heads = self._heads
         # I1: if another worker has made the plan meanwhile, these heads may be later than its start.
         head = heads.pop(shard, None) if opening.position is None and opening.start == planned else None

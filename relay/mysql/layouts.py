@@ -69,10 +69,9 @@ class Layouts:
         made = self._made(table, columns, primary)
         if made is not None:
             before = self._followed.get(table)
-            if before is not made:
-                check_followed(before and before.schema, made.schema)
-                self._followed[table] = made
-            self._last[table] = made
+            if before is not None and before is not made:
+                check_followed(before.schema, made.schema)
+            self._followed[table] = self._last[table] = made
         return made
 
     def remember(self, keys: Mapping[str, Sequence[Sequence[str]]], hashed: Mapping[str, int]) -> None:
@@ -121,4 +120,5 @@ class Layouts:
         if not primary and not key and table not in self._named:
             self._skipped.warn(table, columns)
             return None
-        return lay_out(self.source, table, columns, primary, key=key, rules=self._config.rules(table))
+        rules, where = self._config.rules(table), self._config.conditions(table)
+        return lay_out(self.source, table, columns, primary, key=key, rules=rules, where=where)

@@ -301,7 +301,7 @@ class ChunkReader:
         # I7: not before the snapshot's begin, and not later than `lowest`, since what comes after that is not seen.
         as_of = Snapshot(snapshot.id, max(snapshot.as_of, min(self._lowest, int(begun - MARGIN))))
         if table is not None:
-            for row in rows:
+            for row in rows if table.wanted is None else filter(table.wanted, rows):
                 self._changes.read(table, row, as_of, begun)
         changes = self._changes.take()
         return Page(

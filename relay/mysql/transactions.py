@@ -228,7 +228,7 @@ class ShardTransactions:
             self._open()
         changes, rows = self._changes, event.changes
         each = event.size // (len(rows) or 1) + 1
-        row = changes.row
+        row = changes.row_of(table)
         if not self._row and changes.size + event.size < STREAMED_PAGE:
             for before, after in rows:
                 row(table, before, after, each)

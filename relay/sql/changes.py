@@ -51,6 +51,8 @@ class TransactionChanges:
         self.floor = floor
         # By table, the rows of the open transaction that were taken or skipped, without the one held back.
         self.rows_of: dict[str, int] = {}
+        # By table, the rows after the one held back that are not published.
+        self._left_out: dict[str, int] = {}
         # Changes whose own time was before the floor; the reader resets it.
         self.behind = 0
         # The last token made.
@@ -97,6 +99,7 @@ class TransactionChanges:
         self._counts.clear()
         self._is_open = True
         self.rows_of = {}
+        self._left_out.clear()
         self._gtid = gtid
         self._committed_at = timestamp * 1_000_000 if committed_at is None else committed_at
         self._is_behind = timestamp < self.floor
@@ -151,6 +154,23 @@ class TransactionChanges:
             self._ready.append(gone)
             self._held = 2
         self._ready.append(made)
+
+    def row_of(self, table: Table) -> Callable[..., None]:
+        """Return `row`, or what does the same for a table of which not all rows are published."""
+        return self.row if table.wanted is None else self._wanted_row
+
+    def _wanted_row(self, table: Table, before: Row | None, after: Row | None, size: int = 0, **options: Any) -> None:
+        """Make the changes of one row that is published before or after. If it is only one of both, its key changed."""
+        wanted = table.wanted or bool
+        before, after = (None if row is None or not wanted(row) else row for row in (before, after))
+        name = table.name
+        if before is not None or after is not None:
+            self.row(table, before, after, size, **options)
+            # Now the row of the table before these is no longer held back.
+            if left_out := self._left_out.pop(name, 0):
+                self.rows_of[name] = self.rows_of.get(name, 0) + left_out
+        elif not (self._skips and self._is_skipped(name)):
+            self._left_out[name] = self._left_out.get(name, 0) + 1
 
     def truncate(self, table: Table) -> None:
         """Make the change of a TRUNCATE of ``table``, between ``begin`` and ``end``."""

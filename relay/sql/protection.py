@@ -77,13 +77,11 @@ def _without_zeros(text: str) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def check_followed(before: TableSchema | None, now: TableSchema) -> None:
+def check_followed(before: TableSchema, now: TableSchema) -> None:
     """Refuse columns that follow ``before`` in a stream if a protected one may have been renamed to one without a rule.
 
     Raises ``RelayError``.
     """
-    if before is None or not before.protected:
-        return
     was, left = _names(before), [name for name, _ in before.protected if name not in _names(now)]
     added = [column.name for column in now.row or () if column.name not in was | dict(now.protected).keys()]
     if left and added:

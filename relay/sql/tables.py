@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from relay.config.conditions import Conditions
 from relay.config.protection import IN_KEY, ColumnRules, in_key
 from relay.errors import ConfigError, RelayError
+from relay.sql.conditions import wanted_rows
 from relay.sql.protection import published_columns, replacements, rules_of
 from relay.table import Column, KeyColumn, TableSchema
 
@@ -23,7 +25,7 @@ class Table:
     ``names``: of the columns, in the order of a row, also of those that ``schema.row`` does not have because they are
     excluded. ``key``: the indexes in a row of the columns of ``schema.key``. ``keyspace_id``: computes that of a row;
     None if the table's primary vindex cannot be computed. ``replaced``: by column, what makes the published text of a
-    value that is not published itself.
+    value that is not published itself. ``wanted``: whether a row is published; None if all are.
     """
 
     schema: TableSchema
@@ -31,6 +33,7 @@ class Table:
     key: tuple[int, ...]
     keyspace_id: Callable[[Row], bytes | None] | None = None
     replaced: Mapping[str, Callable[[Any], str]] = field(default_factory=dict)
+    wanted: Callable[[Row], bool] | None = None
 
     @property
     def name(self) -> str:
@@ -50,12 +53,14 @@ def lay_out(
     hash_key: Sequence[str] = (),
     keyspace_id: Callable[[Row], bytes | None] | None = None,
     rules: ColumnRules = MappingProxyType({}),
+    where: Conditions = MappingProxyType({}),
 ) -> Table:
     """Return the layout of a table. ``primary``: the columns of its primary key, in the key's order.
 
     ``key``: the columns used instead of a primary key. ``hash_key``: the columns that choose the partition (I2), by
     default the complete key; they become part of the key. ``rules``: of columns that are protected; it may name others.
-    Raises ``RelayError`` for a table without a usable key, ``ConfigError`` for a rule of a key column.
+    ``where``: the values of key columns that published rows have. Raises ``RelayError`` for a table without a usable
+    key, ``ConfigError`` for a rule of a key column and a condition on another.
     """
     by_name = {column.name: column for column in columns}
     wanted = list(key or primary)
@@ -90,7 +95,7 @@ def lay_out(
     )
     names = tuple(column.name for column in columns)
     at = tuple(names.index(column) for column in ordered)
-    return Table(schema, names, at, keyspace_id, replacements(columns, rules))
+    return Table(schema, names, at, keyspace_id, replacements(columns, rules), wanted_rows(schema, names, where))
 
 
 def lay_out_keys(source: str, name: str, keys: Sequence[Sequence[str]], hashed: int | None) -> Table:

@@ -84,7 +84,8 @@ class ShardRows:
         decoder = _decoder(event.table_name, self._decoders)
         if decoder is None:
             return
-        table, decode, decode_before, row = decoder.table, decoder.decode, decoder.before, self.changes.row
+        table, decode, decode_before = decoder.table, decoder.decode, decoder.before
+        row = self.changes.row_of(table)
         self._in_page[table.name] = self._last = table
         for change in event.row_changes:
             before: Row | None = None
@@ -118,12 +119,14 @@ class ShardRows:
         if decoder is None:
             return
         self._in_page[decoder.table.name] = decoder.table
+        wanted = decoder.table.wanted
         for change in event.row_changes:
             try:
                 row = decoder.decode(change.after)
             except (ValueError, ArithmeticError, KeyError):
                 raise self._undecodable(decoder, change, f"after {executed}") from None
-            self.changes.read(decoder.table, row, snapshot, started)
+            if wanted is None or wanted(row):
+                self.changes.read(decoder.table, row, snapshot, started)
             self.changes.size += len(change.after.values) or 1
             self.records += 1
 

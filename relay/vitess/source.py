@@ -207,8 +207,17 @@ class VitessSource:
         compute = (
             _keyspace_id(names.index(hash_key[0]), vindex) if len(hash_key) == 1 and hash_key[0] in names else None
         )
-        rules = self.config.rules(table)
-        return lay_out(self.name, table, columns, primary, key=key, hash_key=hash_key, keyspace_id=compute, rules=rules)
+        return lay_out(
+            self.name,
+            table,
+            columns,
+            primary,
+            key=key,
+            hash_key=hash_key,
+            keyspace_id=compute,
+            rules=self.config.rules(table),
+            where=self.config.conditions(table),
+        )
 
     def _in_order(self, table: str, primary: Sequence[str]) -> Sequence[str]:
         """Return a primary key in its own order, which the stream does not have. Raises ``Unavailable``."""

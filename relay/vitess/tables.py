@@ -67,7 +67,7 @@ class Tables:
         found = self._decoders[key]
         if found is not None:
             before, table = self._streamed.get(event.table_name), found.table
-            if before is not table:
-                check_followed(before and before.schema, table.schema)
+            if before is not None and before is not table:
+                check_followed(before.schema, table.schema)
             self._known[event.table_name] = self._streamed[event.table_name] = table
         return found

@@ -27,7 +27,7 @@ SALT = "pepper-and-salt"
 
 
 @pytest.mark.parametrize("columns", [None, {HASH_KEY: "string", RANGE_KEY: "long", "email": "string", "phone": "long"}])
-def test_no_value_of_a_protected_attribute_leaves_the_relay(
+def test_no_value_of_a_protected_attribute_or_of_an_item_that_is_not_wanted_leaves_the_relay(
     kafka: Any, dynamodb: Any, unique: str, tmp_path: Path, columns: dict[str, str] | None
 ) -> None:
     """In items of a snapshot, changes, a change that is too large for its topic, messages, checkpoints."""
@@ -36,7 +36,8 @@ def test_no_value_of_a_protected_attribute_leaves_the_relay(
 
     def relay(command: str, *options: str, rules: Any = rules, code: int = 0) -> Result:
         source = {"name": "shop", "type": "dynamodb", "table": table, "region": "us-east-1", "snapshot": "initial",
-                  "endpoint_url": dynamodb.endpoint_url, "protect": {table: rules}}  # fmt: skip
+                  "endpoint_url": dynamodb.endpoint_url, "protect": {table: rules},
+                  "where": {table: {HASH_KEY: "c"}}}  # fmt: skip
         if columns is not None:
             source["columns"] = columns
         servers = {"bootstrap_servers": kafka.bootstrap_servers, "partitions": 2}
@@ -48,11 +49,12 @@ def test_no_value_of_a_protected_attribute_leaves_the_relay(
     with closing(boto3.client("dynamodb", region_name="us-east-1", endpoint_url=dynamodb.endpoint_url)) as client:
         create_table(client, table)
 
-        def put(number: int, note: str, ssn: str = "s3cr3t") -> None:
+        def put(number: int, note: str, ssn: str = "s3cr3t", customer: str = "c") -> None:
             values = {"ssn": {"S": ssn}, "phone": {"N": "5551234567"}, "email": {"S": "s3cr3t@a"}, "note": {"S": note}}
-            client.put_item(TableName=table, Item={HASH_KEY: {"S": "c"}, RANGE_KEY: {"N": str(number)}, **values})
+            client.put_item(TableName=table, Item={HASH_KEY: {"S": customer}, RANGE_KEY: {"N": str(number)}, **values})
 
         put(1, "x")
+        put(1, "x", customer="s3cr3t")
         create(kafka.bootstrap_servers, f"{unique}.{table}", 2, max_message_bytes="9000")
         said = f"`protect.{table}.{RANGE_KEY}`: it is part of the key"
         for command, options in (("check", ()), ("run", ("--until-caught-up",))):
@@ -60,6 +62,7 @@ def test_no_value_of_a_protected_attribute_leaves_the_relay(
         logs = [relay("check").output, relay("run", "--until-caught-up").output]
         put(1, "x", "another s3cr3t")
         put(2, "long" * 5000)
+        put(2, "x", customer="s3cr3t")
         client.delete_item(TableName=table, Key={HASH_KEY: {"S": "c"}, RANGE_KEY: {"N": "1"}})
         logs.append(relay("run", "--until-caught-up").output)
 

@@ -55,9 +55,9 @@ def raw(item: Any) -> Raw:
 def test_images_have_no_value_of_a_protected_attribute() -> None:
     made = change(Raw(), raw(ITEM))
     assert made.old is None
-    assert json.loads(made.new) == LEFT
+    assert json.loads(made.new or "") == LEFT
     gone = change(raw({**ITEM, "email": {"NULL": True}, "phone": {"NULL": True}}), Raw())
-    assert json.loads(gone.old) == {**LEFT, "email": {"NULL": True}, "phone": {"NULL": True}}
+    assert json.loads(gone.old or "") == {**LEFT, "email": {"NULL": True}, "phone": {"NULL": True}}
 
 
 def test_typed_rows_have_text_in_the_place_of_protected_values() -> None:
@@ -88,7 +88,7 @@ def test_what_cannot_be_carried_is_kept_without_protected_values() -> None:
 
 def test_a_value_that_cannot_be_carried_can_be_protected() -> None:
     image = change(Raw(), Raw(json.dumps({**ITEM, "email": {"S": "\ud83d"}}).encode())).new
-    assert json.loads(image)["email"] == {"S": hashed("\ud83d".encode("utf-8", "surrogatepass"))}
+    assert json.loads(image or "")["email"] == {"S": hashed("\ud83d".encode("utf-8", "surrogatepass"))}
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def every_byte(bootstrap_servers: str, name: str) -> bytes:
                     at_end += 1
                     continue
                 parts.extend(part for part in (message.key(), message.value()) if part is not None)
-                parts.extend(f"{key}: {value!r}".encode() for key, value in message.headers() or ())
+                parts.extend(repr(header).encode() for header in message.headers() or ())
     assert len(parts) > 10
     return b"\n".join([*parts, *(_unescaped(part) for part in parts)])
 

@@ -113,7 +113,6 @@ def test_a_protected_column_that_may_have_been_renamed_ends_the_stream() -> None
     for gone in ("ssn", "phone", "email"):
         with pytest.raises(RelayError, match=f"no longer has column {gone}.*has the new column added"):
             followed_by(*(name for name in (*everything, "added") if name != gone))
-    check_followed(None, TABLE.schema)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,40 @@
+"""The keys that sources of all types have for each of their tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pydantic import Field
+
+from relay.config.conditions import Conditions, Where
+from relay.config.fields import ConfigModel
+from relay.config.protection import ColumnRules, Protect
+from relay.config.yaml_file import Location
+
+
+class PerTableConfig(ConfigModel):
+    protect: Protect = Field(default_factory=dict)
+    """By table, columns whose values do not leave the relay: `{customer: {ssn: exclude, phone: mask, email: {hash:
+    {salt: "${SALT}"}}}}`. Nothing is published in their place, or `***`, or a hash that is equal for equal values."""
+
+    where: Where = Field(default_factory=dict)
+    """By table, the values in columns of the key that its published rows have: `{customer: {region: eu}}`. Default: all
+    rows are published."""
+
+    def rules(self, table: str) -> ColumnRules:
+        """The rules of the columns of ``table``."""
+        return self.protect.get(table, {})
+
+    def conditions(self, table: str) -> Conditions:
+        """What the published rows of ``table`` have in columns of the key; empty if all rows are published."""
+        return self.where.get(table, {})
+
+    def _unknown_tables(self, tables: Iterable[str]) -> list[tuple[Location, str]]:
+        """Return a problem for each table in these keys that is not one of ``tables``, which are all of the source."""
+        known = list(tables)
+        return [
+            ((key, table), f"is not a table of this source, which reads {', '.join(known)}")
+            for key, of_tables in (("protect", self.protect), ("where", self.where))
+            for table in of_tables
+            if table not in known
+        ]

@@ -1,0 +1,42 @@
+"""Which rows of an SQL table are published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from relay.config.conditions import NOT_IN_KEY, Conditions
+from relay.errors import ConfigError
+from relay.table import Decimals, TableSchema, column_type
+
+_NUMBERS = ("int", "long")
+
+
+def wanted_rows(table: TableSchema, names: Sequence[str], where: Conditions) -> Callable[[Sequence[Any]], bool] | None:
+    """Return whether a row is published, None if all are. ``names``: of its columns, in their order.
+
+    Raises ``ConfigError`` for a condition on a column that is not in the key, and for a value that it cannot have.
+    """
+    if not where:
+        return None
+    key = {column.name.lower(): column for column in table.key}
+    tests: list[tuple[int, Any]] = []
+    for name, value in where.items():
+        place = f"source {table.source}: `where.{table.table}.{name}`"
+        if (column := key.get(name.lower())) is None:
+            raise ConfigError(f"{place}: {NOT_IN_KEY}, of {', '.join(each.name for each in table.key)}")
+        try:
+            tests.append((names.index(column.name), _stored(column.type, value)))
+        except (ValueError, InvalidOperation):
+            raise ConfigError(f"{place}: a column of type {column.type} cannot be equal to {value!r}") from None
+    return lambda row: all(row[at] == value for at, value in tests)
+
+
+def _stored(kind: str, value: str | int) -> Any:
+    """Return a value as a row has it. Raises ValueError if no column of this type can have it."""
+    if kind == "string":
+        return str(value)
+    if kind in _NUMBERS or isinstance(column_type(kind), Decimals):
+        return Decimal(value)  # equal to the int, and to the number with other decimals
+    raise ValueError(f"columns of type {kind} cannot choose rows")
