@@ -1,0 +1,190 @@
+"""With exactly what deploy/ grants, the relay and its commands work: on a real broker and real databases."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+from botocore.client import BaseClient
+from typer.testing import CliRunner, Result
+
+from relay.cache import DynamoDBLoader, RedisStore, TokenCache
+from relay.cli import app
+from relay.demo.dynamodb_orders import create_table
+from relay.services.kafka import KafkaBroker
+from spark_consumers.sinks.postgres import PostgresDatabase, problems
+from tests.deploy import DEPLOY
+from tests.dynamodb.endpoint import TABLE, ScriptedStream
+from tests.operating import Operated
+
+pytestmark = pytest.mark.services
+
+PASSWORD = "a-password"
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+
+
+def relay(*arguments: str, code: int = 0) -> Result:
+    """Run a command in this process, and check its exit code."""
+    result = CliRunner().invoke(app, arguments)
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+def statements(name: str, **replaced: str) -> list[str]:
+    """Return the statements of a file in deploy/sql, with its names and its password replaced."""
+    text = re.sub(r"^--.*\n", "", (DEPLOY / "sql" / name).read_text(), flags=re.MULTILINE)
+    for old, new in {"CHANGE-ME": PASSWORD, **replaced}.items():
+        assert old in text
+        text = text.replace(old, new)
+    return [each.strip() for each in text.split(";") if each.strip()]
+
+
+# ---------------------------------------------------------------------- databases
+
+
+@pytest.mark.parametrize("server", ["mariadb", "mysql"])
+def test_the_grants_suffice_to_check_to_read_a_binlog_and_to_snapshot(
+    kafka: Any, server: str, unique: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    database = request.getfixturevalue(server)
+    database.execute(f"CREATE DATABASE {unique}")
+    database.execute(f"CREATE TABLE {unique}.item (id INT PRIMARY KEY, v INT)")
+    database.execute(f"INSERT {unique}.item VALUES (1, 0)")
+    for statement in statements(f"{server}.sql", legacy=unique, **{"'relay'": f"'{unique}'"}):
+        database.execute(statement)
+    config = tmp_path / "relay.yaml"
+    account = {"user": unique, "password": PASSWORD}
+    source = {"name": "shop", "type": "mysql", "database": unique, "shards": {"-": [database.address]}, **account}
+    written = {"name": unique, "kafka": {"bootstrap_servers": kafka.bootstrap_servers, "partitions": 2}}
+    config.write_text(yaml.safe_dump({**written, "sources": [{**source, "start": "-1s", "snapshot": "initial"}]}))
+    relay("check", str(config))
+    relay("run", str(config), "--until-caught-up")
+    database.execute(f"INSERT {unique}.item VALUES (2, 0)")
+    relay("run", str(config), "--until-caught-up")
+    shown = relay("tail", str(config), "--from-beginning", "--exit-at-end", "--json").stdout.splitlines()
+    keys = {(value["operation"], value["key"]["id"]) for line in shown if (value := json.loads(line)["value"])["key"]}
+    assert keys == {("READ", 1), ("INSERT", 2)}
+
+
+def test_the_role_of_a_copy_in_postgresql_lacks_nothing(postgres: Any, database_url: str, unique: str) -> None:
+    for statement in statements("postgres.sql", shop=unique, relay=f"{unique}_relay"):
+        postgres.execute(statement)
+    host = database_url.rpartition("@")[2]
+    database = PostgresDatabase(f"postgresql://{unique}_relay:{PASSWORD}@{host}")
+    with closing(database):
+        assert problems(database, ["orders"]) == []
+        with database.transaction() as connection:
+            connection.execute(b"CREATE SCHEMA orders")
+
+
+# ---------------------------------------------------------------------- DynamoDB
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The operations that any client of AWS in this process calls."""
+    found: set[str] = set()
+    call = BaseClient._make_api_call  # type: ignore[attr-defined]
+
+    def record(client: Any, operation: str, arguments: Any) -> Any:
+        found.add(f"dynamodb:{operation}")
+        return call(client, operation, arguments)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", record)
+    return found
+
+
+def test_the_policy_allows_every_call_of_real_runs(
+    kafka: Any, dynamodb: Any, redis_server: Any, unique: str, tmp_path: Path, recorded: set[str]
+) -> None:
+    policy = json.loads((DEPLOY / "aws" / "relay-policy.json").read_text())
+    allowed = {action for statement in policy["Statement"] for action in statement["Action"]}
+    item = {"customer": {"S": "ada"}, "order_id": {"N": "7"}}
+    with closing(boto3.client("dynamodb", endpoint_url=dynamodb.endpoint_url, region_name="us-east-1")) as client:
+        create_table(client, unique)
+        client.put_item(TableName=unique, Item=item)
+        with closing(RedisStore(redis_server.url)) as store:  # as the application does, for `relay verify`
+            TokenCache(store, unique).get_or_load("order:ada:7", DynamoDBLoader(client, unique, lambda _: item).load)
+    config = tmp_path / "relay.yaml"
+    source = {"name": "s", "type": "dynamodb", "region": "us-east-1", "endpoint_url": dynamodb.endpoint_url}
+    source |= {"table": unique, "snapshot": "initial"}
+    cache = {"url": redis_server.url, "namespace": unique, "keys": {unique: ["order:{customer}:{order_id}"]}}
+    written = {"name": unique, "kafka": {"bootstrap_servers": kafka.bootstrap_servers, "partitions": 2}}
+    config.write_text(yaml.safe_dump({**written, "sources": [source], "cache": cache}))
+    recorded.clear()
+    relay("check", str(config))
+    relay("run", str(config), "--until-caught-up")
+    relay("verify", str(config), "--within", "0.1")
+    # DynamoDB Local has no tags.
+    assert recorded == allowed - {"dynamodb:ListTables", "dynamodb:ListTagsOfResource"}
+
+
+# ---------------------------------------------------------------------- Kafka
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[KafkaBroker]:
+    """A broker that allows the user ``admin`` everything, and others what its ACLs say."""
+    settings = {
+        "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.client.plain.sasl.jaas.config": (
+            f'{PLAIN} required username="admin" password="{PASSWORD}" user_admin="{PASSWORD}" user_relay="{PASSWORD}";'
+        ),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": "User:admin;User:ANONYMOUS",
+    }
+    with KafkaBroker(settings=settings, client=login("admin")) as broker:
+        yield broker
+
+
+def login(user: str) -> dict[str, str]:
+    plain = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    return {**plain, "sasl.username": user, "sasl.password": PASSWORD}
+
+
+def test_the_acls_suffice_for_the_relay_its_commands_and_a_consumer(
+    guarded: KafkaBroker, redis_server: Any, stream: ScriptedStream, unique: str, tmp_path: Path
+) -> None:
+    stream.shard("root")
+    stream.put("root", "k", 1)
+    operated = Operated(tmp_path, stream, guarded.bootstrap_servers, unique)
+    config = yaml.safe_load(operated.path.read_text())
+    config["kafka"]["producer"] |= login("relay")
+    config["cache"] = {"url": redis_server.url, "namespace": unique, "keys": {TABLE: ["item:{id}"]}}
+    operated.path.write_text(yaml.safe_dump(config))
+    operated.run(code=3)  # nothing is allowed yet
+
+    admin = tmp_path / "admin.properties"
+    admin.write_text("".join(f"{key}={value}\n" for key, value in login("admin").items()))
+    program = tmp_path / "kafka-acls.sh"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m tests.deploy.acl_program "$@"\n')
+    program.chmod(0o755)
+    principal = [guarded.bootstrap_servers, unique, "User:relay", "--command-config", str(admin)]
+    script = [str(DEPLOY / "kafka" / "acls.sh"), *principal]
+    subprocess.run(script, check=True, env={**os.environ, "KAFKA_ACLS": str(program)}, timeout=120)
+
+    for command in (
+        ("check", "CONFIG"),
+        ("run", "CONFIG", "--until-caught-up"),
+        ("status", "CONFIG", "--json"),
+        ("tail", "CONFIG", "--from-beginning", "--exit-at-end", "--json"),
+        ("gaps", "list", "CONFIG"),
+        ("dead-letters", "list", "CONFIG"),
+        ("consume", "cache", "CONFIG", "--engine", "python", "--until-caught-up"),
+        ("reset", "CONFIG", "s", "--to", "trim_horizon"),
+        ("run", "CONFIG", "--until-caught-up"),
+    ):
+        operated.command(*command)
+    assert operated.versions("k") == [1, 1]
