@@ -11,7 +11,7 @@ from typing import Any
 import redis
 
 from relay.errors import Unavailable
-from relay.process.managed import HOST
+from relay.process.managed import HOST, free_port
 from relay.services.redis import RedisServer
 from relay.services.server import EmbeddedServer
 
@@ -95,8 +95,13 @@ def cluster() -> Iterator[Cluster]:
 
 
 def started(stack: ExitStack, options: Mapping[str, str]) -> RedisServer:
-    """Start a server of a cluster. It needs a second port, which is 10,000 higher and may be taken."""
+    """Start a server of a cluster. It needs a second port, which is 10,000 higher and may be taken.
+
+    An option ``tls-port`` gets another value.
+    """
     for _ in range(5):
+        if "tls-port" in options:
+            options = {**options, "tls-port": str(free_port())}
         with suppress(Unavailable):
             return stack.enter_context(RedisServer(options=options))
     raise AssertionError("no server could be started")

@@ -12,7 +12,7 @@ import pytest
 
 from relay.cache import Cached, Invalidator, LoadedValue, Outcome, RedisStore, TokenCache, generation_key
 from relay.errors import Unavailable
-from relay.process.managed import HOST, accepts, free_port
+from relay.process.managed import HOST, accepts
 from relay.services.redis import RedisServer
 from tests.cache.redis_groups import RedisSentinel, catch_up, command, follow, started, wait_until
 from tests.certificates import Authority
@@ -90,9 +90,9 @@ def test_an_unknown_service_is_unavailable(stack: ExitStack) -> None:
 @pytest.mark.parametrize("scheme", ["rediss", "rediss+cluster"])
 def test_tls_checks_the_certificate(stack: ExitStack, tmp_path: Path, scheme: str) -> None:
     authority = Authority(tmp_path)
-    certificate, port = authority.issue("redis"), free_port()
+    certificate = authority.issue("redis")
     options = {
-        "tls-port": str(port),
+        "tls-port": "any",
         "tls-cert-file": str(certificate),
         "tls-key-file": str(certificate),
         "tls-ca-cert-file": str(authority.ca),
@@ -101,6 +101,7 @@ def test_tls_checks_the_certificate(stack: ExitStack, tmp_path: Path, scheme: st
     if scheme.endswith("cluster"):
         options |= {"cluster-enabled": "yes", "tls-cluster": "yes"}
     server = started(stack, options)
+    port = server.options["tls-port"]
     if scheme.endswith("cluster"):
         command(server, "CLUSTER", "ADDSLOTS", *range(16_384))
     url = f"{scheme}://{HOST}:{port}"

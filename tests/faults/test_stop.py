@@ -56,7 +56,8 @@ def test_a_relay_that_waits_for_kafka_at_its_start_can_be_stopped(
     [
         pytest.param([Api.END_TXN], {143}, id="committing"),
         pytest.param([Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_COMMIT], {143}, id="sending the offsets"),
-        pytest.param([Api.PRODUCE], {143}, id="publishing"),
+        # On a slow host its producer may be fenced first, and nothing is left to publish.
+        pytest.param([Api.PRODUCE], {143, 0}, id="publishing"),
         pytest.param([Api.LEAVE_GROUP], {0}, id="leaving the group"),
         pytest.param([], {143, 0}, id="doing anything"),
     ],

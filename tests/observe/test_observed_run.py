@@ -9,6 +9,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,7 @@ def test_health_is_red_when_every_transaction_is_aborted(scene: Scene, monkeypat
     url = f"http://127.0.0.1:{free_port()}"
     config = scene.config.model_copy(update={"http": url.removeprefix("http://")})
     seen: list[str] = []
+    attempts = count()
 
     def probe(step: str) -> None:
         if step != "before_commit" or seen:
@@ -178,7 +180,8 @@ def test_health_is_red_when_every_transaction_is_aborted(scene: Scene, monkeypat
         code, health = get(url, "/healthz")
         metrics = get(url, "/metrics")[1]
         if 'relay_records_read_total{source="orders"} 1.0' in metrics:
-            if code == 503:
+            # On a slow host the shard may be called stalled before.
+            if code == 503 and ("published" in health or next(attempts) == 100):
                 seen.extend([health, metrics])
             raise Aborted("by the test")
 

@@ -25,6 +25,7 @@ from relay.kafka import topics
 from relay.operations import check
 from relay.process.managed import free_port
 from relay.table import Column, KeyColumn, TableSchema
+from tests.faults.harness import wait_until
 
 
 def config(**others: Any) -> dict[str, Any]:
@@ -208,6 +209,7 @@ class TestOnServices:
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
         name = f"{unique}.checkpoints"
         admin.create_topics([NewTopic(name, 64, config={"cleanup.policy": "compact"})])[name].result(30)
+        wait_until(lambda: name in admin.list_topics(timeout=10).topics or None, 60)
         result = run(self.content(kafka, dynamodb, unique))
         assert result.exit_code == 0, result.output
         (line,) = (line for line in result.stdout.splitlines() if f"topic {name}" in line)
