@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -22,15 +22,19 @@ MASK = "***"
 NOT_SHOWN = "its value cannot be carried exactly, and is not shown because the table has protected columns"
 """What messages say in place of a value and of why it cannot be carried."""
 
-_FORMS = "use `exclude`, `mask` or `{hash: {salt: ...}}`"
+_FORMS = "use `exclude`, `mask`, `{hash: {salt: ...}}`, or `{absent: ...}` around one of these"
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnRule:
-    """What is published in place of a column. ``kind``: nothing, `MASK`, or a hash made with ``salt``."""
+    """What is published in place of a column. ``kind``: nothing, `MASK`, or a hash made with ``salt``.
+
+    ``may_be_absent``: the table may not have the column now, only in earlier or later rows.
+    """
 
     kind: Literal["exclude", "mask", "hash"]
     salt: str = field(default="", repr=False)
+    may_be_absent: bool = False
 
     @property
     def hashed(self) -> Callable[[bytes], str]:
@@ -80,6 +84,8 @@ def _rule(given: Any) -> ColumnRule:
         return given
     if given == "exclude" or given == "mask":
         return ColumnRule(given)
+    if isinstance(given, dict) and set(given) == {"absent"}:
+        return replace(_rule(given["absent"]), may_be_absent=True)
     if not isinstance(given, dict) or set(given) != {"hash"}:
         raise ValueError(f"is not a rule: {_FORMS}")
     options = given["hash"]
@@ -91,24 +97,14 @@ def _rule(given: Any) -> ColumnRule:
     return ColumnRule("hash", salt)
 
 
-_RULE = {
-    "anyOf": [
-        {"enum": ["exclude", "mask"]},
-        {
-            "type": "object",
-            "properties": {
-                "hash": {
-                    "type": "object",
-                    "properties": {"salt": {"type": "string", "minLength": 1}},
-                    "required": ["salt"],
-                    "additionalProperties": False,
-                }
-            },
-            "required": ["hash"],
-            "additionalProperties": False,
-        },
-    ]
-}
+def _only(key: str, inside: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON schema of a mapping with one key."""
+    return {"type": "object", "properties": {key: inside}, "required": [key], "additionalProperties": False}
+
+
+_SALT = {"type": "string", "minLength": 1}
+_PLAIN_RULE = {"anyOf": [{"enum": ["exclude", "mask"]}, _only("hash", _only("salt", _SALT))]}
+_RULE = {"anyOf": [*_PLAIN_RULE["anyOf"], _only("absent", _PLAIN_RULE)]}
 Protect = Annotated[
     dict[str, dict[str, ColumnRule]],
     PlainValidator(_parse),

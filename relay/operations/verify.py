@@ -30,20 +30,32 @@ _EXAMPLES = 10
 
 @dataclass(frozen=True, slots=True)
 class StaleEntry:
-    """A value that the cache served for ``seconds`` beside rows that make ``truth``. None: there is no such item."""
+    """A value that the cache served for ``seconds`` beside rows that make ``truth``. None: there is no such item.
+
+    ``shows_values``: not if they may be made of columns that are protected.
+    """
 
     key: str
     value: bytes | None
     truth: bytes | None
     seconds: float
+    shows_values: bool = True
 
     def to_json(self) -> dict[str, Any]:
         return {
             "key": self.key,
-            "cached": _shown(self.value),
-            "truth": _shown(self.truth),
+            "cached": self._shown(self.value),
+            "truth": self._shown(self.truth),
             "seconds": round(self.seconds, 1),
         }
+
+    def _shown(self, value: bytes | None) -> str | None:
+        if value is None:
+            return None
+        if not self.shows_values:
+            return f"not shown, because of `protect` ({len(value)} bytes)"
+        text = value[:_SHOWN_BYTES].decode(errors="backslashreplace")
+        return text if len(value) <= _SHOWN_BYTES else f"{text}... ({len(value)} bytes)"
 
 
 @dataclass(slots=True)
@@ -112,7 +124,8 @@ def verify(
     if cache is None:
         raise ConfigError("the config has no `cache:` section: add one to verify the cache")
     with closing(truth(config, loaders)) as compared_with, closing(open_store(cache.url)) as store:
-        return _Verifier(store, cache, compared_with, within, say).run(sample)
+        shows_values = not any(source.protect for source in config.sources)
+        return _Verifier(store, cache, compared_with, within, say, shows_values=shows_values).run(sample)
 
 
 @dataclass(slots=True)
@@ -135,8 +148,16 @@ class _Look:
 
 class _Verifier:
     def __init__(
-        self, store: SampledStore, cache: CacheConfig, compared_with: Truth, within: float, say: Callable[[str], None]
+        self,
+        store: SampledStore,
+        cache: CacheConfig,
+        compared_with: Truth,
+        within: float,
+        say: Callable[[str], None],
+        *,
+        shows_values: bool,
     ) -> None:
+        self._shows_values = shows_values
         self._store = store
         self._namespace = cache.namespace
         self._templates = [Template.parse(text) for texts in cache.keys.values() for text in texts]
@@ -212,14 +233,7 @@ class _Verifier:
                 self._count_unknown(key, "the rows, or what the loader makes of them, changed from look to look")
         elif now - suspect.since >= within:
             del self._suspects[key]
-            self._result.stale.append(StaleEntry(key, value, truth, now - suspect.first))
+            self._result.stale.append(StaleEntry(key, value, truth, now - suspect.first, self._shows_values))
 
     def _is_matched(self, key: str) -> bool:
         return any(next(template.matches(key), None) is not None for template in self._templates)
-
-
-def _shown(value: bytes | None) -> str | None:
-    if value is None:
-        return None
-    text = value[:_SHOWN_BYTES].decode(errors="backslashreplace")
-    return text if len(value) <= _SHOWN_BYTES else f"{text}... ({len(value)} bytes)"

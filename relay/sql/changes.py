@@ -166,7 +166,7 @@ class TransactionChanges:
         name = table.name
         if before is not None or after is not None:
             self.row(table, before, after, size, **options)
-            # Now the row of the table before these is no longer held back.
+            # I3: counted once the row of the table before them is, which is no longer held back now.
             if left_out := self._left_out.pop(name, 0):
                 self.rows_of[name] = self.rows_of.get(name, 0) + left_out
         elif not (self._skips and self._is_skipped(name)):

@@ -87,8 +87,9 @@ def check_followed(before: TableSchema, now: TableSchema) -> None:
     if left and added:
         raise RelayError(
             f"source {now.source}: table {now.table} no longer has column {left[0]}, which `protect` names, but has "
-            f"the new column {added[0]}, without a rule. If {left[0]} was renamed, change its name in "
-            f"`protect.{now.table}`; if it was dropped, remove it there. Nothing was skipped"
+            f"the new column {added[0]}, without a rule. If {left[0]} was renamed, add a rule for {added[0]} to "
+            f"`protect.{now.table}`. Write `{{absent: ...}}` around the rule of {left[0]}, which still holds for "
+            "earlier rows. Nothing was skipped"
         )
 
 
@@ -103,11 +104,10 @@ def check_protected(source: str, protect: Protect, tables: Iterable[TableSchema]
     """
     for table in tables:
         there = {name.lower() for name, _ in table.protected}
-        for column in protect.get(table.table, ()):
-            if column.lower() not in there:
+        for column, rule in protect.get(table.table, {}).items():
+            if not rule.may_be_absent and column.lower() not in there:
                 raise ConfigError(
                     f"source {source}: table {table.table} has no column {column}, which "
-                    f"`protect.{table.table}.{column}` names: correct it. If the column was dropped or renamed, what "
-                    "was not published before that still has it: add a column of that name, let the relay catch up, "
-                    "and remove the column and the rule"
+                    f"`protect.{table.table}.{column}` names: correct it. If it was dropped or renamed, or is yet to "
+                    "be added, write `{absent: ...}` around its rule, which then holds for the rows that have it"
                 )

@@ -68,6 +68,8 @@ class ShardRows:
         try:
             decoder = self.tables.decoder(fields, copied=copied)
         except RelayError as error:
+            if self.changes.size:
+                raise PageMustEnd from None  # so that what came before is published, whatever is changed then
             if name not in self._dropped:
                 raise
             log.warning("%s: skipping changes of %s before its DROP: %s", self.shard.qualified, name, error)

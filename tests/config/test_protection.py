@@ -11,20 +11,21 @@ from relay.config.protection import ColumnRule
 from tests.config.configs import change, only, read, refused, two_sources
 
 MYSQL = 'type: mysql, shards: {"-": ["db:3306"]}, database: d'
-FORMS = "use `exclude`, `mask` or `{hash: {salt: ...}}`"
+FORMS = "use `exclude`, `mask`, `{hash: {salt: ...}}`, or `{absent: ...}` around one of these"
 
 
 def test_rules_are_by_table_and_column_and_their_salts_are_not_shown(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PEPPER", "s3cret")
-    rules = "{orders: {a: exclude, b: mask, c: {hash: {salt: '${PEPPER}'}}}}"
+    rules = "{orders: {a: exclude, b: mask, c: {hash: {salt: '${PEPPER}'}}, d: {absent: mask}}}"
     config = read(file, change("key: hash", f"protect: {rules}"))
     source = only(config)
     assert source.rules("orders") == {
         "a": ColumnRule("exclude"),
         "b": ColumnRule("mask"),
         "c": ColumnRule("hash", "s3cret"),
+        "d": ColumnRule("mask", may_be_absent=True),
     }
     assert source.rules("others") == {}
     assert source.rules("orders")["c"].hashed(b"ada") == hmac.digest(b"s3cret", b"ada", "sha256").hex()

@@ -16,15 +16,17 @@ from relay.cli import app
 from relay.config import load
 from relay.config.protection import NOT_SHOWN
 from relay.demo.truth import read_changes
+from relay.errors import ConfigError, RelayError
 from relay.lineage import Checkpoint, Shard, ShardState
 from relay.mysql.errors import NotCarried
 from relay.services.mariadb import MariaDB
 from relay.services.sql_server import PASSWORD, USER
-from relay.source import Segment
+from relay.source import Page, Segment
 from tests.kafka.every_byte import every_byte
 from tests.kafka.limited_topics import create
 from tests.mysql.reading import session
 from tests.mysql.shards import begin, open_at, read_to_head, read_until, source_of
+from tests.reads import read_page
 
 pytestmark = pytest.mark.services
 
@@ -131,3 +133,29 @@ def test_a_message_about_a_protected_table_shows_no_value(mariadb: MariaDB, uniq
                 read_until(each, bool)
             assert "s3cr3t" not in str(caught.value)
             assert "733363723374" not in str(caught.value)
+
+
+def test_a_protected_column_that_is_renamed_ends_the_stream_before_its_first_row(mariadb: MariaDB, unique: str) -> None:
+    with session(mariadb, unique) as execute:
+        execute("create table person (id int primary key, name varchar(9), v int)")
+        rules: dict[str, Any] = {"name": "mask"}
+        source = source_of(unique, mariadb, protect={"person": rules})
+        start = begin(source)["-"]
+        execute("insert person values (1, 's3cr3t', 1)")
+        execute("alter table person drop column v")
+        execute("insert person values (2, 's3cr3t')")
+        execute("alter table person rename column name to label")
+        execute("insert person values (3, 's3cr3t')")
+        pages: list[Page] = []
+        with closing(open_at(source, start)) as reader, pytest.raises(RelayError, match="the new column label"):
+            pages += iter(lambda: read_page(reader), None)
+        assert [change.new for page in pages for change in page.changes] == [
+            {"id": 1, "name": "***", "v": 1},
+            {"id": 2, "name": "***"},
+        ]
+        with pytest.raises(ConfigError, match="table person has no column name"):
+            source_of(unique, mariadb, protect={"person": rules})
+        source = source_of(unique, mariadb, protect={"person": {"name": {"absent": "mask"}, "label": "exclude"}})
+        with closing(open_at(source, start)) as reader:
+            changes, _ = read_to_head(reader)
+        assert [change.new for change in changes][1:] == [{"id": 2, "name": "***"}, {"id": 3}]

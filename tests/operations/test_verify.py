@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import sys
@@ -95,6 +96,12 @@ def test_a_stale_value_is_named_and_ends_the_command_with_code_4(shop: Shop) -> 
     assert "consistent within 0.2 s: 0 of 1 (0.0000%)" in result.stdout
     assert f"1 of 1 values in namespace {shop.table} are stale" in result.stderr
     assert "1 values differ from their rows: looking again for up to 0.2 s" in result.stderr
+    document = json.loads(shop.config.read_text())
+    document["sources"][0]["protect"] = {shop.table: {"version": "mask"}}
+    shop.config.write_text(json.dumps(document))
+    result = relay("verify", shop.config, "--within", "0.2")
+    assert "now:    not shown, because of `protect`" in result.stdout
+    assert '"version"' not in result.stdout
 
 
 def test_a_value_that_is_invalidated_in_time_is_late_and_not_stale(shop: Shop) -> None:
