@@ -1,0 +1,128 @@
+"""Programs that Go builds once, from the Go module proxy, into the cache."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from relay.errors import Unavailable
+from relay.process.managed import ManagedProcess
+
+_BUILD_SECONDS = 3600.0
+_FLAGS = ("-trimpath", "-buildvcs=false", "-ldflags=-s -w")
+
+
+def go_obstacle(what: str) -> str | None:
+    """Return why Go cannot build ``what`` here, None if it can."""
+    hint = f"Go 1.21 or newer is needed to build {what}: install it, such as golang-go"
+    go = shutil.which("go")
+    if go is None:
+        return f"{hint} (no go on the PATH)"
+    try:
+        answer = subprocess.run([go, "version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{hint} ({go}: {error})"
+    found = re.search(r"\bgo(\d+)\.(\d+)", answer.stdout)
+    if found is None or (int(found[1]), int(found[2])) < (1, 21):
+        return f"{hint} ({go} prints {(answer.stdout + answer.stderr).strip()!r})"
+    return None
+
+
+def built_once(folder: Path, what: str, cost: str, build: Callable[[GoBuild], Path]) -> Path:
+    """Return ``folder``, which ``build`` makes if it is not in the cache: it returns the folder to put there.
+
+    ``what``: the name and version of the program. ``cost``: what a build takes, for who waits for it. Raises
+    ``Unavailable`` if there is no Go, or with Go's output if the build fails.
+    """
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with folder.with_name(folder.name + ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            # The process that held the lock before may have built it.
+            if not folder.is_dir():
+                _build(folder, what, cost, build)
+    return folder
+
+
+def _build(folder: Path, what: str, cost: str, build: Callable[[GoBuild], Path]) -> None:
+    problem = go_obstacle(what.partition(" ")[0])
+    if problem is not None:
+        raise Unavailable(problem)
+    # The next build uses what a killed one has downloaded and compiled: Go's caches allow that.
+    part = folder.with_name(folder.name + ".part")
+    part.mkdir(exist_ok=True)
+    _print(f"building {what} in {part}, once: {cost}")
+    started = time.monotonic()
+    build(GoBuild(part, what)).rename(folder)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    shutil.rmtree(part)
+    _print(f"built {what.partition(' ')[0]}: {size / 1e6:.0f} MB in {time.monotonic() - started:.0f} s")
+
+
+class GoBuild:
+    """Runs Go with all its caches in the folder ``part``, so that nothing but the result stays.
+
+    ``toolchain``: the release of Go, which Go 1.21 and later download. By default any that the module accepts.
+    """
+
+    def __init__(self, part: Path, what: str, toolchain: str = "auto") -> None:
+        self.part = part
+        self.what = what
+        self.toolchain = toolchain
+        self.programs = part / "program"
+
+    def download(self, module: str, version: str) -> Path:
+        """Return the folder of a module's source, which must not be written to."""
+        answer = self._run(self.part, "mod", "download", "-json", f"{module}@v{version}")
+        return Path(json.loads(answer[answer.index("{") :])["Dir"])
+
+    def build(self, source: Path, *packages: str) -> Path:
+        """Return a folder with the programs of some packages of a module whose source is in a folder."""
+        shutil.rmtree(self.programs, ignore_errors=True)
+        self._run(source, "build", *_FLAGS, "-o", f"{self.programs}/", *packages)
+        return self.programs
+
+    def install(self, package: str, version: str, *flags: str) -> Path:
+        """Return a folder with the program of a package, beside those that were installed before."""
+        self._run(self.part, "install", *_FLAGS, *flags, f"{package}@v{version}")
+        return self.programs
+
+    def _run(self, folder: Path, *arguments: str) -> str:
+        """Run Go in a folder, and return its output. It does not outlive this process. Raises ``Unavailable``."""
+        log = self.part / "go.log"
+        log.unlink(missing_ok=True)
+        environment = {
+            "GOTOOLCHAIN": self.toolchain,
+            "GOPATH": str(self.part / "go"),
+            "GOBIN": str(self.programs),
+            "GOMODCACHE": str(self.part / "modules"),
+            "GOCACHE": str(self.part / "compiled"),
+            # Without it the cache cannot be removed.
+            "GOFLAGS": "-modcacherw",
+            "GOWORK": "off",
+            "CGO_ENABLED": "0",
+            "HOME": os.environ.get("HOME") or str(self.part),
+        }
+        process = ManagedProcess([shutil.which("go") or "go", "-C", str(folder), *arguments], log, environment)
+        process.start()
+        try:
+            process.process.wait(_BUILD_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise Unavailable(f"building {self.what} took more than {_BUILD_SECONDS:.0f} s") from None
+        finally:
+            process.kill()
+        if process.returncode != 0:
+            raise Unavailable(f"cannot build {self.what}: go {arguments[0]} failed:\n{process.log_tail()}")
+        return log.read_text()
+
+
+def _print(text: str) -> None:
+    print(f"relay: {text}", file=sys.stderr, flush=True)
