@@ -72,7 +72,7 @@ class SparkConfig(ConfigModel):
             settings[key] = value
         given: Mapping[str, Any] = {"conf": {**self.conf, **settings}} | ({"master": master} if master else {})
         try:
-            return type(self).model_validate({**dict(self), **given})
+            return type(self).model_validate({**self.model_dump(exclude_unset=True), **given})
         except ValidationError as error:
             detail = error.errors(include_url=False)[0]
             option = "--conf" if "conf" in detail["loc"] else "--master"

@@ -17,6 +17,13 @@ def test_the_command_line_wins_over_the_settings_of_spark_in_the_file(file: Path
     assert spark.conf == {"spark.executor.memory": "2g", "spark.cores.max": "1", "spark.eventLog.dir": "file:/a=b"}
 
 
+def test_a_master_that_nobody_chose_stays_so(file: Path) -> None:
+    """Else it would contradict that of spark-submit."""
+    config = read(file, GOOD.replace('master: "spark://spark:7077", ', ""))
+    assert "master" not in config.spark.overridden(None, ["spark.cores.max=1"]).model_fields_set
+    assert "master" in config.spark.overridden("local[*]", []).model_fields_set
+
+
 @pytest.mark.parametrize(
     ("master", "conf", "said"),
     [
