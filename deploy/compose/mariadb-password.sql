@@ -1,0 +1,1 @@
+ALTER USER 'relay'@'%' IDENTIFIED BY 'relay';

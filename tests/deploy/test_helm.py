@@ -1,0 +1,189 @@
+"""The chart, rendered by Helm for the values in its folder ``ci`` and checked against the schemas of Kubernetes."""
+
+from __future__ import annotations
+
+import copy
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import relay
+from relay.config import load
+from relay.observe.observer import Observer
+from relay.observe.server import answer
+from relay.process import supervisor
+from spark_consumers import runner, session
+from tests.deploy import DEPLOY
+from tests.deploy.tools import run, tool
+
+CHART = DEPLOY / "helm" / "relay"
+VALUES = sorted((CHART / "ci").glob("*.yaml"))
+OLDEST, NEWEST = "1.25", "1.37"
+"""Of Kubernetes: what the chart says that it needs, and the newest of which there are schemas."""
+
+
+def test_the_chart_has_the_version_of_the_relay() -> None:
+    assert yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"] == relay.__version__
+
+
+@cache
+def rendered(values: Path) -> list[dict[str, Any]]:
+    """Return the objects that Helm makes of a file of values."""
+    text = run(tool("helm"), "template", "shop", CHART, "--values", values, "--kube-version", OLDEST)
+    return [each for each in yaml.safe_load_all(text) if each]
+
+
+def of_kind(values: Path, kind: str) -> list[dict[str, Any]]:
+    return [each for each in rendered(values) if each["kind"] == kind]
+
+
+def pods(values: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Return the name and the spec of the pods of each workload."""
+    return [
+        (each["metadata"]["name"], each["spec"]["template"]["spec"])
+        for each in rendered(values)
+        if each["kind"] in ("StatefulSet", "Deployment")
+    ]
+
+
+def problem(found: dict[str, Any], version: str) -> str | None:
+    """Return what Kubernetes would refuse of an object, unknown fields among it; None if it accepts it."""
+    import jsonschema
+    import kubernetes_validate
+
+    try:
+        if found["kind"] == "ServiceMonitor":
+            jsonschema.validate(found, strict(service_monitor_schema()))
+        else:
+            kubernetes_validate.validate(found, version, strict=True)
+    except jsonschema.ValidationError as error:
+        return str(error.message)
+    return None
+
+
+def service_monitor_schema() -> dict[str, Any]:
+    (version,) = yaml.safe_load(tool("servicemonitor.yaml").read_text())["spec"]["versions"]
+    schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]
+    return schema
+
+
+def strict(schema: Any) -> Any:
+    """Return a schema that refuses fields that it does not name."""
+    if isinstance(schema, list):
+        return [strict(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: strict(value) for key, value in schema.items()}
+    # The metadata is that of any object.
+    if isinstance(found.get("properties"), dict) and found["properties"]:
+        found.setdefault("additionalProperties", False)
+    return found
+
+
+@pytest.mark.deploy
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_kubernetes_accepts_what_the_chart_renders(values: Path) -> None:
+    run(tool("helm"), "lint", "--strict", CHART, "--values", values)
+    for version in (OLDEST, NEWEST):
+        assert {each["kind"]: problem(each, version) for each in rendered(values)} == {
+            each["kind"]: None for each in rendered(values)
+        }
+
+
+@pytest.mark.deploy
+def test_the_schemas_notice_a_wrong_field() -> None:
+    everything = CHART / "ci" / "everything-values.yaml"
+    for kind in {each["kind"] for each in rendered(everything)}:
+        wrong = copy.deepcopy(of_kind(everything, kind)[0])
+        if kind in ("ConfigMap", "ServiceAccount"):
+            wrong["sepc"] = {}
+        else:
+            wrong["spec"]["selectr"] = {}
+        assert problem(wrong, NEWEST), kind
+
+
+@pytest.mark.deploy
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_the_relay_loads_the_config_of_the_chart(values: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = yaml.safe_load(values.read_text())
+    for name in given.get("secrets", {}):
+        monkeypatch.setenv(name, "secret")
+    (config,) = of_kind(values, "ConfigMap")
+    (tmp_path / "relay.yaml").write_text(config["data"]["relay.yaml"])
+    assert load(tmp_path / "relay.yaml").http == "0.0.0.0:9400"
+    written = yaml.safe_load(config["data"]["relay.yaml"])
+    assert {key: value for key, value in written.items() if key != "http"} == given["config"]
+
+
+@pytest.mark.deploy
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_the_pods_are_restricted_and_are_asked_what_they_answer(values: Path) -> None:
+    for name, pod in pods(values):
+        (container,) = pod["containers"]
+        assert pod["securityContext"]["runAsNonRoot"], name
+        security = container["securityContext"]
+        assert (security["readOnlyRootFilesystem"], security["allowPrivilegeEscalation"]) == (True, False)
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        # Wherever the process writes there is a volume.
+        assert {"/tmp", "/var/lib/relay"} <= {each["mountPath"] for each in container["volumeMounts"]}
+        assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in pod["volumes"]}
+        for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
+            assert answer(Observer("shop"), container[probe]["httpGet"]["path"])[0] != 404
+            assert container[probe]["httpGet"]["port"] == container["ports"][0]["name"]
+
+
+@pytest.mark.deploy
+@pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
+def test_a_pod_has_longer_to_stop_than_its_process_takes(values: Path) -> None:
+    for name, pod in pods(values):
+        slowest = supervisor._DRAIN_TIMEOUT if name == "shop-relay" else runner._DRAIN_TIMEOUT + session._EXIT_TIMEOUT
+        assert pod["terminationGracePeriodSeconds"] > slowest, name
+
+
+@pytest.mark.deploy
+def test_a_consumer_is_replaced_before_the_next_begins_and_keeps_its_checkpoint() -> None:
+    everything = CHART / "ci" / "everything-values.yaml"
+    claims = {each["metadata"]["name"] for each in of_kind(everything, "PersistentVolumeClaim")}
+    deployments = of_kind(everything, "Deployment")
+    assert {each["metadata"]["name"] for each in deployments} == claims == {
+        f"shop-relay-{kind}" for kind in ("cache", "log", "copy")
+    }  # fmt: skip
+    for each in deployments:
+        assert (each["spec"]["strategy"], each["spec"]["replicas"]) == ({"type": "Recreate"}, 1)
+        (state,) = (volume for volume in each["spec"]["template"]["spec"]["volumes"] if volume["name"] == "state")
+        assert state["persistentVolumeClaim"]["claimName"] == each["metadata"]["name"]
+    # Without Spark the progress is in Kafka.
+    assert of_kind(CHART / "ci" / "python-cache-values.yaml", "PersistentVolumeClaim") == []
+
+
+@pytest.mark.deploy
+def test_no_secret_is_in_what_the_chart_renders() -> None:
+    everything = CHART / "ci" / "everything-values.yaml"
+    assert of_kind(everything, "Secret") == []
+    for _, pod in pods(everything):
+        (container,) = pod["containers"]
+        hidden = {each["name"] for each in container["env"] if "valueFrom" in each}
+        assert hidden == {"KAFKA_PASSWORD", "LEGACY_PASSWORD", "POSTGRES_PASSWORD"}
+
+
+WRONG = {
+    "workers.replicas=0": "minimum",
+    "workers.replica=2": "replica",
+    "workers.terminationGracePeriodSeconds=5": "minimum",
+    "consumers.log.enabled=true": "config has no `log:` section",
+    "config.http=127.0.0.1:9400": "the chart sets it",
+    "secrets.KAFKA_PASSWORD=secret": "object",
+    "config.sources=null": "sources",
+}
+
+
+@pytest.mark.deploy
+@pytest.mark.parametrize("setting", WRONG)
+def test_a_wrong_value_is_refused_and_named(setting: str) -> None:
+    minimal = CHART / "ci" / "minimal-values.yaml"
+    arguments = ("--values", minimal, "--kube-version", OLDEST, "--set", setting)
+    said = run(tool("helm"), "template", "shop", CHART, *arguments, code=1)
+    assert WRONG[setting] in said
