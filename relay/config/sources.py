@@ -24,6 +24,7 @@ from relay.config.fields import (
 from relay.config.per_table import PerTableConfig
 from relay.config.sql_sources import MySQLConfig, VitessConfig
 from relay.config.yaml_file import Location
+from relay.errors import ConfigError
 from relay.table import REST
 
 _STREAM_ARN = re.compile(r"arn:[\w-]+:dynamodb:([\w-]+):\d*:table/([A-Za-z0-9._-]+)/stream/([\w.:-]+)")
@@ -152,7 +153,13 @@ class DynamoDBConfig(PerTableConfig):
         return self.for_tables(self.tables) if self.tables else [self]
 
     def for_tables(self, tables: Iterable[str]) -> list[DynamoDBConfig]:
-        """Return one source per table, each configured like this one and called `<name>.<table>`."""
+        """Return one source per table, each configured like this one and called `<name>.<table>`.
+
+        Raises ``ConfigError`` if `protect` or `where` names another table.
+        """
+        tables = list(tables)
+        for (key, table), problem in self._unknown_tables(tables):
+            raise ConfigError(f"source {self.name}: `{key}.{table}` {problem}")
         return [
             self.model_copy(
                 update={

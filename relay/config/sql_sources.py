@@ -129,7 +129,7 @@ class _SQLConfig(PerTableConfig):
     @property
     def named_tables(self) -> list[str]:
         """The tables that the entry names, which exist when their reading begins."""
-        return list(dict.fromkeys([*(self.tables or ()), *self.protect, *self.where]))
+        return list(dict.fromkeys([*(self.tables or ()), *self.where]))
 
     @property
     def table_key(self) -> str:

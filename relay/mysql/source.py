@@ -133,7 +133,7 @@ class MySQLSource:
             # Only here: what was relayed before is relayed to its end, although the table was dropped meanwhile (I1).
             raise RelayError(
                 f"source {self.name}: the database {self.config.database} has no table {', '.join(missing)}: create "
-                "it, or remove it from `tables` and `protect`"
+                "it, or remove it from `tables` and `where`"
             )
         names, now = [shard.name for shard in shards], clock()
         if isinstance(self.config.start, StartAtGtids):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -181,7 +181,9 @@ def _check_dynamodb(config: Config, source: DynamoDBConfig) -> list[Finding]:
     with closing(client), closing(streams):
         found = describe.describe(client, source, streams, patience=_TABLE_TIMEOUT)
     key = ", ".join(f"{column.name} ({column.type})" for column in found.key)
-    stream = Finding(f"source {source.name}", f"table {found.table}, key {key}, stream of {found.view_type}")
+    protected = _protected((name, rule.kind) for name, rule in source.rules(found.table).items())
+    detail = f"table {found.table}, key {key}, stream of {found.view_type}{protected}"
+    stream = Finding(f"source {source.name}", detail)
     findings = [stream, *check_start(source, found), *check_columns(source, found)]
     if problem := describe.refused_rule(found, source):
         findings.append(Finding(f"source {source.name}", problem, ConfigError.exit_code))
@@ -199,18 +201,24 @@ def _check_sql(config: Config, source: VitessConfig | MySQLConfig) -> list[Findi
         tables = opened.tables()
     count = f"{len(tables)} table{'' if len(tables) == 1 else 's'}"
     if absent := missing_tables(source.named_tables, tables):
-        there = "create it, or remove it from `tables` and `protect`"
+        there = "create it, or remove it from `tables` and `where`"
         raise Unavailable(f"it has no table {', '.join(absent)}: {there}")
     findings = [Finding(f"source {source.name}", f"{source.database}: {count}")]
     for table in tables:
         names = [column.name for column in table.key]
         hashed = ", ".join(names[: table.hash_columns])
-        findings.append(Finding(f"table {table.table}", f"key {', '.join(names)}, hashed by {hashed}"))
+        key = f"key {', '.join(names)}, hashed by {hashed}"
+        findings.append(Finding(f"table {table.table}", f"{key}{_protected(table.protected)}"))
         findings += _cache_key_findings(config, table.table, names, types={c.name: c.type for c in table.row or ()})
         if config.schema_registry:
             schema = partial(_check_schema, config, config.schema_registry, table)
             findings += _run_check(f"schema of {config.topic(table.table)}", schema)
     return findings
+
+
+def _protected(columns: Iterable[tuple[str, str]]) -> str:
+    shown = ", ".join(f"{name} ({kind})" for name, kind in columns)
+    return f"; protects {shown}" if shown else ""
 
 
 def check_images(config: Config, found: describe.Description) -> list[Finding]:

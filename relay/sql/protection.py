@@ -98,16 +98,18 @@ def _names(table: TableSchema) -> set[str]:
 
 
 def check_protected(source: str, protect: Protect, tables: Iterable[TableSchema]) -> None:
-    """Refuse a rule of a column that its table does not have now. Raises ``ConfigError``, naming the column.
+    """Refuse a rule of a column that there is not now, in ``tables``. Raises ``ConfigError``, naming the column.
 
     Otherwise a name with a typing mistake, or of a column that was renamed, would publish what it is to hide.
     """
-    for table in tables:
-        there = {name.lower() for name, _ in table.protected}
-        for column, rule in protect.get(table.table, {}).items():
-            if not rule.may_be_absent and column.lower() not in there:
-                raise ConfigError(
-                    f"source {source}: table {table.table} has no column {column}, which "
-                    f"`protect.{table.table}.{column}` names: correct it. If it was dropped or renamed, or is yet to "
-                    "be added, write `{absent: ...}` around its rule, which then holds for the rows that have it"
-                )
+    there = {table.table: {name.lower() for name, _ in table.protected} for table in tables}
+    for table, rules in protect.items():
+        for column, rule in rules.items():
+            if rule.may_be_absent or column.lower() in there.get(table, ()):
+                continue
+            missing = f"table {table} has no column {column}" if table in there else f"there is no table {table}"
+            raise ConfigError(
+                f"source {source}: {missing}, which `protect.{table}.{column}` names: correct it. If it was dropped or "
+                "renamed, or is yet to be made, write `{absent: ...}` around its rule, which then holds for the rows "
+                "that have it"
+            )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from relay.config.protection import ColumnRule
+from relay.errors import ConfigError
 from tests.config.configs import change, only, read, refused, two_sources
 
 MYSQL = 'type: mysql, shards: {"-": ["db:3306"]}, database: d'
@@ -72,6 +73,11 @@ def test_each_of_several_tables_gets_its_own_rules(file: Path) -> None:
     entry = "{name: more, type: dynamodb, tables: [left, right], protect: {left: {a: mask}}}"
     _, left, right = read(file, two_sources(entry)).sources
     assert (dict(left.protect), dict(right.protect)) == ({"left": {"a": ColumnRule("mask")}}, {})
+    tagged = read(file, two_sources(entry.replace("tables: [left, right]", "tags: {a: b}")))
+    found = [source.protect for source in tagged.with_tables(lambda _: ["left", "right"]).sources]
+    assert found == [{}, {"left": {"a": ColumnRule("mask")}}, {}]
+    with pytest.raises(ConfigError, match=r"source more: `protect\.left` is not a table of this source.* reads right"):
+        tagged.with_tables(lambda _: ["right"])
     (problem,) = refused(file, two_sources(entry.replace("{left:", "{middle:")))
     assert "`sources[1].protect.middle`: is not a table of this source, which reads left, right" in problem
 

@@ -73,6 +73,7 @@ sources:
         for command, options in (("check", ()), ("run", ("--until-caught-up",))):
             assert said in " ".join(relay(command, *options, rules=wrong, code=2).output.split())
     checked = relay("check").output
+    assert "protects ssn (exclude), phone (mask), email (hash)" in " ".join(checked.split())
     logs = [checked, relay("run", "--until-caught-up").output]
     mariadb.execute(f"INSERT {table} VALUES ('s3cr3t 3', 3, 5551234567, 's3cr3t@a', repeat('long', 5000))")
     mariadb.execute(f"UPDATE {table} SET ssn = 's3cr3t 2' WHERE id = 1")

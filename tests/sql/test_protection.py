@@ -96,7 +96,9 @@ def test_a_column_of_the_key_or_of_the_primary_key_has_no_rule(options: Any) -> 
 
 
 def test_a_rule_of_a_column_that_the_table_does_not_have_is_refused() -> None:
-    check_protected("s", {"t": RULES, "u": {"a": ColumnRule("mask")}}, [TABLE.schema])
+    check_protected("s", {"t": RULES, "u": {"a": ColumnRule("mask", may_be_absent=True)}}, [TABLE.schema])
+    with pytest.raises(ConfigError, match=r"source s: there is no table u, which `protect\.u\.a` names"):
+        check_protected("s", {"u": {"a": ColumnRule("mask")}}, [TABLE.schema])
     check_protected("s", {"t": {"snn": ColumnRule("mask", may_be_absent=True)}}, [TABLE.schema])
     with pytest.raises(ConfigError, match=r"source s: table t has no column snn, which `protect\.t\.snn` names"):
         check_protected("s", {"t": {"snn": ColumnRule("mask")}}, [TABLE.schema])
