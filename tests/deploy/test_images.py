@@ -59,6 +59,13 @@ def test_only_the_image_of_the_consumers_has_java_and_it_has_the_jars() -> None:
     assert "ENV RELAY_CACHE=/opt/relay-cache" in stage("consumers")
 
 
+def test_an_image_runs_where_its_process_may_write() -> None:
+    """Spark ends where it cannot make a folder ``artifacts``."""
+    (state,) = re.findall(r"RELAY_STATE=(\S+)", stage("base"))
+    assert f"\nVOLUME {state}\n" in stage("base")
+    assert f"\nWORKDIR {state}\n" in stage("base")
+
+
 def test_what_the_images_copy_is_there_and_not_ignored() -> None:
     copied = {
         source for line in re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE) for source in line.split()

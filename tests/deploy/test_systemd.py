@@ -43,6 +43,14 @@ def test_a_unit_runs_a_command_with_options_that_it_has(unit: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_a_unit_runs_where_its_process_may_write(unit: Path) -> None:
+    """Spark ends where it cannot make a folder ``artifacts``."""
+    (folder,) = setting(unit, "StateDirectory")
+    assert setting(unit, "WorkingDirectory") == [f"/var/lib/{folder}"]
+    assert f"RELAY_STATE=/var/lib/{folder}" in " ".join(setting(unit, "Environment"))
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_a_unit_waits_longer_than_its_process_takes_to_stop(unit: Path) -> None:
     assert float(setting(unit, "TimeoutStopSec")[0]) > STOPS_WITHIN[unit.name]
 

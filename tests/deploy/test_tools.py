@@ -77,6 +77,15 @@ def test_the_dockerfile_and_the_scripts_have_no_known_mistake() -> None:
     run("shellcheck", *DEPLOY.rglob("*.sh"))
 
 
+def exported(target: str, folder: Path) -> set[str]:
+    """Return the packages of an image, which its two lists agree on."""
+    run(DEPLOY / "image" / "export.sh", target, folder)
+    parts = json.loads((folder / f"{target}.cdx.json").read_text())["components"]
+    locked = set(re.findall(r"^([\w.-]+)==", (folder / f"{target}.txt").read_text(), re.MULTILINE))
+    assert {part["name"] for part in parts} == locked
+    return locked
+
+
 def has_venv(run: Callable[..., subprocess.CompletedProcess[str]], python: str) -> bool:
     try:
         return run(python, "-c", "import ensurepip, venv").returncode == 0
@@ -89,11 +98,9 @@ def test_the_steps_of_an_image_make_a_relay_that_a_plain_user_can_run(tmp_path: 
     wheels = list((ROOT / "dist").glob("change_relay-*.whl"))
     if len(wheels) != 1:
         pytest.fail(f"dist has {len(wheels)} wheels: run `make package`, which builds one")
-    run(DEPLOY / "image" / "export.sh", "relay", tmp_path)
-    parts = json.loads((tmp_path / "relay.cdx.json").read_text())["components"]
-    locked = set(re.findall(r"^([\w.-]+)==", (tmp_path / "relay.txt").read_text(), re.MULTILINE))
-    assert {part["name"] for part in parts} == locked
+    locked = exported("relay", tmp_path)
     assert not {"pyspark", "pytest"} & locked
+    assert exported("consumers", tmp_path) > locked | {"pyspark", "psycopg"}
     account = unprivileged()
     folder = tmp_path / "image"
     folder.mkdir()
