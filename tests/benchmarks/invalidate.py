@@ -138,7 +138,7 @@ def _consume(folder: Path, path: Path, config: Config, client: Any, engine: str,
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as process:
         while process.poll() is None:
             if (applied := batches.refresh().batches) not in used:
-                used[applied] = _tree_seconds(process.pid), _redis_seconds(client)
+                used[applied] = tree_seconds(process.pid), _redis_seconds(client)
             time.sleep(_LOOK)
     if process.returncode:
         raise RelayError(f"the consumer ended with {process.returncode}: {log.read_text()[-2000:]}")
@@ -163,7 +163,7 @@ def _redis_seconds(client: Any) -> float:
     return float(used["used_cpu_user"] + used["used_cpu_sys"])
 
 
-def _tree_seconds(pid: int) -> float:
+def tree_seconds(pid: int) -> float:
     """Return the CPU seconds of a process and of what it started, as far as it still runs."""
     ticks = 0
     parents = {int(each): _stat(int(each)) for each in os.listdir("/proc") if each.isdigit()}

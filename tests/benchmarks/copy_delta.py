@@ -1,0 +1,72 @@
+"""Keeps a copy in Delta up to date, against a plain MERGE of the same decoded rows, which keeps no tokens."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import partial
+
+from pyspark.sql import functions as F
+
+from spark_consumers.copy import TableCopies
+from spark_consumers.sinks import delta
+from spark_consumers.sinks.delta_table import DeltaTable
+from spark_consumers.sinks.upkeep import Schedule
+from spark_consumers.table_consumer import TableBatch
+from tests.benchmarks.decoded import CPU, Batches, in_batches, spark
+from tests.benchmarks.harness import Benchmark, in_turn, median
+
+ITEMS = 60_000
+ROUNDS = 4
+NEVER = 1e9  # seconds
+
+
+def copies(folder: str) -> TableCopies:
+    return TableCopies(partial(DeltaTable, folder, Schedule(NEVER, NEVER)), NEVER)
+
+
+def run() -> Benchmark:
+    with spark() as session, tempfile.TemporaryDirectory() as folder:
+        ours, plain, again = copies(f"{folder}/ours"), f"{folder}/plain", f"{folder}/again"
+        for path in (plain, again):
+            session.sql(
+                f"CREATE TABLE {delta.table(path)} (customer string, order_id string, item string) USING DELTA "
+                "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')"
+            )
+        batches = Batches(session, range(ITEMS))
+        figures = in_turn(
+            ROUNDS,
+            in_batches(
+                batches,
+                {
+                    "ours": lambda batch: ours.plan(batch).write([]),
+                    "plain": lambda batch: _merge(batch, plain),
+                    "again": lambda batch: _merge(batch, again),
+                },
+            ),
+        )
+        key = ["customer", "order_id", "item"]
+        copied = session.read.format("delta").load(f"{folder}/ours/orders/orders").where("NOT _relay_deleted")
+        seen = copied.join(session.read.format("delta").load(plain), key).count()
+    rate = {name: median(found) for name, found in figures.items()}
+    return Benchmark(
+        name="copy_delta",
+        figure=rate["ours"],
+        yardstick=rate["plain"],
+        unit=CPU,
+        ratio=rate["ours"] / rate["plain"],
+        expected=len(batches.written),
+        seen=seen,
+        aa=rate["again"] / rate["plain"],
+        note=f"batches of 20,000 changes, of random items out of {ITEMS}, decoded before; median of {ROUNDS}",
+    )
+
+
+def _merge(batch: TableBatch, path: str) -> None:
+    key = F.col("key_texts")
+    batch.records.select(
+        key[0].alias("customer"), key[1].alias("order_id"), F.col("new").alias("item")
+    ).createOrReplaceTempView("plain_batch")
+    batch.records.sparkSession.sql(
+        f"MERGE INTO {delta.table(path)} t USING plain_batch s ON t.customer = s.customer AND t.order_id = s.order_id "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    ).collect()

@@ -1,0 +1,76 @@
+"""What a change costs in a copy of a million rows in Delta, against one of a hundred thousand."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+
+from pyspark.sql import SparkSession
+
+from spark_consumers.copy import TableCopies
+from spark_consumers.sinks import delta
+from spark_consumers.sinks.target import STATE
+from spark_consumers.table_consumer import TableBatch
+from tests.benchmarks.copy_delta import copies
+from tests.benchmarks.decoded import Batches, in_batches, spark
+from tests.benchmarks.harness import Benchmark, in_turn, median
+
+SMALL = 100_000
+LARGE = 1_000_000
+ROWS = 10_000  # of a batch
+ROUNDS = 4
+
+
+def run() -> list[Benchmark]:
+    return [
+        _run("copy_growth", {name: range(rows) for name, rows in _TABLES.items()}, "random items"),
+        _run(
+            "copy_growth_recent",
+            {name: range(rows - 2 * ROWS, rows) for name, rows in _TABLES.items()},
+            "items among the last 2 % to 20 %",
+        ),
+    ]
+
+
+_TABLES = {"small": SMALL, "again": SMALL, "large": LARGE}
+
+
+def _run(name: str, items: Mapping[str, range], which: str) -> Benchmark:
+    with spark() as session, tempfile.TemporaryDirectory() as folder:
+        tables = {table: copies(f"{folder}/{table}") for table in _TABLES}
+        batches = {table: Batches(session, items[table], ROWS) for table in _TABLES}
+        for table, rows in _TABLES.items():
+            first = batches[table].get(0)
+            _apply(tables[table])(first)
+            _fill(session, delta.table(f"{folder}/{table}/orders/orders"), rows)
+        contenders: dict[str, Callable[[], float]] = {}
+        for table in _TABLES:
+            contenders |= in_batches(batches[table], {table: _apply(tables[table])})
+        rates = {table: median(found) for table, found in in_turn(ROUNDS, contenders).items()}
+        seen = session.read.format("delta").load(f"{folder}/large/orders/orders").count()
+    return Benchmark(
+        name=name,
+        figure=1e6 / rates["large"],
+        yardstick=1e6 / rates["small"],
+        unit="CPU us a change",
+        ratio=rates["small"] / rates["large"],
+        expected=LARGE,
+        seen=seen,
+        aa=rates["again"] / rates["small"],
+        note=f"{LARGE} against {SMALL} rows; batches of {ROWS} {which}; median of {ROUNDS}",
+    )
+
+
+def _apply(copy: TableCopies) -> Callable[[TableBatch], object]:
+    return lambda batch: copy.plan(batch).write([])
+
+
+def _fill(session: SparkSession, table: str, rows: int) -> None:
+    """Replace the contents by ``rows`` rows, in files of 100,000, which are in the order of the keys."""
+    state = "null, false, concat('e', id), false, 0L, 'bench.orders', 0, id - 1000000000"
+    session.range(0, rows, 1, max(1, rows // 100_000)).createOrReplaceTempView("numbers")
+    session.sql(
+        f"INSERT OVERWRITE {table} (customer, order_id, item, {', '.join(STATE)}, _relay_updated_at) "
+        f"SELECT concat('customer-', lpad(id % 5000, 5, '0')), CAST(id AS STRING), repeat('x', 400), {state}, "
+        "current_timestamp() FROM numbers"
+    )
