@@ -28,10 +28,6 @@ from spark_consumers.executors import our_code
 DELTA_EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_CATALOG = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
 
-# Bytes of one Avro string or bytes value. Without a limit, damaged bytes that decode to a huge length end in an
-# OutOfMemoryError, which stops the JVM instead of sending the record to the dead letters.
-_LONGEST_VALUE = 32 << 20
-
 _EXIT_TIMEOUT = 15.0  # seconds for the JVM to end
 
 
@@ -46,16 +42,11 @@ class _Driver:
 # By the session that `open_session` returned. Used by the main thread only.
 _started: dict[SparkSession, _Driver] = {}
 
-_AVRO_LIMITS = (
-    f"-Dorg.apache.avro.limits.string.maxLength={_LONGEST_VALUE} "
-    f"-Dorg.apache.avro.limits.bytes.maxLength={_LONGEST_VALUE}"
-)
 _JAVA_OPTIONS = (
     # On few cores the optimising compiler takes CPU from the batches of the first minutes: with it a batch of the cache
     # takes 1.5 times as long at p50, and twice as long at p95.
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
-    _AVRO_LIMITS,
     f"-Dlog4j2.configurationFile={Path(__file__).absolute().with_name('log4j2.properties').as_uri()}",
 )
 
@@ -85,7 +76,6 @@ _JOINED = {
     "spark.jars": ",",
     "spark.sql.extensions": ",",
     "spark.driver.extraJavaOptions": " ",
-    "spark.executor.extraJavaOptions": " ",
 }
 
 _DELTA_SQL = {
@@ -250,7 +240,6 @@ def _settings(name: str, delta: bool, spark: SparkConfig, memory: str) -> dict[s
         # Consumers of one session share the cores by turns.
         "spark.scheduler.mode": "FAIR",
         "spark.driver.extraJavaOptions": " ".join(_JAVA_OPTIONS),
-        "spark.executor.extraJavaOptions": _AVRO_LIMITS,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "relay-spark-warehouse"),

@@ -32,7 +32,9 @@ def functions_in(file: str) -> frozenset[str]:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_replaces_a_text_that_is_once_in_its_file_and_the_result_is_python(mutant: Mutant) -> None:
-    ast.parse(mutant.applied_to(source_of(mutant.file)))
+    mutated = mutant.applied_to(source_of(mutant.file))
+    if mutant.file.endswith(".py"):
+        ast.parse(mutated)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import random
 from base64 import b64encode
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,7 @@ from relay.avro.encode import ChangeEncoder
 from relay.avro.framing import fingerprint, single_object_header, split
 from relay.avro.schema import change_schema, unescape
 from relay.change import Change, Images, Operation
-from relay.table import KeyColumn, TableSchema
+from relay.table import Column, KeyColumn, TableSchema
 from tests.spark_consumers.spark_process import SparkProcess
 
 pytestmark = pytest.mark.services
@@ -113,3 +117,83 @@ def test_long_binary_is_base64_on_one_line(spark_process: SparkProcess) -> None:
     (row,) = read_on_spark(spark_process, [ChangeEncoder(schema, header).encode(change)], {header.hex(): schema})
     assert json.loads(row["key"]) == {"id": b64encode(raw).decode()}
     assert row["key_texts"] == [b64encode(raw).decode()]
+
+
+EXACT: dict[str, tuple[Any, str]] = {
+    "int": (-(2**31), "-2147483648"),
+    "long": (2**63 - 1, "9223372036854775807"),
+    "float": (0.10000000149011612, "0.1"),
+    "double": (1e10, "1.0E10"),
+    "boolean": (False, "false"),
+    "string": ('a"\\\x00\u2028\U0001f600', '"a\\"\\\\\\u0000\u2028\U0001f600"'),
+    "bytes": (b"", '""'),
+    "decimal(38,10)": (Decimal("0.0000000001"), '"0.0000000001"'),
+    "decimal(60,1)": (Decimal("-" + "9" * 20 + ".5"), '"-' + "9" * 20 + '.5"'),
+    "timestamp": (datetime(1969, 12, 31, 23, 59, 59, 999999, tzinfo=UTC), '"1969-12-31T23:59:59.999999Z"'),
+    "set": ([], "[]"),
+    "json": ('{"a": 1}', '"{\\"a\\": 1}"'),
+}
+
+
+def row_of_all(types: Mapping[str, tuple[Any, str]]) -> tuple[dict[str, Any], str]:
+    """Return a row with a column of each type, and its JSON."""
+    values = {f"{kind} column": value for kind, (value, _) in types.items()}
+    texts = ",".join(f'"{kind} column":{text}' for kind, (_, text) in types.items())
+    return values, f"{{{texts}}}"
+
+
+def test_json_holds_every_value_exactly(spark_process: SparkProcess) -> None:
+    """I8: the extremes of each type, in a row, in a key, and null; also with 200 other schemas."""
+    row, text = row_of_all(EXACT)
+    key, key_text = row_of_all({kind: each for kind, each in EXACT.items() if kind not in ("set", "json")})
+    columns = {name: name.removesuffix(" column") for name in row}
+    schemas, values = {}, []
+    for number in range(201):
+        table = TableSchema(
+            "shop",
+            f"table-{number}",
+            tuple(KeyColumn(name, columns[name]) for name in key),
+            1,
+            row=tuple(Column(name, kind) for name, kind in columns.items()),
+        )
+        schema = change_schema(table)
+        header = single_object_header(fingerprint(schema))
+        schemas[header.hex()] = schema
+        change = Change(
+            event_id=f"e{number}",
+            operation=Operation.UPDATE,
+            source="shop",
+            table=f"table-{number}",
+            key=key,
+            old=dict.fromkeys(row),
+            new=row,
+            images=Images.NEW_AND_OLD,
+            token=None,
+            committed_at=-1,
+        )
+        values.append(ChangeEncoder(schema, header).encode(change))
+    found = read_on_spark(spark_process, values, schemas)
+    assert [(each["event_id"], each["table"]) for each in found] == [(f"e{n}", f"table-{n}") for n in range(201)]
+    # A key keeps its text when its columns get more decimals, so it has no zeros at their end.
+    assert {each["key"] for each in found} == {key_text}
+    nulls = ",".join(f'"{name}":null' for name in row)
+    assert {(each["old"], each["new"]) for each in found} == {(f"{{{nulls}}}", text)}
+    assert {each["committed_at"] for each in found} == {"1969-12-31 23:59:59.999999"}
+
+
+def test_damaged_values_are_changes_or_damaged_but_never_end_spark(spark_process: SparkProcess) -> None:
+    """I8: a flipped byte may be one of a text. One of a length must not ask for gigabytes."""
+    chance = random.Random(7)
+    values = []
+    for case in GOLDEN["cases"]:
+        good = bytes.fromhex(case["bytes"])
+        for _ in range(20):
+            place = chance.randrange(10, len(good))
+            values.append(good[:place] + bytes([chance.randrange(256)]) + good[place + 1 :])
+            values.append(good[:place] + b"\xfe\xff\xff\xff\x0f" + good[place:])
+            values.append(good[:place])
+    rows = read_on_spark(spark_process, values)
+    statuses = [row["status"] for row in rows]
+    assert set(statuses) == {"change", "damaged"}
+    assert "change" not in statuses[2::3]
+    assert [row["event_id"] is None for row in rows] == [status == "damaged" for status in statuses]

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from relay.cli import app
 from relay.jvm.jars import SETS, jars
 from relay.jvm.java import find_java
-from spark_consumers.session import _AVRO_LIMITS, DELTA_CATALOG, DELTA_EXTENSION
+from spark_consumers.session import DELTA_CATALOG, DELTA_EXTENSION
 from tests.deploy import DEPLOY
 from tests.log_lines import rows_applied
 from tests.spark_consumers.topic import Topic, change
@@ -34,17 +34,13 @@ def test_the_settings_are_those_that_the_consumers_start_their_own_spark_with() 
         "spark.sql.extensions": DELTA_EXTENSION,
         "spark.sql.catalog.spark_catalog": DELTA_CATALOG,
         "spark.scheduler.mode": "FAIR",
-        "spark.driver.extraJavaOptions": _AVRO_LIMITS,
-        "spark.executor.extraJavaOptions": _AVRO_LIMITS,
     } == SETTINGS
 
 
 def test_the_application_for_kubernetes_has_the_same_settings_and_a_command_that_exists() -> None:
     found = yaml.safe_load((DEPLOY / "spark" / "application.yaml").read_text())["spec"]
-    own = {"spark.driver.extraJavaOptions": found["driver"]["javaOptions"]}
-    own |= {"spark.executor.extraJavaOptions": found["executor"]["javaOptions"]}
     # The jars are in the image.
-    assert {**found["sparkConf"], **own, "spark.jars.packages": SETTINGS["spark.jars.packages"]} == SETTINGS
+    assert {**found["sparkConf"], "spark.jars.packages": SETTINGS["spark.jars.packages"]} == SETTINGS
     assert found["sparkVersion"] == pyspark.__version__
     answer = CliRunner().invoke(app, ["consume", *found["arguments"]])
     assert (answer.exit_code, "/etc/relay/relay.yaml" in answer.stderr) == (2, True)
@@ -58,7 +54,7 @@ def test_consumers_run_under_spark_submit(tmp_path: Path, unique: str, kafka: An
     # Here the connectors are those that are there already, not fetched again.
     given = {**SETTINGS, "spark.jars": ",".join(map(str, jars("spark"))), "spark.ui.enabled": "false"}
     del given["spark.jars.packages"]
-    given["spark.driver.extraJavaOptions"] += " -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    given["spark.driver.extraJavaOptions"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     settings.write_text("".join(f"{key} {value}\n" for key, value in given.items()))
     program = str(Path(pyspark.__path__[0]) / "bin" / "spark-submit")
     submit = [program, "--master", "local[1]", "--properties-file", str(settings)]
