@@ -262,10 +262,10 @@ class Config(ConfigModel):
 
     def _cache_problems(self) -> Iterator[tuple[Location, str]]:
         for source in self.sources:
-            for table, rules in source.protect.items():
+            for table in source.protect:
                 for i, text in enumerate(self.cache.keys.get(table, ()) if self.cache else ()):
                     # I6: no change would say which entry holds the row.
-                    for column in (column for column in Template.parse(text).columns if column in rules):
+                    for column in (each for each in Template.parse(text).columns if source.protects(table, each)):
                         problem = f"`{column}` is not published as it is: source {source.name} protects it; use another"
                         yield ("cache", "keys", table, i), problem
         if not self.names_tables:

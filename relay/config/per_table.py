@@ -25,6 +25,9 @@ class PerTableConfig(ConfigModel):
         """The rules of the columns of ``table``."""
         return self.protect.get(table, {})
 
+    def protects(self, table: str, column: str) -> bool:
+        return column in self.rules(table)
+
     def conditions(self, table: str) -> Conditions:
         """What the published rows of ``table`` have in columns of the key; empty if all rows are published."""
         return self.where.get(table, {})

@@ -126,6 +126,9 @@ class _SQLConfig(PerTableConfig):
         """The tables to read, as far as they are known."""
         return list(self.tables or self._found_tables)
 
+    def protects(self, table: str, column: str) -> bool:
+        return column.lower() in map(str.lower, self.rules(table))
+
     @property
     def named_tables(self) -> list[str]:
         """The tables that the entry names, which exist when their reading begins."""

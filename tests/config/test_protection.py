@@ -90,3 +90,6 @@ def test_a_cache_key_cannot_be_made_of_a_protected_column(file: Path, rule: str)
     )
     (problem,) = refused(file, text)
     assert "`cache.keys.orders[1]`: `email` is not published as it is: source orders protects it" in problem
+    entry = f"{{name: legacy, {MYSQL}, tables: [t], protect: {{t: {{EMail: {rule}}}}}}}"
+    text = two_sources(entry).replace('keys: {orders: ["order:{order_id}"]', 'keys: {t: ["by:{email}"]')
+    assert "source legacy protects it" in refused(file, text)[0]
