@@ -20,7 +20,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from relay.config import SparkConfig
-from relay.errors import ConfigError
+from relay.errors import ConfigError, Unavailable
 from relay.jvm.java import find_java
 from spark_consumers.connectors import connectors
 from spark_consumers.executors import our_code
@@ -99,7 +99,8 @@ def open_session(
 
     ``spark``: where it runs, by default on this machine. ``keep_open``: file descriptors that a new JVM keeps open
     until it ends. ``memory``: of the driver's heap, as Java takes it. Raises ``Unavailable`` if Java, PySpark or a jar
-    is missing, ``ConfigError`` if the session that exists lacks Delta, or contradicts ``spark``.
+    is missing, or the working folder is read-only; ``ConfigError`` if the session that exists lacks Delta, or
+    contradicts ``spark``.
     """
     settings = spark or SparkConfig()
     existing = existing_session()
@@ -206,6 +207,11 @@ def existing_session() -> SparkSession | None:
 
 def _start(name: str, delta: bool, spark: SparkConfig, keep_open: Sequence[int], memory: str) -> SparkSession:
     java = find_java()
+    if not os.access(Path.cwd(), os.W_OK):
+        raise Unavailable(
+            f"Spark makes a folder `artifacts` where it is started, and {Path.cwd()} cannot be written to: start the "
+            "consumer in another folder"
+        )
     # Spark's start script finds Java only by this variable.
     os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
     if not is_cluster(spark.master):
