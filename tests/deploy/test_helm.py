@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import re
 from functools import cache
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pytest
@@ -20,7 +22,9 @@ from tests.deploy import DEPLOY
 from tests.deploy.tools import run, tool
 
 CHART = DEPLOY / "helm" / "relay"
-VALUES = sorted((CHART / "ci").glob("*.yaml"))
+VALUES = [*sorted((CHART / "ci").glob("*.yaml")), DEPLOY / "README.md"]
+"""The README has values as an example."""
+
 OLDEST, NEWEST = "1.25", "1.37"
 """Of Kubernetes: what the chart says that it needs, and the newest of which there are schemas."""
 
@@ -30,10 +34,27 @@ def test_the_chart_has_the_version_of_the_relay() -> None:
 
 
 @cache
+def given(values: Path) -> dict[str, Any]:
+    """Return the values in a file."""
+    text = values.read_text()
+    if values.suffix == ".md":
+        (text,) = re.findall(r"^```yaml\n(# values.yaml\n.*?)^```", text, re.DOTALL | re.MULTILINE)
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
+
+
+def helm(command: str, values: Path, *arguments: str) -> str:
+    """Run Helm on the chart with the values in a file, and return its output."""
+    with NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(given(values), file)
+        file.flush()
+        return run(tool("helm"), *command.split(), CHART, "--values", file.name, "--kube-version", OLDEST, *arguments)
+
+
+@cache
 def rendered(values: Path) -> list[dict[str, Any]]:
-    """Return the objects that Helm makes of a file of values."""
-    text = run(tool("helm"), "template", "shop", CHART, "--values", values, "--kube-version", OLDEST)
-    return [each for each in yaml.safe_load_all(text) if each]
+    """Return the objects that Helm makes of the values in a file."""
+    return [each for each in yaml.safe_load_all(helm("template shop", values)) if each]
 
 
 def of_kind(values: Path, kind: str) -> list[dict[str, Any]]:
@@ -86,7 +107,7 @@ def strict(schema: Any) -> Any:
 @pytest.mark.deploy
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
 def test_kubernetes_accepts_what_the_chart_renders(values: Path) -> None:
-    run(tool("helm"), "lint", "--strict", CHART, "--values", values)
+    helm("lint --strict", values)
     for version in (OLDEST, NEWEST):
         assert {each["kind"]: problem(each, version) for each in rendered(values)} == {
             each["kind"]: None for each in rendered(values)
@@ -108,14 +129,13 @@ def test_the_schemas_notice_a_wrong_field() -> None:
 @pytest.mark.deploy
 @pytest.mark.parametrize("values", VALUES, ids=lambda path: path.stem)
 def test_the_relay_loads_the_config_of_the_chart(values: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = yaml.safe_load(values.read_text())
-    for name in given.get("secrets", {}):
+    for name in given(values).get("secrets", {}):
         monkeypatch.setenv(name, "secret")
     (config,) = of_kind(values, "ConfigMap")
     (tmp_path / "relay.yaml").write_text(config["data"]["relay.yaml"])
     assert load(tmp_path / "relay.yaml").http == "0.0.0.0:9400"
     written = yaml.safe_load(config["data"]["relay.yaml"])
-    assert {key: value for key, value in written.items() if key != "http"} == given["config"]
+    assert {key: value for key, value in written.items() if key != "http"} == given(values)["config"]
 
 
 @pytest.mark.deploy
