@@ -57,17 +57,17 @@ class TableSnapshots:
         where: Conditions,
     ) -> None:
         self.initial = config.snapshot == "initial"
-        self._client = client
+        self.client = client
         self._config = config
         self._table = table
-        self._image = image
+        self.image = image
         self._where = where
 
     def __repr__(self) -> str:
         return f"<TableSnapshots[{self._config.name}]>"
 
     def measure(self, published: Mapping[str, Checkpoint]) -> Measured:
-        size, rows = describe.measure(self._client, self._config)
+        size, rows = describe.measure(self.client, self._config)
         return Measured(min(MOST_SEGMENTS, 1 + size // SEGMENT_BYTES), rows)
 
     def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
@@ -77,7 +77,7 @@ class TableSnapshots:
     def open(self, segment: Segment) -> SegmentReader:
         table = self._table()
         wanted = describe.wanted_key(table.key, self._where)
-        return SegmentReader(self._client, table, segment, image=self._image, wanted=wanted)
+        return SegmentReader(self.client, table, segment, image=self.image, wanted=wanted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,31 @@ def binary(raw: Any) -> bytes:
     return b64decode(raw, validate=True) if isinstance(raw, str) else bytes(raw)
 
 
+def canonical_item(attributes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return an item of DynamoDB JSON in a form that is equal for equal items: sets have no order, numbers many texts.
+
+    Raises ValueError, TypeError or AttributeError for what is no DynamoDB JSON.
+    """
+    return {name: canonical_value(value) for name, value in attributes.items()}
+
+
+def canonical_value(value: Mapping[str, Any]) -> Any:
+    """Return a value of DynamoDB JSON in a form that is equal for equal values. Raises as ``canonical_item``."""
+    ((kind, raw),) = value.items()
+    match kind:
+        case "N":
+            return kind, canonical_number(raw)
+        case "NS":
+            return kind, sorted(map(canonical_number, raw))
+        case "SS" | "BS":
+            return kind, sorted(raw)
+        case "L":
+            return kind, [canonical_value(each) for each in raw]
+        case "M":
+            return kind, canonical_item(raw)
+    return kind, raw
+
+
 def _base64(value: Any) -> str:
     if isinstance(value, (bytes, bytearray)):
         return b64encode(value).decode()

@@ -138,6 +138,10 @@ class ChunkQuery:
             f" ORDER BY {order} LIMIT {limit}"
         )
 
+    def select(self, rest: str) -> str:
+        """Return a SELECT of the table's rows that ends in ``rest``."""
+        return f"SELECT {self._selects} FROM {self._place} {rest}"
+
     def _where(self, after: Sequence[bytes]) -> str:
         """Return the condition in the form that both servers read by index: (a > x) OR (a = x AND b > y)."""
         if not after:

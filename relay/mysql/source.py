@@ -246,6 +246,16 @@ class MySQLSource:
         reasons = "; ".join(problems) or "`shards` lists none"
         raise Unavailable(f"source {self.name}: no server of shard {shard} can be read: {reasons}")
 
+    def primary(self, shard: str) -> ServerConnection:
+        """Connect to the primary of a shard. Raises ``Unavailable``."""
+        found = self._servers(shard).primary()
+        if found is None:
+            listed = ", ".join(self._addresses(shard)) or "none"
+            raise Unavailable(
+                f"source {self.name}: no server of shard {shard} is a primary that answers; `shards` lists {listed}"
+            )
+        return found
+
     def _verify(self, server: ServerConnection) -> None:
         server.verify()
         if role_of(server).is_replica:

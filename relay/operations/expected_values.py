@@ -22,7 +22,7 @@ import orjson
 from relay.cache import LoadedValue, Tokens
 from relay.config import Config, DynamoDBConfig
 from relay.config.template import Template
-from relay.dynamodb.values import canonical_number, image_json, key_value
+from relay.dynamodb.values import canonical_item, canonical_number, image_json, key_value
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.extras import needs
 
@@ -317,28 +317,7 @@ def _like(value: bytes | None, items: list[dict[str, Any] | None]) -> Comparison
         return Comparison(Likeness.DIFFERENT, None)
     truth = image_json(item).encode()
     try:
-        is_same = _canonical(orjson.loads(value)) == _canonical(orjson.loads(truth))
+        is_same = canonical_item(orjson.loads(value)) == canonical_item(orjson.loads(truth))
     except (ValueError, TypeError, AttributeError):
         return _unknown("the value has a part that is not DynamoDB's typed JSON: use --loader")
     return _SAME if is_same else Comparison(Likeness.DIFFERENT, truth)
-
-
-def _canonical(attributes: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return typed attributes in a form that is equal for equal values: sets have no order, numbers many texts."""
-    return {name: _canonical_value(value) for name, value in attributes.items()}
-
-
-def _canonical_value(value: Mapping[str, Any]) -> Any:
-    ((kind, raw),) = value.items()
-    match kind:
-        case "N":
-            return kind, canonical_number(raw)
-        case "NS":
-            return kind, sorted(map(canonical_number, raw))
-        case "SS" | "BS":
-            return kind, sorted(raw)
-        case "L":
-            return kind, [_canonical_value(each) for each in raw]
-        case "M":
-            return kind, _canonical(raw)
-    return kind, raw

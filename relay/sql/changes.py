@@ -316,7 +316,7 @@ class TransactionChanges:
                 self._mappers.clear()
             mapper = _RowMapper(
                 table,
-                _imager(table),
+                imager(table),
                 _keyer(table),
                 _identifier(table),
                 event_ids(self._id_shard, table.name),
@@ -327,7 +327,7 @@ class TransactionChanges:
         return mapper
 
 
-def _imager(table: Table) -> Callable[[Row], dict[str, Any]]:
+def imager(table: Table) -> Callable[[Row], dict[str, Any]]:
     """Return the function that makes a row a dict by published column.
 
     Generated: a loop over columns takes twice as long, and nobody pays for columns that are not protected.
