@@ -1,30 +1,54 @@
-"""``relay verify``: options and output; ``relay.operations.verify`` does the work."""
+"""``relay verify``: options and output; ``relay.operations.verify`` and ``verify_tables`` do the work."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+from collections.abc import Sequence
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from relay.commands.options import ConfigArgument, JsonOption, load_config
-from relay.errors import CheckFailed
+from relay.errors import CheckFailed, ConfigError
+from relay.extras import needs
 
 if TYPE_CHECKING:
+    from relay.config import Config
     from relay.operations.verify import Verification
+    from relay.operations.verify_tables import TableVerification
+
+_SAMPLE = 1000
+
+
+class Verified(StrEnum):
+    CACHE = "cache"
+    LOG = "log"
+    COPY = "copy"
 
 
 def verify(
     config: ConfigArgument,
+    kind: Annotated[Verified, typer.Argument(metavar="cache|log|copy", help="What to compare.")] = Verified.CACHE,
     sample: Annotated[
-        int, typer.Option(min=1, metavar="N", help="How many entries of the cache to look at, picked at random.")
-    ] = 1000,
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help=f"How many entries of the cache to look at, picked at random, {_SAMPLE} by default; or how many rows "
+            "of each table, by default all.",
+            show_default=False,
+        ),
+    ] = None,
     within: Annotated[
         float,
         typer.Option(
-            min=0.1, metavar="SECONDS", help="How long the consumer may take to invalidate a value whose rows changed."
+            min=0.1,
+            metavar="SECONDS",
+            help="How long the consumer may take to invalidate a value whose rows changed, or to bring a change to "
+            "the log or the copy.",
         ),
     ] = 30.0,
     loaders: Annotated[
@@ -40,29 +64,79 @@ def verify(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare values of the cache with the rows they come from, and find those that are stale.
+    """Compare the cache, the change log or the copy with the rows they come from, and find what is wrong.
 
-    A value is stale if the cache still serves it after SECONDS, and its rows, which make another value, did not
-    change meanwhile. Exit code 4: some are.
+    A value of the cache is stale if the cache still serves it after SECONDS, and its rows, which make another value,
+    did not change meanwhile. A row of the copy, or the newest one of an item in the log, is missing, extra or
+    different if that lasts for SECONDS, and all that was committed before is applied. Exit code 4: some are.
     """
+    if loaders and kind is not Verified.CACHE:
+        raise ConfigError(f"--loader: only values of the cache need one, not the {kind}: omit it")
     if loaders:
         sys.path.insert(0, os.getcwd())  # as `python -m` does; a console script has its own folder there
     loaded = load_config(config)
+    if kind is Verified.CACHE:
+        _verify_cache(loaded, _SAMPLE if sample is None else sample, within, loaders or [], as_json=as_json)
+    else:
+        _verify_tables(loaded, kind, sample, within, as_json=as_json)
+
+
+def _say(text: str) -> None:
+    typer.echo(f"relay: {text}", err=True)
+
+
+def _verify_cache(config: Config, sample: int, within: float, loaders: Sequence[str], *, as_json: bool) -> None:
     from relay.operations.verify import verify as verify_cache
 
-    found = verify_cache(
-        loaded,
-        sample=sample,
-        within=within,
-        loaders=loaders or [],
-        say=lambda text: typer.echo(f"relay: {text}", err=True),
-    )
+    found = verify_cache(config, sample=sample, within=within, loaders=loaders, say=_say)
     if as_json:
         typer.echo(json.dumps(found.to_json(), ensure_ascii=False))
     else:
         _show(found)
     if found.stale:
         raise CheckFailed(f"{len(found.stale)} of {found.checked} values in namespace {found.namespace} are stale")
+
+
+def _verify_tables(config: Config, kind: str, sample: int | None, within: float, *, as_json: bool) -> None:
+    with needs("spark", f"`relay verify CONFIG {kind}`"):
+        from relay.operations.verify_tables import verify_tables
+    results = []
+    for found in verify_tables(config, kind, sample=sample, within=within, say=_say):
+        results.append(found)
+        if not as_json:
+            _show_table(kind, found)
+    if as_json:
+        typer.echo(json.dumps({kind: [found.to_json() for found in results]}, ensure_ascii=False))
+    wrong = [f"{found.table}: {found.problems}, of {found.checked} rows" for found in results if found.problems]
+    if wrong:
+        raise CheckFailed("\n".join(f"the {kind} of {each}" for each in wrong))
+
+
+def _show_table(kind: str, found: TableVerification) -> None:
+    typer.echo(f"{kind} of {found.table}, {found.where}")
+    counts = [(found.checked, "checked"), *((found.wrong[each], each) for each in ("missing", "extra", "different"))]
+    counts += [(found.duplicates, "duplicated")] if kind == "log" else []
+    for count, text in (*counts, (found.incomplete, "incomplete"), (found.unknown.total(), "unknown")):
+        typer.echo(f"{count:8}  {text}")
+    if found.checked:
+        late = f"; {found.late} of them late, after up to {found.slowest:.1f} s" if found.late else ""
+        ratio = found.consistent / found.checked
+        typer.echo(f"consistent within {found.within:g} s: {found.consistent} of {found.checked} ({ratio:.4%}){late}")
+    for row in found.wrong_rows:
+        typer.echo(f"{row.kind} for {row.seconds:.1f} s: {_shown(row.key)}")
+        for column, (kept, truth) in row.columns.items():
+            typer.echo(f"  {column}: {'null' if kept is None else kept} in the {kind}, ", nl=False)
+            typer.echo(f"{'null' if truth is None else truth} at the source")
+    for event_id, key in found.duplicated:
+        typer.echo(f"duplicated: event id {event_id}, key {key}")
+    for stub in found.incomplete_keys:
+        typer.echo(f"incomplete: {_shown(stub)}; `relay dead-letters redrive` may complete it")
+    for reason, count in found.unknown.items():
+        typer.echo(f"unknown {count}: {reason}")
+
+
+def _shown(key: dict[str, str]) -> str:
+    return json.dumps(key, ensure_ascii=False)
 
 
 def _show(found: Verification) -> None:

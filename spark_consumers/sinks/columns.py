@@ -6,7 +6,7 @@ dropped stays. One whose type changes in another way continues in a column of it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from relay.errors import RelayError
@@ -21,6 +21,7 @@ NUMBER = "N"
 
 _FAMILIES = {"int": "number", "long": "number", "float": "float", "double": "float"}
 _DIGITS = {"int": 10, "long": 19}
+_ENDS = ("number", "float", "string", "bytes", "boolean", "timestamp", "set", "json", "variant", "jsonb")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,23 @@ def plan(what: str, stored: Mapping[str, str], layouts: Mapping[int, Layout], na
     table in errors. Raises ``RelayError`` if the target cannot hold the columns.
     """
     return _Planning(what, stored, naming).plan(layouts)
+
+
+def held_in(found: ColumnPlan, stored: Collection[str], layout: int) -> dict[str | None, list[str]]:
+    """Return, by column of the source in ``layout``, the stored columns that hold it: the first that is not null does.
+
+    A row that was written before the type of a column changed has its value in another one. ``stored``: the names of
+    the columns that the table has.
+    """
+    present = {column.name: column.sources[layout] for column in found.row if layout in column.sources}
+    places = {}
+    for name, source in present.items():
+        base, _, end = name.rpartition("__")
+        base = base if end in _ENDS else name
+        earlier = [base, *(f"{base}__{end}" for end in _ENDS)]
+        names = [name, *(other for other in earlier if other not in present)]
+        places[source] = [each for each in names if each in stored]
+    return places
 
 
 def merged(stored: str, wanted: str, digits: int) -> str | None:

@@ -58,7 +58,7 @@ class DeltaTable:
         self.name = delta.table(f"{path}/{source}/{table}")
         self._source_table = source, table
         self._upkeep = TableUpkeep(self.name, schedule)
-        self._naming = _naming("string" if items == "json" else VARIANT)
+        self._naming = naming("string" if items == "json" else VARIANT)
         self._layouts: Mapping[int, Layout] | None = None
         self._plan = ColumnPlan((), ())
 
@@ -69,7 +69,7 @@ class DeltaTable:
             return
         session = batch.sparkSession
         self._create(session, columns.plan(self.name, {}, layouts, self._naming))
-        kinds = {field.name: _kind(field.dataType) for field in session.table(self.name).schema}
+        kinds = {field.name: kind_of(field.dataType) for field in session.table(self.name).schema}
         stored = {name: kind for name, kind in kinds.items() if name not in OURS}
         if ITEM in stored and any(each.row is not None for each in layouts.values()):
             self._refuse_earlier_format(batch)
@@ -299,7 +299,7 @@ def _decided(write: Write) -> tuple[object, ...]:
     return (*write.key, *image, row.item is Item.AS_STORED, read is not None, *state(row), *before)
 
 
-def _naming(json: str) -> Naming:
+def naming(json: str) -> Naming:
     """Return what Delta makes of names and kinds. ``json``: the kind that holds JSON."""
 
     def stored_as(kind: str) -> str:
@@ -314,7 +314,7 @@ def _naming(json: str) -> Naming:
     return Naming(reserved=frozenset(OURS), shown=str, same=str.lower, kind=stored_as, digits=MAX_AVRO_PRECISION)
 
 
-def _kind(found: DataType) -> str:
+def kind_of(found: DataType) -> str:
     sql = found.simpleString()
     return _KINDS.get(sql, sql)
 

@@ -29,7 +29,7 @@ JSONB = "jsonb"
 PROPERTIES = "_relay_properties"
 """The table of each schema with the properties of its other tables."""
 
-_OURS = {
+OURS = {
     UNFIT: "json",
     "_relay_token": "text",
     "_relay_deleted": "boolean NOT NULL",
@@ -94,7 +94,7 @@ class PostgresTable:
         with self._database.transaction() as connection:
             self._lock(connection)
             stored = self._stored_columns(connection)
-            self._plan = columns.plan(self.name, stored, layouts, _naming(self._json))
+            self._plan = columns.plan(self.name, stored, layouts, naming(self._json))
             if not stored:
                 self._create(connection)
             else:
@@ -113,14 +113,14 @@ class PostgresTable:
             " ORDER BY attnum",
             [self._table],
         ).fetchall()
-        return {name: _kind(sql) for name, sql in rows if name not in _OURS}
+        return {name: kind_of(sql) for name, sql in rows if name not in OURS}
 
     def _create(self, connection: Connection) -> None:
         if not execute(connection, "SELECT FROM pg_namespace WHERE nspname = $1", [self._schema]).fetchall():
             execute(connection, f"CREATE SCHEMA IF NOT EXISTS {quoted(self._schema)}")
         keys = [column.name for column in self._plan.keys]
         listed = [f"{quoted(name)} {_sql_type(kind)}" for name, kind in self._plan.added.items()]
-        listed += [f"{name} {sql}" for name, sql in _OURS.items()]
+        listed += [f"{name} {sql}" for name, sql in OURS.items()]
         execute(
             connection,
             f"CREATE TABLE {self._table} ({', '.join(listed)}, PRIMARY KEY ({', '.join(map(quoted, keys))}))",
@@ -201,7 +201,7 @@ class PostgresTable:
         with self._database.transaction() as connection:
             self._lock(connection)
             staged = [f"{name} {kind}" for name, kind in _STAGED.items()]
-            staged += [f"{prefix}{name} {_OURS[name].split()[0]}" for prefix in ("", "read") for name in STATE]
+            staged += [f"{prefix}{name} {OURS[name].split()[0]}" for prefix in ("", "read") for name in STATE]
             execute(connection, f"CREATE TEMPORARY TABLE relay_batch ({', '.join(staged)}) ON COMMIT DROP")
             with connection.cursor() as cursor, cursor.copy("COPY relay_batch FROM STDIN") as copy:
                 for row in self._staged(batch, writes):
@@ -319,10 +319,10 @@ def _staged_part(n: int) -> str:
     return f"s.key[{n + 1}]"
 
 
-def _naming(json: str) -> Naming:
+def naming(json: str) -> Naming:
     """Return what PostgreSQL makes of names and kinds. ``json``: the kind that holds JSON."""
     return Naming(
-        reserved=frozenset(_OURS),
+        reserved=frozenset(OURS),
         shown=postgres.identifier,
         same=str,
         kind=lambda kind: json if kind == "json" else kind,
@@ -334,7 +334,7 @@ def _sql_type(kind: str) -> str:
     return _TYPES.get(kind) or kind.replace("decimal", "numeric")
 
 
-def _kind(sql: str) -> str:
+def kind_of(sql: str) -> str:
     """Return the kind of a column by its SQL type; of one that the copy did not make, the SQL type itself."""
     return _KINDS.get(sql) or sql.replace("numeric", "decimal")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any, Protocol
 
@@ -13,7 +13,11 @@ import pytest
 
 from relay.change import REDRIVEN, Images, Operation
 from relay.errors import RelayError
+from relay.operations.compared_rows import ComparedTable
+from relay.table import Column, KeyColumn, TableSchema
 from spark_consumers.fold import VerdictCounts
+from spark_consumers.kept_rows import KeptRow
+from spark_consumers.records import Layout
 from tests.spark_consumers.batches import Published, change, layout, mark, read
 
 ORDERS = layout({"id": "int"}, {"id": "int", "note": "string"})
@@ -27,6 +31,9 @@ class CopyInTest(Protocol):
 
     def rows(self, *columns: str, deleted: bool = False) -> list[tuple[Any, ...]]:
         """Return columns of the rows, ordered by the first one."""
+
+    def kept(self, layout: Layout, wanted: Sequence[str | None], keys: Sequence[Sequence[str]] = ()) -> list[KeptRow]:
+        """Return the rows of some keys, or all, as `relay verify` reads them, with the ``wanted`` columns."""
 
 
 def order(number: int, id: int, note: str | None, **more: Any) -> Published:
@@ -79,13 +86,18 @@ def values_are_exact(table: CopyInTest) -> None:
     """I8"""
     row = {"id": "int", "single": "float", **{name: kind for name, (kind, _, _) in VALUES.items()}}
     image = {"id": 1, "single": 0.1, **{name: given for name, (_, given, _) in VALUES.items()}}
-    table.play(
-        layout({"id": "int"}, row), change(1, ["1"], image), change(2, ["2"], {"id": 2, **dict.fromkeys(VALUES)})
-    )
+    made = layout({"id": "int"}, row)
+    assert table.kept(made, list(VALUES)) == []  # there is no table yet
+    table.play(made, change(1, ["1"], image), change(2, ["2"], {"id": 2, **dict.fromkeys(VALUES)}))
     (found, empty) = table.rows("id", "single", *VALUES)
     assert found[1] == pytest.approx(0.1, rel=1e-7)
     assert dict(zip(VALUES, found[2:], strict=True)) == {name: wanted for name, (_, _, wanted) in VALUES.items()}
     assert empty == (2, None, *(None for _ in VALUES))
+    kinds = tuple(Column(name, kind) for name, kind in row.items())
+    compared = ComparedTable(TableSchema("shop", "orders", (KeyColumn("id", "int"),), 1, kinds))
+    read = {each.key: each.values for each in map(compared.of_kept, table.kept(made, compared.wanted))}
+    assert read["1",] == compared.of_source({"id": 1}, image).values
+    assert set(read["2",] or ()) == {None}
 
 
 def keys_of_every_type_are_found_again(table: CopyInTest) -> None:
@@ -97,6 +109,10 @@ def keys_of_every_type_are_found_again(table: CopyInTest) -> None:
     assert table.play(made, change(1, key, image | {"note": "a"})) == VerdictCounts(ignored=1)
     table.play(made, change(2, key, image | {"note": "b"}))
     assert table.rows("note", "i", "b") == [("b", -7, b"\x00\xff")]
+    compact = [*key[:1], "1.5", *key[2:]]
+    (read,) = table.kept(made, ["note"], [compact, ["8", *compact[1:]]])
+    assert (read.values, read.key[2:]) == (("b",), tuple(key[2:]))
+    assert table.kept(made, ["note"], [["8", *compact[1:]]]) == []
     assert table.play(made, change(3, (), None, Operation.TRUNCATE)) == VerdictCounts(applied=1)
     assert table.rows("note", "_relay_deleted", deleted=True) == [(None, True)]
 
@@ -139,6 +155,7 @@ def a_column_of_another_type_continues_beside_the_earlier_one(table: CopyInTest)
     assert table.rows("id", "note", "note__number") == [(1, None, 8), (2, "a", None)]
     table.play(ORDERS, order(4, 1, "again"))
     assert table.rows("id", "note", "note__number") == [(1, "again", None), (2, "a", None)]
+    assert sorted(row.values or () for row in table.kept(number, ["note"])) == [("a",), ("again",)]
 
 
 def a_wider_key_is_widened_and_another_one_is_refused(table: CopyInTest) -> None:
@@ -167,6 +184,7 @@ def stubs_redrives_snapshots_and_truncations_are_applied(table: CopyInTest) -> N
     stub = order(2, 1, None, operation=Operation.UPDATE, images=Images.OMITTED)
     assert table.play(ORDERS, order(1, 1, "a"), order(1, 2, "b", partition=1), stub).incomplete == 1
     assert table.rows("id", "note", "_relay_incomplete") == [(1, "a", True), (2, "b", False)]
+    assert [(row.values, row.event_id) for row in table.kept(ORDERS, ["note"]) if row.incomplete] == [(("a",), "e2")]
     redriven = order(2, 1, "whole", attributes={REDRIVEN: "true"})
     assert table.play(ORDERS, redriven) == VerdictCounts(applied=1)
     assert table.play(ORDERS, redriven) == VerdictCounts(ignored=1)
@@ -208,6 +226,9 @@ def items_are_taken_apart(table: CopyInTest, of_text: CopyInTest) -> None:
     table.play(untyped, change(1, ["a"], item), change(2, ["b"], item), change(3, ["c"], item))
     table.play(untyped, change(4, ["a"], item | {"total": {"N": "1E+100"}}), change(5, ["b"], None))
     table.play(untyped, change(6, ["c"], None, Operation.UPDATE, images=Images.OMITTED))
+    read = {row.key: row for row in table.kept(untyped, [None])}
+    assert {key[0]: row.incomplete for key, row in read.items()} == {"a": False, "c": True}
+    assert json.loads((read["a",].values or ("",))[0]) == item | {"total": {"N": "1E+100"}}
     found = table.rows("id", "item")
     assert [json.loads(each) for _, each in found] == [item | {"total": {"N": "1E+100"}}, item]
     typed = layout({"id": "string"}, {"id": "string", "more": "json", "rest": "rest"})

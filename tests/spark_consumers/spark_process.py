@@ -36,10 +36,10 @@ class SparkProcess:
         assert self._exit_code(script, arguments, given, output, log, timeout) == 0, log.read_text(errors="replace")
         return output.read_text()
 
-    def relay(self, *arguments: str, log: Path, timeout: float = 400.0) -> None:
-        """Run the command line of the relay. AssertionError with its log unless the exit code is 0."""
-        code = self._exit_code(_RELAY, arguments, "", log, log, timeout)
-        assert code == 0, log.read_text(errors="replace")
+    def relay(self, *arguments: str, log: Path, code: int = 0, timeout: float = 400.0) -> None:
+        """Run the command line of the relay. AssertionError with its log if it ends with another exit code."""
+        found = self._exit_code(_RELAY, arguments, "", log, log, timeout)
+        assert found == code, log.read_text(errors="replace")
 
     def close(self) -> None:
         if self._process is not None:

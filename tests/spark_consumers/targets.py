@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +11,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import VariantVal
 
 from spark_consumers.fold import VerdictCounts
+from spark_consumers.kept_rows import KeptRow
+from spark_consumers.records import Layout
 from spark_consumers.sinks.delta_table import DeltaTable
+from spark_consumers.sinks.kept_delta import KeptInDelta
+from spark_consumers.sinks.kept_postgres import KeptInPostgres
 from spark_consumers.sinks.postgres import PostgresDatabase, quoted
 from spark_consumers.sinks.postgres_table import PostgresTable
 from spark_consumers.sinks.upkeep import Schedule
@@ -20,7 +25,7 @@ from tests.spark_consumers.scenarios import comparable
 
 class InPostgres:
     def __init__(self, url: str, items: str = "json") -> None:
-        self.database = PostgresDatabase(url)
+        self.database, self.items = PostgresDatabase(url), items
         self.table = PostgresTable(self.database, "shop", "orders", items=items)
 
     def play(self, layouts: Any, *changes: Published) -> VerdictCounts:
@@ -32,6 +37,10 @@ class InPostgres:
             found = connection.execute(f"{statement} ORDER BY 1".encode()).fetchall()
         return [tuple(map(comparable, row)) for row in found]
 
+    def kept(self, layout: Layout, wanted: Sequence[str | None], keys: Sequence[Sequence[str]] = ()) -> list[KeptRow]:
+        kept = KeptInPostgres(self.database, layout, wanted, items=self.items)
+        return list(kept.of(keys)) if keys else list(kept.all())
+
 
 class InDelta:
     """``playing``: the session that applies the batches."""
@@ -41,6 +50,7 @@ class InDelta:
     ) -> None:
         self.session, self.path = session, f"{folder}/shop/orders"
         self.playing = playing or session
+        self.folder, self.items = folder, items
         self.table = DeltaTable(folder, Schedule(86400.0, 604800.0), "shop", "orders", items=items)
 
     def play(self, layouts: Any, *changes: Published) -> VerdictCounts:
@@ -55,6 +65,10 @@ class InDelta:
         rows = found.selectExpr(*named).orderBy(F.expr(named[0])).collect()
         times = [kinds[name] == "timestamp" for name in columns]
         return [tuple(map(_value, row, times)) for row in rows]
+
+    def kept(self, layout: Layout, wanted: Sequence[str | None], keys: Sequence[Sequence[str]] = ()) -> list[KeptRow]:
+        kept = KeptInDelta(self.session, self.folder, layout, wanted, items=self.items)
+        return list(kept.of(keys)) if keys else list(kept.all())
 
 
 def _value(value: Any, is_time: bool) -> Any:

@@ -1,0 +1,161 @@
+"""Rows of a source, and of the copy or the log, in one form: equal rows are equal, whatever texts their values have."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import orjson
+
+from relay.avro.schema import change_schema
+from relay.change import Uncarriable
+from relay.dynamodb.values import canonical_item, canonical_number, canonical_value
+from relay.table import REST, Column, KeyColumn, TableSchema
+from spark_consumers.kept_rows import KeptRow
+from spark_consumers.records import Layout
+
+ComparedKey = tuple[str, ...]
+"""The key columns as text: numbers are canonical, binary is base64, times are in UTC."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PADDING = re.compile(r"\.0*$|(\.\d*[1-9])0+$")
+_NOT_SHOWN: list[str | None] = ["not shown, because of `protect`"] * 2
+_SHOWN = 300  # characters of a value in a message
+
+
+class ComparedRow(NamedTuple):
+    """A row. ``values``: in the order of `ComparedTable.columns`; None if what is kept does not say what the row is."""
+
+    key: ComparedKey
+    values: tuple[Any, ...] | None
+    incomplete: bool = False
+    event_id: str = ""
+
+    @property
+    def digest(self) -> str | None:
+        """A text that is equal for equal values; None without any."""
+        if self.values is None:
+            return None
+        return blake2b(orjson.dumps(self.values, option=orjson.OPT_SORT_KEYS), digest_size=16).hexdigest()
+
+
+class ComparedTable:
+    """The columns of a table by which its rows are compared. ``columns``: those outside the key; one for an image."""
+
+    def __init__(self, schema: TableSchema) -> None:
+        self.source, self.table, self.key = schema.source, schema.table, schema.key
+        self.layout = Layout.of(change_schema(schema))
+        self._protected = dict(schema.protected).keys()
+        in_key = {column.name for column in schema.key}
+        self._is_item = schema.row is None
+        # An item as DynamoDB has it is like the attributes that are in no column.
+        row = schema.row or (Column("item", REST),)
+        self.columns = [column for column in row if self._is_item or column.name not in in_key]
+
+    @property
+    def wanted(self) -> list[str | None]:
+        """The columns as ``kept_rows`` takes them."""
+        return [None if self._is_item else column.name for column in self.columns]
+
+    def of_source(self, key: Mapping[str, Any], image: Any) -> ComparedRow:
+        """Return a row of the source. ``key``, ``image``: as in a change; without values if they cannot be carried."""
+        values = None
+        if not isinstance(image, Uncarriable):
+            values = self._values([image] if self._is_item else [image[column.name] for column in self.columns])
+        return ComparedRow(self._key([key[column.name] for column in self.key]), values)
+
+    def of_kept(self, row: KeptRow) -> ComparedRow:
+        values = None if row.values is None else self._values(row.values)
+        return ComparedRow(self._key(row.key), values, row.incomplete, row.event_id)
+
+    def shown(self, key: ComparedKey) -> dict[str, str]:
+        return {column.name: part for column, part in zip(self.key, key, strict=True)}
+
+    def differences(self, kept: tuple[Any, ...], truth: tuple[Any, ...]) -> dict[str, list[str | None]]:
+        """Return, by column or attribute, the values that are not equal: the kept one, and that of the source."""
+        found: dict[str, list[str | None]] = {}
+        for column, *both in zip(self.columns, kept, truth, strict=True):
+            if both[0] == both[1]:
+                continue
+            if column.type == REST and all(isinstance(value, Mapping) for value in both):
+                names = sorted({name for value in both for name in value})
+                parts = {name: [value.get(name) for value in both] for name in names}
+                found |= {name: [*map(_shown, pair)] for name, pair in parts.items() if pair[0] != pair[1]}
+            else:
+                found[column.name] = [*map(_shown, both)]
+        return {name: pair if name not in self._protected else _NOT_SHOWN for name, pair in found.items()}
+
+    def _key(self, parts: Sequence[Any]) -> ComparedKey:
+        return tuple(str(_canonical(column, part)) for column, part in zip(self.key, parts, strict=True))
+
+    def _values(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(_canonical(column, value) for column, value in zip(self.columns, values, strict=True))
+
+
+def _canonical(column: Column | KeyColumn, value: Any) -> Any:
+    """Return a value of a column: as the source has it, as text, or as in the JSON of the log."""
+    if value is None:
+        return None
+    try:
+        found = _form_of(column.type)(value)
+    except (ValueError, TypeError, AttributeError):
+        return f"{value} (not of type {column.type})"
+    return _PADDING.sub(r"\1", found) if column.has_decimals else found
+
+
+def _form_of(kind: str) -> Callable[[Any], Any]:
+    return _number if kind.startswith("decimal") else _FORMS.get(kind, str)
+
+
+def _number(value: Any) -> str:
+    return canonical_number(str(value))
+
+
+def _float(value: Any) -> str:
+    return repr(float(value) + 0.0)  # -0 is 0
+
+
+def _bytes(value: Any) -> str:
+    return value if isinstance(value, str) else b64encode(value).decode()
+
+
+def _time(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{(_EPOCH + timedelta(microseconds=value)).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+
+
+def _set(value: Any) -> list[str]:
+    return sorted(_parsed(value))
+
+
+def _parsed(value: Any) -> Any:
+    return orjson.loads(value) if isinstance(value, str) else value
+
+
+_FORMS: Mapping[str, Callable[[Any], Any]] = {
+    "S": str,
+    "N": _number,
+    "B": _bytes,
+    "int": _number,
+    "long": _number,
+    "float": _float,
+    "double": _float,
+    "boolean": lambda value: str(value).lower(),
+    "bytes": _bytes,
+    "timestamp": _time,
+    "set": _set,
+    "json": lambda value: canonical_value(_parsed(value)),
+    REST: lambda value: canonical_item(_parsed(value)),
+}
+
+
+def _shown(value: Any) -> str | None:
+    if value is None:
+        return None
+    text = value if isinstance(value, str) else orjson.dumps(value).decode()
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(text)} characters)"

@@ -1,0 +1,265 @@
+"""``relay verify CONFIG copy|log``: compares the rows of the copy, or the newest ones of the log, with the source's.
+
+A row that differs is no proof: its change may be on its way. So it is looked at again until both sides are alike. It is
+wrong only if neither has changed for as long as the caller allows, and everything that was committed before that is
+applied. At no time are more than a part of the keys and the rows of one look in memory.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from relay.config import Config
+from relay.errors import ConfigError
+from relay.operations.applied import AppliedTime
+from relay.operations.compared_rows import ComparedKey, ComparedRow, ComparedTable
+from relay.operations.row_digests import digest_pairs
+from relay.operations.source_rows import SourceRows, source_rows
+from spark_consumers.kept_rows import KeptRows, kept_rows
+
+_MOST_AGAIN = 100_000  # rows that are looked at again
+_AT_ONCE = 1_000  # rows of one look
+_ROUNDS = 3  # as many times `within` a row is looked at while it changes
+_PATIENCE = 120.0  # seconds for relay and consumer; the watermark of an idle shard is up to 75 s behind
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 5.0  # seconds between two looks; doubles
+_EXAMPLES = 20
+_KINDS = ("missing", "extra", "different")
+
+
+@dataclass(frozen=True, slots=True)
+class WrongRow:
+    """A row that has been wrong for ``seconds``. ``columns``: of a different one, what is kept and what is true."""
+
+    kind: str
+    key: dict[str, str]
+    seconds: float
+    columns: dict[str, list[str | None]] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        found = {"kind": self.kind, "key": self.key, "seconds": round(self.seconds, 1)}
+        columns = {name: {"kept": kept, "source": truth} for name, (kept, truth) in self.columns.items()}
+        return {**found, "columns": columns} if columns else found
+
+
+@dataclass(slots=True)
+class TableVerification:
+    """The result for one table. Each row is ``consistent``, wrong in some way, ``incomplete`` or ``unknown``.
+
+    ``late``: the consistent ones that differed at first, and ``slowest`` the seconds until the last of them did not.
+    ``wrong``: by kind. ``duplicates``: changes that the log has more than once, ``duplicated`` some event ids and keys.
+    """
+
+    table: str
+    where: str
+    within: float
+    consistent: int = 0
+    late: int = 0
+    slowest: float = 0.0
+    incomplete: int = 0
+    wrong: Counter[str] = field(default_factory=Counter)
+    unknown: Counter[str] = field(default_factory=Counter)
+    wrong_rows: list[WrongRow] = field(default_factory=list)
+    incomplete_keys: list[dict[str, str]] = field(default_factory=list)
+    duplicates: int = 0
+    duplicated: list[tuple[str, str]] = field(default_factory=list)
+
+    @property
+    def checked(self) -> int:
+        return self.consistent + self.wrong.total()
+
+    @property
+    def problems(self) -> str:
+        """What is wrong, in words; empty if nothing is."""
+        counts = [(self.wrong[kind], kind) for kind in _KINDS]
+        counts.append((self.duplicates, "duplicated"))
+        return ", ".join(f"{count} {what}" for count, what in counts if count)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "table": self.table,
+            "where": self.where,
+            "checked": self.checked,
+            "consistent": self.consistent,
+            "late": self.late,
+            "slowest_seconds": round(self.slowest, 1),
+            **{kind: self.wrong[kind] for kind in _KINDS},
+            "duplicates": self.duplicates,
+            "incomplete": self.incomplete,
+            "unknown": self.unknown.total(),
+            "within_seconds": self.within,
+            "wrong_rows": [each.to_json() for each in self.wrong_rows],
+            "duplicated": [{"event_id": event_id, "key": key} for event_id, key in self.duplicated],
+            "incomplete_keys": self.incomplete_keys,
+            "unknown_reasons": dict(self.unknown),
+        }
+
+
+class _Applied(Protocol):
+    def through(self) -> float: ...
+
+
+def verify_tables(
+    config: Config, kind: str, *, sample: int | None, within: float, say: Callable[[str], None] = lambda text: None
+) -> Iterator[TableVerification]:
+    """Compare the ``copy`` or the ``log`` of each table with its source, and yield what was found.
+
+    ``sample``: about how many rows of each table and side to compare; None for all. ``within``: seconds that relay and
+    consumer have for a change. ``say``: told why it takes long. Raises ``ConfigError`` and ``Unavailable``.
+    """
+    if (config.copy_ if kind == "copy" else config.log) is None:
+        raise ConfigError(f"the config has no `{kind}:` section: add one to verify the {kind}")
+    with closing(AppliedTime(config, kind)) as applied, kept_rows(config, kind) as open_kept:
+        for rows in source_rows(config, say):
+            with closing(rows):
+                table = ComparedTable(rows.schema)
+                kept = open_kept(table.layout, table.wanted)
+                found = TableVerifier(table, rows, kept, applied, within, say).run(sample)
+            if found.wrong and not applied.is_running:
+                say("no relay is running: what changed since one stopped is wrong here until it has run again")
+            yield found
+
+
+@dataclass(slots=True)
+class _UnlikeRow:
+    """A row that differs. ``first``: when that was seen first. ``since``: when both sides were first as they are."""
+
+    first: float
+    since: float
+    state: tuple[str | None, str | None, str] | None = None
+
+
+class TableVerifier:
+    """Compares one table. ``clock``: seconds since the epoch. ``applied``: says how far the consumer has come."""
+
+    def __init__(
+        self,
+        table: ComparedTable,
+        truth: SourceRows,
+        kept: KeptRows,
+        applied: _Applied,
+        within: float,
+        say: Callable[[str], None],
+        *,
+        clock: Callable[[], float] = time.time,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._table = table
+        self._truth = truth
+        self._kept = kept
+        self._applied = applied
+        self._within = within
+        self._say = say
+        self._clock = clock
+        self._sleep = sleep
+        self._waiting: dict[ComparedKey, _UnlikeRow] = {}
+        self._result = TableVerification(table.table, kept.where, within)
+
+    def run(self, sample: int | None) -> TableVerification:
+        result = self._result
+        if sample is None:
+            self._compare_all()
+            result.duplicates, result.duplicated = self._kept.duplicates()
+        else:
+            now = self._clock()
+            rows = [*self._true_rows(self._truth.some(sample)), *self._kept_rows(self._kept.some(sample))]
+            self._waiting = {row.key: _UnlikeRow(now, now) for row in rows}
+        self._look(is_first=sample is not None)
+        if self._waiting:
+            self._say(
+                f"{len(self._waiting)} rows of {result.table} differ from the source: looking again for "
+                f"{self._within:g} s or more"
+            )
+        pause = _FIRST_PAUSE
+        while self._waiting:
+            self._sleep(min(pause, self._within / 4))
+            begun = self._clock()
+            self._look()
+            pause = min(max(2 * pause, self._clock() - begun), _LONGEST_PAUSE)
+        return result
+
+    def _compare_all(self) -> None:
+        # The kept rows first: whatever changes meanwhile differs, and is looked at again.
+        result, left_out = self._result, 0
+        for pair in digest_pairs(self._kept_rows(self._kept.all()), self._true_rows(self._truth.all())):
+            if pair.kept == pair.truth:
+                result.consistent += 1
+            elif len(self._waiting) < _MOST_AGAIN:  # I11
+                now = self._clock()
+                self._waiting[pair.key] = _UnlikeRow(now, now)
+            else:
+                left_out += 1
+        if left_out:
+            result.unknown[f"only the first {_MOST_AGAIN} rows that differ are looked at again"] += left_out
+
+    def _look(self, *, is_first: bool = False) -> None:
+        """Look at the rows that wait again, and count those of which enough is known. ``is_first``: of a sample."""
+        through = self._applied.through()  # before the kept rows are read
+        keys = list(self._waiting)
+        for at in range(0, len(keys), _AT_ONCE):
+            several = keys[at : at + _AT_ONCE]
+            kept = {row.key: row for row in self._kept_rows(self._kept.of(several))}
+            truth = {row.key: row for row in self._true_rows(self._truth.of(several))}
+            now = self._clock()
+            for key in several:
+                if self._is_settled(key, kept.get(key), truth.get(key), through, now, is_first):
+                    del self._waiting[key]
+
+    def _is_settled(
+        self,
+        key: ComparedKey,
+        kept: ComparedRow | None,
+        truth: ComparedRow | None,
+        through: float,
+        now: float,
+        is_first: bool,
+    ) -> bool:
+        unlike, result = self._waiting[key], self._result
+        if (kept and kept.values) == (truth and truth.values):
+            result.consistent += 1
+            if not is_first:
+                result.late += 1
+                result.slowest = max(result.slowest, now - unlike.first)
+            return True
+        if kept is not None and kept.incomplete and truth is not None:
+            result.incomplete += 1
+            result.incomplete_keys += [self._table.shown(key)] if result.incomplete <= _EXAMPLES else []
+            return True
+        state = (kept and kept.digest, truth and truth.digest, kept.event_id if kept else "")
+        if unlike.state != state:
+            unlike.state, unlike.since = state, now
+        elif now - unlike.since >= self._within and through >= unlike.since:
+            self._accuse(key, kept, truth, now - unlike.first)
+            return True
+        if now - unlike.first < max(_ROUNDS * self._within, self._within + _PATIENCE):
+            return False
+        moves = now - unlike.since < self._within
+        result.unknown[
+            "the row changed from look to look"
+            if moves
+            else "relay and consumer had not come as far as the source at the end"
+        ] += 1
+        return True
+
+    def _accuse(self, key: ComparedKey, kept: ComparedRow | None, truth: ComparedRow | None, seconds: float) -> None:
+        result = self._result
+        kind = "missing" if kept is None else "extra" if truth is None else "different"
+        if kind == "missing" and not self._kept.from_start:
+            result.unknown["the log has no change of the row, and no snapshot: it may be older than the log"] += 1
+            return
+        result.wrong[kind] += 1
+        if len(result.wrong_rows) < _EXAMPLES:
+            columns = {}
+            if kept is not None and kept.values is not None and truth is not None and truth.values is not None:
+                columns = self._table.differences(kept.values, truth.values)
+            result.wrong_rows.append(WrongRow(kind, self._table.shown(key), seconds, columns))
+
+    def _kept_rows(self, rows: Iterable[Any]) -> Iterator[ComparedRow]:
+        return map(self._table.of_kept, rows)
+
+    def _true_rows(self, rows: Iterable[tuple[Any, Any]]) -> Iterator[ComparedRow]:
+        return (self._table.of_source(key, image) for key, image in rows)

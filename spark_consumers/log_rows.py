@@ -1,0 +1,90 @@
+"""The rows that the change log makes of a table, by the functions of ``log_sql``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import orjson
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
+
+from relay.config import Config
+from spark_consumers.kept_rows import KeptRow
+from spark_consumers.log_sql import log_views
+from spark_consumers.records import Layout
+from spark_consumers.sinks import delta
+
+_EXAMPLES = 20
+_ITEM = "to_json(from_json(key, 'map<string,string>'))"
+# In the order of `relay_as_of`.
+_LAST = (
+    "struct(CASE WHEN operation = 'READ' THEN snapshot_as_of - 1 ELSE token_timestamp END, operation = 'READ', topic, "
+    "partition, offset)"
+)
+
+
+class LoggedRows:
+    """The rows of the table of ``layout`` in the log. ``session``: of its own, in which it defines views.
+
+    Raises ``Unavailable`` if there is no log yet.
+    """
+
+    def __init__(self, session: SparkSession, config: Config, layout: Layout, wanted: Sequence[str | None]) -> None:
+        assert config.log is not None
+        log_views(session, config)
+        self.where = config.log.path
+        self._session = session
+        self._path = delta.table(delta.spark_path(config.log.path))
+        self._layout = layout
+        self._wanted = wanted
+        self._of_table = f"source = {delta.literal(layout.source)} AND `table` = {delta.literal(layout.table)}"
+        marks = f"SELECT 1 FROM {self._path} WHERE {self._of_table} AND attributes['snapshot'] IN ('end', 'copied')"
+        self.from_start = bool(session.sql(f"{marks} LIMIT 1").collect())
+
+    def all(self) -> Iterator[KeptRow]:
+        return self._read("true")
+
+    def some(self, count: int) -> Iterator[KeptRow]:
+        return self._read("true", f"ORDER BY rand() LIMIT {count}")
+
+    def of(self, keys: Sequence[Sequence[str]]) -> Iterator[KeptRow]:
+        names = [field.name for field in self._layout.key]
+        schema = StructType([StructField("key", StringType())])
+        texts = ((orjson.dumps(dict(zip(names, key, strict=True))).decode(),) for key in keys)
+        wanted = delta.local_frame(self._session, texts, schema).selectExpr(f"{_ITEM} AS item")
+        wanted.createOrReplaceTempView("relay_wanted")
+        return self._read(f"(key IS NULL OR {_ITEM} IN (SELECT item FROM relay_wanted))")
+
+    def duplicates(self) -> tuple[int, list[tuple[str, str]]]:
+        found = self._session.sql(
+            f"SELECT event_id, any_value(key) AS key, count(*) OVER () AS number FROM {self._path} "
+            f"WHERE {self._of_table} GROUP BY event_id HAVING count(*) > 1 ORDER BY event_id LIMIT {_EXAMPLES}"
+        ).collect()
+        return (found[0]["number"] if found else 0), [(row["event_id"], row["key"] or "null") for row in found]
+
+    def _read(self, where: str, rest: str = "") -> Iterator[KeptRow]:
+        # In the view, since Spark would number the changes of all items before it filtered them.
+        rows = f"SELECT * FROM {self._path} WHERE {self._of_table} AND {where}"
+        self._session.sql(f"CREATE OR REPLACE TEMPORARY VIEW relay_log AS {rows}")
+        # Items of which nothing is known but that they have changed. Those that were rows before come again below.
+        stubs = (
+            f"SELECT any_value(key) AS key, CAST(NULL AS STRING) AS new, true AS incomplete, max(event_id) AS event_id "
+            f"FROM relay_log WHERE key IS NOT NULL GROUP BY {_ITEM} "
+            f"HAVING max_by(new IS NULL AND operation <> 'DELETE', {_LAST}) {rest}"
+        )
+        table = delta.literal(self._layout.table)
+        rows = (
+            f"SELECT key, new, incomplete, event_id FROM relay_as_of({table}, TIMESTAMP '9999-01-01 00:00:00') {rest}"
+        )
+        for statement in (stubs, rows):
+            for key, new, incomplete, event_id in self._session.sql(statement).toLocalIterator():
+                parts = orjson.loads(key)
+                named = tuple(parts[field.name] for field in self._layout.key)
+                yield KeptRow(named, None if new is None else self._values(new), incomplete, event_id)
+
+    def _values(self, new: str) -> tuple[Any, ...]:
+        if self._layout.row is None:
+            return (new,)
+        image = orjson.loads(new)
+        return tuple(image.get(name) for name in self._wanted)

@@ -1,0 +1,118 @@
+"""The rows of a table of the copy in Delta, read as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from operator import and_
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+    VariantType,
+)
+
+from spark_consumers.kept_rows import KeptRow
+from spark_consumers.records import Layout
+from spark_consumers.sinks import columns, delta
+from spark_consumers.sinks.delta_table import OURS, VARIANT, kind_of, naming
+from spark_consumers.times import iso_utc
+
+_ABSENT = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND")
+
+
+class KeptInDelta:
+    """The rows of the table of ``layout`` below ``path``; none if there is no table. ``items``: how it keeps JSON."""
+
+    from_start = True
+
+    def __init__(
+        self, session: SparkSession, path: str, layout: Layout, wanted: Sequence[str | None], *, items: str = "json"
+    ) -> None:
+        self.where = f"{path}/{layout.source}/{layout.table}"
+        self._session = session
+        name = delta.table(self.where)
+        try:
+            types = {field.name: field.dataType for field in session.table(name).schema}
+        except AnalysisException as error:
+            if error.getCondition() not in _ABSENT:
+                raise
+            self._name: str | None = None
+            return
+        self._name = name
+        stored = {each: kind_of(kind) for each, kind in types.items() if each not in OURS}
+        found = columns.plan(name, stored, {0: layout}, naming("string" if items == "json" else VARIANT))
+        places = columns.held_in(found, stored, 0)
+        self._key = [(key.name, types[key.name]) for key in found.keys]
+        self._selected = [
+            *(_text_of(F.col(delta.quoted(each)), kind) for each, kind in self._key),
+            *(_first_of([_text_of(F.col(delta.quoted(each)), types[each]) for each in places[one]]) for one in wanted),
+            F.col("_relay_deleted"),
+            F.col("_relay_incomplete"),
+            F.col("_relay_event_id"),
+        ]
+
+    def all(self) -> Iterator[KeptRow]:
+        return self._read(self._rows())
+
+    def some(self, count: int) -> Iterator[KeptRow]:
+        rows = self._rows()
+        return self._read(None if rows is None else rows.orderBy(F.rand()).limit(count))
+
+    def of(self, keys: Sequence[Sequence[str]]) -> Iterator[KeptRow]:
+        rows = self._rows()
+        if rows is None or not keys:
+            return iter(())
+        names = [f"_relay_wanted_{n}" for n in range(len(self._key))]
+        schema = StructType([StructField(name, StringType()) for name in names])
+        wanted = F.broadcast(delta.local_frame(self._session, keys, schema))
+        conditions = []
+        for n, (name, kind) in enumerate(self._key):
+            column, part = F.col(delta.quoted(name)), F.col(names[n])
+            conditions.append(column == (F.unbase64(part) if isinstance(kind, BinaryType) else part.cast(kind)))
+            # So that Delta skips files that have none of the keys.
+            if isinstance(kind, StringType):
+                conditions.append(column.between(min(key[n] for key in keys), max(key[n] for key in keys)))
+            elif isinstance(kind, (IntegerType, LongType)):
+                numbers = [int(key[n]) for key in keys]
+                conditions.append(column.between(min(numbers), max(numbers)))
+        return self._read(rows.join(wanted, reduce(and_, conditions), "left_semi"))
+
+    def duplicates(self) -> tuple[int, list[tuple[str, str]]]:
+        return 0, []
+
+    def _rows(self) -> DataFrame | None:
+        """Return the table as it is now, without tombstones."""
+        if self._name is None:
+            return None
+        return self._session.table(self._name).where("NOT _relay_deleted OR _relay_incomplete")
+
+    def _read(self, rows: DataFrame | None) -> Iterator[KeptRow]:
+        if rows is None:
+            return
+        at = len(self._key)
+        for row in rows.select(*self._selected).toLocalIterator():
+            key, (*values, deleted, incomplete, event_id) = tuple(row[:at]), row[at:]
+            yield KeptRow(key, None if deleted else tuple(values), incomplete, event_id)
+
+
+def _first_of(texts: Sequence[Column]) -> Column:
+    return F.coalesce(*texts) if texts else F.lit(None).cast("string")
+
+
+def _text_of(value: Column, kind: DataType) -> Column:
+    if isinstance(kind, BinaryType):
+        return F.translate(F.base64(value), "\r\n", "")
+    if isinstance(kind, TimestampType):
+        return iso_utc(value)
+    return F.to_json(value) if isinstance(kind, (ArrayType, VariantType)) else value.cast("string")

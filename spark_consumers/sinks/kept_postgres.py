@@ -1,0 +1,95 @@
+"""The rows of a table of the copy in PostgreSQL, read as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import orjson
+
+from spark_consumers.kept_rows import KeptRow
+from spark_consumers.records import Layout
+from spark_consumers.sinks import columns, postgres
+from spark_consumers.sinks.postgres import PostgresDatabase, execute, quoted
+from spark_consumers.sinks.postgres_table import JSONB, OURS, UNFIT, kind_of, naming
+
+
+class KeptInPostgres:
+    """The rows of the table of ``layout``; none if there is no table. ``items``: how it keeps JSON."""
+
+    from_start = True
+
+    def __init__(
+        self, database: PostgresDatabase, layout: Layout, wanted: Sequence[str | None], *, items: str = "json"
+    ) -> None:
+        self._database = database
+        self._table = f"{quoted(postgres.identifier(layout.source))}.{quoted(postgres.identifier(layout.table))}"
+        self.where = f"{database.name}, table {self._table}"
+        self._wanted = [columns.ITEM if name is None else name for name in wanted]
+        with database.transaction() as connection:
+            rows = execute(
+                connection,
+                "SELECT attname::text, format_type(atttypid, atttypmod) FROM pg_attribute"
+                " WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped",
+                [self._table],
+            ).fetchall()
+        types = {name: sql for name, sql in rows if name not in OURS}
+        self._selected: str | None = None
+        if not types:
+            return
+        stored = {name: kind_of(sql) for name, sql in types.items()}
+        found = columns.plan(self.where, stored, {0: layout}, naming("json" if items == "json" else JSONB))
+        places = columns.held_in(found, stored, 0)
+        self._key = [(key.name, types[key.name]) for key in found.keys]
+        texts = [_text_of(each, types[each]) for each, _ in self._key]
+        for one in wanted:
+            held = ", ".join(_text_of(each, types[each]) for each in places[one])
+            texts.append(f"coalesce({held})" if held else "NULL")
+        texts += ["_relay_deleted", "_relay_incomplete", "_relay_event_id", f"{UNFIT}::text"]
+        self._selected = f"SELECT {', '.join(texts)} FROM {self._table} t"
+
+    def all(self) -> Iterator[KeptRow]:
+        return self._read("")
+
+    def some(self, count: int) -> Iterator[KeptRow]:
+        return self._read("", f"ORDER BY random() LIMIT {count}")
+
+    def of(self, keys: Sequence[Sequence[str]]) -> Iterator[KeptRow]:
+        if self._selected is None:
+            return iter(())
+        # PostgreSQL has no text with a NUL character, so no row has such a key.
+        listed = json.dumps([key for key in keys if not any("\0" in part for part in key)])
+        same = " AND ".join(
+            f"t.{quoted(name)} = {_value_of(f'(s.key ->> {n})', sql)}" for n, (name, sql) in enumerate(self._key)
+        )
+        return self._read(f"JOIN json_array_elements({postgres.literal(listed)}::json) AS s(key) ON {same}")
+
+    def duplicates(self) -> tuple[int, list[tuple[str, str]]]:
+        return 0, []
+
+    def _read(self, joined: str, rest: str = "") -> Iterator[KeptRow]:
+        if self._selected is None:
+            return
+        at = len(self._key)
+        where = "WHERE (NOT _relay_deleted OR _relay_incomplete)"
+        for row in self._database.iterate(f"{self._selected} {joined} {where} {rest}"):
+            key, (*values, deleted, incomplete, event_id, unfit) = row[:at], row[at:]
+            fit: tuple[Any, ...] = tuple(values)
+            if unfit is not None:
+                others = orjson.loads(unfit)
+                fit = tuple(others.get(name, value) for name, value in zip(self._wanted, fit, strict=True))
+            yield KeptRow(key, None if deleted else fit, incomplete, event_id)
+
+
+def _text_of(name: str, sql: str) -> str:
+    value = f"t.{quoted(name)}"
+    if sql == "bytea":
+        return f"translate(encode({value}, 'base64'), E'\\n', '')"
+    if sql == "timestamp with time zone":
+        return f"""to_char({value} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
+    return f"array_to_json({value})::text" if sql.endswith("[]") else f"{value}::text"
+
+
+def _value_of(text: str, sql: str) -> str:
+    return f"decode({text}, 'base64')" if sql == "bytea" else f"{text}::{sql}"

@@ -1,0 +1,329 @@
+"""When `relay verify` accuses a row of the copy or the log, by looks that the test plays one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from relay.operations import row_digests, verify_tables
+from relay.operations.compared_rows import ComparedRow, ComparedTable
+from relay.operations.row_digests import DigestPair, digest_pairs
+from relay.operations.verify_tables import TableVerification, TableVerifier
+from relay.table import Column, KeyColumn, TableSchema
+from spark_consumers.kept_rows import KeptRow
+from tests.clock import Clock
+
+SCHEMA = TableSchema("shop", "orders", (KeyColumn("id", "int"),), 1, (Column("id", "int"), Column("note", "string")))
+WITHIN = 10.0
+
+
+@dataclass
+class World:
+    """A table and what is kept of it, both by id. ``step``: what happens while the verifier sleeps, given the time."""
+
+    clock: Clock
+    truth: dict[int, str] = field(default_factory=dict)
+    kept: dict[int, KeptRow] = field(default_factory=dict)
+    through: Callable[[float], float] = lambda now: now
+    step: Callable[[float], None] = lambda now: None
+    from_start: bool = True
+    twice: list[tuple[str, str]] = field(default_factory=list)
+    looks: int = 0
+
+    def keep(self, id: int, note: str | None, *, incomplete: bool = False, event_id: str = "e") -> None:
+        self.kept[id] = KeptRow((str(id),), None if note is None else (note,), incomplete, event_id)
+
+    def verify(self, sample: int | None = None) -> TableVerification:
+        def sleep(seconds: float) -> None:
+            self.clock.now += seconds
+            self.looks += 1
+            self.step(self.clock.now)
+
+        verifier = TableVerifier(
+            ComparedTable(SCHEMA), Truth(self), Kept(self), Applied(self), WITHIN, lambda _: None,
+            clock=self.clock, sleep=sleep,
+        )  # fmt: skip
+        return verifier.run(sample)
+
+
+@dataclass
+class Truth:
+    world: World
+    schema: TableSchema = SCHEMA
+
+    def close(self) -> None: ...
+
+    def all(self) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        for id, note in self.world.truth.items():
+            yield {"id": id}, {"id": id, "note": note}
+
+    def some(self, count: int) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        return iter(list(self.all())[:count])
+
+    def of(self, keys: Sequence[Sequence[str]]) -> Iterator[tuple[Mapping[str, Any], Any]]:
+        return (row for row in list(self.all()) if [str(row[0]["id"])] in [list(key) for key in keys])
+
+
+@dataclass
+class Kept:
+    world: World
+    where: str = "somewhere"
+
+    @property
+    def from_start(self) -> bool:
+        return self.world.from_start
+
+    @from_start.setter
+    def from_start(self, value: bool) -> None: ...
+
+    def all(self) -> Iterator[KeptRow]:
+        return iter(list(self.world.kept.values()))
+
+    def some(self, count: int) -> Iterator[KeptRow]:
+        return iter(list(self.world.kept.values())[:count])
+
+    def of(self, keys: Sequence[Sequence[str]]) -> Iterator[KeptRow]:
+        return iter([row for row in self.world.kept.values() if row.key in keys])
+
+    def duplicates(self) -> tuple[int, list[tuple[str, str]]]:
+        return len(self.world.twice), self.world.twice
+
+
+@dataclass
+class Applied:
+    world: World
+
+    def through(self) -> float:
+        return self.world.through(self.world.clock())
+
+
+@pytest.fixture
+def world(clock: Clock) -> World:
+    return World(clock)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock(1000.0)
+
+
+def kinds(found: TableVerification) -> dict[str, list[str]]:
+    return {kind: [row.key["id"] for row in found.wrong_rows if row.kind == kind] for kind in found.wrong}
+
+
+def test_missing_extra_and_different_rows_are_named_with_their_values(world: World) -> None:
+    world.truth = {1: "same", 2: "missing", 3: "true"}
+    for id, note in ((1, "same"), (3, "kept"), (4, "extra")):
+        world.keep(id, note)
+    found = world.verify()
+    assert (found.checked, found.consistent, found.late) == (4, 1, 0)
+    assert kinds(found) == {"missing": ["2"], "extra": ["4"], "different": ["3"]}
+    assert found.problems == "1 missing, 1 extra, 1 different"
+    different = next(row for row in found.to_json()["wrong_rows"] if row["kind"] == "different")
+    assert different["columns"] == {"note": {"kept": "kept", "source": "true"}}
+    assert different["seconds"] >= WITHIN
+
+
+def test_what_arrives_in_time_is_late_and_not_wrong(world: World) -> None:
+    world.truth = {1: "new", 2: "new"}
+    world.keep(1, "old")
+    world.keep(3, "deleted at the source")
+
+    def step(now: float) -> None:
+        if now > 1005:
+            world.kept.clear()
+            world.keep(1, "new", event_id="e2")
+            world.keep(2, "new")
+
+    world.step = step
+    found = world.verify()
+    assert (found.consistent, found.late, found.wrong.total()) == (3, 3, 0)
+    assert 5 < found.slowest < WITHIN
+
+
+def test_nothing_is_accused_before_the_consumer_has_applied_what_was_committed_before(world: World) -> None:
+    world.truth = {1: "new"}
+    world.keep(1, "old")
+    world.through = lambda now: 999.0 if now < 1060 else now  # a backlog of a minute
+
+    def step(now: float) -> None:
+        if now >= 1061:
+            world.keep(1, "new", event_id="e2")
+
+    world.step = step
+    found = world.verify()
+    assert (found.consistent, found.late, found.wrong.total()) == (1, 1, 0)
+
+
+def test_a_consumer_that_stays_behind_makes_rows_unknown_in_bounded_time(world: World) -> None:
+    world.truth = {1: "new"}
+    world.through = lambda now: 999.0
+    found = world.verify()
+    assert (found.checked, dict(found.unknown)) == (
+        0, {"relay and consumer had not come as far as the source at the end": 1},
+    )  # fmt: skip
+    assert world.clock.now < 1200
+
+
+def test_a_row_that_changes_from_look_to_look_is_unknown(world: World) -> None:
+    world.truth = {1: "0"}
+    world.keep(1, "-1")
+
+    def step(now: float) -> None:
+        world.truth[1] = str(now)
+
+    world.step = step
+    assert dict(world.verify().unknown) == {"the row changed from look to look": 1}
+
+
+def test_a_row_that_alternates_between_two_values_is_not_accused_for_the_copy_of_one(world: World) -> None:
+    """At each look the source has A again, and the copy has come as far as the last B."""
+    world.truth = {1: "A"}
+    world.keep(1, "B", event_id="0")
+
+    def step(now: float) -> None:
+        world.keep(1, "B", event_id=str(now))
+
+    world.step = step
+    assert world.verify().wrong.total() == 0
+
+
+def test_incomplete_rows_are_reported_as_such(world: World) -> None:
+    world.truth = {1: "new", 2: "only a stub", 4: "equal anyway"}
+    world.keep(1, "old", incomplete=True)
+    world.keep(2, None, incomplete=True)
+    world.keep(3, None, incomplete=True)  # deleted since
+    world.keep(4, "equal anyway", incomplete=True)
+    found = world.verify()
+    assert (found.incomplete, found.checked, found.wrong.total()) == (2, 2, 0)
+    assert sorted(key["id"] for key in found.incomplete_keys) == ["1", "2"]
+    assert world.looks == 0
+
+
+def test_an_incomplete_row_whose_item_is_gone_is_extra(world: World) -> None:
+    world.keep(1, "old", incomplete=True)
+    assert kinds(world.verify()) == {"extra": ["1"]}
+
+
+def test_a_row_that_the_log_lacks_is_only_missing_if_a_snapshot_has_read_the_table(world: World) -> None:
+    world.truth = {1: "older than the log?"}
+    world.from_start = False
+    found = world.verify()
+    assert (found.wrong.total(), found.unknown.total()) == (0, 1)
+    world.from_start = True
+    assert kinds(world.verify()) == {"missing": ["1"]}
+
+
+def test_changes_that_the_log_has_twice_are_a_problem_of_a_complete_run(world: World) -> None:
+    world.twice = [("e1", '{"id":1}')]
+    assert world.verify().problems == "1 duplicated"
+    assert world.verify(sample=5).problems == ""
+
+
+def test_a_sample_compares_rows_of_both_sides(world: World) -> None:
+    world.truth = dict.fromkeys(range(100), "same")
+    for id in range(100):
+        world.keep(id, "same")
+    world.keep(-1, "extra")
+    world.kept = {-1: world.kept[-1], **world.kept}
+    found = world.verify(sample=10)
+    assert (found.checked, found.consistent, found.late) == (11, 10, 0)
+    assert kinds(found) == {"extra": ["-1"]}
+
+
+def test_of_any_number_of_wrong_rows_all_are_counted_and_a_bounded_number_is_looked_at_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I11"""
+    monkeypatch.setattr(verify_tables, "_MOST_AGAIN", 50)
+    world.truth = dict.fromkeys(range(120), "missing")
+    found = world.verify()
+    assert (found.wrong["missing"], found.unknown.total(), len(found.wrong_rows)) == (50, 70, 20)
+    assert found.to_json()["unknown_reasons"] == {"only the first 50 rows that differ are looked at again": 70}
+
+
+def test_files_that_are_too_large_for_the_memory_are_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """I11"""
+    monkeypatch.setattr(row_digests, "_LARGEST", 500)
+    read: list[int] = []
+    of_file = row_digests._of_file
+
+    def measured(path: Path) -> Iterator[DigestPair]:
+        read.append(path.stat().st_size)
+        return of_file(path)
+
+    monkeypatch.setattr(row_digests, "_of_file", measured)
+    rows = [ComparedRow((str(number),), (str(number),)) for number in range(5000)]
+    pairs = list(digest_pairs(rows[:4000], rows[1000:]))
+    assert sorted(int(pair.key[0]) for pair in pairs) == list(range(5000))
+    assert sum(pair.kept == pair.truth for pair in pairs) == 3000
+    assert max(read) <= 500
+
+
+VALUES: list[tuple[str, Any, Any]] = [
+    ("int", 5, "5"),
+    ("int", 5, "5.0"),  # in a copy whose column was widened to a double
+    ("long", 2**63 - 1, str(2**63 - 1)),
+    ("decimal(10,2)", "1.50", "1.5000"),
+    ("float", 0.1, "0.1"),
+    ("double", 1e300, "1.0E300"),
+    ("double", -0.0, 0),
+    ("boolean", True, "true"),
+    ("string", "1.50", "1.50"),
+    ("bytes", b"\x00\xff", "AP8="),
+    ("timestamp", 1_706_691_600_000_001, "2024-01-31T09:00:00.000001Z"),
+    ("set", ["b", "a"], '["b","a"]'),
+    ("json", '{"L":[{"N":"1.0"},{"SS":["b","a"]}]}', '{"L": [{"N": "1"}, {"SS": ["a", "b"]}]}'),
+    ("rest", '{"a":{"N":"1"},"b":{"NULL":true}}', '{"b": {"NULL": true}, "a": {"N": "1.0"}}'),
+    ("string", None, None),
+]
+
+
+@pytest.mark.parametrize(("kind", "true", "kept"), VALUES)
+def test_equal_values_are_equal_whatever_their_texts(kind: str, true: Any, kept: Any) -> None:
+    """I8"""
+    table = ComparedTable(TableSchema("s", "t", (KeyColumn("id", "int"),), 1, (Column("v", kind),)))
+    assert table.of_source({"id": 1}, {"v": true}).digest == table.of_kept(KeptRow(("1",), (kept,), False, "")).digest
+
+
+OTHERS: list[tuple[str, Any, Any]] = [
+    ("int", 5, "6"),
+    ("int", 0, None),
+    ("string", "", None),
+    ("string", "1.5", "1.50"),
+    ("decimal(38,10)", "12345678901234567890.0000000001", "12345678901234567890"),
+    ("long", 2**63 - 1, str(2**63 - 2)),
+    ("int", 5, "five"),
+    ("json", '{"N":"1"}', '{"S":"1"}'),
+]
+
+
+@pytest.mark.parametrize(("kind", "true", "kept"), OTHERS)
+def test_other_values_differ_and_are_shown(kind: str, true: Any, kept: Any) -> None:
+    """I8"""
+    table = ComparedTable(TableSchema("s", "t", (KeyColumn("id", "int"),), 1, (Column("v", kind),)))
+    one, other = table.of_source({"id": 1}, {"v": true}), table.of_kept(KeptRow(("1",), (kept,), False, ""))
+    assert one.digest != other.digest
+    assert list(table.differences(other.values or (), one.values or ())) == ["v"]
+
+
+def test_of_items_the_attributes_that_differ_are_shown() -> None:
+    table = ComparedTable(TableSchema("s", "t", (KeyColumn("id", "S"),), 1))
+    kept = table.of_kept(KeptRow(("a",), ('{"id":{"S":"a"},"n":{"N":"1"},"old":{"S":"x"}}',), False, ""))
+    truth = table.of_source({"id": "a"}, '{"n":{"N":"2"},"id":{"S":"a"}}')
+    shown = table.differences(kept.values or (), truth.values or ())
+    assert shown == {"n": ['["N","1"]', '["N","2"]'], "old": ['["S","x"]', None]}
+    protected = ComparedTable(TableSchema("s", "t", (KeyColumn("id", "S"),), 1, protected=(("n", "hash"),)))
+    assert "2" not in str(protected.differences(kept.values or (), truth.values or ())["n"])
+
+
+def test_keys_have_the_texts_of_the_copy() -> None:
+    key = (KeyColumn("n", "N"), KeyColumn("b", "B"), KeyColumn("t", "timestamp"), KeyColumn("d", "string", True))
+    table = ComparedTable(TableSchema("s", "t", key, 1))
+    row = table.of_source({"n": "7", "b": b"\xff", "t": 1_000_000, "d": "2024-01-31 09:00:00.500"}, "{}")
+    assert row.key == ("7", "/w==", "1970-01-01T00:00:01.000000Z", "2024-01-31 09:00:00.5")
+    assert table.of_kept(KeptRow(("7.0", *row.key[1:]), ("{}",), False, "")).key == row.key
