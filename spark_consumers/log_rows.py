@@ -43,10 +43,12 @@ class LoggedRows:
         self.from_start = bool(session.sql(f"{marks} LIMIT 1").collect())
 
     def all(self) -> Iterator[KeptRow]:
-        return self._read("true")
+        self._look_into_all()
+        return self._read()
 
     def some(self, count: int) -> Iterator[KeptRow]:
-        return self._read("true", f"ORDER BY rand() LIMIT {count}")
+        self._look_into_all()
+        return self._read(f"ORDER BY rand() LIMIT {count}")
 
     def of(self, keys: Sequence[Sequence[str]]) -> Iterator[KeptRow]:
         names = [field.name for field in self._layout.key]
@@ -54,7 +56,13 @@ class LoggedRows:
         texts = ((orjson.dumps(dict(zip(names, key, strict=True))).decode(),) for key in keys)
         wanted = delta.local_frame(self._session, texts, schema).selectExpr(f"{_ITEM} AS item")
         wanted.createOrReplaceTempView("relay_wanted")
-        return self._read(f"(key IS NULL OR {_ITEM} IN (SELECT item FROM relay_wanted))")
+        # Read once, and not for each place that `relay_as_of` names the log in.
+        found = self._session.sql(self._rows(f"(key IS NULL OR {_ITEM} IN (SELECT item FROM relay_wanted))")).persist()
+        try:
+            found.createOrReplaceTempView("relay_log")
+            yield from self._read()
+        finally:
+            found.unpersist()
 
     def duplicates(self) -> tuple[int, list[tuple[str, str]]]:
         found = self._session.sql(
@@ -63,10 +71,14 @@ class LoggedRows:
         ).collect()
         return (found[0]["number"] if found else 0), [(row["event_id"], row["key"] or "null") for row in found]
 
-    def _read(self, where: str, rest: str = "") -> Iterator[KeptRow]:
-        # In the view, since Spark would number the changes of all items before it filtered them.
-        rows = f"SELECT * FROM {self._path} WHERE {self._of_table} AND {where}"
-        self._session.sql(f"CREATE OR REPLACE TEMPORARY VIEW relay_log AS {rows}")
+    def _rows(self, where: str) -> str:
+        return f"SELECT * FROM {self._path} WHERE {self._of_table} AND {where}"
+
+    def _look_into_all(self) -> None:
+        self._session.sql(f"CREATE OR REPLACE TEMPORARY VIEW relay_log AS {self._rows('true')}")
+
+    def _read(self, rest: str = "") -> Iterator[KeptRow]:
+        """Read the rows of what the view ``relay_log`` has."""
         # Items of which nothing is known but that they have changed. Those that were rows before come again below.
         stubs = (
             f"SELECT any_value(key) AS key, CAST(NULL AS STRING) AS new, true AS incomplete, max(event_id) AS event_id "

@@ -86,7 +86,7 @@ def test_planted_differences_are_found_in_a_copy_and_a_log_in_delta(
 
     def verify(kind: str, code: int, *options: str) -> dict[str, Any]:
         log = tmp_path / f"{kind}-{code}-{len(options)}.log"
-        spark_process.relay("verify", str(path), kind, "--within", "0.5", "--json", *options, log=log, code=code)
+        spark_process.relay("verify", str(path), kind, "--within", "0.1", "--json", *options, log=log, code=code)
         (line,) = [line for line in log.read_text().splitlines() if line.startswith("{")]
         (table,) = json.loads(line)[kind]
         assert isinstance(table, dict)
