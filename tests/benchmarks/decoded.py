@@ -63,6 +63,7 @@ def changes_of(items: Sequence[int], first: int) -> list[Change]:
     for number, item in enumerate(items, first):
         one = change(number)
         one.key = {"customer": f"customer-{item % 5000:05}", "order_id": str(item)}
+        one.committed_at += number * 1000  # or the log would look for each change among the earlier ones
         found.append(one)
     return found
 
