@@ -40,7 +40,7 @@ def javascript(source: Path) -> Path:
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
         pytest.skip("no JavaScript: install Node.js 18 or later, with npm")
-    version = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=60).stdout
+    version = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=600).stdout
     if int(version.removeprefix("v").partition(".")[0] or 0) < 18:
         pytest.skip(f"Node.js {version.strip()} is too old: install 18 or later")
     files = [path for path in source.iterdir() if path.is_file()]
@@ -53,7 +53,7 @@ def javascript(source: Path) -> Path:
             shutil.copy(path, draft)
         # Nothing that a package brings is run.
         command = [npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund"]
-        ran = subprocess.run(command, cwd=draft, capture_output=True, text=True, timeout=300)
+        ran = subprocess.run(command, cwd=draft, capture_output=True, text=True, timeout=600)
         if ran.returncode != 0:
             shutil.rmtree(draft)
             pytest.fail(f"npm cannot install the packages of {source}: {ran.stderr[-300:]}")

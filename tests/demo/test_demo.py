@@ -67,7 +67,7 @@ def test_without_go_the_vitess_demo_says_what_to_install(tmp_path: Path) -> None
     command = [sys.executable, "-m", "relay.cli", "demo", "--source", "vitess"]
     java = find_java().resolve().parents[1]
     environment = {**os.environ, "RELAY_CACHE": str(tmp_path), "PATH": str(tmp_path), "JAVA_HOME": str(java)}
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, env=environment)
     assert (ran.returncode, ran.stdout) == (3, "")
     assert ran.stderr.startswith("relay: error: Go 1.21 or newer is needed to build Vitess")
 

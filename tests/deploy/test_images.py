@@ -119,7 +119,7 @@ def answering(status: int) -> Iterator[int]:
 
 def healthy(port: int) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(DEPLOY / "image" / "healthy.py"), str(port)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 def test_the_health_check_fails_for_a_stalled_relay_and_for_none() -> None:

@@ -173,7 +173,7 @@ def test_the_acls_suffice_for_the_relay_its_commands_and_a_consumer(
     program.chmod(0o755)
     principal = [guarded.bootstrap_servers, unique, "User:relay", "--command-config", str(admin)]
     script = [str(DEPLOY / "kafka" / "acls.sh"), *principal]
-    subprocess.run(script, check=True, env={**os.environ, "KAFKA_ACLS": str(program)}, timeout=120)
+    subprocess.run(script, check=True, env={**os.environ, "KAFKA_ACLS": str(program)}, timeout=600)
 
     for command in (
         ("check", "CONFIG"),

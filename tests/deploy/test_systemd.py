@@ -64,5 +64,7 @@ def test_systemd_understands_a_unit(unit: Path, tmp_path: Path) -> None:
     installed.write_text(
         unit.read_text().replace("/opt/relay/bin/relay", "/bin/true").replace("User=relay", "User=root")
     )
-    answer = subprocess.run([program, "verify", "--man=no", str(installed)], capture_output=True, text=True, timeout=60)
+    answer = subprocess.run(
+        [program, "verify", "--man=no", str(installed)], capture_output=True, text=True, timeout=600
+    )
     assert (answer.returncode, answer.stdout + answer.stderr) == (0, "")

@@ -119,7 +119,7 @@ def test_the_steps_of_an_image_make_a_relay_that_a_plain_user_can_run(tmp_path: 
                 {} if account is None else {"user": account.uid, "group": account.gid, "extra_groups": []}
             )
             return subprocess.run(
-                [*command], cwd=home, env=environment, capture_output=True, text=True, timeout=300, check=False, **user
+                [*command], cwd=home, env=environment, capture_output=True, text=True, timeout=600, check=False, **user
             )
 
         # Root's Python may be out of reach for another user.

@@ -51,6 +51,6 @@ def _build(go: GoBuild) -> Path:
 
 def run(program: str | Path, *arguments: str | Path, code: int = 0) -> str:
     """Run a tool, check its exit code, and return its output."""
-    answer = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=300, check=False)
+    answer = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=600, check=False)
     assert answer.returncode == code, answer.stdout + answer.stderr
     return answer.stdout + answer.stderr

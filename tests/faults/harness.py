@@ -142,7 +142,11 @@ class Relay:
         return self.stop(signal.SIGTERM)
 
     def wait(self, timeout: float) -> int:
-        return self._process.wait(timeout)
+        """Return the exit code. ``timeout``: seconds on a quiet host. AssertionError with the log if it hangs."""
+        try:
+            return self._process.wait(patience(timeout))
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it has not ended: {self.where_it_hangs()}") from None
 
     def pause(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
@@ -163,8 +167,14 @@ class Relay:
         wait_until(state, timeout)
 
 
+def patience(timeout: float) -> float:
+    """Return how long to wait on a host that may be busy for what takes at most ``timeout`` on a quiet one."""
+    return max(timeout, min(5 * timeout, 600.0))
+
+
 def wait_until(ask: Callable[[], T | None], timeout: float) -> T:
-    """Ask until there is an answer. AssertionError after ``timeout`` seconds."""
+    """Ask until there is an answer. ``timeout``: seconds on a quiet host. AssertionError if there is none."""
+    timeout = patience(timeout)
     deadline = time.monotonic() + timeout
     while True:
         answer = ask()

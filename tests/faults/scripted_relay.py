@@ -86,5 +86,5 @@ def tail_topic(path: Path, topic: str) -> list[Any]:
     """Return what `relay tail` prints of all records on a topic."""
     options = ["--from-beginning", "--exit-at-end", "--json"]
     command = [sys.executable, "-m", "relay.cli", "tail", str(path), topic, *options]
-    answer = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    answer = subprocess.run(command, capture_output=True, timeout=600, check=True)
     return [orjson.loads(line) for line in answer.stdout.splitlines()]

@@ -73,7 +73,7 @@ with spark() as session:
     copied, logged = read_copy(session, config, {scene.table!r}), read_log(session, config)
 json.dump([[[*item, version] for item, version in copied.items()], logged], sys.stdout)
 """
-    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=180, check=True)
+    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=600, check=True)
     copied, logged = json.loads(answer.stdout)
     return {(customer, order): version for customer, order, version in copied}, logged
 

@@ -94,7 +94,7 @@ def relay(config: dict[str, Any], tmp_path: Path) -> Relay:
         path = tmp_path / "relay.yaml"
         path.write_text(yaml.safe_dump(config))
         command = [sys.executable, "-m", "relay.cli", *(str(path) if each == "CONFIG" else each for each in arguments)]
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=150, check=False)
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
         assert "hunter2" not in answer.stdout + answer.stderr
         return answer
 

@@ -49,10 +49,10 @@ def test_log_lines_do_not_show_the_user_and_password_of_a_url() -> None:
 def test_an_error_that_ends_the_command_is_a_log_line_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [sys.executable, "-m", "relay.cli", "run", str(tmp_path / "missing.yaml")]
     for arguments in (["--log-format", "json"], []):
-        ended = subprocess.run([*command, *arguments], capture_output=True, timeout=60, check=False)
+        ended = subprocess.run([*command, *arguments], capture_output=True, timeout=600, check=False)
         [said] = map(json.loads, ended.stderr.splitlines())
         assert (ended.returncode, said["level"]) == (2, "ERROR")
         assert said["message"].endswith("missing.yaml: no such file")
         monkeypatch.setenv("RELAY_LOG_FORMAT", "json")
-    ended = subprocess.run([*command, "--log-format", "text"], capture_output=True, timeout=60, check=False)
+    ended = subprocess.run([*command, "--log-format", "text"], capture_output=True, timeout=600, check=False)
     assert ended.stderr.startswith(b"relay: error: ")

@@ -50,7 +50,7 @@ MYSQL = '{name: legacy, type: mysql, shards: {"-": ["127.0.0.1:1"]}, database: l
 
 def without_extras(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", HIDDEN + code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 def relay(*arguments: str) -> subprocess.CompletedProcess[str]:

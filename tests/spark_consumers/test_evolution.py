@@ -192,7 +192,7 @@ def test_a_program_in_javascript_reads_both_versions_from_the_registry(orders: O
         topic = load(orders.path).topic(orders.name)
         servers = orders.raw["kafka"]["bootstrap_servers"]
         command = ["node", "read.js", servers, registry.url, topic, "2"]
-        ran = subprocess.run(command, cwd=program, capture_output=True, text=True, timeout=120)
+        ran = subprocess.run(command, cwd=program, capture_output=True, text=True, timeout=600)
     assert ran.returncode == 0, ran.stderr
     one = {"id": "one", "a": str(2**62 + 1), "total": "-12345678901234567890.50", "rest": None}
     two = {"id": "two", "a": None, "total": None, "note": "x" * 5000, "rest": None}

@@ -99,7 +99,7 @@ def test_the_log_is_read_with_sql_in_spark_and_duckdb(tmp_path: Path, spark_proc
     arguments = [str(path), str(SQL / "log_spark.sql"), questions[0], delta]
     environment = {**os.environ, "JAVA_HOME": str(find_java().resolve().parent.parent), "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, "-c", PLAIN, *arguments]
-    plain = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=300)
+    plain = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=600)
     count, answer = json.loads(plain.stdout.splitlines()[-1])
     assert count == sum(len(table.log) for table in TABLES)
     assert rows_in(answer) == AT_THE_END

@@ -76,7 +76,7 @@ from relay.cli import main
 main()
 """
     arguments = ["consume", "cache", str(topic.path), "--engine", "python", "--until-caught-up"]
-    ran = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, timeout=60, check=False)
+    ran = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, timeout=600, check=False)
     assert ran.returncode == 0, ran.stderr.decode()
     assert version(store, topic, "c0") == 1
 

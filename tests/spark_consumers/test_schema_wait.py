@@ -168,7 +168,7 @@ with (
             spark_process.run(script, log=topic.log)
         else:
             with topic.log.open("wb") as log:
-                ran = subprocess.run([sys.executable, "-c", script], stderr=log, timeout=200, check=False)
+                ran = subprocess.run([sys.executable, "-c", script], stderr=log, timeout=600, check=False)
             assert ran.returncode == 0, topic.log.read_text()
         counts = topic.counts()
         # The first attempt has applied some.

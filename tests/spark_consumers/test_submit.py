@@ -63,6 +63,6 @@ def test_consumers_run_under_spark_submit(tmp_path: Path, unique: str, kafka: An
     environment = {**os.environ, **java, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     with topic.log.open("w") as log:
         command = [*submit, str(DEPLOY / "spark" / "consume.py"), *arguments]
-        answer = subprocess.run(command, env=environment, stdout=log, stderr=log, timeout=300, check=False)
+        answer = subprocess.run(command, env=environment, stdout=log, stderr=log, timeout=600, check=False)
     assert answer.returncode == 0, topic.log.read_text()[-3000:]
     assert rows_applied(topic.log) == {"cache": 2, "log": 2}
