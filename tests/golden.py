@@ -1,8 +1,8 @@
 """The golden files: the wire format, byte for byte.
 
 ``python -m tests.golden`` rewrites ``schemas/golden/``. Do that only to add a case, or for an intended change of the
-wire format, and read the difference before you commit it. Inputs are written by hand, in ``tests/golden_inputs.py``;
-bytes come from the code; decoded values come from fastavro, not from our own decoder.
+wire format, and read the difference before you commit it. Inputs are written by hand, in ``tests/golden_inputs.py`` and
+``tests/golden_records.py``; bytes come from the code; decoded values come from fastavro, not from our own decoder.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from relay.lineage import Checkpoint, Gap, Plan, ShardState, StreamId
 from relay.table import Column, KeyColumn, TableSchema
 from relay.token import EventToken
 from tests import golden_inputs as inputs
+from tests import golden_records as records
 
 FOLDER = Path(__file__).parent.parent / "schemas" / "golden"
 PARTITIONS = 6
@@ -172,8 +173,8 @@ def event_ids() -> Case:
 
 def checkpoints() -> Case:
     cases = []
-    stream = StreamId(**inputs.STREAM)
-    for name, given in inputs.CHECKPOINTS.items():
+    stream = StreamId(**records.STREAM)
+    for name, given in records.CHECKPOINTS.items():
         token = given.get("token")
         fields = {
             **given,
@@ -182,25 +183,25 @@ def checkpoints() -> Case:
             "parents": tuple(given.get("parents", ())),
             "children": tuple(given.get("children", ())),
         }
-        cases.append(_record(name, given, stream.checkpoint_key(inputs.SHARD), Checkpoint(**fields).to_json()))
-    for name, given in inputs.PLANS.items():
+        cases.append(_record(name, given, stream.checkpoint_key(records.SHARD), Checkpoint(**fields).to_json()))
+    for name, given in records.PLANS.items():
         cases.append(_record(name, given, stream.plan_key, Plan(**given).to_json()))
-    for name, given in inputs.LOSSES.items():
-        gap = json.loads(Gap(**inputs.GAPS[given["gap"]]).to_json())
+    for name, given in records.LOSSES.items():
+        gap = json.loads(Gap(**records.GAPS[given["gap"]]).to_json())
         decision = Decision(given["decision"]) if given["decision"] else None
         loss = PendingGap(stream, gap, decision, given["updated_at"])
         cases.append(_record(name, given, loss.key, loss.to_json()))
     control = records_of(stream).checkpoint_key(CONTROL)
-    for name, given in inputs.SNAPSHOTS.items():
+    for name, given in records.SNAPSHOTS.items():
         cases.append(
             _record(name, given, control, Checkpoint(**{**given, "state": ShardState(given["state"])}).to_json())
         )
-    return {"stream": inputs.STREAM, "shard": inputs.SHARD, "cases": cases}
+    return {"stream": records.STREAM, "shard": records.SHARD, "cases": cases}
 
 
 def gaps() -> Case:
     cases = []
-    for name, given in inputs.GAPS.items():
+    for name, given in records.GAPS.items():
         text = Gap(**given).to_json()
         cases.append({"name": name, "input": given, "bytes": text.hex(), "decoded": json.loads(text)})
     return {"cases": cases}
@@ -209,7 +210,7 @@ def gaps() -> Case:
 def dead_letters() -> Case:
     """Cases with the complete value in ``bytes``, and in ``decoded`` its records, with bytes in hexadecimal."""
     cases = []
-    for name, given in inputs.DEAD_LETTERS.items():
+    for name, given in records.DEAD_LETTERS.items():
         table = read_table(given["table"])
         change = read_change(table, given["change"])
         item_key = KeyCodec(table, "item").kafka_key(change.key or {})

@@ -1,4 +1,4 @@
-"""The inputs of the golden files, written by hand. See ``tests/golden.py``.
+"""The inputs of the golden files of the wire: values, keys, partitions, ids, by hand. See ``tests/golden.py``.
 
 Binary is in base64 (``keyspace_id`` in hexadecimal), decimals are text, times ISO 8601 or, in the envelope,
 microseconds since the epoch. Add cases at the end; to change one is to change the wire format.
@@ -119,7 +119,7 @@ _EVERY_ATTRIBUTE = (
     '"raw":{"B":"AP8="},"texts":{"SS":["b","a"]},"numbers":{"NS":["2","1.0"]},"raws":{"BS":["AQ==","AA=="]},'
     '"yes":{"BOOL":true},"none":{"NULL":true},"list":{"L":[{"S":"1"},{"N":"1"},{"M":{"":{"S":""}}}]}}'
 )
-_ITEM = '{"order_id":{"S":"o-1"},"line":{"N":"7"},"status":{"S":"new"}}'
+ITEM = '{"order_id":{"S":"o-1"},"line":{"N":"7"},"status":{"S":"new"}}'
 
 _PROTECTED = {"ssn": "exclude", "phone": "mask", "email": "hash"}
 # HMAC-SHA-256 of ada@example.org with the salt pepper.
@@ -127,16 +127,16 @@ _HASHED = "eddcbc0c0fa8cbf6d4cfd93ecdb9462505368148b51d85cd49b960068295db40"
 
 VALUES: dict[str, dict[str, Any]] = {
     "an insert, new and old images": {"table": ORDERS, "change": {"operation": "INSERT", "new": _EVERY_ATTRIBUTE}},
-    "an update, new and old images": {"table": ORDERS, "change": {"old": _ITEM, "new": _EVERY_ATTRIBUTE}},
-    "an update, new images": {"table": ORDERS, "change": {"new": _ITEM, "images": "NEW"}},
-    "an update, old images": {"table": ORDERS, "change": {"old": _ITEM, "images": "OLD"}},
+    "an update, new and old images": {"table": ORDERS, "change": {"old": ITEM, "new": _EVERY_ATTRIBUTE}},
+    "an update, new images": {"table": ORDERS, "change": {"new": ITEM, "images": "NEW"}},
+    "an update, old images": {"table": ORDERS, "change": {"old": ITEM, "images": "OLD"}},
     "an update, keys only": {"table": ORDERS, "change": {"images": "KEYS_ONLY"}},
     "an update too big to carry": {"table": ORDERS, "change": {"images": "OMITTED"}},
     "a delete by time to live": {
         "table": ORDERS,
         "change": {
             "operation": "DELETE",
-            "old": _ITEM,
+            "old": ITEM,
             "attributes": {
                 "event_version": "1.1",
                 "user_identity": '{"principal_id":"dynamodb.amazonaws.com","type":"Service"}',
@@ -148,7 +148,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "table": ORDERS,
         "change": {
             "operation": "READ",
-            "new": _ITEM,
+            "new": ITEM,
             "images": "NEW",
             "token": None,
             "snapshot": {"id": "shop-1", "as_of": 1699999940},
@@ -162,7 +162,7 @@ VALUES: dict[str, dict[str, Any]] = {
     "an update in Confluent's wire format": {
         "table": ORDERS,
         "schema_id": 258,
-        "change": {"old": _ITEM, "new": _EVERY_ATTRIBUTE},
+        "change": {"old": ITEM, "new": _EVERY_ATTRIBUTE},
     },
     "a binary key": {"table": BLOBS, "change": {"key": {"id": "AAH/"}, "images": "KEYS_ONLY"}},
     "a replayed change with its origin, in a transaction": {
@@ -368,143 +368,4 @@ EVENT_IDS: dict[str, dict[str, Any]] = {
     "second change of a key": {**TOKEN, "table": "orders", "key": "6f2d31", "n": 1},
     "parts that run together": {"shard": "ab", "position": "c", "table": "d", "key": "", "n": 0},
     "parts that run together otherwise": {"shard": "a", "position": "bc", "table": "d", "key": "", "n": 0},
-}
-
-STREAM = {"source": "shop", "label": "2023-11-14T22:00:00.000"}
-SHARD = "shardId-00000001700000000000-aaaaaaaa"
-
-CHECKPOINTS: dict[str, dict[str, Any]] = {
-    "planned": {"state": "planned", "start": {"type": "trim_horizon"}, "updated_at": 1700000000.5},
-    "reading": {
-        "state": "reading",
-        "position": {"type": "after_sequence", "sequence": "300000000000000499659"},
-        "token": TOKEN | {"origin": None},
-        "parents": ["shardId-00000001699990000000-bbbbbbbb"],
-        "start": {"since": 1699990000.25},
-        "config_hash": "8f2d31aa",
-        "updated_at": 1700000001.0,
-        "progress": 1700000000.75,
-    },
-    "finished": {
-        "state": "finished",
-        "position": {"type": "after_sequence", "sequence": "300000000000000499660"},
-        "children": ["shardId-00000001700010000000-cccccccc", "shardId-00000001700010000001-dddddddd"],
-        "updated_at": 1700010000.0,
-    },
-    "gone": {"state": "gone", "gap": "0011223344556677", "updated_at": 1700010000.0},
-}
-
-PLANS: dict[str, dict[str, Any]] = {
-    "a plan": {
-        "requested": "latest",
-        "planned_at": 1700000000.5,
-        "shards": {SHARD: {"since": 1700000000.5}},
-        "keys": {"orders": [["order_id", "S"], ["line", "N"]]},
-        "config_hash": "8f2d31aa",
-    },
-    "a plan at a token": {
-        "requested": "token:0123456789abcdef",
-        "planned_at": 1700000000.5,
-        "shards": {
-            "shardId-00000001699990000000-bbbbbbbb": {"type": "passed"},
-            SHARD: {"type": "after_sequence", "sequence": "300000000000000499659"},
-            "shardId-00000001700000000001-eeeeeeee": {"type": "at_sequence", "sequence": "300000000000000499661"},
-        },
-        "keys": {"orders": [["order_id", "S"], ["line", "N"]]},
-        "config_hash": "8f2d31aa",
-    },
-    "a plan after a reset": {
-        "requested": "latest",
-        "planned_at": 1700000000.5,
-        "shards": {SHARD: {"type": "trim_horizon"}},
-        "keys": {"orders": [["order_id", "S"], ["line", "N"]]},
-        "config_hash": "8f2d31aa",
-        "gap": "0011223344556677",
-        "floor": 1699999999,
-    },
-}
-
-GAPS: dict[str, dict[str, Any]] = {
-    "trimmed": {
-        "source": "shop",
-        "label": "2023-11-14T22:00:00.000",
-        "shard": SHARD,
-        "reason": "trimmed",
-        "begin": {"type": "after_sequence", "sequence": "1"},
-        "end": {"type": "at_sequence", "sequence": "9"},
-        "found_at": 1700000000.5,
-    },
-    "a new stream": {
-        "source": "shop",
-        "label": "2023-11-14T22:00:00.000",
-        "shard": None,
-        "reason": "new stream",
-        "begin": None,
-        "end": None,
-        "found_at": 1700000000.5,
-    },
-    "a reset": {
-        "source": "shop",
-        "label": "2023-11-14T22:00:00.000",
-        "shard": None,
-        "reason": "reset",
-        "begin": {"planned_at": 1699990000.5, "shards": {SHARD: {"type": "after_sequence", "sequence": "1"}}},
-        "end": {"start": "trim_horizon", "planned_at": 1700000000.5},
-        "found_at": 1700000000.5,
-    },
-    "shards of a token that have expired": {
-        "source": "shop",
-        "label": "2023-11-14T22:00:00.000",
-        "shard": None,
-        "reason": "shards of the token lost",
-        "begin": {"shards": {SHARD: {"type": "after_sequence", "sequence": "1"}}},
-        "end": None,
-        "found_at": 1700000000.5,
-    },
-}
-
-# Records in the checkpoints topic. ``gap``: a name in GAPS.
-LOSSES: dict[str, dict[str, Any]] = {
-    "a pending loss": {"gap": "trimmed", "decision": None, "updated_at": 1700000001.0},
-    "an accepted loss": {"gap": "trimmed", "decision": "resnapshot", "updated_at": 1700000002.0},
-}
-
-SNAPSHOTS: dict[str, dict[str, Any]] = {
-    "a running snapshot": {
-        "state": "reading",
-        "snapshot": {
-            "id": "1700000000-00112233",
-            "gaps": ["0011223344556677"],
-            "after": 1699999999,
-            "as_of": 1700000000,
-            "segments": 3,
-            "rows": 1000,
-        },
-        "updated_at": 1700000001.0,
-    },
-}
-
-# The change, the largest size of a record, and the reason.
-DEAD_LETTERS: dict[str, dict[str, Any]] = {
-    "too large, in two chunks": {
-        "table": ORDERS,
-        "change": {"new": _ITEM, "images": "NEW", "attributes": {"event_version": "1.1", "redriven": "true"}},
-        "largest": 1000,
-        "reason": "too large",
-        "detail": "50141 bytes; shop.orders takes 50000",
-        "encoding": "avro",
-    },
-    "not encodable": {
-        "table": ORDERS,
-        "change": {
-            # Half a surrogate pair, in an escape.
-            "new": '{"order_id":{"S":"o-1"},"line":{"N":"7"},"text":{"S":"\\ud83d"}}',
-            "images": "NEW",
-            "attributes": {"event_version": "1.1", "redriven": "true"},
-        },
-        "largest": 10_000,
-        "reason": "not encodable",
-        "detail": "shop: the UPDATE of orders cannot be carried exactly: str is not valid UTF-8",
-        "encoding": "json",
-    },
 }

@@ -1,0 +1,149 @@
+"""The inputs of the golden files of the relay's own records: checkpoints, gaps, dead letters. See ``tests/golden.py``.
+
+Written by hand, in the forms of ``tests/golden_inputs.py``. Later relays must read what a relay has stored.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.golden_inputs import ITEM, ORDERS, TOKEN
+
+STREAM = {"source": "shop", "label": "2023-11-14T22:00:00.000"}
+SHARD = "shardId-00000001700000000000-aaaaaaaa"
+
+CHECKPOINTS: dict[str, dict[str, Any]] = {
+    "planned": {"state": "planned", "start": {"type": "trim_horizon"}, "updated_at": 1700000000.5},
+    "reading": {
+        "state": "reading",
+        "position": {"type": "after_sequence", "sequence": "300000000000000499659"},
+        "token": TOKEN | {"origin": None},
+        "parents": ["shardId-00000001699990000000-bbbbbbbb"],
+        "start": {"since": 1699990000.25},
+        "config_hash": "8f2d31aa",
+        "updated_at": 1700000001.0,
+        "progress": 1700000000.75,
+    },
+    "finished": {
+        "state": "finished",
+        "position": {"type": "after_sequence", "sequence": "300000000000000499660"},
+        "children": ["shardId-00000001700010000000-cccccccc", "shardId-00000001700010000001-dddddddd"],
+        "updated_at": 1700010000.0,
+    },
+    "gone": {"state": "gone", "gap": "0011223344556677", "updated_at": 1700010000.0},
+}
+
+PLANS: dict[str, dict[str, Any]] = {
+    "a plan": {
+        "requested": "latest",
+        "planned_at": 1700000000.5,
+        "shards": {SHARD: {"since": 1700000000.5}},
+        "keys": {"orders": [["order_id", "S"], ["line", "N"]]},
+        "config_hash": "8f2d31aa",
+    },
+    "a plan at a token": {
+        "requested": "token:0123456789abcdef",
+        "planned_at": 1700000000.5,
+        "shards": {
+            "shardId-00000001699990000000-bbbbbbbb": {"type": "passed"},
+            SHARD: {"type": "after_sequence", "sequence": "300000000000000499659"},
+            "shardId-00000001700000000001-eeeeeeee": {"type": "at_sequence", "sequence": "300000000000000499661"},
+        },
+        "keys": {"orders": [["order_id", "S"], ["line", "N"]]},
+        "config_hash": "8f2d31aa",
+    },
+    "a plan after a reset": {
+        "requested": "latest",
+        "planned_at": 1700000000.5,
+        "shards": {SHARD: {"type": "trim_horizon"}},
+        "keys": {"orders": [["order_id", "S"], ["line", "N"]]},
+        "config_hash": "8f2d31aa",
+        "gap": "0011223344556677",
+        "floor": 1699999999,
+    },
+}
+
+GAPS: dict[str, dict[str, Any]] = {
+    "trimmed": {
+        "source": "shop",
+        "label": "2023-11-14T22:00:00.000",
+        "shard": SHARD,
+        "reason": "trimmed",
+        "begin": {"type": "after_sequence", "sequence": "1"},
+        "end": {"type": "at_sequence", "sequence": "9"},
+        "found_at": 1700000000.5,
+    },
+    "a new stream": {
+        "source": "shop",
+        "label": "2023-11-14T22:00:00.000",
+        "shard": None,
+        "reason": "new stream",
+        "begin": None,
+        "end": None,
+        "found_at": 1700000000.5,
+    },
+    "a reset": {
+        "source": "shop",
+        "label": "2023-11-14T22:00:00.000",
+        "shard": None,
+        "reason": "reset",
+        "begin": {"planned_at": 1699990000.5, "shards": {SHARD: {"type": "after_sequence", "sequence": "1"}}},
+        "end": {"start": "trim_horizon", "planned_at": 1700000000.5},
+        "found_at": 1700000000.5,
+    },
+    "shards of a token that have expired": {
+        "source": "shop",
+        "label": "2023-11-14T22:00:00.000",
+        "shard": None,
+        "reason": "shards of the token lost",
+        "begin": {"shards": {SHARD: {"type": "after_sequence", "sequence": "1"}}},
+        "end": None,
+        "found_at": 1700000000.5,
+    },
+}
+
+# Records in the checkpoints topic. ``gap``: a name in GAPS.
+LOSSES: dict[str, dict[str, Any]] = {
+    "a pending loss": {"gap": "trimmed", "decision": None, "updated_at": 1700000001.0},
+    "an accepted loss": {"gap": "trimmed", "decision": "resnapshot", "updated_at": 1700000002.0},
+}
+
+SNAPSHOTS: dict[str, dict[str, Any]] = {
+    "a running snapshot": {
+        "state": "reading",
+        "snapshot": {
+            "id": "1700000000-00112233",
+            "gaps": ["0011223344556677"],
+            "after": 1699999999,
+            "as_of": 1700000000,
+            "segments": 3,
+            "rows": 1000,
+        },
+        "updated_at": 1700000001.0,
+    },
+}
+
+# The change, the largest size of a record, and the reason.
+DEAD_LETTERS: dict[str, dict[str, Any]] = {
+    "too large, in two chunks": {
+        "table": ORDERS,
+        "change": {"new": ITEM, "images": "NEW", "attributes": {"event_version": "1.1", "redriven": "true"}},
+        "largest": 1000,
+        "reason": "too large",
+        "detail": "50141 bytes; shop.orders takes 50000",
+        "encoding": "avro",
+    },
+    "not encodable": {
+        "table": ORDERS,
+        "change": {
+            # Half a surrogate pair, in an escape.
+            "new": '{"order_id":{"S":"o-1"},"line":{"N":"7"},"text":{"S":"\\ud83d"}}',
+            "images": "NEW",
+            "attributes": {"event_version": "1.1", "redriven": "true"},
+        },
+        "largest": 10_000,
+        "reason": "not encodable",
+        "detail": "shop: the UPDATE of orders cannot be carried exactly: str is not valid UTF-8",
+        "encoding": "json",
+    },
+}
