@@ -50,10 +50,19 @@ class SplittingTable:
         self.leaves |= {left: items[:cut], right: items[cut:]}
 
 
-def write_config(folder: Path, stream: ScriptedStream, bootstrap_servers: str, name: str, **source: Any) -> Path:
+def write_config(
+    folder: Path,
+    stream: ScriptedStream,
+    bootstrap_servers: str,
+    name: str,
+    *,
+    transaction_timeout: int = 2000,
+    **source: Any,
+) -> Path:
+    """Write a config. ``transaction_timeout``: in milliseconds. ``source``: more keys of its source."""
     path = folder / "relay.yaml"
     entry = {"name": "s", "type": "dynamodb", "table": TABLE, "region": "us-east-1", "endpoint_url": stream.url}
-    kafka = {"bootstrap_servers": bootstrap_servers, "producer": {"transaction.timeout.ms": 2000}}
+    kafka = {"bootstrap_servers": bootstrap_servers, "producer": {"transaction.timeout.ms": transaction_timeout}}
     path.write_text(yaml.safe_dump({"name": name, "kafka": kafka, "sources": [{**entry, **source}]}))
     return path
 

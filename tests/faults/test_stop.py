@@ -56,16 +56,18 @@ def test_a_relay_that_waits_for_kafka_at_its_start_can_be_stopped(
     [
         pytest.param([Api.END_TXN], {143}, id="committing"),
         pytest.param([Api.ADD_OFFSETS_TO_TXN, Api.TXN_OFFSET_COMMIT], {143}, id="sending the offsets"),
-        # On a slow host its producer may be fenced first, and nothing is left to publish.
-        pytest.param([Api.PRODUCE], {143, 0}, id="publishing"),
+        pytest.param([Api.PRODUCE], {143}, id="publishing"),
         pytest.param([Api.LEAVE_GROUP], {0}, id="leaving the group"),
         pytest.param([], {143, 0}, id="doing anything"),
     ],
 )
 def test_a_relay_that_waits_for_kafka_while_it_runs_can_be_stopped_and_loses_nothing(
-    path: Path, stream: ScriptedStream, broker: ProxiedBroker, apis: Sequence[Api], codes: set[int]
+    path: Path, stream: ScriptedStream, broker: ProxiedBroker, unique: str, apis: Sequence[Api], codes: set[int]
 ) -> None:
     """I1, I3"""
+    if Api.PRODUCE in apis:
+        # Longer than a busy host takes to send the signal: afterwards the producer is fenced, and nothing is open.
+        write_config(path.parent, stream, broker.bootstrap_servers, unique, transaction_timeout=30_000)
     relay = start_relay(path)
     wait_until(lambda: "reading shard" in relay.log() or None, 60)
     broker.proxy.lose(*apis)
