@@ -12,8 +12,8 @@ from spark_consumers.sinks import delta
 from spark_consumers.sinks.delta_table import DeltaTable
 from spark_consumers.sinks.upkeep import Schedule
 from spark_consumers.table_consumer import TableBatch
-from tests.benchmarks.decoded import CPU, Batches, in_batches, spark
-from tests.benchmarks.harness import Benchmark, in_turn, median
+from tests.benchmarks.decoded import Batches, in_batches, result, spark
+from tests.benchmarks.harness import Benchmark, in_turn
 
 ITEMS = 60_000
 ROUNDS = 4
@@ -47,16 +47,11 @@ def run() -> Benchmark:
         key = ["customer", "order_id", "item"]
         copied = session.read.format("delta").load(f"{folder}/ours/orders/orders").where("NOT _relay_deleted")
         seen = copied.join(session.read.format("delta").load(plain), key).count()
-    rate = {name: median(found) for name, found in figures.items()}
-    return Benchmark(
-        name="copy_delta",
-        figure=rate["ours"],
-        yardstick=rate["plain"],
-        unit=CPU,
-        ratio=rate["ours"] / rate["plain"],
+    return result(
+        "copy_delta",
+        figures,
         expected=len(batches.written),
         seen=seen,
-        aa=rate["again"] / rate["plain"],
         note=f"batches of 20,000 changes, of random items out of {ITEMS}, decoded before; median of {ROUNDS}",
     )
 

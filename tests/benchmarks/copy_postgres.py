@@ -12,8 +12,8 @@ from spark_consumers.sinks.postgres import PostgresDatabase, execute
 from spark_consumers.sinks.postgres_table import PostgresTable
 from spark_consumers.table_consumer import TableBatch
 from tests.benchmarks.copy_delta import NEVER
-from tests.benchmarks.decoded import CPU, Batches, in_batches, spark
-from tests.benchmarks.harness import Benchmark, in_turn, median
+from tests.benchmarks.decoded import Batches, in_batches, result, spark
+from tests.benchmarks.harness import Benchmark, in_turn
 
 ITEMS = 60_000
 ROUNDS = 4
@@ -43,16 +43,11 @@ def run() -> Benchmark:
             " WHERE o.item::text = p.item::text AND NOT _relay_deleted"
         )
         database.close()
-    rate = {name: median(found) for name, found in figures.items()}
-    return Benchmark(
-        name="copy_postgres",
-        figure=rate["ours"],
-        yardstick=rate["plain"],
-        unit=CPU,
-        ratio=rate["ours"] / rate["plain"],
+    return result(
+        "copy_postgres",
+        figures,
         expected=len(batches.written),
         seen=seen,
-        aa=rate["again"] / rate["plain"],
         note=f"batches of 20,000 changes, of random items out of {ITEMS}, decoded before; median of {ROUNDS}; CPU "
         "of the server included",
     )

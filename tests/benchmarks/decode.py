@@ -13,8 +13,8 @@ from relay.avro.framing import SINGLE_OBJECT_HEADER, fingerprint, single_object_
 from relay.avro.schema import change_schema
 from spark_consumers.decode import Decoder
 from tests.benchmarks.changes import TABLE, finished
-from tests.benchmarks.decoded import CPU, SCHEMA, TOPIC, changes_of, cpu_seconds, frame, spark, writer_of
-from tests.benchmarks.harness import Benchmark, in_turn, median
+from tests.benchmarks.decoded import SCHEMA, TOPIC, changes_of, cpu_seconds, frame, result, spark, writer_of
+from tests.benchmarks.harness import Benchmark, in_turn
 
 ROWS = 50_000
 ROUNDS = 4
@@ -40,19 +40,14 @@ def _run(session: SparkSession, number: int) -> Benchmark:
     bare = stripped.select(from_avro("value", json.dumps(SCHEMA)).alias("d"))
     seen = decoded.where("status = 'change'").count()
     stripped.count()
-    figures = in_turn(ROUNDS, {"ours": _decoded(decoded), "bare": _decoded(bare), "again": _decoded(bare)})
+    figures = in_turn(ROUNDS, {"ours": _decoded(decoded), "plain": _decoded(bare), "again": _decoded(bare)})
     framed.unpersist()
     stripped.unpersist()
-    rate = {name: median(found) for name, found in figures.items()}
-    return Benchmark(
-        name=f"decode_{number}",
-        figure=rate["ours"],
-        yardstick=rate["bare"],
-        unit=CPU,
-        ratio=rate["ours"] / rate["bare"],
+    return result(
+        f"decode_{number}",
+        figures,
         expected=ROWS,
         seen=seen,
-        aa=rate["again"] / rate["bare"],
         note=f"batches of {ROWS} records with {number} schemas; the yardstick has one; median of {ROUNDS}",
     )
 

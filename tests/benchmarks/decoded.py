@@ -20,6 +20,7 @@ from spark_consumers.decode import Decoder
 from spark_consumers.session import close_session, open_session
 from spark_consumers.table_consumer import TableBatch
 from tests.benchmarks.changes import TABLE, change, finished
+from tests.benchmarks.harness import Benchmark, median
 from tests.benchmarks.invalidate import tree_seconds
 
 TOPIC = "bench.orders"
@@ -107,6 +108,22 @@ class Batches:
 def frame(session: SparkSession, records: Sequence[tuple[Any, ...]]) -> DataFrame:
     """Return records as Kafka's source has them: topic, partition, offset, value."""
     return session.createDataFrame(records, "topic string, partition int, offset long, value binary").coalesce(2)
+
+
+def result(name: str, figures: Mapping[str, Sequence[float]], *, expected: int, seen: int, note: str) -> Benchmark:
+    """Return the result of contenders ``ours``, ``plain``, the yardstick, and ``again``, which is the yardstick too."""
+    rate = {contender: median(found) for contender, found in figures.items()}
+    return Benchmark(
+        name=name,
+        figure=rate["ours"],
+        yardstick=rate["plain"],
+        unit=CPU,
+        ratio=rate["ours"] / rate["plain"],
+        expected=expected,
+        seen=seen,
+        aa=rate["again"] / rate["plain"],
+        note=note,
+    )
 
 
 def in_batches(

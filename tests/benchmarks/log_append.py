@@ -10,8 +10,8 @@ from spark_consumers.change_log import ChangeLog
 from spark_consumers.sinks.upkeep import Schedule
 from spark_consumers.table_consumer import TableBatch
 from tests.benchmarks.copy_delta import NEVER
-from tests.benchmarks.decoded import CPU, TOPIC, Batches, in_batches, spark
-from tests.benchmarks.harness import Benchmark, in_turn, median
+from tests.benchmarks.decoded import TOPIC, Batches, in_batches, result, spark
+from tests.benchmarks.harness import Benchmark, in_turn
 
 ROWS = 50_000
 ROUNDS = 4
@@ -34,16 +34,11 @@ def run() -> Benchmark:
         )
         event_ids = session.read.format("delta").load(f"{folder}/ours").select("event_id").distinct()
         seen = event_ids.join(session.read.format("delta").load(f"{folder}/plain"), "event_id").count()
-    rate = {name: median(found) for name, found in figures.items()}
-    return Benchmark(
-        name="log_append",
-        figure=rate["ours"],
-        yardstick=rate["plain"],
-        unit=CPU,
-        ratio=rate["ours"] / rate["plain"],
+    return result(
+        "log_append",
+        figures,
         expected=ROWS * (ROUNDS + 1),
         seen=seen,
-        aa=rate["again"] / rate["plain"],
         note=f"batches of {ROWS} changes, decoded before; median of {ROUNDS}",
     )
 
