@@ -86,10 +86,12 @@ class Decoder:
             body = F.when(is_own, F.substring("value", len(header) + 1, 0x7FFFFFFF))
             columns.append(from_avro(body, _dumps(schema), _OPTIONS).alias(f"d{number}"))
         decoded = read.select("*", *columns)
-        kinds = [decoded.schema[f"d{number}"].dataType for number in range(len(self.layouts))]
-        types = TypedTable.of(
-            table, [(self.layouts[n], kind) for n, kind in enumerate(kinds) if isinstance(kind, StructType)]
-        )
+        versions = []
+        for number, layout in enumerate(self.layouts):
+            kind = decoded.schema[f"d{number}"].dataType
+            assert isinstance(kind, StructType)
+            versions.append((layout, kind))
+        types = TypedTable.of(table, versions)
         found: dict[str, Column] = {}
         for name, kind in {"key": types.key, "old": types.row, "new": types.row}.items():
             chosen = F.lit(None).cast(kind)
