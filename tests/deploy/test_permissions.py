@@ -73,7 +73,8 @@ def test_the_grants_suffice_to_check_to_read_a_binlog_and_to_snapshot(
     relay("run", str(config), "--until-caught-up")
     shown = relay("tail", str(config), "--from-beginning", "--exit-at-end", "--json").stdout.splitlines()
     keys = {(value["operation"], value["key"]["id"]) for line in shown if (value := json.loads(line)["value"])["key"]}
-    assert keys == {("READ", 1), ("INSERT", 2)}
+    # A fast host starts to read before a second has passed since the first row, and then streams that one too.
+    assert keys - {("INSERT", 1)} == {("READ", 1), ("INSERT", 2)}
 
 
 def test_the_role_of_a_copy_in_postgresql_lacks_nothing(postgres: Any, database_url: str, unique: str) -> None:
