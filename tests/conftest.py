@@ -7,6 +7,7 @@ The services run as containers where a Docker engine answers, else as embedded p
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -53,6 +54,19 @@ hypothesis.settings.load_profile("relay")
 def pytest_configure(config: pytest.Config) -> None:
     if config.pluginmanager.has_plugin("cacheprovider"):
         config.pluginmanager.register(LongestFirst(config.cache))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what the imports made out of every later collection of garbage."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def garbage_collected() -> Iterator[None]:
+    """Collects what a file left in cycles: a client of Kafka there goes on connecting to a broker that has ended."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")
