@@ -298,7 +298,7 @@ class TestOnServices:
         self.create(dynamodb, unique, stream=True)
         with self.start(path) as process:
             # It is at work once it has written a plan.
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 120
             while not relay("tail", path, "checkpoints", "--from-beginning", "--exit-at-end").stdout:
                 assert time.monotonic() < deadline
                 assert process.poll() is None

@@ -23,7 +23,7 @@ def command(server: EmbeddedServer, *words: str | int) -> Any:
         return client.execute_command(*words)
 
 
-def wait_until(met: Callable[[], bool], seconds: float = 30.0) -> None:
+def wait_until(met: Callable[[], bool], seconds: float = 120.0) -> None:
     deadline = time.monotonic() + seconds
     while not met():
         assert time.monotonic() < deadline

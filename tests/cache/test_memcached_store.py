@@ -220,7 +220,7 @@ def test_evictions_from_a_disk_show_as_losses(tmp_path: Path) -> None:
         for part in range(200):
             writes = [ConditionalWrite(f"shop:{part}:{n}", None, b"m" * 2000, None, 60.0) for n in range(100)]
             store.compare_and_set(writes)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while not has_lost(before, store.losses()) and time.monotonic() < deadline:
             time.sleep(0.05)  # it is written in the background
         assert has_lost(before, store.losses())

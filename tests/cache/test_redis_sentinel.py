@@ -56,7 +56,7 @@ def wait_for_replica(sentinels: list[RedisSentinel]) -> None:
 
 
 def until_available(call: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while True:
         try:
             call()

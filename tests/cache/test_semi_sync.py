@@ -24,7 +24,7 @@ pytestmark = pytest.mark.services
 
 DATABASE = "shop@primary"  # what a tablet's vtgate would be asked for
 SHARD = "legacy/shop/-"
-PATIENCE = 30.0  # seconds after which a test gives up
+PATIENCE = 120.0  # seconds after which a test gives up
 
 
 class SemiSync:

@@ -177,7 +177,7 @@ def test_pages_that_wait_to_be_published_count_against_the_budget_of_the_readers
         worker._publishing.writers["orders", "orders"] = Slow(source.table, *place, schemas)  # type: ignore[arg-type]
         relaying = threading.Thread(target=worker.run)
         relaying.start()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while len(waiting) < 300 and time.monotonic() < deadline:
             time.sleep(0.05)
         worker.stop()

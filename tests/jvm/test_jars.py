@@ -117,7 +117,7 @@ class TestManyProcesses:
         slow = f'[ "$runs" -gt 1 ] || {{ echo junk > "$files/junk.jar"; echo $$ > {started}; sleep 300; }}; {DOWNLOAD}'
         java = use_java(tmp_path, monkeypatch, slow)
         with subprocess.Popen(FETCH, stderr=subprocess.DEVNULL) as process:
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 120
             while not (started.exists() and started.read_text().strip()) and time.monotonic() < deadline:
                 time.sleep(0.02)
             process.send_signal(signal.SIGKILL)

@@ -26,7 +26,7 @@ def test_an_unreachable_broker_is_reported_with_the_reason_in_bounded_time() -> 
     begun = time.monotonic()
     with pytest.raises(Unavailable, match=rf"no Kafka broker answers at {address}: .*Connection refused"):
         topics.connect(config("shop", address), timeout=1.0)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 9
 
 
 def test_a_host_name_that_does_not_resolve_is_reported() -> None:
@@ -96,7 +96,7 @@ class TestOnABroker:
     def create(self, admin: AdminClient, name: str, partitions: int, **settings: str) -> None:
         wanted = {key.replace("_", "."): value for key, value in settings.items()}
         admin.create_topics([NewTopic(name, partitions, config=wanted)])[name].result(30)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while name not in admin.list_topics(timeout=10).topics:
             assert time.monotonic() < deadline
             time.sleep(0.05)

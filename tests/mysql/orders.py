@@ -66,7 +66,7 @@ def watch(server: Any) -> ReplicationWatcher:
 
 
 def wait_for(watcher: ReplicationWatcher, gtid: str) -> EventToken:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while True:
         token = watcher.token
         assert token is not None, watcher.error

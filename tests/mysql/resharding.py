@@ -84,7 +84,7 @@ class Replication:
         self._thread.join()
 
     def wait(self) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 120
         while not parse(self.position).contains(parse(self.source.gtid)):
             assert self._thread.is_alive()
             assert time.monotonic() < deadline
@@ -244,7 +244,7 @@ class World:
         )
 
     def run(self, done: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + 120
         while not done():
             self.step()
             assert time.monotonic() < deadline, (self.checkpoints, self.failures[-1:])

@@ -24,7 +24,7 @@ from tests.mysql.scripted_events import Binlog, transaction
 from tests.mysql.shards import config
 from tests.reads import read_page
 
-PATIENCE = 20.0  # seconds after which a test gives up
+PATIENCE = 120.0  # seconds after which a test gives up
 
 
 class SilentServers:

@@ -273,7 +273,7 @@ def test_a_shard_hands_over_once_the_replication_is_stopped(servers: list[MariaD
 
 def decided(end: HandoverCheck, position: str) -> Handover | None:
     """Return what ``end`` says at a position, once its targets are connected."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while (found := end(parse(position))) is None and end.is_connecting:
         assert time.monotonic() < deadline
         time.sleep(0.001)

@@ -7,7 +7,7 @@ import time
 from relay.services.background import started_at
 
 
-def gone(pid: int, within: float = 10.0) -> bool:
+def gone(pid: int, within: float = 60.0) -> bool:
     """Return whether the process has ended, after waiting up to ``within`` seconds. A zombie has ended."""
     deadline = time.monotonic() + within
     while started_at(pid) is not None:

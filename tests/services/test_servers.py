@@ -59,7 +59,7 @@ def consume(bootstrap_servers: str, topic: str, count: int) -> list[bytes]:
     consumer = Consumer(settings | {"isolation.level": "read_committed", "auto.offset.reset": "earliest"})
     consumer.assign([TopicPartition(topic, 0, 0)])
     values: list[bytes] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     try:
         while len(values) < count and time.monotonic() < deadline:
             message = consumer.poll(1.0)

@@ -128,7 +128,7 @@ def test_a_killed_build_leaves_no_incomplete_vitess_and_no_compiler(
     half = f'[ -e {started} ] || {{ mkdir -p "$2"; echo half > "$2/vtcombo"; echo $$ > {started}; sleep 300; }}'
     use_go(tmp_path / "go", monkeypatch, build=half)
     with subprocess.Popen(BUILD, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not (started.exists() and started.read_text().strip()) and time.monotonic() < deadline:
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
