@@ -21,11 +21,14 @@ import org.apache.avro.Schema;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
 import org.apache.spark.sql.api.java.UDF1;
+import org.apache.spark.sql.expressions.UserDefinedFunction;
+import org.apache.spark.sql.functions;
+import org.apache.spark.sql.types.DataType;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
  * Decodes a Kafka value to the columns of a change, at the same cost however many schemas there are. Compiled by
- * jvm_reader.py with Spark's own compiler, which ignores the arguments of generic types and knows no lambdas.
+ * change_reader.py with Spark's own compiler, which ignores the arguments of generic types and knows no lambdas.
  */
 public class ChangeReader implements UDF1 {
     private static final long serialVersionUID = 1;
@@ -55,6 +58,15 @@ public class ChangeReader implements UDF1 {
     /** Have values with this header reported as foreign. */
     public void giveUp(byte[] header) {
         givenUp.add(Base64.getEncoder().encodeToString(header));
+    }
+
+    /**
+     * Return a function of a column that returns {@code type}. Python cannot call {@code udf} itself: a call from there
+     * takes the first of its forms that fits, in an order that differs between JVMs, and one form is refused by Spark.
+     */
+    public UserDefinedFunction into(DataType type) {
+        // Or a filter on the status would be pushed below it, with a second call for each record.
+        return functions.udf((UDF1) this, type).asNondeterministic();
     }
 
     /** Return status, layout and the columns of a change, which are null unless the status is "change". */

@@ -47,11 +47,8 @@ def read_as_changes(
         reader.add(header, schema, number)
     for header in given_up:
         reader.giveUp(header)
-    functions = jvm.org.apache.spark.sql.functions
-    function = functions.udf(reader, jvm.org.apache.spark.sql.types.DataType.fromJson(into.json()))
-    # Or a filter on the status would be pushed below it, with a second call for each record.
-    columns = jvm.PythonUtils.toSeq([value._jc])
-    return Column(function.asNondeterministic().apply(columns))
+    function = reader.into(jvm.org.apache.spark.sql.types.DataType.fromJson(into.json()))
+    return Column(function.apply(jvm.PythonUtils.toSeq([value._jc])))
 
 
 def _class(context: SparkContext) -> Any:
