@@ -6,24 +6,22 @@ commands, so that small ones start fast.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from contextlib import nullcontext
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from relay.commands import dead_letters, gaps, replay, reset, services, status, verify
+from relay.commands import check, dead_letters, gaps, replay, reset, services, status, verify
 from relay.commands.options import (
     ConfigArgument,
-    JsonOption,
     LogFormat,
     LogFormatOption,
+    SetOption,
     UntilCaughtUpOption,
     load_config,
     logging_to_stderr,
@@ -110,6 +108,7 @@ def run(
         typer.Option(min=1, max=256, help="The number of processes that share the work. One that dies is restarted."),
     ] = 1,
     log_format: LogFormatOption = LogFormat.TEXT,
+    settings: SetOption = None,
 ) -> None:
     """Relay changes from the sources to Kafka, until stopped.
 
@@ -118,68 +117,19 @@ def run(
     SIGHUP makes it read its config again: the shards and servers of `type: mysql` may change while it runs.
     """
     with logging_to_stderr(log_format):
-        loaded = load_config(config)
+        loaded = load_config(config, settings)
         if workers == 1:
             from relay.engine import worker
 
-            worker.run(loaded, until_caught_up=until_caught_up, reload=partial(load_config, config))
+            worker.run(loaded, until_caught_up=until_caught_up, reload=partial(load_config, config, settings))
         else:
             from relay.process import supervisor
 
             command = [sys.executable, "-m", "relay.cli", "run", str(config), "--log-format", log_format.value]
+            command += [f"--set={setting}" for setting in settings or ()]
             if until_caught_up:
                 command.append("--until-caught-up")
             supervisor.run(command, workers, until_done=until_caught_up)
-
-
-@app.command()
-def check(
-    config: Annotated[
-        Path | None, typer.Argument(metavar="CONFIG", help="The YAML file to check.", show_default=False)
-    ] = None,
-    schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON schema of configs instead, for an editor.")
-    ] = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Check a config, then connect to everything in it and report what is missing.
-
-    Creates and changes nothing. Exit code 2: the file is wrong; 3: something that it needs is missing or unreachable.
-    """
-    if schema:
-        from relay.config import Config
-
-        typer.echo(json.dumps(Config.model_json_schema(), indent=2))
-        return
-    if config is None:
-        raise typer.BadParameter("give the CONFIG to check", param_hint="CONFIG")
-    loaded = load_config(config)
-    from relay.operations.check import run as run_checks
-
-    findings = []
-    for finding in run_checks(loaded):
-        findings.append(finding)
-        if not as_json:
-            _print_finding(finding.ok, finding.check, finding.detail)
-    if as_json:
-        typer.echo(
-            json.dumps(
-                [{"check": found.check, "ok": found.ok, "detail": found.detail} for found in findings],
-                ensure_ascii=False,
-            )
-        )
-    # A setting that cannot be right outweighs a service that is only down.
-    codes = {finding.exit_code for finding in findings} - {0}
-    if codes:
-        raise typer.Exit(min(codes))
-
-
-def _print_finding(ok: bool, name: str, detail: str) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    mark = Text("✓ ", "green") if ok else Text("✗ ", "bold red")
-    Console(soft_wrap=True, highlight=False).print(mark + Text(name, "bold") + Text(f": {detail}"))
 
 
 @app.command()
@@ -205,12 +155,13 @@ def tail(
             "not UTF-8, are base64; times are ISO 8601 in UTC.",
         ),
     ] = False,
+    settings: SetOption = None,
 ) -> None:
     """Show changes as they arrive on Kafka, decoded.
 
     Shows only committed records. A value that cannot be decoded is shown in base64, with the error.
     """
-    loaded = load_config(config)
+    loaded = load_config(config, settings)
     from relay.commands import tail_text
     from relay.operations import tail as tailing
 
@@ -281,6 +232,7 @@ def consume(
         ),
     ] = None,
     log_format: LogFormatOption = LogFormat.TEXT,
+    settings: SetOption = None,
 ) -> None:
     """Apply the changes on Kafka to the cache, the change log or the copy of the tables, until stopped.
 
@@ -290,7 +242,7 @@ def consume(
     """
     # The events of consumers are JSON anyway: this is about all else.
     with logging_to_stderr(log_format) if log_format is LogFormat.JSON else nullcontext():
-        loaded = load_config(config)
+        loaded = load_config(config, settings)
         for consumer in consumers:
             if {"cache": loaded.cache, "log": loaded.log, "copy": loaded.copy_}[consumer] is None:
                 raise ConfigError(f"{config}: no `{consumer}:` section: add one to run this consumer")
@@ -309,6 +261,7 @@ def consume(
         )
 
 
+app.command("check")(check.check)
 app.command("status")(status.status)
 app.command("replay")(replay.replay)
 app.command("reset")(reset.reset)

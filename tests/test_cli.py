@@ -15,9 +15,11 @@ from typing import Any
 
 import boto3
 import pytest
+import typer
 import yaml
 
 from relay import __version__
+from relay.cli import app
 from relay.config import Config
 from relay.process.managed import free_port
 from tests.command_line import errors, relay
@@ -220,6 +222,46 @@ def test_an_unreachable_broker_exits_3(command: str, file: Callable[..., Path]) 
     assert result.exit_code == 3
     (said,) = errors(result)
     assert said.startswith(f"no Kafka broker answers at {address}: ")
+
+
+def commands_with(parameter: str) -> dict[str, set[str]]:
+    """Return the options of each command that has ``parameter``."""
+    found: dict[str, set[str]] = {}
+
+    def walk(command: Any, name: str) -> None:
+        for inner, each in getattr(command, "commands", {}).items():
+            walk(each, f"{name} {inner}".strip())
+        if any(each.name == parameter for each in command.params):
+            found[name] = {option for each in command.params for option in each.opts}
+
+    walk(typer.main.get_command(app), "")
+    return found
+
+
+def test_every_command_that_takes_a_config_takes_settings_in_its_place() -> None:
+    commands = commands_with("config")
+    assert {"run", "check", "tail", "consume", "verify", "replay", "gaps accept"} <= commands.keys()
+    assert [name for name, options in commands.items() if "--set" not in options] == []
+
+
+def test_a_setting_is_the_origin_of_its_error(file: Callable[..., Path]) -> None:
+    result = relay("status", file(), "--set", "kafka.bootstrap_servers=x:99999")
+    assert result.exit_code == 2
+    (said,) = errors(result)
+    assert said.startswith("--set kafka.bootstrap_servers: `kafka.bootstrap_servers`: 'x:99999' is not a broker")
+
+
+def test_workers_have_the_settings_too(file: Callable[..., Path]) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "relay.cli", "run", str(file()), "--workers", "2"]
+    command += ["--set", f"kafka.bootstrap_servers={address}"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            said = next(line for line in process.stderr if "no Kafka broker answers" in line)
+        finally:
+            process.terminate()
+    assert f"no Kafka broker answers at {address}: " in said
 
 
 def test_the_json_schema_is_printed_without_a_file() -> None:

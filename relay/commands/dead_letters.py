@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from relay.commands.options import ConfigArgument, JsonOption, load_config
+from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_config
 from relay.errors import ConfigError
 
 app = typer.Typer(
@@ -17,9 +17,9 @@ app = typer.Typer(
 
 
 @app.command("list")
-def list_(config: ConfigArgument, as_json: JsonOption = False) -> None:
+def list_(config: ConfigArgument, settings: SetOption = None, as_json: JsonOption = False) -> None:
     """List the dead letters: reason, item, size, and whether they were redriven."""
-    loaded = load_config(config)
+    loaded = load_config(config, settings)
     from relay.operations.dead_letters import DeadLetters
 
     letters = DeadLetters(loaded)
@@ -37,9 +37,10 @@ def list_(config: ConfigArgument, as_json: JsonOption = False) -> None:
 def show(
     config: ConfigArgument,
     name: Annotated[str, typer.Argument(metavar="ID", help="An id from `list`.", show_default=False)],
+    settings: SetOption = None,
 ) -> None:
     """Print one dead letter with its decoded change, as JSON."""
-    loaded = load_config(config)
+    loaded = load_config(config, settings)
     from relay.operations.dead_letters import DeadLetters
 
     letters = DeadLetters(loaded)
@@ -53,6 +54,7 @@ def redrive(
         list[str] | None, typer.Argument(metavar="ID", help="Ids from `list`.", show_default=False)
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Redrive all that have not been redriven yet.")] = False,
+    settings: SetOption = None,
 ) -> None:
     """Send dead letters again, to the topic and partition they belong to.
 
@@ -61,7 +63,7 @@ def redrive(
     """
     if bool(names) == every:
         raise ConfigError("give the ids of the dead letters to redrive, or --all")
-    loaded = load_config(config)
+    loaded = load_config(config, settings)
     from relay.operations.dead_letters import DeadLetter, DeadLetters
 
     letters = DeadLetters(loaded)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from relay.commands.options import ConfigArgument, JsonOption, load_config
+from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_config
 
 app = typer.Typer(help="List lost changes, and decide how to continue after them.", no_args_is_help=True)
 
@@ -20,9 +20,9 @@ class Policy(StrEnum):
 
 
 @app.command("list")
-def gaps_list(config: ConfigArgument, as_json: JsonOption = False) -> None:
+def gaps_list(config: ConfigArgument, settings: SetOption = None, as_json: JsonOption = False) -> None:
     """List all gaps: pending ones, at which the relay has stopped, accepted and published ones."""
-    loaded = load_config(config, every_table=False)
+    loaded = load_config(config, settings, every_table=False)
     from relay.operations.gaps import list_gaps
 
     found = list_gaps(loaded)
@@ -48,9 +48,10 @@ def gaps_accept(
             help="skip: publish the gap and continue. resnapshot: also read the table again.", show_default=False
         ),
     ],
+    settings: SetOption = None,
 ) -> None:
     """Let the relay continue after a pending gap. It then publishes the gap for all consumers."""
-    loaded = load_config(config, every_table=False)
+    loaded = load_config(config, settings, every_table=False)
     from relay.engine.gap_decisions import Decision
     from relay.operations.gaps import accept
 

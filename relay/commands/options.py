@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +22,16 @@ class LogFormat(StrEnum):
 
 
 ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="The YAML config file.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A value in place of the one in CONFIG, such as kafka.partitions=12 or sources.NAME.start=latest; may be "
+        "repeated.",
+        show_default=False,
+    ),
+]
 UntilCaughtUpOption = Annotated[
     bool,
     typer.Option("--until-caught-up", help="Exit with code 0 once everything present at the start is processed."),
@@ -35,15 +45,15 @@ LogFormatOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
-def load_config(path: Path, *, every_table: bool = True) -> Config:
-    """Read the config, and find the tables of sources that do not name them.
+def load_config(path: Path, settings: Sequence[str] | None, *, every_table: bool = True) -> Config:
+    """Read the config, and find the tables of sources that do not name them. ``settings``: those of ``--set``.
 
     ``every_table``: False if the command does not need the topics of all tables, so that it works while a database is
     down. Tags are looked up anyway, because each table that carries them is a source of its own.
     """
     from relay.config import load
 
-    config = load(path)
+    config = load(path, settings or ())
     if config.names_tables:
         return config
     from relay.engine.open_source import find_tables

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from relay.commands.options import ConfigArgument, load_config
+from relay.commands.options import ConfigArgument, SetOption, load_config
 from relay.errors import ConfigError
 from relay.extras import needs
 
@@ -63,12 +63,13 @@ def replay(
         str | None,
         typer.Option(help="The folder of the consumer's checkpoint, for --swap.", metavar="DIR", show_default=False),
     ] = None,
+    settings: SetOption = None,
 ) -> None:
     """Rebuild the copy or the log from the topics, beside the present one.
 
     Killed or stopped, it goes on when the same command is run again. The consumer may run meanwhile.
     """
-    loaded = load_config(config)
+    loaded = load_config(config, settings)
     if {"log": loaded.log, "copy": loaded.copy_}[kind] is None:
         raise ConfigError(f"{config}: no `{kind}:` section: add one to replay it")
     if checkpoint is not None and not swap:

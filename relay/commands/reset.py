@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from relay.commands.options import ConfigArgument, load_config
+from relay.commands.options import ConfigArgument, SetOption, load_config
 
 
 def reset(
@@ -24,13 +24,14 @@ def reset(
         ),
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
+    settings: SetOption = None,
 ) -> None:
     """Let the next run read a source from another place. Stop all workers first.
 
     Removes the checkpoints of the source and publishes a gap, so that caches drop their entries. Changes between the
     old place and the new one are published again, or never. The config file is not changed.
     """
-    loaded = load_config(config, every_table=False)
+    loaded = load_config(config, settings, every_table=False)
     from relay.operations import reset as resets
 
     found = resets.preview(loaded, source, to) if dry_run else resets.reset(loaded, source, to)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from relay.commands.options import ConfigArgument, JsonOption, load_config
+from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_config
 
 
 def status(
@@ -23,12 +23,13 @@ def status(
             show_default=False,
         ),
     ] = None,
+    settings: SetOption = None,
 ) -> None:
     """Show the committed progress of the relay: shards, owners, positions, lag, snapshots, gaps, dead letters.
 
     It also works while no worker is running.
     """
-    loaded = load_config(config, every_table=False)
+    loaded = load_config(config, settings, every_table=False)
     from relay.operations import status as statuses
 
     if token is not None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from relay.commands.options import ConfigArgument, JsonOption, load_config
+from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_config
 from relay.errors import CheckFailed, ConfigError
 from relay.extras import needs
 
@@ -63,6 +63,7 @@ def verify(
         ),
     ] = None,
     as_json: JsonOption = False,
+    settings: SetOption = None,
 ) -> None:
     """Compare the cache, the change log or the copy with the rows they come from, and find what is wrong.
 
@@ -74,7 +75,7 @@ def verify(
         raise ConfigError(f"--loader: only values of the cache need one, not the {kind}: omit it")
     if loaders:
         sys.path.insert(0, os.getcwd())  # as `python -m` does; a console script has its own folder there
-    loaded = load_config(config)
+    loaded = load_config(config, settings)
     if kind is Verified.CACHE:
         _verify_cache(loaded, _SAMPLE if sample is None else sample, within, loaders or [], as_json=as_json)
     else:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from relay.config import yaml_file
+from relay.config import overrides, yaml_file
 from relay.config.errors import explain, invalid
 from relay.config.fields import POSTGRES, Address, ConfigModel, Name, Seconds, redacted, url
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
@@ -22,7 +22,7 @@ from relay.config.sources import DynamoDBConfig, SourceConfig
 from relay.config.spark import SparkConfig
 from relay.config.sql_sources import MySQLConfig, VitessConfig
 from relay.config.template import Template
-from relay.config.yaml_file import Location
+from relay.config.yaml_file import Document, Location
 from relay.errors import ConfigError
 
 __all__ = [
@@ -295,16 +295,23 @@ def is_topic(name: str) -> bool:
     return re.fullmatch(r"[A-Za-z0-9._-]+", name) is not None and name not in (".", "..")
 
 
-def load(path: Path) -> Config:
+def load(path: Path, settings: Sequence[str] = ()) -> Config:
     """Read and check the file at ``path``, without connecting to anything.
 
-    Raises ``ConfigError`` with one line ``file:line:column: problem`` for each problem.
+    ``settings``: texts ``key=value`` that take the place of what the file says. Raises ``ConfigError`` with one line
+    ``file:line:column: problem`` for each problem.
     """
+    return read(path, settings)[0]
+
+
+def read(path: Path, settings: Sequence[str] = ()) -> tuple[Config, Document]:
+    """Return the config as ``load`` does, and what the file says, with ``settings`` in place."""
     document = yaml_file.read(path)
     if not isinstance(document.data, dict):
         problem = "is empty" if document.data is None else "must be a mapping of keys to values"
         raise ConfigError(f"{path}:1:1: the file {problem}")
+    overrides.apply(document, settings, Config)
     try:
-        return Config.model_validate(document.data, context={"file": path}, by_alias=True, by_name=False)
+        return Config.model_validate(document.data, context={"file": path}, by_alias=True, by_name=False), document
     except ValidationError as error:
         raise explain(document, error, Config) from None

@@ -54,15 +54,19 @@ def wrong_settings(given: Mapping[str, Any], fixed: Mapping[str, str]) -> list[t
 
 
 def explain(document: Document, error: ValidationError, root: type[BaseModel]) -> ConfigError:
-    """Return one error that lists every problem, in the order of the file."""
+    """Return one error that lists every problem: those of options first, then those of the file, in its order."""
     found: set[tuple[tuple[int, int], str]] = set()
     for detail in error.errors(include_url=False, include_input=True):
         detail["loc"], kind = _without_type_tag(detail["loc"])
         location: Location = detail["loc"]
         for inside, text in _messages(detail, root, kind):
-            place = document.place((*location, *inside), key=detail["type"] == "extra_forbidden")
-            found.add((place, text))
-    return ConfigError("\n".join(str(document.error(place, text)) for place, text in sorted(found)))
+            where = (*location, *inside)
+            if option := document.option(where):
+                found.add(((0, 0), f"{option}: {text}"))
+                continue
+            place = document.place(where, key=detail["type"] == "extra_forbidden")
+            found.add((place, str(document.error(place, text))))
+    return ConfigError("\n".join(text for _, text in sorted(found)))
 
 
 def _without_type_tag(location: Location) -> tuple[Location, str | None]:
@@ -110,21 +114,21 @@ def _unknown_key(location: Location, root: type[BaseModel], source: str | None) 
 def _known_keys(names: tuple[str, ...], root: type[BaseModel], source: str | None) -> list[str]:
     model: type[BaseModel] | None = root
     for name in names:
-        model = _model(_fields(model)[name].annotation, source) if model and name in _fields(model) else None
-    return list(_fields(model)) if model else []
+        model = model_inside(fields_of(model)[name].annotation, source) if model and name in fields_of(model) else None
+    return list(fields_of(model)) if model else []
 
 
-def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+def fields_of(model: type[BaseModel]) -> dict[str, FieldInfo]:
     """Return the fields of ``model`` by their key in the file."""
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
-def _model(annotation: Any, source: str | None) -> type[BaseModel] | None:
+def model_inside(annotation: Any, source: str | None = None) -> type[BaseModel] | None:
     """Return the model inside ``list[X]``, ``X | None`` or ``X``; among sources, the one of type ``source``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         kind = annotation.model_fields.get("type")
         return annotation if kind is None or source in (None, *get_args(kind.annotation)) else None
-    return next((model for inner in get_args(annotation) if (model := _model(inner, source))), None)
+    return next((model for inner in get_args(annotation) if (model := model_inside(inner, source))), None)
 
 
 def _dotted(location: Location) -> str:

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator
 from relay.config.errors import invalid, wrong_settings
 from relay.config.fields import ConfigModel, url
 
-_BROKER = re.compile(r"\s*(\w+://)?(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(:\d{1,5})?\s*")
+_BROKER = re.compile(r"\s*(\w+://)?(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(?::(\d{1,5}))?\s*")
 # Settings that every kind of client needs to connect to a broker and to trust it.
 _CONNECTION = ("security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "https.", "broker.address.")
 
@@ -30,7 +30,8 @@ class KafkaConfig(ConfigModel):
     @classmethod
     def _brokers(cls, value: str) -> str:
         for broker in value.split(","):
-            if not _BROKER.fullmatch(broker):
+            match = _BROKER.fullmatch(broker)
+            if not match or not 0 < int(match[3] or 9092) <= 65535:
                 raise invalid(f"{broker!r} is not a broker address, such as 127.0.0.1:9092")
         return value
 

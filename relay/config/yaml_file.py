@@ -1,4 +1,4 @@
-"""Reads a YAML file into plain data, expands ``${NAME}``, and records the line and column of every key and value."""
+"""Reads YAML into plain data, expands ``${NAME}``, and records where every key and value comes from."""
 
 from __future__ import annotations
 
@@ -26,12 +26,18 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 @dataclass
 class Document:
-    """The data of a file, and the (line, column) of every value and every key, both counted from 1."""
+    """The data of a file, and the (line, column) of every value and every key, both counted from 1.
 
-    path: Path
+    ``name``: that of the file, or of the option of the command line that the data is from. ``variables``: the texts
+    that hold a ``${NAME}``, as they are written. ``options``: what the command line has set, with the option.
+    """
+
+    name: str
     data: Any = None
     values: dict[Location, tuple[int, int]] = field(default_factory=dict)
     keys: dict[Location, tuple[int, int]] = field(default_factory=dict)
+    variables: dict[Location, str] = field(default_factory=dict)
+    options: dict[Location, str] = field(default_factory=dict)
 
     def place(self, location: Location, *, key: bool = False) -> tuple[int, int]:
         """Return the place of ``location``, or of the innermost known value around it."""
@@ -42,16 +48,16 @@ class Document:
         return self.values.get(location, (1, 1))
 
     def error(self, place: tuple[int, int], message: str) -> ConfigError:
-        return ConfigError(f"{self.path}:{place[0]}:{place[1]}: {message}")
+        return ConfigError(f"{self.name}:{place[0]}:{place[1]}: {message}")
+
+    def option(self, location: Location) -> str | None:
+        """Return the option that has set ``location`` or the value around it, None if the file has."""
+        around = (self.options.get(location[:length]) for length in range(len(location), 0, -1))
+        return next(filter(None, around), None)
 
 
 def read(path: Path, environment: Mapping[str, str] | None = None) -> Document:
-    """Read the YAML file at ``path`` and expand ``${NAME}`` in its strings from ``environment`` (this process's).
-
-    Raises ``ConfigError`` with file, line and column for broken YAML, a duplicate key, a missing variable, and a value
-    that is not plain data.
-    """
-    document = Document(path)
+    """Read the YAML file at ``path``, as ``parse`` does. Raises ``ConfigError``."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -60,6 +66,16 @@ def read(path: Path, environment: Mapping[str, str] | None = None) -> Document:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: not UTF-8 text (at byte {error.start})") from error
+    return parse(str(path), text, environment)
+
+
+def parse(name: str, text: str, environment: Mapping[str, str] | None = None) -> Document:
+    """Read YAML and expand ``${NAME}`` in its strings from ``environment`` (this process's).
+
+    ``${NAME:-text}`` is the text if the variable is not set, or empty. Raises ``ConfigError`` with name, line and
+    column for broken YAML, a duplicate key, a missing variable, and a value that is not plain data.
+    """
+    document = Document(name)
     loader = _loader(document, text)
     try:
         root = loader.get_single_node()
@@ -102,7 +118,7 @@ class _NodeReader:
     def _value(self, node: yaml.Node, location: Location) -> Any:
         self.document.values[location] = _place(node)
         if isinstance(node, yaml.ScalarNode):
-            return self._scalar(node)
+            return self._scalar(node, location)
         if node in self.enclosing:
             raise self.document.error(_place(node), "this alias (*) refers to the value that contains it")
         self.enclosing.append(node)
@@ -137,8 +153,10 @@ class _NodeReader:
             found[key.value] = self._value(value, inside)
         return found
 
-    def _scalar(self, node: yaml.ScalarNode) -> Any:
+    def _scalar(self, node: yaml.ScalarNode, location: Location) -> Any:
         if node.tag in _TEXTS:
+            if _VARIABLE.search(node.value):
+                self.document.variables[location] = node.value
             return self._expand(node)
         if node.tag not in _SCALARS:
             raise self._not_plain(node)
@@ -149,14 +167,18 @@ class _NodeReader:
 
     def _expand(self, node: yaml.ScalarNode) -> str:
         def replace(match: re.Match[str]) -> str:
-            escaped, name, closed = match.groups()
+            escaped, inside, closed = match.groups()
             if escaped:
                 return "${"
+            name, has_default, default = inside.partition(":-")
             if not closed or not _NAME.fullmatch(name):
                 # The text may be a password, so it is not shown.
                 raise self.document.error(
-                    _place(node), "`${` must start a variable such as ${NAME}; write a literal `${` as `$${`"
+                    _place(node),
+                    "`${` must start a variable such as ${NAME} or ${NAME:-default}; write a literal `${` as `$${`",
                 )
+            if has_default:
+                return self.environment.get(name) or default
             if name not in self.environment:
                 raise self.document.error(_place(node), f"the environment variable {name} is not set")
             return self.environment[name]

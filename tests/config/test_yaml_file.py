@@ -121,11 +121,19 @@ def test_a_doubled_dollar_escapes_a_variable(file: Path) -> None:
     assert data(file, "a: file:///$${HOME}/$x/$/$$\n") == {"a": "file:///${HOME}/$x/$/$$"}
 
 
+def test_a_variable_may_have_a_default_for_when_it_is_not_set_or_empty(file: Path) -> None:
+    text = "a: ${HOST:-localhost}:${PORT:-}\nb: '${HOST:-a:-b $x}'\n"
+    assert data(file, text, HOST="h", PORT="1") == {"a": "h:1", "b": "h"}
+    assert data(file, text) == data(file, text, HOST="") == {"a": "localhost:", "b": "a:-b $x"}
+
+
 def test_a_missing_variable_is_named_with_its_place(file: Path) -> None:
     assert refused(file, "a:\n  - ${BROKER}:9092\n") == "2:5: the environment variable BROKER is not set"
 
 
-@pytest.mark.parametrize("text", ["${BRO KER}", "${BROKER", "${}", "${BROKER:-x}"])
+@pytest.mark.parametrize(
+    "text", ["${BRO KER}", "${BROKER", "${}", "${BROKER:x}", "${BROKER-x}", "${:-x}", "${BROKER:-x"]
+)
 def test_a_broken_variable_is_refused_without_quoting_it(file: Path, text: str) -> None:
     said = refused(file, f'a: "hunter2{text}"\n', BROKER="b")
     assert said.startswith("1:4: `${` must start a variable")

@@ -1,0 +1,72 @@
+"""``--set key=value``: what the command line says in place of the config file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from relay.config.errors import fields_of, model_inside
+from relay.config.yaml_file import Document, Location, parse
+from relay.errors import ConfigError
+
+_NUMBERED = re.compile(r"\[(\d+)\]\.(.+)")
+
+
+def apply(document: Document, settings: Sequence[str], root: type[BaseModel]) -> None:
+    """Put ``settings`` in place, texts ``key=value`` with a YAML value. Raises ``ConfigError``, which names the key."""
+    for text in settings:
+        key, equals, value = text.partition("=")
+        option = f"--set {key}"
+        if not equals or not key:
+            raise ConfigError(f"{option}: must be key=value, such as kafka.partitions=12")
+        _put(document, _location(key, option, document.data, root), parse(option, value), option)
+
+
+def _location(key: str, option: str, data: dict[str, Any], root: type[BaseModel]) -> Location:
+    """Return where ``key`` leads to. What is left of it in a mapping of free names, such as Kafka's, is one name."""
+    if not key.startswith(("sources.", "sources[")):
+        return _in_model(key, root)
+    listed = data.get("sources")
+    entries = listed if isinstance(listed, list) else []
+    inside = key.removeprefix("sources")
+    names = [str(entry.get("name")) if isinstance(entry, dict) else "" for entry in entries]
+    for number, name in enumerate(names):
+        if inside.startswith(f".{name}."):
+            return ("sources", number, *_in_source(inside.removeprefix(f".{name}.")))
+    if (match := _NUMBERED.fullmatch(inside)) and int(match[1]) < len(entries):
+        return ("sources", int(match[1]), *_in_source(match[2]))
+    known = f"the sources are {', '.join(names)}" if names else "the file has no sources"
+    raise ConfigError(f"{option}: must be sources.NAME.KEY, or sources[NUMBER].KEY with a number from 0; {known}")
+
+
+def _in_source(key: str) -> Location:
+    """Sources have no parts with keys of their own, only mappings of free names."""
+    return tuple(part for part in key.partition(".")[::2] if part)
+
+
+def _in_model(key: str, model: type[BaseModel]) -> Location:
+    name, dot, rest = key.partition(".")
+    if not dot:
+        return (name,)
+    field = fields_of(model).get(name)
+    inside = model_inside(field.annotation) if field else None
+    return (name, *(_in_model(rest, inside) if inside else (rest,)))
+
+
+def _put(document: Document, location: Location, value: Document, option: str) -> None:
+    *parents, last = location
+    target = document.data
+    for depth, part in enumerate(parents):
+        if isinstance(target, dict) and target.get(str(part)) is None:
+            target[str(part)] = {}
+        target = target[part]
+        if not isinstance(target, (dict, list)):
+            raise ConfigError(f"{option}: `{'.'.join(map(str, parents[: depth + 1]))}` in the file has no keys")
+    target[last] = value.data
+    for replaced in [each for each in document.variables if each[: len(location)] == location]:
+        del document.variables[replaced]
+    document.variables |= {(*location, *inside): text for inside, text in value.variables.items()}
+    document.options[location] = option
