@@ -12,11 +12,22 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from relay.config import overrides, yaml_file
+from relay.config.addresses import POSTGRES, Address, Url
 from relay.config.errors import explain, invalid
-from relay.config.fields import POSTGRES, Address, ConfigModel, Name, Seconds, redacted, url
+from relay.config.fields import ConfigModel, Name, Seconds
+from relay.config.hidden import redacted
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
 from relay.config.sources import DynamoDBConfig, SourceConfig
 from relay.config.spark import SparkConfig
@@ -53,7 +64,7 @@ INTERNAL: tuple[Internal, ...] = ("checkpoints", "schemas", "gaps", "dead_letter
 
 
 class CacheConfig(ConfigModel):
-    url: Annotated[str, url(*REDIS, *MEMCACHED)]
+    url: Annotated[str, Url((*REDIS, *MEMCACHED))]
     """The store to invalidate in, such as `redis://127.0.0.1:6379/0` or `memcached://cache1:11211,cache2:11211`."""
 
     namespace: str
@@ -114,7 +125,7 @@ class LogConfig(DeltaConfig):
 
 
 class CopyConfig(DeltaConfig):
-    url: Annotated[str, AfterValidator(_in_delta), url("delta", *POSTGRES, prefix="delta+")]
+    url: Annotated[str, AfterValidator(_in_delta), Url(("delta", *POSTGRES), prefix="delta+")]
     """Where to keep the copy, such as `delta:///var/lib/relay/copy`, `delta+s3a://bucket/copy` or
     `postgresql://user:password@host:5432/db`."""
 
@@ -135,6 +146,12 @@ class CopyConfig(DeltaConfig):
         if given and self.is_postgres:
             raise invalid(((given[0],), "is for a copy in Delta; PostgreSQL vacuums by itself: remove it"))
         return self
+
+    @model_serializer(mode="wrap", when_used="json")
+    def _without_upkeep(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what a file may not have."""
+        found: dict[str, Any] = serialize(self)
+        return {key: each for key, each in found.items() if not (self.is_postgres and key in DeltaConfig.model_fields)}
 
 
 class Config(ConfigModel):
@@ -190,6 +207,10 @@ class Config(ConfigModel):
         if problems := [*self._source_problems(), *self._topic_problems(), *self._cache_problems()]:
             raise invalid(*problems)
         return self
+
+    def entry_of(self, number: int) -> int:
+        """Return the number of the entry of the file that the source ``number`` comes from. Both count from 0."""
+        return self._entries[number]
 
     @property
     def names_tables(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from relay.config.addresses import Url
 from relay.config.columns import canonical_type
 from relay.config.errors import invalid
 from relay.config.fields import (
@@ -19,7 +20,6 @@ from relay.config.fields import (
     Start,
     StartAtToken,
     start_time,
-    url,
 )
 from relay.config.per_table import PerTableConfig
 from relay.config.sql_sources import MySQLConfig, VitessConfig
@@ -54,7 +54,7 @@ class DynamoDBConfig(PerTableConfig):
     region: str | None = None
     """The region of the table. Default: that of `stream_arn`, or that of the AWS environment."""
 
-    endpoint_url: Annotated[str, url("http", "https")] | None = None
+    endpoint_url: Annotated[str, Url(("http", "https"))] | None = None
     """The URL of DynamoDB, if it is not AWS."""
 
     start: Start = "trim_horizon"

@@ -8,13 +8,15 @@ from typing import Any, Self
 
 from pydantic import Field, ValidationError, field_validator
 
+from relay.config.addresses import PORT
 from relay.config.errors import invalid, wrong_settings
 from relay.config.fields import ConfigModel
 from relay.errors import ConfigError
 
 LOCAL = "local[*]"
 
-_MASTER = re.compile(r"local(\[[^]]+\])?|local-cluster\[[^]]+\]|yarn|k8s://\S+|spark://[^\s:/]+:\d+(,[^\s:/]+:\d+)*")
+_SPARK = rf"[^\s:/,]+:{PORT}"
+_MASTER = re.compile(rf"local(\[[^]]+\])?|local-cluster\[[^]]+\]|yarn|k8s://\S+|spark://{_SPARK}(,{_SPARK})*")
 _SETTING = re.compile(r"spark\.[^\s=]+")
 _FIXED = {
     "spark.master": "use `spark.master`, or --master",

@@ -10,11 +10,11 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
+from relay.config.addresses import RemoteAddress
 from relay.config.errors import invalid
 from relay.config.fields import (
     Keys,
     Name,
-    RemoteAddress,
     Seconds,
     StartAtGtids,
     StartOfBinlogs,
