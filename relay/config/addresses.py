@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, GetCoreSchemaHandler, GetJsonSchemaHandler, WithJsonSchema
+from pydantic import AfterValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from relay.config.errors import invalid
+from relay.config.schema_forms import form, like
 
 POSTGRES = ("postgresql", "postgres")
 """The schemes of the URL of a PostgreSQL."""
@@ -22,21 +23,11 @@ _WITH_SERVICE = frozenset({"redis+sentinel", "rediss+sentinel"})
 _HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([\w.-]+)):(\d{1,5})")
 _BROKER = re.compile(r"\s*(\w+://)?(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(?::(\d{1,5}))?\s*")
 
-# For the JSON schema, whose regular expressions are those of JavaScript.
+# For the JSON schema.
 PORT = r"(?:6553[0-5]|655[0-2]\d|65[0-4]\d{2}|6[0-4]\d{3}|[1-5]\d{4}|[1-9]\d{0,3})"
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[\w.-]+)"
 _URL_HOST = rf"(?:\[[^\]]*\]|[^\s/?#@:,\[\]]+)(?::{PORT})?"
 _URL_HOSTS = rf"(?:[^\s/?#]*@)?{_URL_HOST}(?:,{_URL_HOST})*"
-
-
-def form(pattern: str) -> str:
-    """Return a pattern for the JSON schema: of texts of this form, and of those with a variable, for anything."""
-    return rf"^(?:{pattern})$|\$\{{"
-
-
-def like(pattern: str) -> WithJsonSchema:
-    """Have the JSON schema describe a text by its `form`."""
-    return WithJsonSchema({"type": "string", "pattern": form(pattern)})
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
+    ConfigDict,
     Field,
     PrivateAttr,
     SerializerFunctionWrapHandler,
@@ -29,6 +30,7 @@ from relay.config.errors import explain, invalid
 from relay.config.fields import ConfigModel, Name, Seconds
 from relay.config.hidden import redacted
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
+from relay.config.schema_forms import TEMPLATE, implies, like, texts
 from relay.config.sources import DynamoDBConfig, SourceConfig
 from relay.config.spark import SparkConfig
 from relay.config.sql_sources import MySQLConfig, VitessConfig
@@ -67,10 +69,13 @@ class CacheConfig(ConfigModel):
     url: Annotated[str, Url((*REDIS, *MEMCACHED))]
     """The store to invalidate in, such as `redis://127.0.0.1:6379/0` or `memcached://cache1:11211,cache2:11211`."""
 
-    namespace: str
+    namespace: Annotated[str, like(r"[^\s{}]+")]
     """The prefix of every key of this cache."""
 
-    keys: dict[str, list[str]] = Field(min_length=1)
+    keys: dict[str, list[str]] = Field(
+        min_length=1,
+        json_schema_extra={"additionalProperties": {"type": "array", "minItems": 1, "items": texts(TEMPLATE)}},
+    )
     """Per table, templates of the cache keys that a change of one of its items invalidates."""
 
     tombstone_ttl: Seconds = Field(default="1h", validate_default=True)
@@ -120,11 +125,16 @@ def _in_delta(location: str) -> str:
 
 
 class LogConfig(DeltaConfig):
-    path: Annotated[str, Field(min_length=1), AfterValidator(_in_delta)]
+    path: Annotated[str, Field(min_length=1), AfterValidator(_in_delta), like("(?!(?:file|delta)://[^/]).+")]
     """Where to keep the change log, such as `file:///var/lib/relay/log` or `s3a://bucket/log`."""
 
 
+_UPKEEP = implies({"url": {"pattern": "^postgres"}}, {"maintain_every": False, "keep_versions": False})
+
+
 class CopyConfig(DeltaConfig):
+    model_config = ConfigDict(json_schema_extra=_UPKEEP)
+
     url: Annotated[str, AfterValidator(_in_delta), Url(("delta", *POSTGRES), prefix="delta+")]
     """Where to keep the copy, such as `delta:///var/lib/relay/copy`, `delta+s3a://bucket/copy` or
     `postgresql://user:password@host:5432/db`."""
@@ -165,7 +175,7 @@ class Config(ConfigModel):
     schema_registry: SchemaRegistryConfig | None = None
     """Where to register the Avro schemas. Without it, they go to the topic `<name>.schemas`."""
 
-    topics: str = "{name}.{table}"
+    topics: Annotated[str, like(r"(?:[^{}]|\{(?:name|table)\}|\{\{|\}\})+")] = "{name}.{table}"
     """The topic of a table's changes."""
 
     sources: list[SourceConfig] = Field(min_length=1)

@@ -26,6 +26,7 @@ from pydantic import (
 
 from relay.config.errors import invalid
 from relay.config.hidden import HIDDEN, is_secret, redacted
+from relay.config.schema_forms import TIME, form, like, texts
 from relay.gtid import GtidError
 from relay.gtid import parse as parse_gtids
 from relay.stream_token import InvalidPosition, StreamToken
@@ -110,12 +111,20 @@ def _seconds(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
+_TEXT_OF_SECONDS = rf"(?!0+(?:\.0+)?[smhd]){_DURATION.pattern}"
+
 # A default is written as in a file, with `validate_default`, since the JSON schema shows it to editors.
 Seconds = Annotated[
     float,
     BeforeValidator(_seconds),
     PlainSerializer(duration_text, when_used="json"),
-    WithJsonSchema({"type": "string", "pattern": f"^{_DURATION.pattern}$", "examples": ["30s", "5m", "1h", "7d"]}),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": form(_TEXT_OF_SECONDS),
+            "examples": ["30s", "5m", "1h", "7d"],
+        }
+    ),
 ]
 
 
@@ -189,7 +198,7 @@ Start = Annotated[
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "string"},
+                texts(rf"trim_horizon|latest|-{_DURATION.pattern}|{TIME}"),
                 {
                     "type": "object",
                     "properties": {"token": {"type": "string"}},
@@ -291,17 +300,27 @@ def _start_validator(parse: Callable[[Any], str | StartAtGtids]) -> PlainValidat
 
 
 _GTIDS = {"type": "object", "minProperties": 1, "maxProperties": 1}
+_VGTID = {"type": "array", "minItems": 1, "items": {"type": "object", "required": ["shard", "gtid"]}}
 StartOfVStream = Annotated[
     str | StartAtGtids,
     _start_validator(parse_vstream_start),
     PlainSerializer(_start_in_file, when_used="json"),
-    WithJsonSchema({"anyOf": [{"enum": ["current", "copy"]}, {**_GTIDS, "properties": {"vgtid": {"type": "array"}}}]}),
+    WithJsonSchema(
+        {"anyOf": [texts("current|copy"), {**_GTIDS, "properties": {"vgtid": _VGTID}, "required": ["vgtid"]}]}
+    ),
 ]
 StartOfBinlogs = Annotated[
     str | StartAtGtids,
     _start_validator(parse_binlog_start),
     PlainSerializer(_start_in_file, when_used="json"),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {**_GTIDS, "properties": {"gtid": {"type": "object"}}}]}),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                texts(rf"current|-{_DURATION.pattern}|{TIME}"),
+                {**_GTIDS, "properties": {"gtid": {"type": "object", "minProperties": 1}}, "required": ["gtid"]},
+            ]
+        }
+    ),
 ]
 
 
@@ -311,7 +330,7 @@ def _name(value: str) -> str:
     return value
 
 
-Name = Annotated[str, AfterValidator(_name)]
+Name = Annotated[str, AfterValidator(_name), like(r"(?!\.{1,2}$)[A-Za-z0-9._-]+")]
 """A name that may be part of a Kafka topic, and of a token's shard in front of the slash."""
 
 
@@ -328,5 +347,18 @@ def _are_columns(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(column, str) for column in value)
 
 
-Keys = Annotated[Literal["hash", "item"] | list[str] | dict[str, list[str]], BeforeValidator(_keys)]
+_COLUMNS = {"type": "array", "minItems": 1, "items": {"type": "string"}}
+Keys = Annotated[
+    Literal["hash", "item"] | list[str] | dict[str, list[str]],
+    BeforeValidator(_keys),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                texts("hash|item"),
+                _COLUMNS,
+                {"type": "object", "minProperties": 1, "additionalProperties": _COLUMNS},
+            ]
+        }
+    ),
+]
 """The Kafka key of an SQL table, or the columns that serve as its primary key."""

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from relay.config.addresses import Brokers, Url
 from relay.config.errors import invalid, wrong_settings
 from relay.config.fields import ConfigModel
+from relay.config.schema_forms import named
 
 # Settings that every kind of client needs to connect to a broker and to trust it.
 _CONNECTION = ("security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "https.", "broker.address.")
@@ -21,7 +22,13 @@ class KafkaConfig(ConfigModel):
     partitions: int = Field(default=6, ge=1, le=10_000)
     """How many partitions a topic of changes has. Never change it: the order per key depends on it."""
 
-    producer: dict[str, Any] = Field(default_factory=dict)
+    producer: dict[str, Any] = Field(
+        default_factory=dict,
+        json_schema_extra=named(
+            {"acks": {"enum": ["all", "-1", -1]}, "enable.idempotence": {"enum": [True, "true"]}},
+            ["bootstrap.servers", "transactional.id", "partitioner"],
+        ),
+    )
     """librdkafka settings, passed through. Connection settings (`security.*`, `sasl.*`, `ssl.*`) apply to every
     client."""
 
