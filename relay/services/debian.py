@@ -1,0 +1,73 @@
+"""Packages of the Debian or Ubuntu that this machine runs, unpacked into the cache. Needs no root, installs nothing."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from relay.errors import Unavailable
+from relay.jvm.jars import cache_folder
+
+_APT_SECONDS = 300.0
+
+Apt = Callable[[str], str]
+"""Runs a line of ``apt-get`` or ``apt-cache``, and returns its output. Raises ``Unavailable``."""
+
+
+def unpacked(package: str, with_others: Callable[[Apt], Iterable[str]]) -> Path:
+    """Return the folder with the files of ``package`` and others, fetched once. Raises ``Unavailable``.
+
+    ``with_others``: returns the names of the others.
+    """
+    folder = cache_folder() / package
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with folder.with_name(f"{package}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.is_dir():  # the process that held the lock before may have fetched it
+                _fetch(folder, package, with_others)
+    return folder
+
+
+def library_folders(folder: Path) -> list[Path]:
+    """Return the folders of the libraries in what ``unpacked`` returned."""
+    return sorted({path.parent for path in folder.glob("usr/lib/**/lib*.so*")})
+
+
+def _fetch(folder: Path, package: str, with_others: Callable[[Apt], Iterable[str]]) -> None:
+    """Fetch the lists of packages as well, beside the folder, as a plain user may."""
+    if missing := [each for each in ("apt-get", "apt-cache", "dpkg-deb") if not shutil.which(each)]:
+        raise Unavailable(f"no {package} is available, and no {missing[0]} to fetch it with: install {package}")
+    part = folder.with_name(f"{package}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    for each in ("state/lists/partial", "cache/archives/partial", "files"):
+        (part / each).mkdir(parents=True)
+    places = [f"Dir::State={part / 'state'}", "Dir::State::status=/var/lib/dpkg/status", f"Dir::Cache={part / 'cache'}"]
+    options = [word for each in (*places, "APT::Sandbox::User=root") for word in ("-o", each)]
+
+    def run(command: Sequence[str]) -> str:
+        return _run(command, part, package)
+
+    def apt(line: str) -> str:
+        program, *arguments = line.split()
+        return run([program, *options, *arguments])
+
+    apt("apt-get -qq update")
+    apt(f"apt-get -qq download {' '.join([package, *with_others(apt)])}")
+    for fetched in part.glob("*.deb"):
+        run(["dpkg-deb", "-x", str(fetched), "files"])
+    (part / "files").rename(folder)
+    shutil.rmtree(part)
+
+
+def _run(command: Sequence[str], folder: Path, package: str) -> str:
+    try:
+        answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_APT_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"cannot fetch {package}: {command[0]} took longer than {_APT_SECONDS:.0f} s") from error
+    if answer.returncode:
+        raise Unavailable(f"cannot fetch {package} with {command[0]}: {answer.stderr.strip()[-500:]}")
+    return answer.stdout
