@@ -8,9 +8,10 @@ from contextlib import closing, contextmanager
 from threading import Event, Thread
 
 from relay.config import Config
-from relay.config.addresses import host_port
-from relay.errors import RelayError
+from relay.config.fields import host_port
+from relay.errors import ConfigError, RelayError
 from relay.kafka.group_offsets import GroupOffsets
+from relay.observe.access import Access
 from relay.observe.consumers import STALLED_AFTER, ConsumersObserver, ConsumerWatch
 from relay.observe.server import serve, stalled_after
 from spark_consumers.running import log_event
@@ -24,17 +25,21 @@ def served(
 ) -> Iterator[list[ConsumerWatch]]:
     """Yield a watch for each consumer, by name and topics, and serve them at the address ``http``, if there is one.
 
-    Raises ``ConfigError``, and ``Unavailable`` if it cannot listen there.
+    Who may look, and TLS, are those of ``http`` in the config. Raises ``ConfigError``, and ``Unavailable`` if it cannot
+    listen there.
     """
     observer = ConsumersObserver(config.name, stalled_after(STALLED_AFTER))
     watches = [observer.watch(name, topics) for name, topics in consumers]
     if http is None:
         yield watches
         return
-    host, port = host_port(http)
+    try:
+        host, port = host_port(http)
+    except ValueError as error:
+        raise ConfigError(f"--http: {error}") from None
     stop = Event()
     threads = [Thread(target=_look, args=(config, watch, stop), daemon=True, name="lag") for watch in watches]
-    with serve(observer, host, port, "--http") as address:
+    with serve(observer, host, port, "--http", Access(config.http)) as address:
         for watch in watches:
             log_event("http", watch.name, address=address)
         for thread in threads:

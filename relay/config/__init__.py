@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from relay.config.config import INTERNAL, CacheConfig, Config, CopyConfig, LogConfig, load
-from relay.config.hidden import redacted
+from relay.config.fields import redacted
+from relay.config.http import HttpConfig
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
 from relay.config.sources import DynamoDBConfig, SourceConfig
 from relay.config.spark import SparkConfig
@@ -15,6 +16,7 @@ __all__ = [
     "Config",
     "CopyConfig",
     "DynamoDBConfig",
+    "HttpConfig",
     "KafkaConfig",
     "LogConfig",
     "MySQLConfig",

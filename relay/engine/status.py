@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from relay.engine.gap_decisions import all_pending_gaps
 from relay.engine.open_shard import OpenShard
 from relay.engine.snapshots import records_of
 from relay.engine.source_state import SourceState
@@ -43,6 +44,9 @@ def take(
                 snapshots=records_of(source.stream),
                 rows=source.snapshots.progress() if source.snapshots is not None else None,
                 held_up_since=source.succession.held_up_since,
+                pending_gaps=tuple(
+                    gap.gap for gap in all_pending_gaps(group.view, source.stream.source) if gap.decision is None
+                ),
             )
             for source in sources
         ),

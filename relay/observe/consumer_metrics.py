@@ -126,5 +126,10 @@ class ConsumerMetrics:
                 self._changes.labels(name, outcome).inc(counts[count])
         self._batch.labels(name).observe(seconds)
 
+    def dead_letters(self, name: str) -> int:
+        """Return how many records of a consumer became dead letters since the start of the process."""
+        [family] = self._dead_letters.labels(name).collect()
+        return int(family.samples[0].value)
+
     def count_failure(self, name: str) -> None:
         self._failures.labels(name).inc()

@@ -15,7 +15,7 @@ from typing import Any
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from relay.config.hidden import redacted
+from relay.config.fields import redacted
 from relay.kafka.group_offsets import Offsets, count_between
 from relay.observe import consumer_metrics as metrics
 from relay.observe.consumer_metrics import ConsumerMetrics
@@ -164,8 +164,9 @@ class ConsumerWatch:
     def report(self) -> dict[str, Any]:
         lag = self.lag()
         with self._lock:
-            found = {"consumer": self.name, "state": self._state, "reached": self._reached}
+            found: dict[str, Any] = {"consumer": self.name, "state": self._state, "reached": self._reached}
             found |= {"error": redacted(self._error) if self._error else None}
+        found["dead_letters"] = self._metrics.dead_letters(self.name)
         return found | {"lag_records": lag and lag[0], "lag_seconds": lag and round(lag[1], 1)}
 
 

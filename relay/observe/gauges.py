@@ -33,6 +33,11 @@ class Gauges(Collector):
             yield _family(metric, [([s.stream.source], found) for s, found in values if found is not None])
 
 
+def open_lag(status: WorkerStatus, wall: float) -> float | None:
+    """Return the lag of the shard that is furthest behind among those open in a worker, None without one."""
+    return max((lag for source in status.sources for lag in _shard_lags(source, wall)), default=None)
+
+
 def _family(metric: Metric, samples: Iterable[tuple[list[str], float]]) -> GaugeMetricFamily:
     family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
     for labels, value in samples:

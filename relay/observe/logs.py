@@ -6,8 +6,7 @@ import logging
 
 import orjson
 
-from relay.config.fields import iso_time
-from relay.config.hidden import redacted
+from relay.config.fields import iso_time, redacted
 
 
 class TextFormatter(logging.Formatter):

@@ -12,6 +12,7 @@ from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from relay.observe.history import Totals
 from relay.source import Page, ReadResult, Unreadable
 
 
@@ -250,6 +251,16 @@ class Metrics:
         for outcome in ("committed", "aborted"):
             self._transactions.labels(outcome)
 
+    def totals(self) -> Totals:
+        """Return what was published since the start, over all sources."""
+        latency = _by_suffix(self._latency)
+        return Totals(_by_suffix(self._changes)["_total"], latency["_sum"], latency["_count"])
+
+    def dead_letters(self) -> dict[str, int]:
+        """Return how many there were since the start, by source."""
+        [family] = self._dead_letters.collect()
+        return {each.labels["source"]: int(each.value) for each in family.samples if each.name.endswith("_total")}
+
     def add_source(self, name: str) -> None:
         """Expose the counters of a source at 0 from the start, so that the first increase is visible as one."""
         for counter in (
@@ -317,3 +328,13 @@ class Metrics:
 
     def _histogram(self, metric: Metric, buckets: Iterable[float]) -> Histogram:
         return Histogram(metric.name, metric.help, metric.labels, registry=self.registry, buckets=tuple(buckets))
+
+
+def _by_suffix(metric: Counter | Histogram) -> dict[str, float]:
+    """Return the sums of the samples of ``metric`` over all labels, by what their names add to its own."""
+    sums = {"_total": 0.0, "_sum": 0.0, "_count": 0.0}
+    for family in metric.collect():
+        for sample in family.samples:
+            suffix = sample.name.removeprefix(family.name)
+            sums[suffix] = sums.get(suffix, 0.0) + sample.value
+    return sums

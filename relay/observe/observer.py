@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +12,8 @@ from prometheus_client import CollectorRegistry
 
 from relay.observe import health
 from relay.observe.bars import SnapshotBars
-from relay.observe.gauges import Gauges, Observation
+from relay.observe.gauges import Gauges, Observation, open_lag
+from relay.observe.history import History
 from relay.observe.metrics import Metrics
 from relay.observe.report import report
 from relay.observe.status import WorkerStatus
@@ -22,7 +25,9 @@ TakeStatus = Callable[[float | None], WorkerStatus]
 
 
 class Observer:
-    """``keeps_status``: whether somebody can ask for the status; without it, only the counters are kept.
+    """``file``: the config's, for commands that are shown.
+
+    ``keeps_status``: whether somebody can ask for the status; without it, only the counters are kept.
 
     ``stalled_after``: seconds, see ``health``. ``clock``: monotonic seconds, the same clock as the reader pool's.
     ``wall``: seconds since the epoch.
@@ -33,6 +38,7 @@ class Observer:
         name: str,
         worker: int = 0,
         *,
+        file: str = "relay.yaml",
         keeps_status: bool = False,
         stalled_after: float = health.STALLED_AFTER,
         clock: Callable[[], float] = time.monotonic,
@@ -40,11 +46,17 @@ class Observer:
     ) -> None:
         self.name = name
         self.worker = worker
+        self.file = file
+        # As `relay status` calls the members of the group.
+        self.process = f"{socket.gethostname()}/{os.getpid()}"
+        # The other workers and the consumers of this relay, as the HTTP threads ask them.
+        self.others: Callable[[], list[dict[str, Any]]] = list
         self.keeps_status = keeps_status
         self.stalled_after = stalled_after
         self.clock = clock
         self.wall = wall
         self.metrics = Metrics()
+        self.history = History()
         # The progress bars of snapshots, if stderr is a terminal. Only the worker's thread uses them.
         self.bars: SnapshotBars | None = None
         # Shared: the worker's thread replaces these two, and any thread reads them. Assignment is atomic, and a
@@ -73,6 +85,9 @@ class Observer:
         if self.keeps_status and (self._status is None or now - self._taken >= _STATUS_INTERVAL):
             self._taken = now
             self._status = take(self._fencing_since)
+            if self.history.is_due(now):
+                wall = self.wall()
+                self.history.add(now, wall, self.metrics.totals(), open_lag(self._status, wall))
 
     def stalls(self) -> list[health.Stall]:
         """Return everything without progress (I10). Safe from any thread, as are the methods below."""
@@ -87,7 +102,11 @@ class Observer:
         return {
             "name": self.name,
             "worker": self.worker,
+            "process": self.process,
+            "config": self.file,
             **report(status, now, wall),
+            "dead_letters": self.metrics.dead_letters(),
+            "history": list(map(list, self.history.samples())),
             "stalls": self.stalls(),
             "not_ready": self.not_ready_reasons(),
         }

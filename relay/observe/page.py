@@ -1,29 +1,50 @@
-"""The status page: ``/status.json`` for people. It loads nothing from elsewhere, and all values are escaped."""
+"""The status page: ``/status.json`` for people. It loads nothing from elsewhere, and all values are escaped.
+
+``page.js`` replaces what is here by a page that is alive, from ``page.json``. Browsers without it show the tables.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
+from importlib.resources import files
 from typing import Any
 
 import orjson
 
+from relay.observe.observer import Observer
+
 MOST_ROWS = 500
 """The most shards on the page; ``/status.json`` has all of them."""
 
+
+def _own(name: str) -> str:
+    return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+_STYLE = _own("page.css")
+_SCRIPT = _own("page_parts.js") + _own("page.js")
+
+CONTENT_SECURITY_POLICY = (
+    f"default-src 'none'; script-src {_hash(_SCRIPT)}; style-src {_hash(_STYLE)}; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Nothing runs but the script of this page, and nothing is loaded but its JSON."""
+
 _HEAD = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="5"><title>relay {name}</title>
-<style>
-body {{ font: 14px/1.4 system-ui, sans-serif; margin: 2em; color: #222; background: #fff }}
-table {{ border-collapse: collapse; margin: .5em 0 1.5em }}
-th, td {{ text-align: left; padding: .2em .8em .2em 0; border-bottom: 1px solid #ddd; vertical-align: top }}
-td {{ overflow-wrap: anywhere }}
-.good {{ color: #176f2c }} .bad {{ color: #b3261e; font-weight: bold }}
-</style></head><body>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<noscript><meta http-equiv="refresh" content="5"></noscript><title>relay {name}</title><link rel="icon" href="data:,">
+<style>{style}</style></head><body><main>
 """
 _FOOT = (
-    '<p><a href="/metrics">metrics</a> · <a href="/healthz">health</a> · <a href="/readyz">readiness</a> · '
-    '<a href="/status.json">all of this as JSON</a></p></body></html>\n'
+    '<p><a href="metrics">metrics</a> · <a href="healthz">health</a> · <a href="readyz">readiness</a> · '
+    f'<a href="status.json">all of this as JSON</a></p></main><script>{_SCRIPT}</script></body></html>\n'
 )
 _SOURCES = (
     "source", "stream", "planned_at", "low_watermark", "lag_seconds", "unfinished_shards", "snapshot", "gaps",
@@ -39,7 +60,7 @@ def page(report: Mapping[str, Any]) -> str:
     stalls, reasons = report["stalls"], report["not_ready"]
     group = report["group"]
     parts = [
-        _HEAD.format(name=escape(report["name"])),
+        _HEAD.format(name=escape(report["name"]), style=_STYLE),
         f"<h1>relay {escape(report['name'])}, worker {report['worker']}</h1>",
         f"<p>{escape(report['at'])}: ",
         '<span class="bad">stalled</span>' if stalls else '<span class="good">making progress</span>',
@@ -58,6 +79,57 @@ def page(report: Mapping[str, Any]) -> str:
     if len(shards) > MOST_ROWS:
         parts.append(f"<p>{len(shards) - MOST_ROWS} more shards are in the JSON.</p>")
     return "".join([*parts, _FOOT])
+
+
+def everybody(observer: Observer) -> dict[str, Any]:
+    """Return what ``page.js`` shows: all workers and consumers that answer, and the first ``MOST_ROWS`` shards."""
+    report = observer.report()
+    answers = [each for each in observer.others() if each.get("status", {}).get("process") != observer.process]
+    ours = [each for each in answers if each.get("status", {}).get("name") == observer.name]
+    statuses = [(each["url"], each["status"]) for each in ours]
+    unreachable = [
+        {"url": each["url"], "problem": each.get("problem") or f"it belongs to relay {each['status']['name']}"}
+        for each in answers
+        if each not in ours
+    ]
+    workers = [_worker(None, report), *(_worker(url, status) for url, status in statuses if "shards" in status)]
+    shards = _merged(workers, report["shards"])
+    consumers = [(url, status) for url, status in statuses if "consumers" in status]
+    return {
+        **{key: report[key] for key in ("name", "at", "config", "sources")},
+        "workers": [{key: value for key, value in worker.items() if key != "shards"} for worker in workers],
+        "consumers": [{"url": url, **consumer} for url, status in consumers for consumer in status["consumers"]],
+        "consumer_stalls": [stall for _, status in consumers for stall in status["stalls"]],
+        "unreachable": unreachable,
+        "shards": shards[:MOST_ROWS],
+        "shards_left_out": max(0, len(shards) - MOST_ROWS),
+    }
+
+
+def _worker(url: str | None, report: Mapping[str, Any]) -> dict[str, Any]:
+    kept = ("process", "group", "stalls", "not_ready", "dead_letters", "history")
+    return {
+        "url": url,
+        "name": f"worker {report['worker']}",
+        **{key: report[key] for key in kept},
+        "shards": [shard for shard in report["shards"] if shard["open"]],
+        "open": sum(shard["open"] for shard in report["shards"]),
+    }
+
+
+def _merged(workers: Sequence[Mapping[str, Any]], known: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return all ``known`` shards, as who has one open sees it, and the open segments of snapshots; open ones first."""
+    shards = {_key(shard): {**shard, "worker": None} for shard in known}
+    for worker in workers:
+        shards |= {_key(shard): {**shard, "worker": worker["name"]} for shard in worker["shards"]}
+    ordered = sorted(shards.values(), key=_key)
+    # What has ended comes last, the latest first; its lag is not known.
+    ordered.sort(key=lambda shard: shard["progress"] or "", reverse=True)
+    return sorted(ordered, key=lambda shard: (shard["state"] in ("finished", "gone"), -(shard["lag_seconds"] or 0.0)))
+
+
+def _key(shard: Mapping[str, Any]) -> tuple[str, str, str]:
+    return shard["source"], shard["stream"], shard["shard"]
 
 
 def _stall(stall: Any) -> str:

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from relay.config.fields import iso_time
-from relay.config.hidden import redacted
+from relay.config.fields import iso_time, redacted
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.observe.status import Poll, SourceView, WorkerStatus
 
@@ -51,6 +50,7 @@ def _source(source: SourceView, wall: float) -> dict[str, Any]:
         "lag_seconds": _seconds(source.lag(wall)),
         "unfinished_shards": len(source.unfinished()),
         "gaps": gaps,
+        "pending_gaps": list(source.pending_gaps),
         "snapshot": {"rows_read": source.rows[0], "rows_estimated": source.rows[1]} if source.rows else None,
     }
 
@@ -68,6 +68,7 @@ def _shards(source: SourceView, owned: frozenset[int], now: float, wall: float) 
             "progress": _time(progress) if progress is not None else None,
             "lag_seconds": _seconds(source.shard_lag(shard, wall)),
             "owned": source.partition(shard) in owned,
+            "parents": list(source.parents(shard)),
             "waits_for": [] if source.has_ended(shard) else source.waits_for(shard),
             **_poll(source.open.get(shard), now),
         }
@@ -81,6 +82,7 @@ def _shards(source: SourceView, owned: frozenset[int], now: float, wall: float) 
             "progress": None,
             "lag_seconds": None,
             "owned": True,
+            "parents": [],
             "waits_for": [],
             **_poll(poll, now),
         }

@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import ssl
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
 
@@ -22,12 +24,14 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from relay.config import Config
-from relay.config.addresses import host_port
+from relay.config.fields import host_port
 from relay.errors import ConfigError, Unavailable
+from relay.observe.access import Access
 from relay.observe.health import Stall
 from relay.observe.observer import Observer
-from relay.observe.page import page
-from relay.process.supervisor import WORKER_NUMBER
+from relay.observe.page import CONTENT_SECURITY_POLICY, everybody, page
+from relay.observe.peers import Peers
+from relay.process.supervisor import WORKER_NUMBER, WORKERS
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +44,9 @@ _REQUEST_SECONDS = 10.0
 
 _CONNECTIONS = 32
 """Each has a thread. A client that connects when there are so many takes the place of the oldest."""
+
+PROBES = ("/healthz", "/readyz")
+"""What probes ask, which cannot keep a secret: answered without credentials, but then without details."""
 
 HttpAnswer = tuple[int, str, bytes]
 """Status code, content type, body."""
@@ -60,30 +67,35 @@ def serve_observer(config: Config) -> Iterator[Observer]:
     """Yield an observer for the worker of this process, and serve it over HTTP if the config has ``http``.
 
     Of several workers on one machine, worker *n* listens on the *n*-th port above the configured one. Raises
-    ``ConfigError`` for an environment variable that is not a number, ``Unavailable`` if it cannot listen.
+    ``ConfigError`` for an environment variable that is not a number, and for files of TLS that cannot be used;
+    ``Unavailable`` if it cannot listen.
     """
     worker = int(_number_from_environment(WORKER_NUMBER, 0))
     if config.http is None:
         yield Observer(config.name, worker)
         return
-    host, port = host_port(config.http)
-    if port:
-        port += worker
+    host, first = host_port(config.http.address)
+    port = first + worker if first else 0
     if port > 65535:
         raise ConfigError(f"http: worker {worker} would listen on port {port}, above 65535: choose a lower port")
-    observer = Observer(config.name, worker, keeps_status=True, stalled_after=stalled_after(60.0))
-    with serve(observer, host, port, "http") as address:
-        log.info("serving the status page, /metrics, /healthz and /readyz at http://%s", address)
+    observer = Observer(config.name, worker, file=config.file, keeps_status=True, stalled_after=stalled_after(60.0))
+    access = Access(config.http)
+    siblings = range(int(_number_from_environment(WORKERS, 1)) if port else 0)
+    beside = [f"[{host}]:{first + n}" if ":" in host else f"{host}:{first + n}" for n in siblings if n != worker]
+    observer.others = Peers([*beside, *config.http.peers], config.http, access).ask
+    with serve(observer, host, port, "http", access) as address:
+        scheme = "https" if access.tls else "http"
+        log.info("serving the status page, /metrics, /healthz and /readyz at %s://%s", scheme, address)
         yield observer
 
 
 @contextmanager
-def serve(observer: Observed, host: str, port: int, setting: str) -> Iterator[str]:
+def serve(observer: Observed, host: str, port: int, setting: str, access: Access) -> Iterator[str]:
     """Serve ``observer`` over HTTP, and yield the address. ``setting``: what errors call the address.
 
     Raises ``Unavailable`` if it cannot listen there.
     """
-    server = _listen(host, port, observer, setting)
+    server = _listen(host, port, observer, setting, access)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="http", daemon=True)
     thread.start()
     try:
@@ -109,10 +121,22 @@ def answer(observer: Observed, path: str, accept: str = "") -> HttpAnswer:
     }
     if isinstance(observer, Observer):
         pages = {"/": lambda: (200, "text/html; charset=utf-8", page(observer.report()).encode()), **pages}
-    found = pages.get(path.partition("?")[0])
+    path = path.partition("?")[0]
+    found = pages.get(path)
+    if path == "/page.json" and isinstance(observer, Observer):
+        return 200, _JSON, _dumps(everybody(observer))
     if found is None:
         return 404, _JSON, _dumps({"error": f"no such path: {path}", "there_are": list(pages)})
     return found()
+
+
+def answer_stranger(observer: Observed, path: str) -> HttpAnswer:
+    """Return the answer to a GET without the credentials that are asked for: to a probe, the status without details."""
+    if path.partition("?")[0] not in PROBES:
+        problem = "send the user and password, or the token, that the config has in `http`"
+        return HTTPStatus.UNAUTHORIZED, _JSON, _dumps({"error": problem})
+    code, content_type, body = answer(observer, path)
+    return code, content_type, _dumps({"status": orjson.loads(body)["status"]})
 
 
 def _metrics(observer: Observed, accept: str) -> HttpAnswer:
@@ -151,20 +175,28 @@ class _StatusServer(ThreadingHTTPServer):
     # Clients that connect at once wait here. One that does not fit tries again after a second, or after three.
     request_queue_size = 128
 
-    def __init__(self, host: str, port: int, observer: Observed) -> None:
+    def __init__(self, host: str, port: int, observer: Observed, access: Access) -> None:
+        self._tls = access.tls
         # When each open connection was accepted, by the monotonic clock, the oldest first. The accepting thread adds
         # and looks, the connection's own thread removes.
         self._open: dict[socket.socket, float] = {}
         self._places = threading.BoundedSemaphore(_CONNECTIONS)
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         self.address_family = found[0][0]
-        super().__init__((host, port), _handler(observer))
+        super().__init__((host, port), _handler(observer, access))
 
     def server_bind(self) -> None:
         # Replaces that of HTTPServer, which looks up the name of this host in the DNS.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        if self._tls is None:
+            return connection, address
+        # The handshake takes as long as the client likes, so it is left to the first read, by the connection's thread.
+        return self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
 
     def service_actions(self) -> None:
         """End the connections whose time is up. Called by the accepting thread, ten times a second."""
@@ -201,27 +233,29 @@ class _StatusServer(ThreadingHTTPServer):
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def handle_error(self, request: object, client_address: object) -> None:
-        if isinstance(sys.exception(), (ConnectionError, TimeoutError)):
-            log.debug("http: client %s closed the connection", client_address)
+        error = sys.exception()
+        if isinstance(error, (ConnectionError, TimeoutError, ssl.SSLError)):
+            log.debug("http: the connection of client %s has ended: %s", client_address, error)
         else:
             log.exception("http: a request from %s failed", client_address)
 
 
 def _hang_up(connection: socket.socket) -> None:
     with suppress(OSError):  # it has been closed meanwhile
-        connection.shutdown(socket.SHUT_RDWR)
+        # That of TLS would take away what another thread is reading with.
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
-def _listen(host: str, port: int, observer: Observed, setting: str) -> _StatusServer:
+def _listen(host: str, port: int, observer: Observed, setting: str, access: Access) -> _StatusServer:
     try:
-        return _StatusServer(host, port, observer)
+        return _StatusServer(host, port, observer, access)
     except OSError as error:
         raise Unavailable(
             f"{setting}: cannot listen on {host}:{port}: {error.strerror or error}; set another address in `{setting}`"
         ) from error
 
 
-def _handler(observer: Observed) -> type[BaseHTTPRequestHandler]:
+def _handler(observer: Observed, access: Access) -> type[BaseHTTPRequestHandler]:
     class StatusHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         disable_nagle_algorithm = True
@@ -235,14 +269,21 @@ def _handler(observer: Observed) -> type[BaseHTTPRequestHandler]:
             self._answer(with_body=False)
 
         def _answer(self, *, with_body: bool) -> None:
-            status, content_type, body = answer(observer, self.path, self.headers.get("Accept", ""))
+            allowed = access.allows(self.headers.get("Authorization", ""))
+            if allowed:
+                status, content_type, body = answer(observer, self.path, self.headers.get("Accept", ""))
+            else:
+                status, content_type, body = answer_stranger(observer, self.path)
             self.send_response(status)
+            for challenge in access.challenges if status == HTTPStatus.UNAUTHORIZED else ():
+                self.send_header("WWW-Authenticate", challenge)
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             self.send_header("Cache-Control", "no-store")
             self.send_header("Connection", "close")  # so that the time of a connection is that of one request
             self.send_header("X-Content-Type-Options", "nosniff")
-            self.send_header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+            self.send_header("Content-Security-Policy", CONTENT_SECURITY_POLICY)
+            self.send_header("Referrer-Policy", "no-referrer")
             self.end_headers()
             if with_body:
                 self.wfile.write(body)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from relay.kafka.checkpoints import partition_of
 from relay.lineage import Checkpoint, Plan, Shard, StreamId, has_ended
@@ -34,7 +34,8 @@ class SourceView:
     was last requested. ``listing_took``: how many seconds the latest took. ``resume_timestamp``, ``low_watermark``: see
     ``relay.lineage``. ``segments``: the snapshot segments open in this worker. ``rows``: rows read and estimated, while
     a snapshot is running. ``held_up_since``: since when, in seconds since the epoch, this worker makes its plan, or
-    connects to its stream; None if it does neither.
+    connects to its stream; None if it does neither. ``pending_gaps``: those that a person has to decide about, as on
+    the gaps topic.
     """
 
     stream: StreamId
@@ -51,6 +52,7 @@ class SourceView:
     rows: tuple[int, int] | None
     listing_took: float = 0.0
     held_up_since: float | None = None
+    pending_gaps: tuple[Mapping[str, Any], ...] = ()
 
     def polls(self) -> Iterator[tuple[StreamId, str, Poll]]:
         """Yield everything that is open in this worker: shards, then snapshot segments."""
@@ -67,11 +69,13 @@ class SourceView:
     def has_ended(self, shard: str) -> bool:
         return has_ended(self.checkpoints, shard)
 
+    def parents(self, shard: str) -> tuple[str, ...]:
+        known = self.listed.get(shard) or self.checkpoints.get(shard)
+        return known.parents if known is not None else ()
+
     def waits_for(self, shard: str) -> list[str]:
         """Return the parents that must be read to their end first (I2)."""
-        known = self.listed.get(shard) or self.checkpoints.get(shard)
-        parents = known.parents if known is not None else ()
-        return [parent for parent in parents if not self.has_ended(parent) and parent in self.shards()]
+        return [parent for parent in self.parents(shard) if not self.has_ended(parent) and parent in self.shards()]
 
     def lag(self, now: float) -> float | None:
         """Seconds between ``now``, by the wall clock, and where a restart would resume; None before there is a plan."""

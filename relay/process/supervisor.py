@@ -25,6 +25,9 @@ log = logging.getLogger(__name__)
 WORKER_NUMBER = "RELAY_WORKER"
 """The environment variable with the number of a worker, from 0."""
 
+WORKERS = "RELAY_WORKERS"
+"""The environment variable with the number of workers on this machine."""
+
 _EARLY_DEATH = 60.0  # a worker that dies within so many seconds of its start has failed
 _MOST_FAILURES = 5  # in a row, after which all workers are stopped
 _LONGEST_BACKOFF = 30.0
@@ -52,7 +55,7 @@ class _Worker:
 
 
 class Supervisor:
-    """Runs ``count`` processes of ``command``, each with its number in ``RELAY_WORKER``.
+    """Runs ``count`` processes of ``command``, each with its number in ``RELAY_WORKER``, of ``RELAY_WORKERS``.
 
     ``until_done``: a worker that ends with exit code 0 is done; ``run`` returns when all are. Other threads may only
     call ``stop``.
@@ -139,7 +142,7 @@ class Supervisor:
         wrapper = [sys.executable, "-S", "-E", str(Path(die_with_parent.__file__)), str(os.getpid())]
         worker.process = subprocess.Popen(
             [*wrapper, *self.command],
-            env={**self.environment, WORKER_NUMBER: str(worker.number)},
+            env={**self.environment, WORKER_NUMBER: str(worker.number), WORKERS: str(len(self._workers))},
             stdin=subprocess.DEVNULL,
         )
         log.info("worker %d started, pid %d", worker.number, worker.process.pid)

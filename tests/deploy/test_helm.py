@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import relay
-from relay.config import load
+from relay.config import HttpConfig, load
 from relay.observe.observer import Observer
 from relay.observe.server import answer
 from relay.process import supervisor
@@ -133,7 +133,7 @@ def test_the_relay_loads_the_config_of_the_chart(values: Path, tmp_path: Path, m
         monkeypatch.setenv(name, "secret")
     (config,) = of_kind(values, "ConfigMap")
     (tmp_path / "relay.yaml").write_text(config["data"]["relay.yaml"])
-    assert load(tmp_path / "relay.yaml").http == "0.0.0.0:9400"
+    assert load(tmp_path / "relay.yaml").http == HttpConfig(address="0.0.0.0:9400")
     written = yaml.safe_load(config["data"]["relay.yaml"])
     assert {key: value for key, value in written.items() if key != "http"} == given(values)["config"]
 

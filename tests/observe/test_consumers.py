@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import orjson
 import pytest
 
 from relay.observe.consumer_metrics import CONSUMER_CATALOGUE
@@ -133,3 +134,12 @@ def test_exactly_the_metrics_of_the_consumers_catalogue_are_exposed(observer: Co
         'relay_consumer_batch_seconds_count{consumer="copy"} 0.0',
     ):
         assert f"\n{line}\n" in body
+
+
+def test_the_status_has_the_offsets_that_were_reached_by_topic_and_partition(observer: ConsumersObserver) -> None:
+    observer.watches[0].reach(at(5))
+    code, _, body = answer(observer, "/status.json")
+    assert code == 200
+    [log, copy] = orjson.loads(body)["consumers"]
+    assert (log["consumer"], log["state"], log["reached"]) == ("log", "running", {"shop.orders": {"0": 5}})
+    assert (copy["reached"], copy["dead_letters"]) == (at(0), 0)

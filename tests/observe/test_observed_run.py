@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from relay.config import HttpConfig
 from relay.engine.worker import run
 from relay.kafka.publisher import Aborted
 from relay.process.managed import free_port
@@ -170,7 +171,7 @@ def test_health_is_red_when_every_transaction_is_aborted(scene: Scene, monkeypat
     item = {"customer": {"S": "ada"}, "order_id": {"N": "7"}, "version": {"N": "1"}}
     scene.client.put_item(TableName=scene.table, Item=item)
     url = f"http://127.0.0.1:{free_port()}"
-    config = scene.config.model_copy(update={"http": url.removeprefix("http://")})
+    config = scene.config.model_copy(update={"http": HttpConfig(address=url.removeprefix("http://"))})
     seen: list[str] = []
     attempts = count()
 

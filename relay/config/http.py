@@ -1,0 +1,68 @@
+"""The config of the port with metrics, health and the status page: its address, or the address and who may look."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from relay.config.errors import invalid
+from relay.config.fields import Address, ConfigModel, RemoteAddress, host_port
+
+Secret = Annotated[str, Field(min_length=1)]
+
+
+class HttpConfig(ConfigModel):
+    """An address alone is the same as a mapping with only ``address``."""
+
+    address: Address
+    """Where `relay run` serves its metrics, health and status, such as `127.0.0.1:9400`. Worker *n* of several on one
+    machine uses the *n*-th port above it."""
+
+    user: Secret | None = None
+    """Who asks must send this name and `password` (HTTP basic authentication). Browsers ask the user for them."""
+
+    password: Secret | None = None
+    """The password of `user`, best given as `${ENV}`."""
+
+    bearer: Secret | None = None
+    """Who asks must send this token (HTTP bearer authentication), best given as `${ENV}`. With `user` as well, either
+    is enough."""
+
+    certificate: Secret | None = None
+    """A PEM file with the certificate of the server, and those that link it to its authority. With it, the port answers
+    TLS only."""
+
+    key: Secret | None = None
+    """The PEM file with the key of `certificate`, if that file does not have it."""
+
+    authorities: Secret | None = None
+    """A PEM file with the authorities that signed the certificates of `peers`. By default those of the system."""
+
+    peers: list[RemoteAddress] = Field(default_factory=list)
+    """The ports of other workers and of consumers, such as `relay-2:9400`, which the status page of this one shows as
+    well. They have the same `user`, `password`, `bearer`, and TLS or none. Its own address may be among them."""
+
+    @model_validator(mode="after")
+    def _belong_together(self) -> Self:
+        if (self.user is None) != (self.password is None):
+            raise invalid("`user` and `password` belong together: set both, or none")
+        if self.user is not None and ":" in self.user:
+            raise invalid((("user",), "cannot have a colon, which ends the name in HTTP"))
+        if self.certificate is None and (self.key or self.authorities):
+            raise invalid("`key` and `authorities` are for a port with TLS: set `certificate`")
+        return self
+
+
+def _with_address(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        host_port(value)
+    except ValueError as error:
+        raise invalid(str(error)) from error
+    return {"address": value}
+
+
+Http = Annotated[HttpConfig, BeforeValidator(_with_address, json_schema_input_type=str | HttpConfig)]
+"""A mapping, or an address alone."""

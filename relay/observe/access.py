@@ -1,0 +1,68 @@
+"""Who may look at the HTTP port, and its TLS."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import ssl
+from collections.abc import Mapping
+
+from relay.config import HttpConfig
+from relay.errors import ConfigError
+
+
+class Access:
+    """What ``http`` of a config asks for. Without it, everybody is answered, in clear text.
+
+    ``tls``: what the port answers with, None for clear text. Raises ``ConfigError`` for files that cannot be used.
+    """
+
+    def __init__(self, http: HttpConfig | None = None) -> None:
+        self.tls = _server_side(http) if http is not None and http.certificate is not None else None
+        self._credentials: dict[str, bytes] = {}
+        if http is not None and http.user is not None:
+            self._credentials["Basic"] = base64.b64encode(f"{http.user}:{http.password}".encode())
+        if http is not None and http.bearer is not None:
+            self._credentials["Bearer"] = http.bearer.encode()
+
+    def allows(self, authorization: str) -> bool:
+        """Whether a request with this header may see everything."""
+        if not self._credentials:
+            return True
+        scheme, _, given = authorization.partition(" ")
+        expected = self._credentials.get(scheme.capitalize())
+        return expected is not None and hmac.compare_digest(expected, given.strip().encode("latin-1", "replace"))
+
+    @property
+    def challenges(self) -> list[str]:
+        """The ``WWW-Authenticate`` headers of a refusal."""
+        return [f'{scheme} realm="relay", charset="UTF-8"' for scheme in self._credentials]
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """What a peer of the same config has to be asked with."""
+        credentials = [f"{scheme} {text.decode()}" for scheme, text in self._credentials.items()]
+        return {"Authorization": credentials[0]} if credentials else {}
+
+
+def client_side(http: HttpConfig) -> ssl.SSLContext | None:
+    """Return how to connect to the peers of ``http``, None for clear text. Raises ``ConfigError``."""
+    if http.certificate is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=http.authorities)
+    except OSError as error:
+        raise ConfigError(f"http.authorities: cannot use {http.authorities}: {error.strerror or error}") from error
+
+
+def _server_side(http: HttpConfig) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(http.certificate or "", http.key)
+    except OSError as error:  # ssl.SSLError as well
+        files = " and ".join(name for name in (http.certificate, http.key) if name)
+        raise ConfigError(
+            f"http.certificate: cannot use {files}: {error.strerror or error}; it must be PEM with the key that "
+            "belongs to the certificate"
+        ) from error
+    return context

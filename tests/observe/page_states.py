@@ -1,0 +1,225 @@
+"""States of a relay that are hard to bring about, served by the real HTTP code, for the tests of the status page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from relay.config import Config
+from relay.lineage import Shard, StreamId
+from relay.observe.access import Access
+from relay.observe.consumers import ConsumersObserver
+from relay.observe.history import Totals
+from relay.observe.observer import Observer
+from relay.observe.server import serve, serve_observer
+from relay.observe.status import SourceView, WorkerStatus
+from relay.process.managed import free_port
+from tests.observe.known import NOW, WALL, finished, listed, polled, reading, source, status
+
+EVIL = "<img src=x onerror=alert(1)>\"'&{{7*7}}</script>"
+LABEL = "2026-11-23T09:14:07.301"
+GAP = {
+    "id": "5f3a9c0d21e88b47", "source": "orders", "stream": LABEL, "shard": "shardId-00000001763888-6a1c09e4",
+    "reason": "trimmed", "from": {"sequence": "100"}, "to": None, "found_at": WALL - 60,
+}  # fmt: skip
+
+
+@dataclass
+class State:
+    """What two workers know; ``lags``: seconds, of the consumers, or the error with which one has stopped."""
+
+    workers: list[WorkerStatus]
+    lags: Mapping[str, float | str] = field(default_factory=lambda: {"cache": 0.4, "log": 3.0, "copy": 4.2})
+    rate: Callable[[float], float] = lambda minute: 840 + 300 * math.sin(minute)
+    lag: Callable[[float], float] = lambda minute: 0.9 + 0.4 * math.sin(3 * minute)
+    dead_letters: int = 0
+    name: str = "shop"
+
+
+def shard(number: int) -> str:
+    return f"shardId-{1763888 + number * 131:014d}-{number * 2654435761 % 2**32:08x}"
+
+
+def orders(**known: Any) -> SourceView:
+    """Return a table whose two shards have split, and whose halves were replaced since."""
+    roots, halves, leaves = (
+        [shard(n) for n in (0, 1)],
+        [shard(n) for n in range(2, 6)],
+        [shard(n) for n in range(6, 10)],
+    )
+    parents = {half: (roots[n // 2],) for n, half in enumerate(halves)}
+    parents |= {leaf: (halves[n],) for n, leaf in enumerate(leaves)}
+    ended = {each: finished(parents=parents.get(each, ()), progress=WALL - 9000) for each in [*roots, *halves]}
+    read = {
+        leaf: reading(
+            WALL - 1 - n, parents=parents[leaf], position={"sequence": f"{4_700_000_000_000_000_000_000 + n:021d}"}
+        )
+        for n, leaf in enumerate(leaves)
+    }
+    return replace(
+        source(
+            stream=StreamId("orders", LABEL),
+            listed=listed(*(Shard(each, parents.get(each, ())) for each in [*roots, *halves, *leaves])),
+            checkpoints={**ended, **read},
+            low_watermark=WALL - 4,
+            open={leaf: polled(0.3) for leaf in leaves[:2]},
+        ),
+        **known,
+    )
+
+
+def legacy(**known: Any) -> SourceView:
+    """Return two shards of MariaDB."""
+    gtids = "MariaDB/" + ",".join(f"{domain}-{domain}01-{48_213_377 * domain}" for domain in range(1, 9))
+    return replace(
+        source(
+            "legacy",
+            stream=StreamId("legacy", "legacy"),
+            listed=listed(Shard("-80"), Shard("80-")),
+            checkpoints={each: reading(WALL - 0.6, position={"gtid": gtids}) for each in ("-80", "80-")},
+            low_watermark=WALL - 1,
+            open={"80-": polled(0.1)},
+        ),
+        **known,
+    )
+
+
+def _workers(*sources: SourceView) -> list[WorkerStatus]:
+    """Return two workers that share the partitions; the second one has open what the first one has not."""
+    second = [
+        replace(
+            each, open={name: polled(0.2) for name in each.unfinished() - each.open.keys() if not each.waits_for(name)}
+        )
+        for each in sources
+    ]
+    return [
+        status(*sources, owned=frozenset(range(32)), group="shop.relay"),
+        status(*second, owned=frozenset(range(32, 64)), group="shop.relay"),
+    ]
+
+
+def healthy() -> State:
+    return State(_workers(orders(), legacy()))
+
+
+def snapshotting() -> State:
+    view = orders()
+    behind = {
+        name: replace(each, progress=WALL - 5400) if not each.state.ended else each
+        for name, each in view.checkpoints.items()
+    }
+    view = replace(
+        view,
+        checkpoints=behind,
+        low_watermark=WALL - 5400,
+        rows=(1_204_500, 3_010_000),
+        snapshots=StreamId("orders", f"{LABEL}/snapshot"),
+        segments={"segment-0": polled(0.1), "segment-1": polled(0.1)},
+    )
+    lags: dict[str, float | str] = {"cache": 1.0, "log": 410.0, "copy": 395.0}
+    return State(_workers(view, legacy()), lags, lambda m: 5200 + 900 * math.sin(2 * m), lambda m: 5400 + 300 * m)
+
+
+def stalled() -> State:
+    view = orders()
+    name = sorted(view.open)[0]
+    error = "ProvisionedThroughputExceededException: Rate exceeded for shard; asked http://me:hunter2@dynamodb:8000/"
+    late = {name: reading(WALL - 312, parents=view.parents(name), position={"sequence": "47"})}
+    view = replace(view, open={**view.open, name: polled(312, 71, error)}, checkpoints={**view.checkpoints, **late})
+    return State(_workers(view, legacy()), lag=lambda m: 1 + max(0.0, 5.2 - m) * 60)
+
+
+def gap_and_dead_letters() -> State:
+    view = orders()
+    seen = {**view.checkpoints, shard(2): finished(parents=(shard(0),), gap="0b1d7a86c2f4e591", progress=WALL - 9000)}
+    lost = {**GAP, "shard": shard(6)}
+    view = replace(view, pending_gaps=(lost,), checkpoints=seen, open={})
+    return State(_workers(view, legacy()), dead_letters=3)
+
+
+def hostile() -> State:
+    error = f"{EVIL} at http://me:hunter2@db/"
+    view = source(
+        f"orders {EVIL}",
+        stream=StreamId(f"orders {EVIL}", EVIL),
+        listed=listed(Shard(EVIL), Shard("child", (EVIL,)), Shard("loop", ("pool",)), Shard("pool", ("loop",))),
+        checkpoints={EVIL: reading(WALL - 500, position={"sequence": EVIL})},
+        open={EVIL: polled(99, 1, error)},
+        pending_gaps=({**GAP, "id": f"$(reboot) {EVIL}", "shard": EVIL, "reason": EVIL},),
+    )
+    return State([status(view)], {"cache": EVIL}, name="shop")
+
+
+STATES = {
+    "healthy": healthy, "snapshotting": snapshotting, "stalled": stalled, "gap": gap_and_dead_letters,
+    "hostile": hostile,
+}  # fmt: skip
+
+
+def _config(address: str, **http: Any) -> Config:
+    tables = [{"name": "orders", "type": "dynamodb", "table": "orders"}]
+    kafka = {"bootstrap_servers": "127.0.0.1:1"}
+    return Config.model_validate(
+        {"name": "shop", "kafka": kafka, "sources": tables, "http": {"address": address, **http}}
+    )
+
+
+def _show(observer: Observer, known: WorkerStatus, state: State) -> None:
+    observer.clock, observer.wall = lambda: NOW, lambda: WALL
+    observer._status, observer._turned = known, NOW
+    totals = Totals(0, 0, 0)
+    for sample in range(181):
+        minute = (180 - sample) / 12
+        pages = totals.pages + 10
+        totals = Totals(totals.changes + 5 * state.rate(minute), totals.latency + 2 + math.cos(minute * 4), pages)
+        observer.history.add(NOW - 60 * minute, WALL - 60 * minute, totals, state.lag(minute))
+    for _ in range(state.dead_letters):
+        observer.metrics.count_dead_letter("orders")
+    observer.metrics.count_commit(0.01)
+
+
+def _consumers(state: State) -> ConsumersObserver:
+    found = ConsumersObserver("shop")
+    for name, lag in state.lags.items():
+        watch = found.watch(name, ["shop.orders"])
+        watch._clock = lambda: NOW
+        watch.start_at({"shop.orders": {"0": 0}})
+        if isinstance(lag, str):
+            watch.fail(lag, for_good=True)
+            continue
+        watch._complete = NOW - lag
+        watch.look({"shop.orders": {"0": 0}}, {"shop.orders": {"0": int(lag * 900)}}, NOW)
+    return found
+
+
+@dataclass
+class Served:
+    """``port``: that of the first worker."""
+
+    port: int
+    workers: list[Observer]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+
+@contextmanager
+def served(state: State, **http: Any) -> Iterator[Served]:
+    """Serve a state at three ports, one for each worker and one for the consumers."""
+    with ExitStack() as opened:
+        consumers = _consumers(state)
+        ports = [free_port() for _ in state.workers]
+        access = Access(_config("127.0.0.1:1", **http).http)
+        peers = [opened.enter_context(serve(consumers, "127.0.0.1", 0, "--http", access))]
+        peers += [f"127.0.0.1:{port}" for port in ports]
+        observers = []
+        for number, (port, known) in enumerate(zip(ports, state.workers, strict=True)):
+            observer = opened.enter_context(serve_observer(_config(f"127.0.0.1:{port}", **{"peers": peers, **http})))
+            observer.worker, observer.process = number, f"relay-{number}/4711"
+            _show(observer, known, state)
+            observers.append(observer)
+        yield Served(ports[0], observers)

@@ -1,0 +1,155 @@
+"""The status page in a real browser: what it shows of each state, and how it behaves."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.browser import Browser, browser
+from tests.observe import page_states
+from tests.observe.known import NOW
+from tests.observe.page_states import EVIL, STATES, served, shard
+
+pytestmark = pytest.mark.services
+
+SCREENSHOTS = "RELAY_SCREENSHOTS"
+"""The environment variable with the folder that keeps the pictures; without it pytest's temporary folder does."""
+
+LIVE = "document.querySelector('main').dataset.live !== undefined"
+OVERALL = "document.querySelector('.overall').innerText"
+TO_OTHERS = "performance.getEntriesByType('resource').filter(each => !each.name.startsWith(location.origin)).length"
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with browser(tmp_path_factory.mktemp("browser")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = os.environ.get(SCREENSHOTS)
+    if folder is None:
+        return tmp_path_factory.mktemp("screenshots")
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return Path(folder)
+
+
+SHOWN = {
+    "healthy": (
+        "Up to date",
+        [
+            "worker 0 (this page)",
+            "worker 1",
+            "32 of 64 partitions",
+            "cache",
+            "400 ms",
+            "read to its end",
+            "…0001764674-b54cda26",
+        ],
+    ),
+    "snapshotting": (
+        "Snapshotting 1,204,500 of about 3,010,000 rows",
+        ["catching up", "1 h 30 min", "snapshot", "segment-1", "6 min 50 s", "369,000 records"],
+    ),
+    "stalled": (
+        "Stalled",
+        [f"{shard(6)}: no successful poll of the shard", "For 5 min 12 s", "http://***@dynamodb:8000/", "relay status"],
+    ),
+    "gap": (
+        "Stopped at a gap",
+        [
+            "relay gaps accept relay.yaml 5f3a9c0d21e88b47 skip",
+            "relay gaps accept relay.yaml 5f3a9c0d21e88b47 resnapshot",
+            "6 dead letters since the start",
+            "relay dead-letters list relay.yaml",
+            "relay dead-letters redrive relay.yaml --all",
+            "at a gap",
+            "relay gaps list relay.yaml",
+        ],
+    ),
+    "hostile": (
+        "Stalled",
+        [f"orders {EVIL}", "waits for pool", "consumer cache has stopped", "'$(reboot) ", "\"'\"'\"'&{{7*7}}"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_the_page_shows_the_state_in_light_in_dark_and_on_a_phone(name: str, page: Browser, screenshots: Path) -> None:
+    overall, texts = SHOWN[name]
+    with served(STATES[name]()) as found:
+        for width, dark in ((1280, False), (1280, True), (390, False)):
+            page.open(found.url, width=width, dark=dark)
+            page.until(LIVE)
+            assert str(page.value(OVERALL)).startswith(overall)
+            shown = page.text()
+            missing = [text for text in texts if text not in shown]
+            # The drawing is not part of the text.
+            drawn = str(page.value("[...document.querySelectorAll('svg text')].map(each => each.textContent).join()"))
+            assert not [text for text in missing if text not in drawn], shown
+            assert "hunter2" not in page.value("document.documentElement.outerHTML")
+            # Nothing was refused by the policy, loaded from elsewhere, run, or left unescaped.
+            assert page.messages == []
+            assert page.value(TO_OTHERS) == 0
+            assert page.value("document.querySelectorAll('img, script').length") == 1
+            assert page.value("document.documentElement.scrollWidth") == width
+            page.screenshot(screenshots / f"{name}-{'dark' if dark else 'light'}-{width}.png")
+        assert page.value("getComputedStyle(document.body).backgroundColor") == "rgb(246, 247, 249)"
+        assert page.value("document.querySelectorAll('svg a rect').length") >= 4
+
+
+def test_it_changes_without_a_reload_and_keeps_focus_and_what_is_open(page: Browser) -> None:
+    with served(page_states.healthy()) as found:
+        page.open(found.url)
+        page.until(LIVE)
+        page.value("document.querySelector('details.whole').open = window.here = true")
+        page.value(f"document.querySelector('[data-key=\"{shard(6)}\"]').focus()")
+        for observer, known in zip(found.workers, page_states.stalled().workers, strict=True):
+            observer._status = known
+        page.until(f"{OVERALL}.startsWith('Stalled')")
+        assert page.value("window.here")
+        assert page.value("document.querySelectorAll('details[open]').length") == 1
+        assert page.value("document.activeElement.querySelector('rect').classList.contains('stalled')")
+        found.workers[1].worker = 7  # one that has started anew
+        page.until("document.body.innerText.includes('worker 7')")
+    page.until("document.body.innerText.includes('No answer for')")
+    assert "Stalled" in page.text()
+
+
+def test_a_shard_is_found_from_the_drawing_and_a_command_is_copied_by_keyboard_alone(page: Browser) -> None:
+    with served(page_states.gap_and_dead_letters()) as found:
+        page.open(found.url)
+        page.until(LIVE)
+        page.press("Tab", 9)
+        assert page.value("document.activeElement.dataset.copy") == "relay gaps accept relay.yaml 5f3a9c0d21e88b47 skip"
+        page.press("Enter", 13)
+        page.until("getSelection().toString() === document.querySelector('[data-copy]').dataset.copy")
+        while page.value("document.activeElement.dataset.key") != shard(0):
+            page.press("Tab", 9)
+            assert page.value("document.activeElement !== document.body")
+        page.press("Enter", 13)
+        # The row of a shard that has ended is shown for it.
+        page.until("document.querySelector('tr:target')?.checkVisibility()")
+        assert str(page.value("document.querySelector('tr:target').innerText")).startswith(shard(0))
+
+
+def test_with_a_password_the_page_and_what_it_asks_for_need_it(page: Browser) -> None:
+    with served(page_states.healthy(), user="ops", password="hunter2") as found:
+        page.open(found.url)
+        assert "`http`" in page.text()
+        page.open(found.url, authorization="Basic b3BzOmh1bnRlcjI=")
+        page.until(LIVE)
+        assert "worker 1" in page.text()
+
+
+def test_a_worker_that_hangs_is_shown_as_stalled(page: Browser) -> None:
+    """I10"""
+    with served(page_states.healthy()) as found:
+        found.workers[0]._turned = NOW - 61
+        page.open(found.url)
+        page.until(LIVE)
+        assert "the worker's main loop hangs" in page.text()

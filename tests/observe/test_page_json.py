@@ -1,0 +1,122 @@
+"""What the status page is made from: all workers and consumers of a relay, and the last 15 minutes of each."""
+
+from __future__ import annotations
+
+import ssl
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from relay.config import HttpConfig
+from relay.observe.access import Access
+from relay.observe.history import KEPT, History, Totals
+from relay.observe.observer import Observer
+from relay.observe.peers import Peers
+from tests.certificates import Authority
+from tests.observe.known import NOW, status
+from tests.observe.page_states import LABEL, gap_and_dead_letters, healthy, orders, served, shard, snapshotting
+from tests.observe.requests import get
+
+
+def page_json(port: int) -> Any:
+    code, headers, body = get(port, "/page.json")
+    assert (code, headers["Content-Type"]) == (200, "application/json")
+    return orjson.loads(body)
+
+
+def test_it_has_all_workers_and_consumers_and_who_reads_which_shard() -> None:
+    with served(healthy()) as found:
+        shown = page_json(found.port)
+        assert [(each["url"] is None, each["name"], each["open"]) for each in shown["workers"]] == [
+            (True, "worker 0", 3),
+            (False, "worker 1", 3),
+        ]
+        assert [each["consumer"] for each in shown["consumers"]] == ["cache", "log", "copy"]
+        assert {each["shard"]: each["worker"] for each in shown["shards"] if each["source"] == "orders"} == {
+            **{shard(number): None for number in range(6)},
+            **{shard(number): f"worker {number // 8}" for number in range(6, 10)},
+        }
+        assert shown["unreachable"] == []
+        code, _, body = get(found.port, "/status.json")
+        parents = {each["shard"]: each["parents"] for each in orjson.loads(body)["shards"]}
+        assert (code, parents[shard(9)], parents[shard(0)]) == (200, [shard(5)], [])
+
+
+def test_it_has_the_segments_of_snapshots_and_the_gaps_that_wait() -> None:
+    with served(snapshotting()) as found:
+        shards = page_json(found.port)["shards"]
+        assert {each["shard"] for each in shards if each["stream"] == f"{LABEL}/snapshot"} == {"segment-0", "segment-1"}
+    with served(gap_and_dead_letters()) as found:
+        shown = page_json(found.port)
+        assert [gap["shard"] for gap in shown["sources"][0]["pending_gaps"]] == [shard(6)]
+        assert shown["workers"][1]["dead_letters"] == {"orders": 3}
+
+
+def test_shards_that_have_ended_are_the_first_to_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.observe.page.MOST_ROWS", 7)
+    with served(healthy()) as found:
+        shown = page_json(found.port)
+        assert shown["shards_left_out"] == 5
+        assert [each["state"] for each in shown["shards"]] == ["reading"] * 6 + ["finished"]
+
+
+def test_a_peer_that_does_not_answer_or_belongs_to_another_relay_is_named() -> None:
+    with served(healthy()) as found, served(healthy()) as other:
+        for each in other.workers:
+            each.name, each.process = "store", "elsewhere/1"
+        ask = found.workers[0].others
+        strange = Peers([f"127.0.0.1:{other.port}", "127.0.0.1:1"], HttpConfig(address="h:1"), Access())
+        found.workers[0].others = lambda: [*ask(), *strange.ask()]
+        shown = page_json(found.port)
+        assert len(shown["workers"]) == 2
+        store, nobody = shown["unreachable"]
+        assert store == {"url": f"http://127.0.0.1:{other.port}", "problem": "it belongs to relay store"}
+        assert (nobody["url"], "refused" in nobody["problem"]) == ("http://127.0.0.1:1", True)
+
+
+def test_workers_with_tls_and_a_token_show_each_other(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    secured = {"certificate": str(authority.issue("page")), "authorities": str(authority.ca), "bearer": "a-token"}
+    with served(healthy(), **secured) as found:
+        asked = urllib.request.Request(f"https://127.0.0.1:{found.port}/page.json")
+        asked.add_header("Authorization", "Bearer a-token")
+        with urllib.request.urlopen(asked, context=ssl.create_default_context(cafile=str(authority.ca))) as answered:
+            shown = orjson.loads(answered.read())
+        assert shown["unreachable"] == []
+        assert (len(shown["workers"]), len(shown["consumers"])) == (2, 3)
+        assert shown["workers"][1]["url"].startswith("https://")
+        assert "a-token" not in str(shown)
+
+
+def test_workers_of_one_machine_know_each_other_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELAY_WORKERS", "3")
+    with served(healthy(), peers=[]) as found:
+        others = found.workers[0].others()
+        assert [each["url"] for each in others] == [f"http://127.0.0.1:{found.port + number}" for number in (1, 2)]
+
+
+def test_the_history_is_as_long_as_a_quarter_of_an_hour_and_no_longer() -> None:
+    history = History()
+    for second in range(4000):
+        if history.is_due(second):
+            history.add(second, 1000 + second, Totals(2 * second, second / 10, second), 3.14)
+    samples = history.samples()
+    assert len(samples) == KEPT == 15 * 60 / 5
+    assert samples[-1] == (4995, 2.0, 3.1, 0.1)
+    history.add(4100, 5100, Totals(2 * 3995, 399.5, 3995), None)
+    assert history.samples()[-1] == (5100, 0.0, None, None)
+
+
+def test_an_observer_takes_a_sample_every_five_seconds_of_what_was_published() -> None:
+    now = [NOW]
+    observer = Observer("shop", keeps_status=True, clock=lambda: now[0], wall=lambda: 2 * now[0])
+    observer.metrics.add_source("orders")
+    for _ in range(50):
+        observer.metrics._changes.labels("orders").inc(30)
+        observer.metrics._latency.labels("orders").observe(0.25)
+        observer.begin_turn(lambda since: status(orders()), fencing=False)
+        now[0] += 0.5
+    assert [(sample.rate, sample.latency) for sample in observer.history.samples()] == [(60, 0.25)] * 4
