@@ -11,7 +11,7 @@ import sys
 from contextlib import nullcontext
 from enum import StrEnum
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
@@ -25,6 +25,8 @@ from relay.commands.options import (
     UntilCaughtUpOption,
     load_config,
     logging_to_stderr,
+    read_config,
+    with_tables,
 )
 from relay.errors import ConfigError, RelayError
 from relay.extras import needs
@@ -242,17 +244,20 @@ def consume(
     """
     # The events of consumers are JSON anyway: this is about all else.
     with logging_to_stderr(log_format) if log_format is LogFormat.JSON else nullcontext():
-        loaded = load_config(config, settings)
+        loaded, _ = read_config(config, settings)
         for consumer in consumers:
             if {"cache": loaded.cache, "log": loaded.log, "copy": loaded.copy_}[consumer] is None:
                 raise ConfigError(f"{config}: no `{consumer}:` section: add one to run this consumer")
         if engine is ConsumerEngine.PYTHON and (master or conf):
             raise ConfigError("--engine python: runs without Spark, so omit --master and --conf")
+        loaded = loaded.model_copy(update={"spark": loaded.spark.overridden(master, conf or ())})
         import spark_consumers
 
+        kinds: list[Literal["cache", "log", "copy"]] = [consumer.value for consumer in consumers]
+        spark_consumers.check_arguments(kinds, start=start, checkpoint=checkpoint, engine=engine.value, http=http)
         spark_consumers.run(
-            [consumer.value for consumer in consumers],
-            loaded.model_copy(update={"spark": loaded.spark.overridden(master, conf or ())}),
+            kinds,
+            with_tables(loaded),
             until_caught_up=until_caught_up,
             start=start,
             checkpoint=checkpoint,
@@ -274,15 +279,19 @@ def token_compare(
     b: Annotated[str, typer.Argument(metavar="B", help="The other token.", show_default=False)],
 ) -> None:
     """Print whether A is `older`, `equal` or `newer` than B, or `unknown` if they cannot be compared."""
-    from relay.token import EventToken, compare
+    from relay.token import EventToken, check_position, compare
 
     def read(name: str, text: str) -> EventToken | None:
         if text.strip() == "null":
             return None
         try:
-            return EventToken.from_json(text)
+            found = EventToken.from_json(text)
+            check_position(found.position)
+            if found.origin is not None:
+                check_position(found.origin.position)
         except ValueError as error:
             raise ConfigError(f"{name} is not a token: {error}") from error
+        return found
 
     typer.echo(compare(read("A", a), read("B", b)).value)
 

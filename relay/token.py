@@ -178,6 +178,18 @@ def _by_position(a: EventToken | OriginToken, b: EventToken | OriginToken) -> Or
     return Order.OLDER if before else Order.NEWER
 
 
+def check_position(text: str) -> None:
+    """Raise ValueError for a position that can be compared with none, so that its order is always UNKNOWN."""
+    flavour, slash, _ = text.partition("/")
+    if flavour != "DynamoDB":
+        if not slash:
+            raise ValueError(f"{text!r} is not a position: it begins with DynamoDB/, MySQL56/ or MariaDB/")
+        if not parse(text):
+            raise ValueError(f"the position {text!r} has no GTID")
+    elif _parse_position(text) is None:
+        raise ValueError(f"{text!r} is not a position: DynamoDB/ is followed by a sequence number")
+
+
 def _position(text: str) -> GtidSet | int | None:
     """Return a GTID set, a DynamoDB sequence number, or None for a bad or empty position."""
     return _cached_position(text) if len(text) <= _LONGEST_CACHED else _parse_position(text)

@@ -76,13 +76,10 @@ def run(
     as ``127.0.0.1:9410``. Raises ``RelayError``. Call it from the main thread.
     """
     wanted: Sequence[Kind] = [kinds] if isinstance(kinds, str) else list(dict.fromkeys(kinds))
+    check_arguments(wanted, start=start, checkpoint=checkpoint, engine=engine, http=http)
     if engine == "python":
-        if wanted != ["cache"]:
-            raise ConfigError(f"--engine python: only the cache runs without Spark, not the {' and the '.join(wanted)}")
         if spark is not None:
             raise ConfigError("engine='python' runs without Spark: omit `spark`")
-        if checkpoint is not None:
-            raise ConfigError("--checkpoint: without Spark the offsets of the Kafka group are the checkpoint; omit it")
         from spark_consumers import python_engine
 
         python_engine.run(
@@ -95,6 +92,33 @@ def run(
     launch.run(
         consumers, config, until_caught_up=until_caught_up, start=start, checkpoint=checkpoint, session=spark, http=http
     )
+
+
+def check_arguments(
+    kinds: Sequence[Kind],
+    *,
+    start: str | None,
+    checkpoint: Path | str | None,
+    engine: Literal["spark", "python"],
+    http: str | None,
+) -> None:
+    """Raise ``ConfigError`` for arguments of ``run`` that are wrong whatever is on Kafka. Connects to nothing."""
+    wanted = list(dict.fromkeys(kinds))
+    if engine == "python" and wanted != ["cache"]:
+        raise ConfigError(f"--engine python: only the cache runs without Spark, not the {' and the '.join(wanted)}")
+    if engine == "python" and checkpoint is not None:
+        raise ConfigError("--checkpoint: without Spark the offsets of the Kafka group are the checkpoint; omit it")
+    if start is not None:
+        from relay.kafka.group_offsets import check_start
+
+        check_start(start)
+    if http is not None:
+        from relay.config.addresses import host_port
+
+        try:
+            host_port(http)
+        except ValueError as error:
+            raise ConfigError(f"--http: {error}") from None
 
 
 def _consumer(kind: str, config: Config) -> Consumer:

@@ -8,8 +8,8 @@ from contextlib import closing, contextmanager
 from threading import Event, Thread
 
 from relay.config import Config
-from relay.config.fields import host_port
-from relay.errors import ConfigError, RelayError
+from relay.config.addresses import host_port
+from relay.errors import RelayError
 from relay.kafka.group_offsets import GroupOffsets
 from relay.observe.access import Access
 from relay.observe.consumers import STALLED_AFTER, ConsumersObserver, ConsumerWatch
@@ -33,10 +33,7 @@ def served(
     if http is None:
         yield watches
         return
-    try:
-        host, port = host_port(http)
-    except ValueError as error:
-        raise ConfigError(f"--http: {error}") from None
+    host, port = host_port(http)
     stop = Event()
     threads = [Thread(target=_look, args=(config, watch, stop), daemon=True, name="lag") for watch in watches]
     with serve(observer, host, port, "--http", Access(config.http)) as address:

@@ -124,7 +124,23 @@ def test_two_tokens_are_compared(a: str, b: str, order: str) -> None:
     assert (result.exit_code, result.stdout) == (0, f"{order}\n")
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"timestamp":1}', "1", ""])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"timestamp":1}',
+        "1",
+        "",
+        OLDER.replace("DynamoDB/99", "DynamoDB/last"),
+        OLDER.replace("DynamoDB/99", "DynamoDB/"),
+        OLDER.replace("DynamoDB/99", "99"),
+        OLDER.replace("DynamoDB/99", "MySQL56/57"),
+        OLDER.replace("DynamoDB/99", "MariaDB/"),
+        OLDER.replace("DynamoDB/99", ""),
+        OLDER.replace("null", '{"timestamp":1,"shard":"s/l/2","position":"MariaDB/0"}'),
+    ],
+)
 def test_what_is_no_token_is_refused_by_its_name(text: str) -> None:
     result = relay("token", "compare", OLDER, text)
     assert result.exit_code == 2
@@ -222,6 +238,34 @@ def test_an_unreachable_broker_exits_3(command: str, file: Callable[..., Path]) 
     assert result.exit_code == 3
     (said,) = errors(result)
     assert said.startswith(f"no Kafka broker answers at {address}: ")
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("consume cache FILE --engine python --from soon", "--from soon: use earliest, latest, committed, "),
+        ("consume log FILE --from soon", "--from soon: use earliest, latest, committed, "),
+        ('consume log FILE --from {"a":{"0":-3}}', "--from: -3 is not an offset of a[0]"),
+        ("consume log FILE --http h:65536", "--http: 'h:65536' is not an address to listen on"),
+        ("consume log FILE --engine python", "--engine python: only the cache runs without Spark, not the log"),
+        ("consume cache FILE --engine python --checkpoint c", "--checkpoint: without Spark the offsets of the Kafka"),
+        ("consume log FILE --master spark://h:65536", "--master 'spark://h:65536' is not a master of Spark"),
+        ("replay log FILE --into /x --from soon", "--from soon: use earliest, latest, committed, "),
+        ("replay log FILE --into /x --to soon", "--to soon: use earliest, latest, committed, "),
+        ("replay log FILE --into /x --to watermark:soon", "--to watermark:soon: 'soon' is not a start; "),
+        ("verify FILE --loader nowhere:x", "--loader nowhere:x: No module named 'nowhere'"),
+        ("reset FILE legacy --to soon", "--to: 'soon' is not a start; "),
+    ],
+)
+def test_wrong_arguments_are_found_before_anything_is_connected_to(tmp_path: Path, command: str, said: str) -> None:
+    """Neither the database, which would have to be asked for its tables, nor the broker is there."""
+    path = tmp_path / "relay.yaml"
+    source = '{name: legacy, type: mysql, database: d, shards: {"-": ["127.0.0.1:1"]}}'
+    kept = 'cache: {url: "redis://h", namespace: n, keys: {t: [a]}}\nlog: {path: "file:///x"}\n'
+    path.write_text(f'name: shop\nkafka: {{bootstrap_servers: "127.0.0.1:1"}}\nsources: [{source}]\n{kept}')
+    result = relay(*(str(path) if word == "FILE" else word for word in command.split()))
+    assert result.exit_code == 2
+    assert errors(result)[0].startswith(said)
 
 
 def commands_with(parameter: str) -> dict[str, set[str]]:

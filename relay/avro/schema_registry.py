@@ -20,7 +20,7 @@ from confluent_kafka.schema_registry.error import SchemaRegistryError
 
 from relay.avro.evolution import differences, following, is_of_changes, same
 from relay.avro.framing import confluent_header, schema_id
-from relay.config.fields import redacted
+from relay.config.hidden import redacted
 from relay.errors import RelayError, Unavailable
 
 if TYPE_CHECKING:
@@ -103,7 +103,15 @@ class RegistrySchemas:
     def subjects(self) -> list[str]:
         """Return the names of all subjects. Raises `Unavailable`."""
         with self._asking("list its subjects"):
-            return self._client.get_subjects()
+            try:
+                found = self._client.get_subjects()
+            except SchemaRegistryError as fault:
+                if fault.http_status_code == 404:
+                    raise LookupError("it has no list of subjects") from fault
+                raise
+            if not isinstance(found, list) or not all(isinstance(subject, str) for subject in found):
+                raise TypeError(f"the answer is {type(found).__name__}, not a list of names")
+            return found
 
     def refusal(self, topic: str, schema: Mapping[str, Any]) -> str:
         """Return why the registry would refuse to `register` a schema, "" if it would not. Changes nothing."""

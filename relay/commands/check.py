@@ -1,20 +1,35 @@
-"""``relay check``: options and output; ``relay.operations.check`` does the work."""
+"""``relay check``: options and output; ``relay.operations.check`` and ``check_offline`` do the work."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from relay.commands.options import JsonOption, SetOption, load_config
+from relay.commands.options import JsonOption, SetOption, read_config, with_tables
+
+if TYPE_CHECKING:
+    from relay.operations.check import Finding
 
 
 def check(
     config: Annotated[
         Path | None, typer.Argument(metavar="CONFIG", help="The YAML file to check.", show_default=False)
     ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Connect to nothing: check the file, and what is on this machine.")
+    ] = False,
+    echo: Annotated[
+        bool,
+        typer.Option(
+            "--echo",
+            help="Print the config instead, as a file that says the same: defaults filled in, secrets hidden or as "
+            "their ${NAME}. Connects to nothing.",
+        ),
+    ] = False,
     schema: Annotated[
         bool, typer.Option("--schema", help="Print the JSON schema of configs instead, for an editor.")
     ] = False,
@@ -32,30 +47,43 @@ def check(
         return
     if config is None:
         raise typer.BadParameter("give the CONFIG to check", param_hint="CONFIG")
-    loaded = load_config(config, settings)
-    from relay.operations.check import run as run_checks
+    loaded, document = read_config(config, settings)
+    if echo:
+        from relay.config import echo as echoes
 
+        shown = echoes.echo(loaded, document)
+        typer.echo(json.dumps(shown, ensure_ascii=False) if as_json else echoes.to_yaml(shown), nl=as_json)
+        return
+    if offline:
+        from relay.operations import check_offline
+
+        _report(check_offline.run(loaded, config), as_json=as_json)
+        return
+    from relay.operations.check import run
+
+    _report(run(with_tables(loaded)), as_json=as_json)
+
+
+def _report(found: Iterable[Finding], *, as_json: bool) -> None:
+    """Print findings as they come, and exit with the code of the worst."""
     findings = []
-    for finding in run_checks(loaded):
+    for finding in found:
         findings.append(finding)
         if not as_json:
-            _print_finding(finding.ok, finding.check, finding.detail)
+            _print_finding(finding)
     if as_json:
-        typer.echo(
-            json.dumps(
-                [{"check": found.check, "ok": found.ok, "detail": found.detail} for found in findings],
-                ensure_ascii=False,
-            )
-        )
+        shown = [{"check": each.check, "ok": each.ok, "detail": each.detail} for each in findings]
+        typer.echo(json.dumps(shown, ensure_ascii=False))
     # A setting that cannot be right outweighs a service that is only down.
     codes = {finding.exit_code for finding in findings} - {0}
     if codes:
         raise typer.Exit(min(codes))
 
 
-def _print_finding(ok: bool, name: str, detail: str) -> None:
+def _print_finding(finding: Finding) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    mark = Text("✓ ", "green") if ok else Text("✗ ", "bold red")
-    Console(soft_wrap=True, highlight=False).print(mark + Text(name, "bold") + Text(f": {detail}"))
+    mark = Text("✓ ", "green") if finding.ok else Text("✗ ", "bold red")
+    line = mark + Text(finding.check, "bold") + Text(f": {finding.detail}")
+    Console(soft_wrap=True, highlight=False).print(line)

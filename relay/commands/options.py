@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from relay.errors import RelayError
+from relay.errors import ConfigError, RelayError
 
 if TYPE_CHECKING:
     from relay.config import Config
+    from relay.config.yaml_file import Document
 
 
 class LogFormat(StrEnum):
@@ -46,14 +47,35 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for progra
 
 
 def load_config(path: Path, settings: Sequence[str] | None, *, every_table: bool = True) -> Config:
-    """Read the config, and find the tables of sources that do not name them. ``settings``: those of ``--set``.
+    """Read the config, and find the tables of sources that do not name them: ``read_config`` and ``with_tables``."""
+    return with_tables(read_config(path, settings)[0], every_table=every_table)
+
+
+def read_config(path: Path, settings: Sequence[str] | None) -> tuple[Config, Document]:
+    """Read the config, and what the file says; connects to nothing. ``settings``: those of ``--set``.
+
+    Raises ``ConfigError`` with one line for each problem.
+    """
+    from relay.config.config import read
+    from relay.kafka.settings import refused
+
+    config, document = read(path, settings or ())
+    if wrong := refused(config):
+        lines = []
+        for key, reason in wrong.items():
+            place = ("kafka", "producer", key) if key else ("kafka", "producer")
+            name = ".".join(place)
+            lines.append(document.problem(place, f"`{name}`: librdkafka refuses it: {reason}"))
+        raise ConfigError("\n".join(lines))
+    return config, document
+
+
+def with_tables(config: Config, *, every_table: bool = True) -> Config:
+    """Find the tables of sources that do not name them.
 
     ``every_table``: False if the command does not need the topics of all tables, so that it works while a database is
     down. Tags are looked up anyway, because each table that carries them is a source of its own.
     """
-    from relay.config import load
-
-    config = load(path, settings or ())
     if config.names_tables:
         return config
     from relay.engine.open_source import find_tables

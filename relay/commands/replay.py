@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from relay.commands.options import ConfigArgument, SetOption, load_config
+from relay.commands.options import ConfigArgument, SetOption, read_config, with_tables
 from relay.errors import ConfigError
 from relay.extras import needs
 
@@ -69,11 +69,14 @@ def replay(
 
     Killed or stopped, it goes on when the same command is run again. The consumer may run meanwhile.
     """
-    loaded = load_config(config, settings)
+    loaded, _ = read_config(config, settings)
     if {"log": loaded.log, "copy": loaded.copy_}[kind] is None:
         raise ConfigError(f"{config}: no `{kind}:` section: add one to replay it")
     if checkpoint is not None and not swap:
         raise ConfigError("--checkpoint: only --swap changes the consumer's checkpoint: omit it")
     with needs("spark", "`relay replay`"):
-        from spark_consumers.replay import rebuild
-    rebuild.run(kind.value, loaded, into, start=start, to=to, partial=partial, swap=swap, checkpoint=checkpoint)
+        from spark_consumers.replay import bounds, rebuild
+    bounds.check(start, to)  # before a database is asked for its tables
+    rebuild.run(
+        kind.value, with_tables(loaded), into, start=start, to=to, partial=partial, swap=swap, checkpoint=checkpoint
+    )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_config
+from relay.commands.options import ConfigArgument, JsonOption, SetOption, read_config, with_tables
 from relay.errors import CheckFailed, ConfigError
 from relay.extras import needs
 
@@ -75,7 +75,13 @@ def verify(
         raise ConfigError(f"--loader: only values of the cache need one, not the {kind}: omit it")
     if loaders:
         sys.path.insert(0, os.getcwd())  # as `python -m` does; a console script has its own folder there
-    loaded = load_config(config, settings)
+    loaded, _ = read_config(config, settings)
+    if loaders:
+        from relay.operations.expected_values import imported
+
+        for name in loaders:
+            imported(name)
+    loaded = with_tables(loaded)
     if kind is Verified.CACHE:
         _verify_cache(loaded, _SAMPLE if sample is None else sample, within, loaders or [], as_json=as_json)
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relay.config.config import INTERNAL, CacheConfig, Config, CopyConfig, LogConfig, load
-from relay.config.fields import redacted
+from relay.config.hidden import redacted
 from relay.config.http import HttpConfig
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
 from relay.config.sources import DynamoDBConfig, SourceConfig

@@ -16,6 +16,9 @@ _ATTRIBUTE_TYPES = {
     "json": None,
 }
 
+FORM = "|".join(_ATTRIBUTE_TYPES) + r"|decimal\(\s*(?:[1-9]|[12]\d|3[0-8])\s*,\s*\d+\s*\)"
+"""The form of declared types, for the JSON schema."""
+
 
 def canonical_type(text: str) -> str:
     """Return a declared type in its canonical spelling. ValueError if no attribute can be declared as it."""

@@ -12,13 +12,26 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from relay.config import overrides, yaml_file
+from relay.config.addresses import POSTGRES, Url
 from relay.config.errors import explain, invalid
-from relay.config.fields import POSTGRES, ConfigModel, Name, Seconds, redacted, url
+from relay.config.fields import ConfigModel, Name, Seconds
+from relay.config.hidden import redacted
 from relay.config.http import Http
 from relay.config.kafka import KafkaConfig, SchemaRegistryConfig
+from relay.config.schema_forms import TEMPLATE, implies, like, texts
 from relay.config.sources import DynamoDBConfig, SourceConfig
 from relay.config.spark import SparkConfig
 from relay.config.sql_sources import MySQLConfig, VitessConfig
@@ -54,13 +67,16 @@ INTERNAL: tuple[Internal, ...] = ("checkpoints", "schemas", "gaps", "dead_letter
 
 
 class CacheConfig(ConfigModel):
-    url: Annotated[str, url(*REDIS, *MEMCACHED)]
+    url: Annotated[str, Url((*REDIS, *MEMCACHED))]
     """The store to invalidate in, such as `redis://127.0.0.1:6379/0` or `memcached://cache1:11211,cache2:11211`."""
 
-    namespace: str
+    namespace: Annotated[str, like(r"[^\s{}]+")]
     """The prefix of every key of this cache."""
 
-    keys: dict[str, list[str]] = Field(min_length=1)
+    keys: dict[str, list[str]] = Field(
+        min_length=1,
+        json_schema_extra={"additionalProperties": {"type": "array", "minItems": 1, "items": texts(TEMPLATE)}},
+    )
     """Per table, templates of the cache keys that a change of one of its items invalidates."""
 
     tombstone_ttl: Seconds = Field(default="1h", validate_default=True)
@@ -110,12 +126,17 @@ def _in_delta(location: str) -> str:
 
 
 class LogConfig(DeltaConfig):
-    path: Annotated[str, Field(min_length=1), AfterValidator(_in_delta)]
+    path: Annotated[str, Field(min_length=1), AfterValidator(_in_delta), like("(?!(?:file|delta)://[^/]).+")]
     """Where to keep the change log, such as `file:///var/lib/relay/log` or `s3a://bucket/log`."""
 
 
+_UPKEEP = implies({"url": {"pattern": "^postgres"}}, {"maintain_every": False, "keep_versions": False})
+
+
 class CopyConfig(DeltaConfig):
-    url: Annotated[str, AfterValidator(_in_delta), url("delta", *POSTGRES, prefix="delta+")]
+    model_config = ConfigDict(json_schema_extra=_UPKEEP)
+
+    url: Annotated[str, AfterValidator(_in_delta), Url(("delta", *POSTGRES), prefix="delta+")]
     """Where to keep the copy, such as `delta:///var/lib/relay/copy`, `delta+s3a://bucket/copy` or
     `postgresql://user:password@host:5432/db`."""
 
@@ -137,6 +158,12 @@ class CopyConfig(DeltaConfig):
             raise invalid(((given[0],), "is for a copy in Delta; PostgreSQL vacuums by itself: remove it"))
         return self
 
+    @model_serializer(mode="wrap", when_used="json")
+    def _without_upkeep(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out what a file may not have."""
+        found: dict[str, Any] = serialize(self)
+        return {key: each for key, each in found.items() if not (self.is_postgres and key in DeltaConfig.model_fields)}
+
 
 class Config(ConfigModel):
     """The complete file. Checks across keys are validators, so they also apply to a config built in Python."""
@@ -149,7 +176,7 @@ class Config(ConfigModel):
     schema_registry: SchemaRegistryConfig | None = None
     """Where to register the Avro schemas. Without it, they go to the topic `<name>.schemas`."""
 
-    topics: str = "{name}.{table}"
+    topics: Annotated[str, like(r"(?:[^{}]|\{(?:name|table)\}|\{\{|\}\})+")] = "{name}.{table}"
     """The topic of a table's changes."""
 
     sources: list[SourceConfig] = Field(min_length=1)
@@ -195,6 +222,10 @@ class Config(ConfigModel):
         if problems := [*self._source_problems(), *self._topic_problems(), *self._cache_problems()]:
             raise invalid(*problems)
         return self
+
+    def entry_of(self, number: int) -> int:
+        """Return the number of the entry of the file that the source ``number`` comes from. Both count from 0."""
+        return self._entries[number]
 
     @property
     def file(self) -> str:

@@ -7,6 +7,7 @@ The validators of ``relay.config`` raise ``invalid``; ``explain`` turns everythi
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -14,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from relay.config.hidden import holds_secret, redacted, reference
 from relay.config.yaml_file import Document, Location
 from relay.errors import ConfigError
 
@@ -23,6 +25,8 @@ _PLANNED_KEYS: dict[tuple[str, ...], frozenset[str]] = {
     ("sources",): frozenset({"lateness", "order"}),
 }
 SOURCE_TYPES = ("dynamodb", "vitess", "mysql")
+
+_LONGEST_SHOWN = 60
 
 _EXPECTED = {
     "string_type": "text (quote it if it looks like something else)",
@@ -59,7 +63,7 @@ def explain(document: Document, error: ValidationError, root: type[BaseModel]) -
     for detail in error.errors(include_url=False, include_input=True):
         detail["loc"], kind = _without_type_tag(detail["loc"])
         location: Location = detail["loc"]
-        for inside, text in _messages(detail, root, kind):
+        for inside, text in _messages(detail, root, kind, document):
             where = (*location, *inside)
             if option := document.option(where):
                 found.add(((0, 0), f"{option}: {text}"))
@@ -77,7 +81,9 @@ def _without_type_tag(location: Location) -> tuple[Location, str | None]:
     return location, None
 
 
-def _messages(detail: ErrorDetails, root: type[BaseModel], source: str | None) -> list[tuple[Location, str]]:
+def _messages(
+    detail: ErrorDetails, root: type[BaseModel], source: str | None, document: Document
+) -> list[tuple[Location, str]]:
     location, kind, context = detail["loc"], detail["type"], detail.get("ctx", {})
     name = _dotted(location)
     if kind == "invalid":
@@ -88,15 +94,25 @@ def _messages(detail: ErrorDetails, root: type[BaseModel], source: str | None) -
     if kind == "union_tag_not_found":
         return [((), f"`{name}.type` is missing; set it to one of {', '.join(SOURCE_TYPES)}")]
     if kind == "union_tag_invalid":
-        return [(("type",), f"`{name}.type` must be one of {', '.join(SOURCE_TYPES)}")]
+        return [(("type",), f"`{name}.type` must be one of {', '.join(SOURCE_TYPES)}, not {context['tag']!r}")]
     if kind == "missing":
         return [((), f"`{name}` is missing")]
     if kind == "literal_error":
-        return [((), f"`{name}` must be {context['expected']}")]
+        return [((), f"`{name}` must be {context['expected']}, not {_shown(detail, document)}")]
     if kind in _EXPECTED:
-        return [((), f"`{name}` must be {_EXPECTED[kind]}, not {_kind_of(detail['input'])}")]
-    # The input may be a secret; pydantic's message does not quote it.
-    return [((), f"`{name}`: {detail['msg']}")]
+        return [((), f"`{name}` must be {_EXPECTED[kind]}, not {_shown(detail, document)}")]
+    value = "" if isinstance(detail["input"], (dict, list)) else f", not {_shown(detail, document)}"
+    return [((), f"`{name}`: {detail['msg']}{value}")]
+
+
+def _shown(detail: ErrorDetails, document: Document) -> str:
+    """Return a wrong value, or only its kind if it may be a secret or is long."""
+    location, value = detail["loc"], detail["input"]
+    if location in document.variables:
+        return f"the value of {reference(document.variables[location], secret=True)}"
+    if holds_secret(location) or not isinstance(value, (str, int, float)) or len(str(value)) > _LONGEST_SHOWN:
+        return _kind_of(value)
+    return repr(redacted(value)) if isinstance(value, str) else json.dumps(value)
 
 
 def _unknown_key(location: Location, root: type[BaseModel], source: str | None) -> str:

@@ -1,4 +1,4 @@
-"""Value types of the config: durations, starts, names, URLs, addresses; and ``redacted``, which hides secrets."""
+"""Value types of the config: durations, starts, names, keys. Addresses and URLs are in ``addresses``."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    PlainSerializer,
     PlainValidator,
     ValidationInfo,
     WithJsonSchema,
 )
 
 from relay.config.errors import invalid
+from relay.config.hidden import HIDDEN, is_secret, redacted
+from relay.config.schema_forms import TIME, form, like, texts
 from relay.gtid import GtidError
 from relay.gtid import parse as parse_gtids
 from relay.stream_token import InvalidPosition, StreamToken
@@ -31,14 +34,6 @@ from relay.stream_token import InvalidPosition, StreamToken
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _LEGAL = re.compile(r"[A-Za-z0-9._-]+")
-_SECRET = re.compile(r"password|secret|^salt$|^bearer$|\.pem$|jaas|oauthbearer\.config", re.IGNORECASE)
-_WITH_HOST = frozenset({"http", "https", "redis", "rediss"})
-_WITH_HOSTS = frozenset({"memcached", "memcacheds", "redis+cluster", "rediss+cluster"})
-POSTGRES = ("postgresql", "postgres")
-"""The schemes of the URL of a PostgreSQL."""
-_WITH_SERVICE = frozenset({"redis+sentinel", "rediss+sentinel"})
-_HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.%]+)\]|([\w.-]+)):(\d{1,5})")
-_USER_INFO = re.compile(r"(?<=://)[^/\s]+(?=@)|(?<=password=)[^&\s]+")
 
 
 class ConfigModel(BaseModel):
@@ -57,16 +52,7 @@ class ConfigModel(BaseModel):
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         """Hide passwords, in logs and tracebacks too."""
         for name, value in super().__repr_args__():
-            yield name, redacted(value) if value is None or not _SECRET.search(name or "") else "***"
-
-
-def redacted(value: Any) -> Any:
-    """Return ``value`` without secret settings and without the user and password of a URL."""
-    if isinstance(value, str):
-        return _USER_INFO.sub("***", value)
-    if isinstance(value, dict):
-        return {key: "***" if _SECRET.search(str(key)) else redacted(inner) for key, inner in value.items()}
-    return value
+            yield name, redacted(value) if value is None or not is_secret(name or "") else HIDDEN
 
 
 def duration(text: str) -> float:
@@ -75,6 +61,14 @@ def duration(text: str) -> float:
     if not match:
         raise ValueError(f"{text!r} is not a duration; write, for example, 30s, 5m, 1h or 7d")
     return float(match[1]) * _UNITS[match[2]]
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration as ``duration`` takes it, in the largest unit that gives a whole number."""
+    for unit, size in sorted(_UNITS.items(), key=lambda each: -each[1]):
+        if seconds % size == 0:
+            return f"{seconds // size:.0f}{unit}"
+    return f"{Decimal(repr(seconds)):f}s"
 
 
 def start_time(start: str, now: float) -> float | None:
@@ -117,11 +111,20 @@ def _seconds(value: Any, info: ValidationInfo) -> Any:
     return value
 
 
+_TEXT_OF_SECONDS = rf"(?!0+(?:\.0+)?[smhd]){_DURATION.pattern}"
+
 # A default is written as in a file, with `validate_default`, since the JSON schema shows it to editors.
 Seconds = Annotated[
     float,
     BeforeValidator(_seconds),
-    WithJsonSchema({"type": "string", "pattern": f"^{_DURATION.pattern}$", "examples": ["30s", "5m", "1h", "7d"]}),
+    PlainSerializer(duration_text, when_used="json"),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": form(_TEXT_OF_SECONDS),
+            "examples": ["30s", "5m", "1h", "7d"],
+        }
+    ),
 ]
 
 
@@ -141,6 +144,10 @@ class StartAtToken:
     def stream_arn(self) -> str:
         return str(self.content["stream_arn"])
 
+    def as_in_file(self) -> dict[str, Any]:
+        """Return the start as a file has it."""
+        return {"token": self.path}
+
     @classmethod
     def read(cls, path: str, folder: Path) -> StartAtToken:
         """Read the token at ``path``, relative to ``folder``. ValueError names the file and the line."""
@@ -159,6 +166,10 @@ class StartAtToken:
             return cls(path, StreamToken.from_json(content).to_json())
         except InvalidPosition as error:
             raise ValueError(f"{file}:1:1: {error}") from error
+
+
+def _start_in_file(start: Any) -> Any:
+    return start if isinstance(start, str) else start.as_in_file()
 
 
 def _start(value: Any, info: ValidationInfo) -> str | StartAtToken:
@@ -183,10 +194,11 @@ def _start(value: Any, info: ValidationInfo) -> str | StartAtToken:
 Start = Annotated[
     str | StartAtToken,
     PlainValidator(_start),
+    PlainSerializer(_start_in_file, when_used="json"),
     WithJsonSchema(
         {
             "anyOf": [
-                {"type": "string"},
+                texts(rf"trim_horizon|latest|-{_DURATION.pattern}|{TIME}"),
                 {
                     "type": "object",
                     "properties": {"token": {"type": "string"}},
@@ -208,6 +220,12 @@ class StartAtGtids:
 
     def __str__(self) -> str:
         return f"{self.word}:{json.dumps(self.positions, sort_keys=True, separators=(',', ':'))}"
+
+    def as_in_file(self) -> dict[str, Any]:
+        """Return the start as a file has it."""
+        if self.word == "gtid":
+            return {"gtid": dict(self.positions)}
+        return {"vgtid": [{"shard": shard, "gtid": gtid} for shard, gtid in self.positions.items()]}
 
     @classmethod
     def parse(cls, word: str, positions: Mapping[str, str]) -> StartAtGtids:
@@ -282,15 +300,27 @@ def _start_validator(parse: Callable[[Any], str | StartAtGtids]) -> PlainValidat
 
 
 _GTIDS = {"type": "object", "minProperties": 1, "maxProperties": 1}
+_VGTID = {"type": "array", "minItems": 1, "items": {"type": "object", "required": ["shard", "gtid"]}}
 StartOfVStream = Annotated[
     str | StartAtGtids,
     _start_validator(parse_vstream_start),
-    WithJsonSchema({"anyOf": [{"enum": ["current", "copy"]}, {**_GTIDS, "properties": {"vgtid": {"type": "array"}}}]}),
+    PlainSerializer(_start_in_file, when_used="json"),
+    WithJsonSchema(
+        {"anyOf": [texts("current|copy"), {**_GTIDS, "properties": {"vgtid": _VGTID}, "required": ["vgtid"]}]}
+    ),
 ]
 StartOfBinlogs = Annotated[
     str | StartAtGtids,
     _start_validator(parse_binlog_start),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {**_GTIDS, "properties": {"gtid": {"type": "object"}}}]}),
+    PlainSerializer(_start_in_file, when_used="json"),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                texts(rf"current|-{_DURATION.pattern}|{TIME}"),
+                {**_GTIDS, "properties": {"gtid": {"type": "object", "minProperties": 1}}, "required": ["gtid"]},
+            ]
+        }
+    ),
 ]
 
 
@@ -300,77 +330,8 @@ def _name(value: str) -> str:
     return value
 
 
-Name = Annotated[str, AfterValidator(_name)]
+Name = Annotated[str, AfterValidator(_name), like(r"(?!\.{1,2}$)[A-Za-z0-9._-]+")]
 """A name that may be part of a Kafka topic, and of a token's shard in front of the slash."""
-
-
-def url(*schemes: str, prefix: str | None = None) -> BeforeValidator:
-    """Accept URLs with one of ``schemes``, or one that begins with ``prefix``."""
-
-    def check(value: Any) -> Any:
-        if isinstance(value, str):
-            scheme = urlsplit(value).scheme if "://" in value else ""
-            if scheme not in schemes and not (prefix and scheme.startswith(prefix) and scheme != prefix):
-                raise invalid("must start with " + " or ".join(f"{s}://" for s in schemes))
-            if scheme in _WITH_HOSTS and not _has_hosts(value):
-                raise invalid(f"needs hosts with numeric ports: {scheme}://host:port,host:port")
-            if scheme in POSTGRES and not (_has_hosts(value) and urlsplit(value).path.strip("/")):
-                raise invalid(f"needs a host and a database: {scheme}://user:password@host:port/database")
-            if scheme in _WITH_SERVICE and not (_has_hosts(value) and urlsplit(value).path.strip("/")):
-                raise invalid(f"needs hosts with numeric ports and a service: {scheme}://host:port,host:port/service")
-            if scheme in _WITH_HOST and not _has_host(value):
-                raise invalid(f"needs a host and a numeric port: {scheme}://host:port")
-        return value
-
-    return BeforeValidator(check)
-
-
-def host_port(text: str) -> tuple[str, int]:
-    """Parse the host and the port of an address to listen on. ValueError on anything else."""
-    match = _HOST_PORT.fullmatch(text)
-    if not match or int(match[3]) > 65535:
-        raise ValueError(f"{text!r} is not an address to listen on, such as 127.0.0.1:9400 or [::1]:9400")
-    return match[1] or match[2], int(match[3])
-
-
-def _address(value: str) -> str:
-    try:
-        host_port(value)
-    except ValueError as error:
-        raise invalid(str(error)) from error
-    return value
-
-
-Address = Annotated[str, AfterValidator(_address)]
-"""A host and a port to listen on; with port 0 the system picks one."""
-
-
-def _remote(value: str) -> str:
-    match = _HOST_PORT.fullmatch(value)
-    if not match or not 0 < int(match[3]) <= 65535:
-        raise invalid(f"{value!r} is not an address to connect to, such as db1:3306 or [::1]:3306")
-    return value
-
-
-RemoteAddress = Annotated[str, AfterValidator(_remote)]
-"""A host and a port to connect to."""
-
-
-def _has_host(value: str) -> bool:
-    try:
-        parts = urlsplit(value)
-        return bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        return False
-
-
-def _has_hosts(value: str) -> bool:
-    """Whether a URL has one host or several, separated by commas, each with a port or without."""
-    try:
-        hosts = urlsplit(value).netloc.rpartition("@")[2].split(",")
-    except ValueError:
-        return False
-    return all(_has_host(f"host://{host}") for host in hosts)
 
 
 def _keys(value: Any) -> Any:
@@ -386,5 +347,18 @@ def _are_columns(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and all(isinstance(column, str) for column in value)
 
 
-Keys = Annotated[Literal["hash", "item"] | list[str] | dict[str, list[str]], BeforeValidator(_keys)]
+_COLUMNS = {"type": "array", "minItems": 1, "items": {"type": "string"}}
+Keys = Annotated[
+    Literal["hash", "item"] | list[str] | dict[str, list[str]],
+    BeforeValidator(_keys),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                texts("hash|item"),
+                _COLUMNS,
+                {"type": "object", "minProperties": 1, "additionalProperties": _COLUMNS},
+            ]
+        }
+    ),
+]
 """The Kafka key of an SQL table, or the columns that serve as its primary key."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticKnownError
 
+from relay.config.addresses import Address, RemoteAddress, host_port
 from relay.config.errors import invalid
-from relay.config.fields import Address, ConfigModel, RemoteAddress, host_port
+from relay.config.fields import ConfigModel
 
 Secret = Annotated[str, Field(min_length=1)]
 
@@ -55,8 +57,10 @@ class HttpConfig(ConfigModel):
 
 
 def _with_address(value: Any) -> Any:
-    if not isinstance(value, str):
+    if isinstance(value, (dict, HttpConfig)):
         return value
+    if not isinstance(value, str):
+        raise PydanticKnownError("string_type")
     try:
         host_port(value)
     except ValueError as error:
@@ -64,5 +68,5 @@ def _with_address(value: Any) -> Any:
     return {"address": value}
 
 
-Http = Annotated[HttpConfig, BeforeValidator(_with_address, json_schema_input_type=str | HttpConfig)]
+Http = Annotated[HttpConfig, BeforeValidator(_with_address, json_schema_input_type=Address | HttpConfig)]
 """A mapping, or an address alone."""

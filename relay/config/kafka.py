@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from relay.config.addresses import Brokers, Url
 from relay.config.errors import invalid, wrong_settings
-from relay.config.fields import ConfigModel, url
+from relay.config.fields import ConfigModel
+from relay.config.schema_forms import named
 
-_BROKER = re.compile(r"\s*(\w+://)?(\[[0-9A-Fa-f:.%]+\]|[\w.-]+)(?::(\d{1,5}))?\s*")
 # Settings that every kind of client needs to connect to a broker and to trust it.
 _CONNECTION = ("security.", "sasl.", "ssl.", "enable.ssl.", "enable.sasl.", "https.", "broker.address.")
 
 
 class KafkaConfig(ConfigModel):
-    bootstrap_servers: str
+    bootstrap_servers: Brokers
     """Brokers to connect to first, as `host:port`, separated by commas."""
 
     partitions: int = Field(default=6, ge=1, le=10_000)
     """How many partitions a topic of changes has. Never change it: the order per key depends on it."""
 
-    producer: dict[str, Any] = Field(default_factory=dict)
+    producer: dict[str, Any] = Field(
+        default_factory=dict,
+        json_schema_extra=named(
+            {"acks": {"enum": ["all", "-1", -1]}, "enable.idempotence": {"enum": [True, "true"]}},
+            ["bootstrap.servers", "transactional.id", "partitioner"],
+        ),
+    )
     """librdkafka settings, passed through. Connection settings (`security.*`, `sasl.*`, `ssl.*`) apply to every
     client."""
-
-    @field_validator("bootstrap_servers")
-    @classmethod
-    def _brokers(cls, value: str) -> str:
-        for broker in value.split(","):
-            match = _BROKER.fullmatch(broker)
-            if not match or not 0 < int(match[3] or 9092) <= 65535:
-                raise invalid(f"{broker!r} is not a broker address, such as 127.0.0.1:9092")
-        return value
 
     @field_validator("producer")
     @classmethod
@@ -58,7 +55,7 @@ class KafkaConfig(ConfigModel):
 
 
 class SchemaRegistryConfig(ConfigModel):
-    url: Annotated[str, url("http", "https")]
+    url: Annotated[str, Url(("http", "https"))]
     """The URL of a registry with Confluent's API."""
 
     on_incompatible: Literal["fail", "register"] = "fail"

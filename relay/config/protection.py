@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import PlainValidator, WithJsonSchema
+from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
 from relay.config.errors import invalid
 from relay.config.yaml_file import Location
@@ -40,6 +40,11 @@ class ColumnRule:
     def hashed(self) -> Callable[[bytes], str]:
         """What makes the text in place of a value: HMAC-SHA-256 in 64 lower-case hexadecimal digits."""
         return partial(_hashed, self.salt.encode())
+
+    def as_in_file(self) -> Any:
+        """Return the rule as a file has it."""
+        rule = {"hash": {"salt": self.salt}} if self.kind == "hash" else self.kind
+        return {"absent": rule} if self.may_be_absent else rule
 
 
 def _hashed(salt: bytes, value: bytes) -> str:
@@ -97,6 +102,10 @@ def _rule(given: Any) -> ColumnRule:
     return ColumnRule("hash", salt)
 
 
+def _as_in_file(rules: Mapping[str, Mapping[str, ColumnRule]]) -> dict[str, dict[str, Any]]:
+    return {table: {column: rule.as_in_file() for column, rule in columns.items()} for table, columns in rules.items()}
+
+
 def _only(key: str, inside: dict[str, Any]) -> dict[str, Any]:
     """Return the JSON schema of a mapping with one key."""
     return {"type": "object", "properties": {key: inside}, "required": [key], "additionalProperties": False}
@@ -108,6 +117,7 @@ _RULE = {"anyOf": [*_PLAIN_RULE["anyOf"], _only("absent", _PLAIN_RULE)]}
 Protect = Annotated[
     dict[str, dict[str, ColumnRule]],
     PlainValidator(_parse),
+    PlainSerializer(_as_in_file, when_used="json"),
     WithJsonSchema(
         {
             "type": "object",

@@ -8,20 +8,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from relay.config.columns import canonical_type
+from relay.config.addresses import Url
+from relay.config.columns import FORM, canonical_type
 from relay.config.errors import invalid
 from relay.config.fields import (
     Name,
     Start,
     StartAtToken,
     start_time,
-    url,
 )
 from relay.config.per_table import PerTableConfig
+from relay.config.schema_forms import TOMBSTONES, exactly_one, like, not_together
 from relay.config.sql_sources import MySQLConfig, VitessConfig
 from relay.config.yaml_file import Location
 from relay.errors import ConfigError
@@ -30,7 +31,17 @@ from relay.table import REST
 _STREAM_ARN = re.compile(r"arn:[\w-]+:dynamodb:([\w-]+):\d*:table/([A-Za-z0-9._-]+)/stream/([\w.:-]+)")
 
 
+_TABLE = r"[A-Za-z0-9_.-]{3,255}"
+_RULES: list[Any] = [
+    exactly_one("table", "tables", "tags", "stream_arn"),
+    not_together("columns", "tables", "tags"),
+    TOMBSTONES,
+]
+
+
 class DynamoDBConfig(PerTableConfig):
+    model_config = ConfigDict(json_schema_extra={"allOf": _RULES})
+
     has_snapshots: ClassVar[bool] = True
     one_source_per_table: ClassVar[bool] = True
 
@@ -39,22 +50,22 @@ class DynamoDBConfig(PerTableConfig):
 
     type: Literal["dynamodb"]
 
-    table: str | None = None
+    table: Annotated[str, like(_TABLE)] | None = None
     """The table whose stream to read."""
 
-    tables: list[str] | None = Field(default=None, min_length=1)
+    tables: list[Annotated[str, like(_TABLE)]] | None = Field(default=None, min_length=1)
     """Several tables instead of one. Each becomes a source of its own, called `<name>.<table>`."""
 
     tags: dict[str, str] | None = Field(default=None, min_length=1)
     """All tables of the region with these tags, instead of `tables`. The relay looks them up at each start."""
 
-    stream_arn: str | None = None
+    stream_arn: Annotated[str, like(_STREAM_ARN.pattern)] | None = None
     """The ARN of one stream, instead of `table`."""
 
     region: str | None = None
     """The region of the table. Default: that of `stream_arn`, or that of the AWS environment."""
 
-    endpoint_url: Annotated[str, url("http", "https")] | None = None
+    endpoint_url: Annotated[str, Url(("http", "https"))] | None = None
     """The URL of DynamoDB, if it is not AWS."""
 
     start: Start = "trim_horizon"
@@ -78,7 +89,9 @@ class DynamoDBConfig(PerTableConfig):
     tombstones: bool = False
     """Follow each DELETE with a null value, so that a compacted topic drops the item. Requires `key: item`."""
 
-    columns: dict[str, str] | None = Field(default=None, min_length=1)
+    columns: dict[str, Annotated[str, like(FORM)]] | None = Field(
+        default=None, min_length=1, json_schema_extra={"propertyNames": {"not": {"const": REST}}}
+    )
     """Types of attributes, key columns included, for typed rows instead of JSON. Attributes without a column are in
     `rest`. Types: string, bytes, boolean, int, long, double, decimal(p,s), timestamp (seconds since the epoch), set (of
     strings), json (anything)."""
@@ -87,7 +100,7 @@ class DynamoDBConfig(PerTableConfig):
     @classmethod
     def _table(cls, value: str | list[str] | None) -> str | list[str] | None:
         for name in [value] if isinstance(value, str) else value or ():
-            if not re.fullmatch(r"[A-Za-z0-9_.-]{3,255}", name):
+            if not re.fullmatch(_TABLE, name):
                 raise invalid(
                     f"{name!r} is not a valid table name; use 3 to 255 letters, digits, dots, dashes and underscores"
                 )

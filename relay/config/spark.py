@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, ValidationError, field_validator
 
+from relay.config.addresses import PORT
 from relay.config.errors import invalid, wrong_settings
 from relay.config.fields import ConfigModel
+from relay.config.schema_forms import like, named
 from relay.errors import ConfigError
 
 LOCAL = "local[*]"
 
-_MASTER = re.compile(r"local(\[[^]]+\])?|local-cluster\[[^]]+\]|yarn|k8s://\S+|spark://[^\s:/]+:\d+(,[^\s:/]+:\d+)*")
+_SPARK = rf"[^\s:/,]+:{PORT}"
+_MASTER = re.compile(rf"local(\[[^]]+\])?|local-cluster\[[^]]+\]|yarn|k8s://\S+|spark://{_SPARK}(,{_SPARK})*")
 _SETTING = re.compile(r"spark\.[^\s=]+")
 _FIXED = {
     "spark.master": "use `spark.master`, or --master",
@@ -25,10 +28,13 @@ _FIXED = {
 class SparkConfig(ConfigModel):
     """Without ``master`` Spark runs in a process on this machine."""
 
-    master: str = LOCAL
+    master: Annotated[str, like(_MASTER.pattern)] = LOCAL
     """The cluster to run on, such as `spark://host:7077`, `yarn` or `k8s://https://host:443`."""
 
-    conf: dict[str, Any] = Field(default_factory=dict)
+    conf: dict[str, Any] = Field(
+        default_factory=dict,
+        json_schema_extra={**named({}, [*_FIXED]), "propertyNames": {"pattern": f"^{_SETTING.pattern}$"}},
+    )
     """Settings of Spark, such as `spark.executor.memory: 2g`."""
 
     connectors: str | None = Field(default=None, min_length=1)

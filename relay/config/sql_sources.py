@@ -6,15 +6,15 @@ The keys are a contract with users. The docstring of a key is also its descripti
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import ConfigDict, Field, PrivateAttr, field_validator, model_validator
 
+from relay.config.addresses import RemoteAddress
 from relay.config.errors import invalid
 from relay.config.fields import (
     Keys,
     Name,
-    RemoteAddress,
     Seconds,
     StartAtGtids,
     StartOfBinlogs,
@@ -25,6 +25,7 @@ from relay.config.fields import (
 )
 from relay.config.per_table import PerTableConfig
 from relay.config.protection import IN_KEY, in_key
+from relay.config.schema_forms import NO_LIST_IS_EMPTY, TOMBSTONES, like
 from relay.config.yaml_file import Location
 from relay.keyrange import KeyRange
 
@@ -32,13 +33,15 @@ from relay.keyrange import KeyRange
 class _SQLConfig(PerTableConfig):
     """The keys that Vitess and MySQL share."""
 
+    model_config = ConfigDict(json_schema_extra={"allOf": [TOMBSTONES]})
+
     has_snapshots: ClassVar[bool] = False
     one_source_per_table: ClassVar[bool] = False
 
     name: Name
     """The name of this source in tokens, metrics and commands."""
 
-    keyrange: str = "-"
+    keyrange: Annotated[str, like("(?:[0-9A-Fa-f]{2})*-(?:[0-9A-Fa-f]{2})*|0")] = "-"
     """The key range to read. It must cover complete shards."""
 
     tables: list[str] | None = Field(default=None, min_length=1)
@@ -50,7 +53,13 @@ class _SQLConfig(PerTableConfig):
     password: str | None = None
     """The password, best given as `${ENV}`."""
 
-    tls: dict[str, str] | None = None
+    tls: dict[str, str] | None = Field(
+        default=None,
+        json_schema_extra={
+            "propertyNames": {"enum": ["ca", "cert", "key"]},
+            "dependentRequired": {"cert": ["key"], "key": ["cert"]},
+        },
+    )
     """Encrypt the connection. `ca`, `cert` and `key` are files; an empty mapping trusts the system's authorities."""
 
     key: Keys = "hash"
@@ -193,7 +202,7 @@ class MySQLConfig(_SQLConfig):
 
     type: Literal["mysql"]
 
-    shards: dict[str, list[RemoteAddress]] = Field(min_length=1)
+    shards: dict[str, Annotated[list[RemoteAddress], Field(json_schema_extra=NO_LIST_IS_EMPTY)]] = Field(min_length=1)
     """The servers of each shard, in the order in which to try them: `{"-": ["db1:3306", "db1-replica:3306"]}`. During
     a reshard, list the shards of both sides: those before it first, then those after it."""
 
@@ -218,7 +227,7 @@ class MySQLConfig(_SQLConfig):
     """What to do when changes were lost before they could be read: stop, continue, or continue and read the tables
     again."""
 
-    reshard_checkpoint_table: str = "_vt.vreplication"
+    reshard_checkpoint_table: Annotated[str, like(r".+\..+")] = "_vt.vreplication"
     """The table in which the replication of a reshard records its position, in each transaction that it applies."""
 
     @field_validator("shards")

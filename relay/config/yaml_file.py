@@ -16,7 +16,9 @@ from relay.errors import ConfigError
 Location = tuple[str | int, ...]
 """The keys and indexes that lead to a value, outermost first."""
 
-_VARIABLE = re.compile(r"\$(\$\{)|\$\{([^}]*)(\}?)")
+VARIABLE = re.compile(r"\$(\$\{)|\$\{([^}]*)(\}?)")
+"""A variable, or the text that stands for `${`. Groups: that text without its first `$`; what is in the braces; `}`."""
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SCALARS = {"tag:yaml.org,2002:" + kind for kind in ("null", "bool", "int", "float")}
 # A time is kept as text: each key decides what it means.
@@ -49,6 +51,14 @@ class Document:
 
     def error(self, place: tuple[int, int], message: str) -> ConfigError:
         return ConfigError(f"{self.name}:{place[0]}:{place[1]}: {message}")
+
+    def problem(self, location: Location, message: str) -> str:
+        """Return a message with the origin of the value at ``location`` in front."""
+        return (
+            f"{option}: {message}"
+            if (option := self.option(location))
+            else str(self.error(self.place(location), message))
+        )
 
     def option(self, location: Location) -> str | None:
         """Return the option that has set ``location`` or the value around it, None if the file has."""
@@ -155,7 +165,7 @@ class _NodeReader:
 
     def _scalar(self, node: yaml.ScalarNode, location: Location) -> Any:
         if node.tag in _TEXTS:
-            if _VARIABLE.search(node.value):
+            if VARIABLE.search(node.value):
                 self.document.variables[location] = node.value
             return self._expand(node)
         if node.tag not in _SCALARS:
@@ -183,7 +193,7 @@ class _NodeReader:
                 raise self.document.error(_place(node), f"the environment variable {name} is not set")
             return self.environment[name]
 
-        return _VARIABLE.sub(replace, node.value)
+        return VARIABLE.sub(replace, node.value)
 
     def _not_plain(self, node: yaml.Node) -> ConfigError:
         return self.document.error(_place(node), f"values of type {node.tag} are not allowed here")

@@ -55,6 +55,25 @@ def refuse_errors(partitions: Sequence[TopicPartition] | None) -> None:
             raise KafkaException(each.error)
 
 
+def check_start(start: str, *, option: str = "--from") -> None:
+    """Raise ``ConfigError`` for a start that `GroupOffsets.resolve` refuses, whatever is on Kafka."""
+    word, _, other = start.partition(":")
+    if start in ("earliest", "latest") or (word == "committed" and (other or start == word)):
+        return
+    if start.lstrip().startswith("{"):
+        _named_offsets(start, option)
+        return
+    try:
+        if start_time(start, now()) is not None:
+            return
+    except ValueError:
+        pass
+    raise ConfigError(
+        f"{option} {start}: use earliest, latest, committed, committed:GROUP, an ISO time, a time ago such as -2h, or "
+        "offsets as JSON"
+    )
+
+
 class GroupOffsets:
     """The offsets of a consumer's topics and of its Kafka group. Shared by threads, as Kafka's client is.
 
@@ -104,13 +123,14 @@ class GroupOffsets:
         time ago such as ``-2h``, or offsets as JSON. The caller stores them, so that a consumer killed before its first
         batch starts there again. Raises ``ConfigError`` for any other text.
         """
+        check_start(start, option=option)
         partitions = self.partitions()
-        word, _, other = start.partition(":")
+        _, _, other = start.partition(":")
         if start == "earliest":
             return _as_offsets(TopicPartition(p.topic, p.partition, EARLIEST) for p in partitions)
         if start == "latest":
             return _as_offsets(map(self._end_of, partitions))
-        if word == "committed" and (other or start == word):
+        if start.startswith("committed"):
             committed = self._committed_by(other) if other else self.committed()
             if committed is None:
                 raise ConfigError(
@@ -120,16 +140,7 @@ class GroupOffsets:
             return committed
         if start.lstrip().startswith("{"):
             return _parse(start, partitions, option)
-        try:
-            time = start_time(start, now())
-        except ValueError:
-            time = None
-        if time is None:
-            raise ConfigError(
-                f"{option} {start}: use earliest, latest, committed, committed:GROUP, an ISO time, a time ago "
-                "such as -2h, or offsets as JSON"
-            )
-        return self._at(partitions, int(time * 1000))
+        return self._at(partitions, int((start_time(start, now()) or 0) * 1000))
 
     def locate(self, start: Offsets) -> tuple[Offsets, Offsets]:
         """Return the first offset of each partition that a consumer reads from ``start`` on, and where each ends."""
@@ -194,21 +205,27 @@ def _parse(text: str, partitions: Sequence[TopicPartition], option: str) -> Offs
     wanted: Offsets = {}
     for p in partitions:
         wanted.setdefault(p.topic, {})[str(p.partition)] = EARLIEST
+    for topic, partition, offset in _named_offsets(text, option):
+        if partition not in wanted.get(topic, {}):
+            raise ConfigError(f"{option}: this consumer does not read partition {topic}[{partition}]")
+        wanted[topic][partition] = offset
+    return wanted
+
+
+def _named_offsets(text: str, option: str) -> list[tuple[str, str, int]]:
+    """Return topic, partition and offset of each partition that offsets in Spark's JSON name."""
     try:
         given = json.loads(text)
         named = [(str(t), str(p), o) for t, ps in given.items() for p, o in ps.items()]
     except (ValueError, AttributeError):
         raise ConfigError(f'{option}: write offsets as JSON, such as {{"shop.orders": {{"0": 17, "1": -2}}}}') from None
     for topic, partition, offset in named:
-        if partition not in wanted.get(topic, {}):
-            raise ConfigError(f"{option}: this consumer does not read partition {topic}[{partition}]")
         if type(offset) is not int or offset < EARLIEST:
             raise ConfigError(
                 f"{option}: {offset!r} is not an offset of {topic}[{partition}]: use 0 or more, -2 for the "
                 "beginning, or -1 for the end"
             )
-        wanted[topic][partition] = offset
-    return wanted
+    return named
 
 
 def _as_offsets(partitions: Iterable[TopicPartition]) -> Offsets:

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from confluent_kafka import KafkaException, Producer
+
 from relay.config import Config
-from relay.kafka.topics import LARGEST_MESSAGE
+from relay.kafka.topics import LARGEST_MESSAGE, SILENT_LOG
 
 _TRANSACTION_TIMEOUT = 10.0
+_PROTOCOLS = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")
 
 # Without it, librdkafka writes to stderr in its own format. Clients deliver its log lines when they are polled.
 _LIBRDKAFKA = logging.getLogger("relay.kafka.librdkafka")
@@ -28,6 +31,47 @@ PRODUCER: dict[str, Any] = {
     "message.max.bytes": LARGEST_MESSAGE,
 }
 """The defaults of the producer; ``kafka.producer`` overrides them."""
+
+
+def refused(config: Config) -> dict[str, str]:
+    """Return the settings in ``kafka.producer`` that librdkafka refuses, each with its reason; connects to nothing.
+
+    The reason why they do not go together has the key "". Certificates and passwords are not looked at.
+    """
+    given = dict(config.kafka.producer)
+    everything = {**KafkaSettings.from_config(config).producer, "transactional.id": config.name}
+    problem = _refusal(_without_security(everything))
+    if problem is None:
+        return {}
+    alone = {key: _refusal(_without_security({key: value})) for key, value in given.items()}
+    return {key: reason for key, reason in alone.items() if reason} or {"": problem}
+
+
+def unusable_security(config: Config) -> str | None:
+    """Return why a client cannot begin to connect, such as a certificate that is not there; connects to nothing."""
+    settings = config.kafka.client()
+    # With it, a client asks the authority for a token as soon as it is made.
+    if str(settings.get("sasl.mechanism", settings.get("sasl.mechanisms"))).upper() == "OAUTHBEARER":
+        protocol = str(settings.get("security.protocol", "")).lower()
+        settings["security.protocol"] = {"sasl_ssl": "ssl"}.get(protocol, "plaintext")
+    return _refusal(settings)
+
+
+def _without_security(settings: Mapping[str, Any]) -> dict[str, Any]:
+    known = str(settings.get("security.protocol", "plaintext")).lower() in _PROTOCOLS
+    return {**settings, **({"security.protocol": "plaintext"} if known else {})}
+
+
+def _refusal(settings: Mapping[str, Any]) -> str | None:
+    """Return why librdkafka refuses these settings, None if it takes them."""
+    try:
+        # A client without brokers connects to nothing.
+        Producer({**settings, "bootstrap.servers": "", "logger": SILENT_LOG})
+    except KafkaException as error:
+        return str(error.args[0].str()).strip()
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return None
 
 
 @dataclass(frozen=True)

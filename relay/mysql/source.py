@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import orjson
 
-from relay.config.fields import StartAtGtids, host_port, iso_time
+from relay.config.addresses import host_port
+from relay.config.fields import StartAtGtids, iso_time
 from relay.errors import ConfigError, RelayError, Unavailable
 from relay.gtid import GtidSet
 from relay.keyrange import KeyRange

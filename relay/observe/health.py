@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from relay.config.fields import redacted
+from relay.config.hidden import redacted
 from relay.observe.status import SourceView, WorkerStatus
 
 STALLED_AFTER = 60.0

@@ -6,7 +6,8 @@ import logging
 
 import orjson
 
-from relay.config.fields import iso_time, redacted
+from relay.config.fields import iso_time
+from relay.config.hidden import redacted
 
 
 class TextFormatter(logging.Formatter):

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from relay.config import HttpConfig
-from relay.config.fields import host_port
+from relay.config.addresses import host_port
 from relay.observe.access import Access, client_side
 
 _SECONDS = 2.0

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from relay.config.fields import iso_time, redacted
+from relay.config.fields import iso_time
+from relay.config.hidden import redacted
 from relay.kafka.topics import CHECKPOINT_PARTITIONS
 from relay.observe.status import Poll, SourceView, WorkerStatus
 

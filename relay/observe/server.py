@@ -24,7 +24,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from relay.config import Config
-from relay.config.fields import host_port
+from relay.config.addresses import host_port
 from relay.errors import ConfigError, Unavailable
 from relay.observe.access import Access
 from relay.observe.health import Stall

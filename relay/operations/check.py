@@ -78,23 +78,30 @@ def run(config: Config) -> Iterator[Finding]:
         url = config.cache.url
         checks.append((f"cache {redacted(url)}", partial(_check_store, url, config.cache.namespace)))
     if config.log:
-        checks.append((f"log {redacted(config.log.path)}", partial(_check_folder, "log", config.log.path)))
+        checks.append((f"log {redacted(config.log.path)}", partial(check_folder, "log", config.log.path)))
     if config.copy_:
         url = config.copy_.url
-        check = partial(_check_folder, "copy", url)
+        check = partial(check_folder, "copy", url)
         if config.copy_.is_postgres:
             check = partial(_check_postgres, url, [source.name for source in config.sources])
         checks.append((f"copy {redacted(url)}", check))
-    if config.log or config.copy_:
-        checks += [("java", _check_java), ("pyspark", _check_spark)]
-    elif config.cache:
-        checks += [("java", partial(_or_python, _check_java)), ("pyspark", partial(_or_python, _check_spark))]
+    checks += checks_of_spark(config)
     with ThreadPoolExecutor(max_workers=8) as pool:
-        for findings in pool.map(lambda named: _run_check(*named), checks):
+        for findings in pool.map(lambda named: run_check(*named), checks):
             yield from findings
 
 
-def _run_check(name: str, check: Check) -> list[Finding]:
+def checks_of_spark(config: Config) -> list[tuple[str, Check]]:
+    """Return the checks of what the consumers in ``config`` run on."""
+    if config.log or config.copy_:
+        return [("java", _check_java), ("pyspark", _check_spark)]
+    if config.cache:
+        return [("java", partial(_or_python, _check_java)), ("pyspark", partial(_or_python, _check_spark))]
+    return []
+
+
+def run_check(name: str, check: Check) -> list[Finding]:
+    """Run one check; an error is its finding."""
     try:
         found = check()
     except RelayError as error:
@@ -190,7 +197,7 @@ def _check_dynamodb(config: Config, source: DynamoDBConfig) -> list[Finding]:
     findings += [*check_images(config, found), *check_cache_keys(config, found)]
     if config.schema_registry:
         schema = partial(_check_schema, config, config.schema_registry, table_schema(source, found))
-        findings += _run_check(f"schema of {config.topic(found.table)}", schema)
+        findings += run_check(f"schema of {config.topic(found.table)}", schema)
     return findings
 
 
@@ -212,7 +219,7 @@ def _check_sql(config: Config, source: VitessConfig | MySQLConfig) -> list[Findi
         findings += _cache_key_findings(config, table.table, names, types={c.name: c.type for c in table.row or ()})
         if config.schema_registry:
             schema = partial(_check_schema, config, config.schema_registry, table)
-            findings += _run_check(f"schema of {config.topic(table.table)}", schema)
+            findings += run_check(f"schema of {config.topic(table.table)}", schema)
     return findings
 
 
@@ -324,7 +331,7 @@ def _check_store(url: str, namespace: str) -> str:
     return "reachable"
 
 
-def _check_folder(kind: str, url: str) -> str:
+def check_folder(kind: str, url: str) -> str:
     """Check that a local folder is writable; other stores are not checked. Raises ``Unavailable``."""
     parts = urlsplit(url)
     if parts.scheme not in ("", "file", "delta") or parts.netloc:

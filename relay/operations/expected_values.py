@@ -134,7 +134,7 @@ class _Loader:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._load_many = _imported(name)
+        self._load_many = imported(name)
         self._runner = asyncio.Runner()  # one event loop for all calls, as in an application
 
     def close(self) -> None:
@@ -169,7 +169,8 @@ def _compared(served: ServedValue, loaded: LoadedValue) -> Comparison:
     return _SAME if loaded.value == served.value else Comparison(Likeness.DIFFERENT, loaded.value)
 
 
-def _imported(name: str) -> Callable[[Mapping[str, Tokens | None]], Any]:
+def imported(name: str) -> Callable[[Mapping[str, Tokens | None]], Any]:
+    """Return what loads many keys, of the loader ``module:name``. Raises ``ConfigError``."""
     module, colon, path = name.partition(":")
     if not (module and colon and path):
         raise ConfigError(f"--loader {name}: must be module:name, such as shop.cache:orders")

@@ -14,7 +14,7 @@ from relay.config import Config
 from relay.config.fields import iso_time, start_time
 from relay.errors import ConfigError, Unavailable
 from relay.kafka.committed import open_reader, read_all_committed
-from relay.kafka.group_offsets import LATEST, GroupOffsets, Offsets
+from relay.kafka.group_offsets import LATEST, GroupOffsets, Offsets, check_start
 from relay.kafka.topics import connect
 
 _WATERMARK = "watermark:"
@@ -24,6 +24,15 @@ _SHOWN = 10
 
 Mark = tuple[str, int, int, str, str]
 """Of a snapshot: topic, partition, offset, the snapshot's id, and begin or end."""
+
+
+def check(start: str, to: str) -> None:
+    """Raise ``ConfigError`` for ``--from`` or ``--to`` that is wrong whatever is on Kafka."""
+    check_start(start)
+    if to.startswith(_WATERMARK):
+        _watermark_time(to)
+    else:
+        check_start(to, option="--to")
 
 
 def resolve_end(config: Config, group: GroupOffsets, to: str) -> Offsets:
@@ -43,13 +52,7 @@ def resolve_end(config: Config, group: GroupOffsets, to: str) -> Offsets:
 
 
 def _require_watermark(config: Config, to: str) -> None:
-    text = to.removeprefix(_WATERMARK)
-    try:
-        wanted = start_time(text, time())
-    except ValueError as error:
-        raise ConfigError(f"--to {to}: {error}") from error
-    if wanted is None:
-        raise ConfigError(f"--to {to}: give a time after `{_WATERMARK}`")
+    wanted = _watermark_time(to)
     found = None
     for message in read_all_committed(connect(config), config, config.internal("watermarks")):
         if message.key() == _OVERALL and message.value():
@@ -57,6 +60,17 @@ def _require_watermark(config: Config, to: str) -> None:
     if found is None or found < wanted:
         said = "there is no watermark yet" if found is None else f"the watermark is at {iso_time(found)}"
         raise Unavailable(f"--to {to}: {said}: try again once `relay run` has come that far")
+
+
+def _watermark_time(to: str) -> float:
+    """Return the seconds since the epoch of ``watermark:TIME``. Raises ``ConfigError``."""
+    try:
+        wanted = start_time(to.removeprefix(_WATERMARK), time())
+    except ValueError as error:
+        raise ConfigError(f"--to {to}: {error}") from error
+    if wanted is None:
+        raise ConfigError(f"--to {to}: give a time after `{_WATERMARK}`")
+    return wanted
 
 
 def beginnings(config: Config, start: Offsets) -> dict[tuple[str, str], int]:

@@ -65,6 +65,7 @@ def run(
     ``--from`` and ``--to``. ``partial``: also if earlier records are missing. ``checkpoint``: the consumer's, which a
     swap replaces. Raises ``RelayError``. SIGTERM ends it after the running batch, SIGINT too, as ``KeyboardInterrupt``.
     """
+    bounds.check(start, to)
     target = ReplayTarget(kind, config, into)
     exchange = Swap(target, str(checkpoint or state_folder(config, kind))) if swap else None
     files = StateFile(state_folder(config, ""), kind, target.identity)

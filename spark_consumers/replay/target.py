@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from pyspark.sql import SparkSession
 
 from relay.config import Config, CopyConfig, LogConfig, redacted
+from relay.config.addresses import POSTGRES
 from relay.config.config import DeltaConfig
-from relay.config.fields import POSTGRES
 from relay.errors import ConfigError
 from spark_consumers.change_log import log_consumer
 from spark_consumers.copy import copy_consumer

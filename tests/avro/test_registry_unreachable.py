@@ -5,6 +5,8 @@ from __future__ import annotations
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from urllib.parse import quote, unquote
 
 import pytest
 
@@ -36,6 +38,35 @@ def test_a_registry_that_does_not_answer_is_named_without_its_password(nobody: s
     assert "secret" not in str(raised.value)
     assert "secret" not in repr(schemas)
     schemas.close()
+
+
+class _OtherServer(BaseHTTPRequestHandler):
+    """Answers each request for ``/<status>/<body>/...`` with that status and body."""
+
+    def do_GET(self) -> None:
+        _, status, body, *_ = unquote(self.path).split("/")
+        self.send_response(int(status))
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("path", ["200/{}", "200/<html>", "200/null", '200/[{"name": "x"}]', "404/nothing", "404/{}"])
+def test_another_server_is_not_taken_for_a_registry(path: str) -> None:
+    with HTTPServer(("127.0.0.1", 0), _OtherServer) as server, ThreadPoolExecutor(1) as pool:
+        pool.submit(server.serve_forever, 0.02)
+        url = f"http://127.0.0.1:{server.server_port}/{quote(path)}"
+        schemas = RegistrySchemas(url, timeout=5.0, retries=0)
+        try:
+            with pytest.raises(Unavailable, match=r"did not answer like a schema registry .* check the URL"):
+                schemas.subjects()
+        finally:
+            schemas.close()
+            server.shutdown()
 
 
 def test_known_schemas_are_available_while_another_thread_waits_for_the_broker(nobody: str) -> None:

@@ -75,20 +75,21 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest_known_key(file: Path,
     ("old", "new", "said"),
     [
         ("name: shop\n", "name: 12\n",
-         "1:7: `name` must be text (quote it if it looks like something else), not a number"),
-        ("partitions: 6", "partitions: many", "2:58: `kafka.partitions` must be an integer, not text"),
-        ("partitions: 6", "partitions: 6.5", "2:58: `kafka.partitions` must be an integer, not a number"),
+         "1:7: `name` must be text (quote it if it looks like something else), not 12"),
+        ("partitions: 6", "partitions: many", "2:58: `kafka.partitions` must be an integer, not 'many'"),
+        ("partitions: 6", "partitions: 6.5", "2:58: `kafka.partitions` must be an integer, not 6.5"),
         ("partitions: 6", "partitions: yes",
-         "2:58: `kafka.partitions` must be an integer, not true or false"),
+         "2:58: `kafka.partitions` must be an integer, not true"),
         ("partitions: 6", "partitions: 0",
-         "2:58: `kafka.partitions`: Input should be greater than or equal to 1"),
+         "2:58: `kafka.partitions`: Input should be greater than or equal to 1, not 0"),
         ("producer: {}", "producer: []", "2:71: `kafka.producer` must be a mapping of keys to values, not a list"),
         ("producer: {}", "producer: {linger.ms: [5]}",
          "2:83: `kafka.producer.linger.ms`: must be text, a number, true or false"),
         ('["order:{order_id}"]', '"order:{order_id}"',
-         "15:74: `cache.keys.orders` must be a list, not text"),
-        ("key: hash", "key: hashed", "13:10: `sources[0].key` must be 'hash' or 'item'"),
-        ("type: dynamodb", "type: postgres", "7:11: `sources[0].type` must be one of dynamodb, vitess, mysql"),
+         "15:74: `cache.keys.orders` must be a list, not 'order:{order_id}'"),
+        ("key: hash", "key: hashed", "13:10: `sources[0].key` must be 'hash' or 'item', not 'hashed'"),
+        ("type: dynamodb", "type: postgres",
+         "7:11: `sources[0].type` must be one of dynamodb, vitess, mysql, not 'postgres'"),
         ('path: "file:///var/lib/relay/log"', "", "16:6: `log.path` is missing"),
         ("tombstone_ttl: 1h", "tombstone_ttl: 1 hour",
          "15:112: `cache.tombstone_ttl`: '1 hour' is not a duration; write, for example, 30s, 5m, 1h or 7d"),
@@ -135,6 +136,11 @@ def test_an_unknown_key_is_an_error_that_names_the_nearest_known_key(file: Path,
          "18:90: `spark.conf.spark.cores.max`: must be text, a number, true or false"),
         ('http: "127.0.0.1:9400"', 'http: "9400"',
          "19:7: `http`: '9400' is not an address to listen on, such as 127.0.0.1:9400 or [::1]:9400"),
+        ("9092", "65536",
+         "2:28: `kafka.bootstrap_servers`: '127.0.0.1:65536' is not a broker address, such as 127.0.0.1:9092"),
+        ("spark:7077", "spark:77077",
+         "18:17: `spark.master`: 'spark://spark:77077' is not a master of Spark, such as local[*], spark://host:7077, "
+         "yarn or k8s://URL"),
         ("9400", "65536",
          "19:7: `http`: '127.0.0.1:65536' is not an address to listen on, such as 127.0.0.1:9400 or [::1]:9400"),
     ],
@@ -259,6 +265,23 @@ def test_secrets_are_never_shown(file: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not any("hunter2" in line for line in said)
 
 
+def test_a_wrong_value_is_shown_unless_it_may_be_a_secret(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "hunter2")
+    kafka = "{bootstrap_servers: b, partitions: '${SECRET}'}"
+    legacy = "{name: legacy, type: mysql, database: d, shards: {'-': ['db:1']}, password: 1234, key: '${SECRET:-x}'}"
+    text = f"name: [shop]\nkafka: {kafka}\nsources:\n- {legacy}\nspark: {{master: yarn, conf: http://me:hunter2@h}}\n"
+    text += f"http: {'9' * 70}\n"
+    assert [line.partition(": ")[2] for line in refused(file, text)] == [
+        "`name` must be text (quote it if it looks like something else), not a list",
+        "`kafka.partitions` must be an integer, not the value of ${SECRET}",
+        "`sources[0].password` must be text (quote it if it looks like something else), not a number",
+        "`sources[0].key`: must be `hash`, `item`, a list of columns that serve as the primary key, such as [a, b], or "
+        "{table: [a, b]}",
+        "`spark.conf` must be a mapping of keys to values, not 'http://***@h'",
+        "`http` must be text (quote it if it looks like something else), not a number",
+    ]
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [
@@ -337,5 +360,6 @@ def test_the_defaults_in_the_json_schema_are_values_that_a_file_may_have() -> No
     }
     assert defaults == {
         "tombstone_ttl": "1h", "tombstone_retention": "30d", "maintain_every": "1d", "keep_versions": "7d",
-        "silence": "30s", "max_lag": "60s",
+        "silence": "30s", "max_lag": "60s", "keyrange": "-", "master": "local[*]",
+        "reshard_checkpoint_table": "_vt.vreplication",
     }  # fmt: skip

@@ -155,14 +155,16 @@ def test_all_problems_are_reported_at_once_in_bounded_time(run: Callable[..., Re
 
 
 def test_the_json_output_is_a_list_of_findings(run: Callable[..., Result]) -> None:
-    result = run(config(kafka={"bootstrap_servers": "127.0.0.1:1", "producer": {"linger.mss": 1}}), "--json")
+    legacy = {"name": "legacy", "type": "mysql", "database": "d", "shards": {"-": ["127.0.0.1:1"]}, "tables": ["t"]}
+    wrong = {**legacy, "tls": {"ca": "/nowhere/ca.pem"}}
+    result = run(config(kafka={"bootstrap_servers": "127.0.0.1:1"}, sources=[wrong]), "--json")
     kafka, source = json.loads(result.stdout)
-    assert kafka == {
-        "check": "kafka 127.0.0.1:1",
+    assert (kafka["check"], kafka["ok"]) == ("kafka 127.0.0.1:1", False)
+    assert source == {
+        "check": "source legacy",
         "ok": False,
-        "detail": 'kafka.producer: No such configuration property: "linger.mss"',
+        "detail": "`tls`: cannot load /nowhere/ca.pem: [Errno 2] No such file or directory",
     }
-    assert (source["check"], source["ok"]) == ("source orders", False)
     # An invalid setting is a problem of the config, not of the services.
     assert result.exit_code == 2
 

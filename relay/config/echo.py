@@ -1,0 +1,55 @@
+"""A config as a file that says the same: defaults filled in, secrets hidden or as the variables that hold them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from relay.config.config import Config
+from relay.config.fields import StartAtToken
+from relay.config.hidden import HIDDEN, holds_secret, redacted, reference
+from relay.config.yaml_file import Document, Location
+
+
+def echo(config: Config, document: Document) -> dict[str, Any]:
+    """Return the data of a file that ``relay.config.load`` takes. ``document``: the file that ``config`` was read from.
+
+    It holds no secret: in place of one stands its variable, or ``***``. `tables` are sources of their own.
+    """
+    found = config.model_dump(mode="json", by_alias=True, exclude_none=True)
+    folder = Path(document.name).parent.absolute()
+    found["sources"] = [{"name": source["name"], "type": source["type"], **source} for source in found["sources"]]
+    for number, source in enumerate(config.sources):
+        if isinstance(source.start, StartAtToken):
+            found["sources"][number]["start"] = {"token": str(folder / Path(source.start.path).expanduser())}
+    return {key: _shown(each, (key,), config, document) for key, each in found.items()}
+
+
+def to_yaml(data: dict[str, Any]) -> str:
+    """Return ``data`` as YAML, in its order."""
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=120)
+
+
+def _shown(value: Any, location: Location, config: Config, document: Document) -> Any:
+    if isinstance(value, dict):
+        return {key: _shown(each, (*location, key), config, document) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_shown(each, (*location, number), config, document) for number, each in enumerate(value)]
+    place = location
+    if location[0] == "sources" and isinstance(location[1], int):
+        place = ("sources", config.entry_of(location[1]), *location[2:])
+    secret = holds_secret(place)
+    if place in document.variables:
+        text = reference(document.variables[place], secret=secret)
+        held = _value_at(document.data, place)
+        # Of several tables, each source has a name that begins with that of the entry.
+        return text + value.removeprefix(held) if place[-1] == "name" else text
+    return HIDDEN if secret else redacted(value)
+
+
+def _value_at(data: Any, location: Location) -> Any:
+    for part in location:
+        data = data[part]
+    return data

@@ -1,0 +1,74 @@
+"""What is shown of a config: neither passwords nor other secrets."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from relay.config.yaml_file import VARIABLE, Location
+
+HIDDEN = "***"
+"""What stands in place of a secret."""
+
+_SECRET = re.compile(
+    r"passw|secret|^salt$|^bearer$|\.pem$|jaas|oauthbearer\.config|credential|.token$|(access|account|api|private)[._]?key",
+    re.IGNORECASE,
+)
+_USER_INFO = re.compile(r"(?<=://)[^/\s]+(?=@)|(?<=password=)[^&\s]+")
+_MARK = re.compile(r"\0(\d+)\0")
+
+
+def is_secret(name: str) -> bool:
+    """Return whether a setting of this name holds a secret."""
+    return _SECRET.search(name) is not None
+
+
+def holds_secret(location: Location) -> bool:
+    """Return whether the value at ``location`` of the file is a secret. Tables and columns may have any name."""
+    match location:
+        case ("http", "user" | "password" | "bearer"):
+            return True
+        case ("kafka", "producer", str(name)) | ("spark", "conf", str(name)) | ("sources", int(), str(name)):
+            return is_secret(name)
+        case ("sources", int(), "protect", *_, "salt"):
+            return True
+    return False
+
+
+def redacted(value: Any) -> Any:
+    """Return ``value`` without secret settings and without the user and password of a URL."""
+    if isinstance(value, str):
+        return _USER_INFO.sub(HIDDEN, value)
+    if isinstance(value, dict):
+        return {key: HIDDEN if is_secret(str(key)) else redacted(inner) for key, inner in value.items()}
+    return value
+
+
+def reference(text: str, *, secret: bool) -> str:
+    """Return a text with variables as a file has it, such as ``redis://:${PASSWORD}@h``, without literal secrets.
+
+    ``secret``: all of it is a secret, so only the names of its variables are shown.
+    """
+    variables = [match[0] for match in VARIABLE.finditer(text)]
+    numbers = iter(range(len(variables)))
+    marked = VARIABLE.sub(lambda _: f"\0{next(numbers)}\0", text)
+
+    def restored(part: str, *, secret: bool) -> str:
+        if secret and _MARK.sub("", part):
+            return HIDDEN
+        return _MARK.sub(lambda mark: _variable(variables[int(mark[1])], secret=secret), part)
+
+    def user_info(match: re.Match[str]) -> str:
+        user, colon, password = match[0].rpartition(":")
+        return f"{restored(user, secret=False)}{colon}{restored(password, secret=True)}"
+
+    if secret:
+        return restored(marked, secret=True)
+    return restored(_USER_INFO.sub(user_info, marked), secret=False)
+
+
+def _variable(text: str, *, secret: bool) -> str:
+    name, has_default, default = text.partition(":-")
+    if not has_default:
+        return text
+    return f"{name}:-{HIDDEN}}}" if secret else f"{name}:-{redacted(default)}"

@@ -1,0 +1,60 @@
+"""What the JSON schema of configs says beyond the types of values, for editors: the forms of texts, and rules on keys.
+
+What a schema cannot say, such as that two names differ, only the validators say. Regular expressions are JavaScript's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import WithJsonSchema
+
+SETTING: dict[str, Any] = {"type": ["string", "number", "boolean"]}
+"""The value of another program's setting."""
+
+NO_LIST_IS_EMPTY: dict[str, Any] = {"minItems": 1}
+
+TEMPLATE = r"(?:[^{}]|\{[^{}]+\}|\{\{|\}\})+"
+"""The form of ``relay.config.template.Template``."""
+
+TIME = r"\d{4}-?[\dW].*"
+"""Roughly the form of ISO times."""
+
+
+def form(pattern: str) -> str:
+    """Return a regular expression for texts of this form, and for those with a variable, which may hold anything."""
+    return rf"^(?:{pattern})$|\$\{{"
+
+
+def texts(pattern: str) -> dict[str, Any]:
+    """Return the JSON schema of texts of a form."""
+    return {"type": "string", "pattern": form(pattern)}
+
+
+def like(pattern: str) -> WithJsonSchema:
+    """Annotate a text with its form."""
+    return WithJsonSchema(texts(pattern))
+
+
+def named(properties: dict[str, Any], fixed: list[str]) -> dict[str, Any]:
+    """Return the JSON schema of settings of another program. ``fixed``: those that cannot be set."""
+    return {"additionalProperties": SETTING, "properties": {**properties, **dict.fromkeys(fixed, False)}}
+
+
+def exactly_one(*keys: str) -> dict[str, Any]:
+    return {"oneOf": [{"required": [key]} for key in keys]}
+
+
+def not_together(key: str, *others: str) -> dict[str, Any]:
+    return {"not": {"required": [key], "anyOf": [{"required": [other]} for other in others]}}
+
+
+def implies(given: dict[str, Any], wanted: dict[str, Any]) -> dict[str, Any]:
+    """Return the rule that where keys have the values ``given``, others have those ``wanted``. All are schemas."""
+    return {
+        "if": {"properties": given, "required": [*given]},
+        "then": {"properties": wanted, "required": [key for key, each in wanted.items() if each is not False]},
+    }
+
+
+TOMBSTONES = implies({"tombstones": {"const": True}}, {"key": {"const": "item"}})

@@ -1,0 +1,216 @@
+"""The JSON schema of configs refuses what ``relay check`` refuses, as far as a schema can say it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from relay.config import load
+from relay.errors import ConfigError
+from tests.command_line import relay
+from tests.config.configs import ARN, GOOD, change, two_sources
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def schema() -> jsonschema.Draft202012Validator:
+    found = json.loads(relay("check", "--schema").stdout)
+    jsonschema.Draft202012Validator.check_schema(found)
+    return jsonschema.Draft202012Validator(found)
+
+
+class _Texts(yaml.SafeLoader):
+    """Leaves times as texts, as the relay does."""
+
+
+_Texts.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def data(text: str) -> Any:
+    return json.loads(json.dumps(yaml.load(dedent(text), _Texts)))
+
+
+def mysql(more: str) -> str:
+    return two_sources("{name: m, type: mysql, database: d, shards: {'-': ['h:1']}, " + more + "}")
+
+
+def vitess(more: str) -> str:
+    return two_sources("{name: v, type: vitess, vtgate: 'h:1', keyspace: k, " + more + "}")
+
+
+WRONG = [
+    change("name: shop\n", "name: shop\n    sorces: []\n"),
+    change("regoin".replace("oi", "io") + ":", "regoin:"),
+    GOOD.replace("    name: shop\n", ""),
+    change("name: shop\n", "name: 12\n"),
+    change("name: shop\n", "name: my shop\n"),
+    change("partitions: 6", "partitions: many"),
+    change("partitions: 6", "partitions: 0"),
+    change("producer: {}", "producer: []"),
+    change("producer: {}", "producer: {linger.ms: [5]}"),
+    change("producer: {}", "producer: {transactional.id: x}"),
+    change("producer: {}", "producer: {acks: 1}"),
+    change("producer: {}", "producer: {enable.idempotence: false}"),
+    change("127.0.0.1:9092", "127.0.0.1:65536"),
+    change("127.0.0.1:9092", "127.0.0.1:9092, :"),
+    change("http://127.0.0.1:8080", "ftp://127.0.0.1:8080"),
+    change("http://127.0.0.1:8080", "http://127.0.0.1:80800"),
+    change('/ccompat/v7"', '/ccompat/v7", on_incompatible: ignore'),
+    change('"{name}.{table}"', '"{name}.{tabel}"'),
+    change('"{name}.{table}"', '"{name}.{table"'),
+    change('["order:{order_id}"]', '"order:{order_id}"'),
+    change('["order:{order_id}"]', "[]"),
+    change('["order:{order_id}"]', '["order:{order_id"]'),
+    change('{orders: ["order:{order_id}"]}', "{}"),
+    change("key: hash", "key: hashed"),
+    change("key: hash", "tombstones: true"),
+    change("type: dynamodb", "type: postgres"),
+    change("table: orders\n", "table: or\n"),
+    change("table: orders\n", "tables: [or]\n"),
+    change("table: orders\n", "tables: []\n"),
+    change("        table: orders\n", ""),
+    change("table: orders\n", "table: orders\n        tags: {a: b}\n"),
+    change("table: orders\n", "stream_arn: nonsense\n"),
+    change("table: orders\n", f"table: orders\n        stream_arn: {ARN}\n"),
+    change("table: orders\n", "tables: [orders]\n        columns: {a: string}\n"),
+    change("key: hash", "columns: {a: text}"),
+    change("key: hash", "columns: {}"),
+    change("key: hash", "columns: {rest: string}"),
+    change("key: hash", "columns: {a: 'decimal(39,1)'}"),
+    change("key: hash", "protect: {orders: {a: hide}}"),
+    change("key: hash", "protect: {orders: {a: {hash: {salt: ''}}}}"),
+    change("key: hash", "where: {orders: {}}"),
+    change("start: trim_horizon", "start: -30"),
+    change("start: trim_horizon", "start: soon"),
+    change("start: trim_horizon", "start: {tokn: x}"),
+    change("http://127.0.0.1:8000", "127.0.0.1:8000"),
+    change('path: "file:///var/lib/relay/log"', ""),
+    change("file:///var/lib/relay/log", "file://var/lib/relay/log"),
+    change("file:///var/lib/relay/log", ""),
+    change("tombstone_ttl: 1h", "tombstone_ttl: 1 hour"),
+    change("tombstone_ttl: 1h", "tombstone_ttl: 3600"),
+    change("tombstone_ttl: 1h", "tombstone_ttl: 0s"),
+    change("redis://127.0.0.1:6379/0", "redis://127.0.0.1:port"),
+    change("redis://127.0.0.1:6379/0", "localhost"),
+    change("redis://127.0.0.1:6379/0", "redis+cluster://a:1,b:port"),
+    change("redis://127.0.0.1:6379/0", "redis+sentinel://a:1,b:2/"),
+    change("redis://127.0.0.1:6379/0", "memcached://a:1,b:99999"),
+    change("namespace: shop", "namespace: a b"),
+    change("namespace: shop", 'namespace: ""'),
+    change("delta:///var", "delta+://var"),
+    change("delta:///var", "delta://var"),
+    change("delta:///var/lib/relay/copy", "mysql://h/copy"),
+    change("delta:///var/lib/relay/copy", "postgresql://relay@127.0.0.1"),
+    change("copy: {", "copy: {items: text, "),
+    change("copy: {", "copy: {keep_versions: 2d, ").replace("delta:///", "postgresql://host/"),
+    change("spark://spark:7077", "spark:7077"),
+    change("spark://spark:7077", "spark://spark:77077"),
+    change("spark.cores.max", "cores.max"),
+    change("spark.cores.max: 4", "spark.master: yarn"),
+    change("spark.cores.max: 4", "spark.cores.max: [4]"),
+    change('http: "127.0.0.1:9400"', 'http: "9400"'),
+    change("9400", "65536"),
+    mysql("key: [1]"),
+    mysql("key: []"),
+    mysql("tombstones: true"),
+    mysql("keyrange: 80"),
+    mysql("keyrange: '-8x'"),
+    mysql("tls: {cacert: x}"),
+    mysql("tls: {cert: x}"),
+    mysql("start: trim_horizon"),
+    mysql("start: {gtid: {}}"),
+    mysql("reshard_checkpoint_table: vreplication"),
+    mysql("snapshot_rows_per_second: 1"),
+    mysql("password: 12"),
+    change("sources:\n", "sources:\n      - {name: m, type: mysql, database: d, shards: {'-': ['h:65536']}}\n"),
+    change("sources:\n", "sources:\n      - {name: m, type: mysql, database: d, shards: {'-': []}}\n"),
+    change("sources:\n", "sources:\n      - {name: m, type: mysql, database: '', shards: {'-': ['h:1']}}\n"),
+    vitess("start: latest"),
+    vitess("start: {vgtid: {}}"),
+    vitess("start: {vgtid: []}"),
+    vitess("start: {vgtid: [{shard: '-'}]}"),
+    vitess("on_gap: resnapshot"),
+    vitess("cells: []"),
+    vitess("silence: 5"),
+]  # fmt: skip
+"""What one place of the file says alone, or two keys of one mapping together."""
+
+BEYOND_A_SCHEMA = [
+    two_sources("{name: orders, type: dynamodb, table: lines}"),  # names of two entries are compared
+    two_sources("{name: more, type: dynamodb, table: orders}"),  # and their tables
+    change('{orders: ["order:{order_id}"]}', '{lines: ["order:{order_id}"]}'),  # and those of the cache
+    change("region: us-east-1", "region: us-east-1")
+    .replace("table: orders\n", f"stream_arn: {ARN}\n")
+    .replace('        endpoint_url: "http://127.0.0.1:8000"\n', ""),  # the region in an ARN
+    change("name: shop\n", f"name: {'n' * 250}\n"),  # the lengths of topics
+    change('"{name}.{table}"', '"{name}.checkpoints"'),  # topics that collide
+    change("start: trim_horizon", "start: {token: nowhere.json}"),  # another file
+    vitess("start: {vgtid: [{shard: '-', gtid: MariaDB/0}]}"),  # the syntax of a GTID set
+    mysql("tables: [a], key: {b: [c]}"),
+]
+"""What a schema has no words for."""
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_check_refuses_the_schema_refuses(
+    text: str, schema: jsonschema.Draft202012Validator, tmp_path: Path
+) -> None:
+    path = tmp_path / "relay.yaml"
+    path.write_text(dedent(text))
+    result = relay("check", path, "--offline")
+    assert result.exit_code == 2, result.output
+    assert not schema.is_valid(data(text))
+
+
+@pytest.mark.parametrize("text", BEYOND_A_SCHEMA)
+def test_what_a_schema_has_no_words_for_check_refuses(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "relay.yaml"
+    path.write_text(dedent(text))
+    with pytest.raises(ConfigError):
+        load(path)
+
+
+GOOD_ONES = [
+    GOOD,
+    change("127.0.0.1:9092", "b1:9092, [::1]:9092,ssl://b3"),
+    change("redis://127.0.0.1:6379/0", "redis+sentinel://:p@a:1,b/service/0?sentinel_password=x"),
+    change("redis://127.0.0.1:6379/0", "memcacheds://u:p@[::1]:11211,b"),
+    change("redis://127.0.0.1:6379/0", "unix:///run/redis.sock"),
+    change("redis://127.0.0.1:6379/0", "${CACHE:-redis://h}"),
+    change("delta:///var/lib/relay/copy", "postgresql://u:p@a:5432,b/shop?sslmode=verify-full"),
+    change("delta:///var/lib/relay/copy", "delta+s3a://bucket/copy"),
+    change("file:///var/lib/relay/log", "log"),
+    change("9400", "0"),
+    change("start: trim_horizon", "start: 2026-11-21 06:00:00"),
+    change("start: trim_horizon", "start: 2026-11-21T06:00:00+02:00"),
+    change("start: trim_horizon", "start: -1.5h"),
+    change("key: hash", "tombstones: true\n        key: item"),
+    change("key: hash", "columns: {a: 'decimal( 9, 2 )', b: timestamp, c: set}"),
+    mysql("key: {t: [a]}, tls: {}, keyrange: '-80', start: {gtid: {'-': 'MariaDB/0-1-5'}}"),
+    mysql("tls: {ca: a, cert: b, key: c}, start: -30s"),
+    vitess("start: {vgtid: [{keyspace: k, shard: '-', gtid: MariaDB/0-1-5}]}, key: item, tombstones: true"),
+    *(path.read_text() for path in sorted((ROOT / "deploy" / "examples").glob("*.yaml"))),
+]
+
+
+@pytest.mark.parametrize("text", GOOD_ONES)
+def test_what_check_takes_the_schema_takes(
+    text: str, schema: jsonschema.Draft202012Validator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in re.findall(r"\$\{(\w+)\}", text):
+        monkeypatch.setenv(name, "secret")
+    path = tmp_path / "relay.yaml"
+    path.write_text(dedent(text))
+    load(path)
+    schema.validate(data(text))

@@ -1,0 +1,186 @@
+"""``relay check --offline`` and ``--echo``: what can be said of a config without a connection."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.certificates import Authority
+from tests.command_line import errors, relay
+
+ROOT = Path(__file__).parents[2]
+
+ORDERS = {"name": "orders", "type": "dynamodb", "table": "orders", "region": "us-east-1"}
+LEGACY = {"name": "legacy", "type": "mysql", "database": "d", "shards": {"-": ["db:1"]}, "tables": ["customer"]}
+VITESS = {"name": "commerce", "type": "vitess", "vtgate": "h:1", "keyspace": "k", "tls": {"ca": "/nowhere/ca.pem"}}
+SMALLEST = {"name": "shop", "kafka": {"bootstrap_servers": "broker:9092"}, "sources": [ORDERS, LEGACY]}
+
+
+def blocks(document: str) -> list[dict[str, Any]]:
+    """Return the configs in a README, each in full."""
+    found = []
+    for text in re.findall(r"^```yaml\n(.*?)^```", (ROOT / document).read_text(), re.DOTALL | re.MULTILINE):
+        data = yaml.safe_load(dedent(text.replace(", ...}}", "}}")))
+        if "scrape_configs" in data:
+            continue  # of Prometheus
+        data = data.get("config", data)  # that of a chart's values
+        if "protect" in data:
+            data = {"sources": [{**LEGACY, **data}]}
+        found.append({**SMALLEST, **data})
+    return found
+
+
+DOCUMENTS = [
+    (document, number)
+    for document in ("README.md", "deploy/README.md", "relay/README.md", "relay/kafka/README.md",
+                     "spark_consumers/README.md")
+    for number in range(len(blocks(document)))
+]  # fmt: skip
+EXAMPLES = sorted((ROOT / "deploy" / "examples").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Authority(tmp_path_factory.mktemp("authority")).ca
+
+
+def checked(path: Path, authority: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Check a config whose variables are all set, and whose files are all on this machine."""
+    text = path.read_text()
+    for name in re.findall(r"\$\{(\w+)\}", text):
+        monkeypatch.setenv(name, "secret")
+    data = yaml.safe_load(text)
+    settings = []
+    if "ssl.ca.location" in data["kafka"].get("producer", {}):
+        settings.append(f"kafka.producer.ssl.ca.location={authority}")
+    settings += [f"sources.{source['name']}.tls.ca={authority}" for source in data["sources"] if source.get("tls")]
+    for kind, key in (("log", "path"), ("copy", "url")):
+        scheme, _, place = data.get(kind, {}).get(key, "").partition("://")
+        if scheme in ("file", "delta"):
+            settings.append(f"{kind}.{key}={scheme}://{path.parent if place else ''}")
+    options = [option for setting in settings for option in ("--set", setting)]
+    result = relay("check", path, "--offline", "--json", *options)
+    assert result.exit_code == 0, result.output
+    echoed = relay("check", path, "--echo", *options)
+    assert "secret" not in echoed.stdout.replace("s3a.secret", "")
+    again = path.parent / "echo.yaml"
+    again.write_text(echoed.stdout)
+    assert relay("check", again, "--offline").exit_code == 0
+    found: list[dict[str, Any]] = json.loads(result.stdout)
+    return found
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_passes(example: Path, authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / example.name
+    path.write_text(example.read_text())
+    found = checked(path, authority, monkeypatch)
+    assert all(finding["ok"] for finding in found)
+    assert found[0] == {"check": f"config {path}", "ok": True, "detail": "valid; nothing was connected to"}
+
+
+@pytest.mark.parametrize(("document", "number"), DOCUMENTS)
+def test_a_config_in_the_documents_passes(
+    document: str, number: int, authority: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "relay.yaml"
+    path.write_text(yaml.safe_dump(blocks(document)[number], sort_keys=False))
+    checked(path, authority, monkeypatch)
+
+
+@pytest.fixture
+def listeners() -> Iterator[list[socket.socket]]:
+    """Servers that anything could connect to."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(8)]
+
+
+def test_nothing_is_connected_to_and_no_name_is_looked_up(listeners: list[socket.socket], tmp_path: Path) -> None:
+    """Servers listen at every address of the config; librdkafka, in C, would be seen by them alone."""
+    ports = iter([listener.getsockname()[1] for listener in listeners])
+
+    def address() -> str:
+        return f"127.0.0.1:{next(ports)}"
+
+    path = tmp_path / "relay.yaml"
+    shards = {"-": [address()]}
+    sources = [
+        {**ORDERS, "tables": None, "table": None, "tags": {"a": "b"}, "endpoint_url": f"http://{address()}"},
+        {"name": "m", "type": "mysql", "database": "d", "shards": shards},
+        {"name": "v", "type": "vitess", "keyspace": "k", "vtgate": address()},
+    ]
+    producer = {
+        "security.protocol": "sasl_plaintext", "sasl.mechanism": "OAUTHBEARER", "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.token.endpoint.url": f"http://{address()}", "sasl.oauthbearer.client.id": "a",
+        "sasl.oauthbearer.client.secret": "b",
+    }  # fmt: skip
+    config = {
+        "name": "shop", "kafka": {"bootstrap_servers": address(), "producer": producer}, "sources": sources,
+        "schema_registry": {"url": f"http://{address()}"},
+        "cache": {"url": f"redis+cluster://{address()}", "namespace": "n", "keys": {"orders": ["a"]}},
+        "copy": {"url": f"postgresql://{address()}/d"},
+    }  # fmt: skip
+    path.write_text(yaml.safe_dump(config))
+    code = (
+        "import sys\n"
+        "def refuse(event, arguments):\n"
+        "    if event in ('socket.connect', 'socket.getaddrinfo', 'socket.sendto'):\n"
+        "        raise AssertionError(f'{event} {arguments}')\n"
+        "sys.addaudithook(refuse)\n"
+        "from relay.cli import app\n"
+        "for option in ('--offline', '--echo'):\n"
+        f"    app(['check', {str(path)!r}, option], standalone_mode=False)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert "✗" not in ran.stdout
+    assert "source orders: dynamodb, all tables that it finds" in ran.stdout
+    for listener in listeners:
+        listener.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            listener.accept()
+
+
+def test_what_is_missing_on_this_machine_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "relay.yaml"
+    path.write_text(yaml.safe_dump({**SMALLEST, "sources": [{**LEGACY, "tls": {"ca": "/nowhere/ca.pem"}}, VITESS]}))
+    options = ("--set", "kafka.producer={security.protocol: ssl, ssl.ca.location: /nowhere/kafka.pem}")
+    result = relay("check", path, "--offline", *options)
+    assert result.exit_code == 2, result.output
+    assert "✗ source legacy: `tls`: cannot load /nowhere/ca.pem: [Errno 2] No such file or directory" in result.stdout
+    assert "✗ source commerce: tls: /nowhere/ca.pem: No such file" in result.stdout
+    assert "✗ kafka.producer: a client cannot begin to connect: Failed to create producer: ssl.ca.location" in (
+        result.stdout
+    )
+
+
+def test_every_wrong_setting_of_the_producer_has_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "relay.yaml"
+    producer = "{linger.mss: 5, batch.size: -4, security.protocol: sasl_ssl, sasl.password: hunter2}"
+    kafka = f"name: shop\nkafka:\n  bootstrap_servers: b\n  producer: {producer}\n"
+    path.write_text(kafka + yaml.safe_dump({"sources": [ORDERS]}))
+    result = relay("run", path)
+    assert result.exit_code == 2
+    refuses = "librdkafka refuses it:"
+    assert errors(result) == [
+        f'{path}:4:26: `kafka.producer.linger.mss`: {refuses} No such configuration property: "linger.mss"',
+        f'{path}:4:41: `kafka.producer.batch.size`: {refuses} Configuration property "batch.size" value -4 is outside '
+        "allowed range 1..2147483647",
+    ]
+    result = relay("tail", path, "--set", "kafka.producer={delivery.timeout.ms: 1000, linger.ms: 100000}")
+    assert result.exit_code == 2
+    assert errors(result) == [
+        f"--set kafka.producer: `kafka.producer`: {refuses} Failed to create producer: `message.timeout.ms` must be "
+        "greater than `linger.ms`"
+    ]
