@@ -66,6 +66,7 @@ COMMANDS = [
     (),
     ("run",),
     ("check",),
+    ("doctor",),
     ("tail",),
     ("status",),
     ("reset",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Annotated, Any
 
 import typer
@@ -54,6 +55,28 @@ def redrive(
         list[str] | None, typer.Argument(metavar="ID", help="Ids from `list`.", show_default=False)
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Redrive all that have not been redriven yet.")] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="With --all: those written since an ISO time, or a time ago such as -2h.",
+            show_default=False,
+        ),
+    ] = None,
+    reason: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="With --all: those with this text in their reason, such as 'too large'.",
+            show_default=False,
+        ),
+    ] = None,
+    at_most: Annotated[
+        int | None,
+        typer.Option("--max", min=1, metavar="N", help="With --all: the oldest N of them.", show_default=False),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be sent, and send nothing.")] = False,
+    as_json: JsonOption = False,
     settings: SetOption = None,
 ) -> None:
     """Send dead letters again, to the topic and partition they belong to.
@@ -63,16 +86,44 @@ def redrive(
     """
     if bool(names) == every:
         raise ConfigError("give the ids of the dead letters to redrive, or --all")
+    if not every and (since, reason, at_most) != (None, None, None):
+        raise ConfigError("--since, --reason and --max choose among --all: omit the ids")
+    begin = None if since is None else _time(since)
     loaded = load_config(config, settings)
     from relay.operations.dead_letters import DeadLetter, DeadLetters
 
     letters = DeadLetters(loaded)
-    chosen = [letters.find(name) for name in names or ()] or [each for each in letters.all() if not each.redriven]
+    chosen = [letters.find(name) for name in names or ()]
+    if every:
+        chosen = letters.pending(since=begin, reason=reason, at_most=at_most)
+    done = "would be sent" if dry_run else "sent"
 
-    def print_sent(letter: DeadLetter) -> None:
-        typer.echo(f"{letter.id} sent to {letter.topic}[{letter.partition}]")
+    def show_sent(letter: DeadLetter) -> None:
+        if as_json:
+            typer.echo(json.dumps({**letter.to_json(letters.tables), "sent": not dry_run}))
+        else:
+            typer.echo(f"{letter.id} {done} to {letter.topic}[{letter.partition}]")
 
-    letters.redrive(chosen, print_sent)
+    if not dry_run:
+        letters.redrive(chosen, show_sent)
+        return
+    for letter in chosen:
+        show_sent(letter)
+
+
+def _time(since: str) -> float:
+    """Return the seconds since the epoch of ``--since``. Raises ``ConfigError``."""
+    from relay.config.fields import start_time
+
+    try:
+        found = start_time(since, time.time())
+    except ValueError:
+        found = None
+    if found is None or since == "latest":
+        raise ConfigError(
+            f"--since {since}: must be an ISO time such as 2026-11-21T06:00:00Z, or a time ago such as -2h"
+        )
+    return found
 
 
 def _line(row: dict[str, Any]) -> str:

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+import time
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from relay.commands.options import ConfigArgument, JsonOption, SetOption, load_config
+from relay.errors import ConfigError, Unavailable
+
+if TYPE_CHECKING:
+    from relay.operations.status import RelayStatus
+
+_WATCHED_EVERY = 2.0  # seconds
 
 
 def status(
     config: ConfigArgument,
     as_json: JsonOption = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again every 2 seconds, until Ctrl-C; with --json a line each time.")
+    ] = False,
     every: Annotated[bool, typer.Option("--all", help="Also show finished shards.")] = False,
     token: Annotated[
         str | None,
@@ -29,16 +39,31 @@ def status(
 
     It also works while no worker is running.
     """
+    if watch and token is not None:
+        raise ConfigError("--watch: shows the status, not a token: omit one of them")
     loaded = load_config(config, settings, every_table=False)
     from relay.operations import status as statuses
 
     if token is not None:
         typer.echo(json.dumps(statuses.stream_token(loaded, token), indent=2))
         return
-    found = statuses.status(loaded)
-    if as_json:
-        typer.echo(json.dumps(found.to_json(), ensure_ascii=False))
-        return
-    from relay.commands.status_text import show
 
-    show(found, every=every)
+    def print_(found: RelayStatus) -> None:
+        if as_json:
+            print(json.dumps(found.to_json(), ensure_ascii=False), flush=True)
+            return
+        from relay.commands.status_text import show
+
+        show(found, every=every, again=watch)
+
+    if not watch:
+        print_(statuses.status(loaded))
+        return
+    while True:
+        try:
+            found = statuses.status(loaded)
+        except Unavailable as error:  # a broker that restarts is what one watches for
+            typer.echo(f"relay: error: {error}", err=True)
+        else:
+            print_(found)
+        time.sleep(_WATCHED_EVERY)

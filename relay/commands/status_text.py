@@ -15,9 +15,14 @@ _COLOURS = {"reading": "green", "planned": "yellow", "finished": "dim", "gone": 
 _ORDER = {"reading": 0, "planned": 1, "gone": 2, "finished": 3}
 
 
-def show(status: RelayStatus, *, every: bool) -> None:
-    """Print it to stdout: unfinished shards first, finished ones only if ``every``."""
+def show(status: RelayStatus, *, every: bool, again: bool = False) -> None:
+    """Print it to stdout: unfinished shards first, finished ones only if ``every``.
+
+    ``again``: in place of what is on the terminal.
+    """
     console = Console(highlight=False, markup=False, emoji=False)
+    if again:
+        console.clear()
     workers = len(status.members)
     console.print(
         Text(status.name, "bold")
@@ -29,6 +34,7 @@ def show(status: RelayStatus, *, every: bool) -> None:
     for source in status.sources:
         console.print()
         _show_source(console, source, every)
+    console.file.flush()
 
 
 def _show_source(console: Console, source: SourceStatus, every: bool) -> None:

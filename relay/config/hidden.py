@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
+from urllib.parse import unquote
 
 from relay.config.yaml_file import VARIABLE, Location
 
@@ -11,7 +13,7 @@ HIDDEN = "***"
 """What stands in place of a secret."""
 
 _SECRET = re.compile(
-    r"passw|secret|^salt$|^bearer$|\.pem$|jaas|oauthbearer\.config|credential|.token$|(access|account|api|private)[._]?key",
+    r"passw|pass$|^bearer$|secret|^salt$|\.pem$|jaas|oauthbearer\.config|credential|.token$|(access|account|api|private)[._]?key",
     re.IGNORECASE,
 )
 _USER_INFO = re.compile(r"(?<=://)[^/\s]+(?=@)|(?<=password=)[^&\s]+")
@@ -33,6 +35,22 @@ def holds_secret(location: Location) -> bool:
         case ("sources", int(), "protect", *_, "salt"):
             return True
     return False
+
+
+def secrets_in(value: Any, location: Location = ()) -> Iterator[str]:
+    """Yield the secrets in the data of a file: those that stand alone, and those in URLs, as written and decoded."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from secrets_in(each, (*location, key))
+    elif isinstance(value, list):
+        for number, each in enumerate(value):
+            yield from secrets_in(each, (*location, number))
+    elif value is not None and holds_secret(location):
+        yield str(value)
+    elif isinstance(value, str):
+        for found in _USER_INFO.findall(value):
+            password = found.partition(":")[2] or found
+            yield from (found, password, unquote(password))
 
 
 def redacted(value: Any) -> Any:

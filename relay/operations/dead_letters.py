@@ -111,6 +111,22 @@ class DeadLetters:
     def all(self) -> list[DeadLetter]:
         return list(self._letters.values())
 
+    def pending(
+        self, *, since: float | None = None, reason: str | None = None, at_most: int | None = None
+    ) -> list[DeadLetter]:
+        """Return those that have not been redriven, the oldest first, at most so many.
+
+        ``since``: only those written at or after this time, in seconds since the epoch. ``reason``: only those whose
+        reason has this text in it. Raises ``ConfigError`` if none has, but there are others.
+        """
+        found = [letter for letter in self.all() if not letter.redriven]
+        if reason is not None:
+            reasons = sorted({letter.text("reason") for letter in found})
+            found = [letter for letter in found if reason in letter.text("reason")]
+            if reasons and not found:
+                raise ConfigError(f"--reason {reason}: the reasons of those that wait are: {', '.join(reasons)}")
+        return [letter for letter in found if since is None or letter.written_at.timestamp() >= since][:at_most]
+
     def find(self, name: str) -> DeadLetter:
         """Return the dead letter with the id ``name``. Raises ``ConfigError``."""
         if name not in self._letters:

@@ -92,6 +92,16 @@ def test_a_change_that_is_too_large_is_a_stub_and_is_complete_after_a_redrive(
     assert refused.exit_code == 1
     assert f"topic {topic} allows {SMALL}: raise the topic's max.message.bytes" in errors(refused)[0]
     limit(kafka.bootstrap_servers, topic, 8 << 20)
+    for options, count in (
+        (["--since", "-2h", "--reason", "large", "--max", "1"], 1),
+        (["--since", "2100-01-01"], 0),
+    ):
+        would = relay("dead-letters", "redrive", path, "--all", "--dry-run", "--json", *options)
+        assert would.exit_code == 0, would.output
+        assert [json.loads(line) for line in would.stdout.splitlines()] == [{**letter, "sent": False}] * count
+    other = relay("dead-letters", "redrive", path, "--all", "--reason", "odd")
+    assert (other.exit_code, errors(other)) == (2, ["--reason odd: the reasons of those that wait are: too large"])
+    assert listed(path) == [letter]
     done = relay("dead-letters", "redrive", path, "--all")
     assert (done.exit_code, done.stdout) == (0, f"{letter['id']} sent to {topic}[{letter['partition']}]\n")
     assert versions(path, "k")[3:] == [("NEW_AND_OLD", "2")]
@@ -199,3 +209,11 @@ def test_a_redrive_needs_ids_or_all(tmp_path: Path) -> None:
     path = tmp_path / "relay.yaml"
     assert relay("dead-letters", "redrive", path).exit_code == 2
     assert relay("dead-letters", "redrive", path, "x", "--all").exit_code == 2
+    for options in (("--max", "1"), ("--since", "-2h"), ("--reason", "large")):
+        result = relay("dead-letters", "redrive", path, "x", *options)
+        assert result.exit_code == 2
+        assert errors(result) == ["--since, --reason and --max choose among --all: omit the ids"]
+    for since in ("soon", "latest", "trim_horizon"):
+        result = relay("dead-letters", "redrive", path, "--all", "--since", since)
+        assert result.exit_code == 2
+        assert errors(result)[0].startswith(f"--since {since}: must be an ISO time")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -81,6 +84,21 @@ class TestOnKafka:
         found = relay.source()
         assert (found["stream"], found["watermark"], found["shards"], found["gaps"]) == (None, None, [], [])
         assert "has not been read yet" in relay.command("status", "CONFIG", "--token", "s", code=1).stderr
+
+    @pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
+    def test_it_is_shown_again_until_ctrl_c(self, relay: Operated, options: list[str]) -> None:
+        command = [sys.executable, "-m", "relay", "status", str(relay.path), "--watch", *options]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            try:
+                mark = '{"name"' if options else f"{relay.name}: no worker is running"
+                lines = (line for line in process.stdout if line.startswith(mark))
+                first, second = next(lines), next(lines)
+            finally:
+                process.send_signal(signal.SIGINT)
+            assert process.wait(120) == 130
+        if options:
+            assert json.loads(first)["at"] < json.loads(second)["at"]
 
     def test_shards_positions_lag_and_owners_come_from_the_checkpoints(
         self, relay: Operated, stream: ScriptedStream

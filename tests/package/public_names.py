@@ -70,6 +70,7 @@ PUBLIC = {
         "Config",
         "CopyConfig",
         "DynamoDBConfig",
+        "HttpConfig",
         "KafkaConfig",
         "LogConfig",
         "MySQLConfig",

@@ -1,0 +1,47 @@
+"""``relay doctor``: options and output; ``relay.operations.doctor`` does the work."""
+
+from __future__ import annotations
+
+import json
+import time
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from relay.commands.options import ConfigArgument, JsonOption, SetOption, read_config, with_tables
+
+
+def doctor(
+    config: ConfigArgument,
+    into: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="The bundle: a new .tar.gz, or a new folder. Default: relay-doctor-NAME-TIME.tar.gz here.",
+            show_default=False,
+        ),
+    ] = None,
+    log: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A log of the relay, whose last megabyte is added.", show_default=False),
+    ] = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make one bundle for a bug report: versions, the config, what each service answers, the status, the metrics.
+
+    Secrets of the config and of the environment are not in it. Nothing is sent anywhere. Services may be down.
+    """
+    loaded, document = read_config(config, settings)
+    from relay.operations import doctor as bundles
+
+    target = into or Path(time.strftime(f"relay-doctor-{loaded.name}-%Y%m%dT%H%M%SZ.tar.gz", time.gmtime()))
+    parts = bundles.collect(loaded, document, partial(with_tables, every_table=False), log)
+    bundles.write(parts, target)
+    if as_json:
+        typer.echo(json.dumps({"bundle": str(target), "files": list(parts)}))
+        return
+    typer.echo(f"{target}: {', '.join(parts)}")
+    typer.echo("Secrets are left out. Look into it before you share it: it has names of tables, hosts and shards.")

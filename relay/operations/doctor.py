@@ -1,0 +1,150 @@
+"""``relay doctor``: everything that a bug report needs, without secrets.
+
+Each part is made by itself: one that fails is in the bundle with its error. At the end all secrets of the config and of
+the environment are replaced in all parts, wherever they stand.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import os
+import platform
+import re
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from relay import __version__
+from relay.config import Config, HttpConfig
+from relay.config.addresses import host_port
+from relay.config.echo import echo, to_yaml
+from relay.config.hidden import HIDDEN, is_secret, secrets_in
+from relay.config.yaml_file import Document
+from relay.errors import RelayError
+from relay.observe.access import Access, client_side
+from relay.operations import check, check_offline, status
+
+_SHORTEST = 3
+"""Characters: what is shorter than this is no secret, and is everywhere."""
+
+_OTHER_URLS = re.compile(r"(?<=://)[^/\s\"\\]+(?=@)|(?<=password=)[^&\s\"\\]+")
+"""Users and passwords of URLs that are not the config's; never the quote that ends a text in JSON."""
+
+_LOG_TAIL = 1_000_000  # bytes
+_ANSWER = 8_000_000  # bytes
+_TIMEOUT = 5.0  # seconds
+_PATHS = {"metrics.txt": "/metrics", "healthz.json": "/healthz", "readyz.json": "/readyz", "live.json": "/status.json"}
+
+
+def collect(
+    config: Config, document: Document, with_tables: Callable[[Config], Config], log: Path | None = None
+) -> dict[str, str]:
+    """Return the parts of the bundle by their file name, without secrets. ``log``: a file whose end is added.
+
+    ``with_tables``: finds the tables of sources that do not name them. Raises nothing: what fails is in the bundle.
+    """
+    file = Path(document.name)
+    parts: dict[str, Callable[[], str]] = {
+        "versions.json": lambda: _json(_versions()),
+        "config.yaml": lambda: to_yaml(echo(config, document)),
+        "check-offline.json": lambda: _findings(check_offline.run(config, file)),
+        "check.json": lambda: _findings(check.run(with_tables(config))),
+        "status.json": lambda: _json(status.status(config).to_json()),
+    }
+    if config.http is not None:
+        settings = config.http
+        parts |= {name: lambda path=path: _asked(settings, path) for name, path in _PATHS.items()}  # type: ignore[misc]
+    if log is not None:
+        parts["log.txt"] = lambda: _tail(log)
+    secrets = _secrets(document)
+    return {name: without(_made(make), secrets) for name, make in parts.items()}
+
+
+def write(parts: dict[str, str], into: Path) -> None:
+    """Write the bundle to a new ``.tar.gz``, or to a new folder. Raises ``RelayError`` if it cannot."""
+    try:
+        if into.name.endswith((".tar.gz", ".tgz")):
+            with open(os.open(into, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+                _pack(parts, stream, into.name.partition(".")[0])
+            return
+        into.mkdir(mode=0o700)
+        for name, text in parts.items():
+            (into / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise RelayError(f"cannot write {into}: {error.strerror}") from error
+
+
+def _pack(parts: dict[str, str], stream: Any, folder: str) -> None:
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        for name, text in parts.items():
+            data = text.encode()
+            member = tarfile.TarInfo(f"{folder}/{name}")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+
+
+def without(text: str, secrets: Iterable[str]) -> str:
+    """Return ``text`` with ``***`` in place of each secret, also of one that is escaped as in JSON or in a URL."""
+    forms = {form for each in secrets for form in (each, json.dumps(each)[1:-1], quote(each), quote(each, safe=""))}
+    for form in sorted(forms, key=len, reverse=True):
+        if len(form) >= _SHORTEST:
+            text = text.replace(form, HIDDEN)
+    return _OTHER_URLS.sub(HIDDEN, text)
+
+
+def _secrets(document: Document) -> set[str]:
+    return {*secrets_in(document.data), *(value for name, value in os.environ.items() if is_secret(name))}
+
+
+def _made(make: Callable[[], str]) -> str:
+    try:
+        return make()
+    except Exception as error:  # whatever it is, the other parts are wanted
+        kind = "" if isinstance(error, RelayError) else f"{type(error).__name__}: "
+        return f"not available: {kind}{error}\n"
+
+
+def _versions() -> dict[str, Any]:
+    return {
+        "relay": __version__,
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "packages": {each.name: each.version for each in sorted(distributions(), key=lambda each: each.name.lower())},
+    }
+
+
+def _findings(found: Iterator[check.Finding]) -> str:
+    return _json([{"check": each.check, "ok": each.ok, "detail": each.detail} for each in found])
+
+
+def _asked(settings: HttpConfig, path: str) -> str:
+    """Ask the relay of this machine."""
+    host, port = host_port(settings.address)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    tls = client_side(settings)
+    connection = (
+        http.client.HTTPConnection(host, port, timeout=_TIMEOUT)
+        if tls is None
+        else http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=tls)
+    )
+    try:
+        connection.request("GET", path, headers=dict(Access(settings).headers))
+        return connection.getresponse().read(_ANSWER).decode(errors="replace")
+    finally:
+        connection.close()
+
+
+def _tail(log: Path) -> str:
+    with log.open("rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, size - _LOG_TAIL))
+        return stream.read().decode(errors="replace")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, indent=1) + "\n"

@@ -1,0 +1,126 @@
+"""``relay doctor``: a bundle with what a bug report needs, and without secrets."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+import yaml
+
+from relay.config import load
+from relay.process.managed import free_port
+from tests.command_line import errors, relay
+
+CONFIG = """\
+name: shop
+kafka:
+  bootstrap_servers: "127.0.0.1:{kafka}"
+  producer: {{sasl.password: hunter-01, ssl.key.password: "${{KEY}}", ssl.key.pem: "${{UNSET:-hunter-02}}"}}
+schema_registry: {{url: "http://me:hunter-03%2F@127.0.0.1:{kafka}/api"}}
+sources:
+  - name: orders
+    type: dynamodb
+    table: orders
+    region: eu-west-1
+    endpoint_url: "http://${{USER_INFO}}@127.0.0.1:{kafka}"
+    protect: {{orders: {{ssn: {{hash: {{salt: hunter-04}}}}}}}}
+  - name: legacy
+    type: mysql
+    database: d
+    shards: {{"-": ["127.0.0.1:{kafka}"]}}
+    user: me
+    password: 'hunter-05"'
+cache: {{url: "redis://:hunter-06@127.0.0.1:{kafka}/0?password=hunter-07", namespace: n, keys: {{orders: [a]}}}}
+log: {{path: "file:///proc/version/log"}}
+copy: {{url: "postgresql://me:${{DB_PASS}}@127.0.0.1:{kafka}/x?sslpassword=hunter-08"}}
+spark: {{conf: {{spark.hadoop.fs.s3a.secret.key: hunter-09}}}}
+http: {{address: "127.0.0.1:{http}", user: me, password: hunter-10, bearer: hunter-11}}
+"""
+PLANTED = ["KEY", "USER_INFO", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "DB_PASS", "SOME_API_KEY"]
+
+
+class Live(BaseHTTPRequestHandler):
+    """Answers with what it was asked with, as a relay never would."""
+
+    def do_GET(self) -> None:
+        body = f"{self.path} {self.headers['Authorization']} hunter-11 http://u:hunter-13@h".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *arguments: object) -> None:
+        """Write nothing to stderr."""
+
+
+@pytest.fixture
+def live() -> Iterator[int]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Live) as server:
+        Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield server.server_port
+        server.shutdown()
+
+
+@pytest.fixture
+def file(live: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("relay.kafka.topics._DOWN_TIMEOUT", 0.5)
+    for number, name in enumerate(PLANTED, 20):
+        monkeypatch.setenv(name, f"hunter-{number}/+ ")
+    monkeypatch.setenv("USER_INFO", "you:hunter-21")
+    monkeypatch.setenv("DB_PASS", "hunter-24%2F")
+    path = tmp_path / "relay.yaml"
+    path.write_text(CONFIG.format(kafka=free_port(), http=live))
+    return path
+
+
+def test_a_bundle_has_what_is_known_and_no_secret(file: Path, live: int, tmp_path: Path) -> None:
+    """All services are down, but the relay's port answers."""
+    log = tmp_path / "relay.log"
+    planted = [f"hunter-{number:02}" for number in range(1, 12) if number not in (3, 5)]
+    planted += ["hunter-03%2F", "hunter-03/", 'hunter-05"', 'hunter-05\\"']
+    log.write_text(
+        "x" * 1_100_000 + "\n" + "\n".join([*planted, "hunter-20%2F%2B%20", "hunter-22/+ ", "hunter-24/", "the end"])
+    )
+    bundle = tmp_path / "bundle.tar.gz"
+    result = relay("doctor", file, "--into", bundle, "--log", log, "--json")
+    assert result.exit_code == 0, result.output
+    assert bundle.stat().st_mode & 0o077 == 0
+    with tarfile.open(bundle) as archive:
+        parts = {Path(name).name: archive.extractfile(name).read().decode() for name in archive.getnames()}  # type: ignore[union-attr]
+    assert json.loads(result.stdout) == {"bundle": str(bundle), "files": list(parts)}
+    assert [name for name, text in parts.items() if "hunter" in text] == []
+    assert "hunter" not in result.output
+
+    assert json.loads(parts["versions.json"])["packages"].keys() >= {"confluent-kafka", "pydantic"}
+    again = tmp_path / "again.yaml"
+    again.write_text(parts["config.yaml"])
+    assert load(again).kafka.partitions == 6
+    found = {each["check"]: each["detail"] for each in json.loads(parts["check-offline.json"])}
+    assert found["log file:///proc/version/log"].startswith("cannot write to")
+    asked = {each["check"]: each["ok"] for each in json.loads(parts["check.json"])}
+    assert not asked["source legacy"]
+    assert not asked["log file:///proc/version/log"]
+    assert parts["status.json"].startswith("not available: no Kafka broker answers at ")
+    assert parts["metrics.txt"].startswith("/metrics ")
+    assert parts["log.txt"].endswith("the end")
+    assert len(parts["log.txt"]) <= 1_000_000
+
+
+def test_a_bundle_may_be_a_folder_and_replaces_nothing(file: Path, tmp_path: Path) -> None:
+    data = yaml.safe_load(file.read_text())
+    file.write_text(yaml.safe_dump({each: data[each] for each in ("name", "kafka")} | {"sources": data["sources"][:1]}))
+    folder = tmp_path / "bundle"
+    result = relay("doctor", file, "--into", folder)
+    assert result.exit_code == 0, result.output
+    parts = {path.name for path in folder.iterdir()}
+    assert parts == {"versions.json", "config.yaml", "check-offline.json", "check.json", "status.json"}
+    findings = json.loads((folder / "check.json").read_text())
+    assert [each["ok"] for each in findings] == [False, False]
+    result = relay("doctor", file, "--into", folder)
+    assert result.exit_code == 1
+    assert errors(result) == [f"cannot write {folder}: File exists"]
