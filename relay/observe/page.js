@@ -130,7 +130,8 @@ const link = (url, name) => (url ? h("a", { href: `${url}/` }, name) : name);
 function processes() {
   const workers = status.workers.map((worker) => ({ attributes: { "data-key": `worker ${worker.process}` }, cells: [
     [link(worker.url, worker.name), worker.url ? null : " (this page)"], whole(worker.process),
-    worker.stalls.length ? badge("stalled") : worker.not_ready.length ? badge("listed") : badge("current"),
+    worker.stalls.length ? badge("stalled") : h("span", { class: `badge ${worker.not_ready.length ? "listed" : "current"}` },
+      worker.not_ready.length ? "○ not ready" : "● makes progress"),
     worker.group ? `${worker.group.owned} of ${worker.group.partitions} partitions` : "–",
     many(worker.open, "shard"),
   ] }));
