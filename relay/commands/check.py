@@ -72,8 +72,7 @@ def _report(found: Iterable[Finding], *, as_json: bool) -> None:
         if not as_json:
             _print_finding(finding)
     if as_json:
-        shown = [{"check": each.check, "ok": each.ok, "detail": each.detail} for each in findings]
-        typer.echo(json.dumps(shown, ensure_ascii=False))
+        typer.echo(json.dumps([finding.to_json() for finding in findings], ensure_ascii=False))
     # A setting that cannot be right outweighs a service that is only down.
     codes = {finding.exit_code for finding in findings} - {0}
     if codes:

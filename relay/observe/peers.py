@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import http.client
-from collections.abc import Sequence
+import ssl
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -44,20 +45,40 @@ class Peers:
 
     def _status(self, address: str) -> dict[str, Any]:
         host, port = host_port(address)
-        if self._tls is None:
-            connection = http.client.HTTPConnection(host, port, timeout=_SECONDS)
-        else:
-            connection = http.client.HTTPSConnection(host, port, timeout=_SECONDS, context=self._tls)
-        try:
-            # A redirect is not followed: the credentials are for this address.
-            connection.request("GET", "/status.json", headers=self._headers)
-            answered = connection.getresponse()
-            body = answered.read(_LARGEST)
-        finally:
-            connection.close()
-        if answered.status != 200:
-            raise ValueError(f"/status.json answers {answered.status} {answered.reason}")
+        code, reason, body = get(
+            host, port, "/status.json", tls=self._tls, headers=self._headers, seconds=_SECONDS, at_most=_LARGEST
+        )
+        if code != 200:
+            raise ValueError(f"/status.json answers {code} {reason}")
         status = orjson.loads(body)
         if not isinstance(status, dict) or "name" not in status:
             raise ValueError("/status.json is not that of a relay")
         return status
+
+
+def get(
+    host: str,
+    port: int,
+    path: str,
+    *,
+    tls: ssl.SSLContext | None,
+    headers: Mapping[str, str],
+    seconds: float,
+    at_most: int,
+) -> tuple[int, str, bytes]:
+    """Return the code, its reason, and at most so many bytes of an answer. Raises ``OSError``, ``HTTPException``.
+
+    ``tls``: None for clear text. ``seconds``: for the connection, and for each read.
+    """
+    connection = (
+        http.client.HTTPConnection(host, port, timeout=seconds)
+        if tls is None
+        else http.client.HTTPSConnection(host, port, timeout=seconds, context=tls)
+    )
+    try:
+        # A redirect is not followed: the credentials are for this address.
+        connection.request("GET", path, headers=dict(headers))
+        answered = connection.getresponse()
+        return answered.status, answered.reason, answered.read(at_most)
+    finally:
+        connection.close()

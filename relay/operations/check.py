@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from relay.avro.schema import change_schema
@@ -59,6 +59,9 @@ class Finding:
     @property
     def ok(self) -> bool:
         return self.exit_code == 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"check": self.check, "ok": self.ok, "detail": self.detail}
 
 
 Check = Callable[[], str | list[Finding]]

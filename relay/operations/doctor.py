@@ -6,7 +6,6 @@ the environment are replaced in all parts, wherever they stand.
 
 from __future__ import annotations
 
-import http.client
 import io
 import json
 import os
@@ -27,6 +26,7 @@ from relay.config.hidden import HIDDEN, is_secret, secrets_in
 from relay.config.yaml_file import Document
 from relay.errors import RelayError
 from relay.observe.access import Access, client_side
+from relay.observe.peers import get
 from relay.operations import check, check_offline, status
 
 _SHORTEST = 3
@@ -119,24 +119,16 @@ def _versions() -> dict[str, Any]:
 
 
 def _findings(found: Iterator[check.Finding]) -> str:
-    return _json([{"check": each.check, "ok": each.ok, "detail": each.detail} for each in found])
+    return _json([finding.to_json() for finding in found])
 
 
 def _asked(settings: HttpConfig, path: str) -> str:
     """Ask the relay of this machine."""
     host, port = host_port(settings.address)
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    tls = client_side(settings)
-    connection = (
-        http.client.HTTPConnection(host, port, timeout=_TIMEOUT)
-        if tls is None
-        else http.client.HTTPSConnection(host, port, timeout=_TIMEOUT, context=tls)
-    )
-    try:
-        connection.request("GET", path, headers=dict(Access(settings).headers))
-        return connection.getresponse().read(_ANSWER).decode(errors="replace")
-    finally:
-        connection.close()
+    tls, headers = client_side(settings), Access(settings).headers
+    _, _, body = get(host, port, path, tls=tls, headers=headers, seconds=_TIMEOUT, at_most=_ANSWER)
+    return body.decode(errors="replace")
 
 
 def _tail(log: Path) -> str:
