@@ -24,10 +24,6 @@ from relay.config import Config
 from relay.process.managed import free_port
 from tests.command_line import errors, relay
 
-OLDER = '{"timestamp":1,"shard":"s/l/1","position":"DynamoDB/99","origin":null}'
-NEWER = '{"timestamp":1,"shard":"s/l/1","position":"DynamoDB/100","origin":null}'
-ELSEWHERE = '{"timestamp":1,"shard":"s/l/2","position":"DynamoDB/1","origin":null}'
-
 
 def content(**others: Any) -> dict[str, Any]:
     return {
@@ -107,55 +103,6 @@ def test_a_shell_can_complete_commands() -> None:
     program = "import sys; sys.argv[0] = 'relay'; from relay.cli import main; main()"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ | asked)
     assert re.findall("cache|copy|log", ran.stdout) == ["cache", "copy"], ran.stderr
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "order"),
-    [
-        (OLDER, NEWER, "older"),
-        (NEWER, OLDER, "newer"),
-        (OLDER, OLDER, "equal"),
-        (OLDER, ELSEWHERE, "unknown"),
-        (OLDER, "null", "unknown"),
-    ],
-)
-def test_two_tokens_are_compared(a: str, b: str, order: str) -> None:
-    """I5."""
-    result = relay("token", "compare", a, b)
-    assert (result.exit_code, result.stdout) == (0, f"{order}\n")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        "[]",
-        '{"timestamp":1}',
-        "1",
-        "",
-        OLDER.replace("DynamoDB/99", "DynamoDB/last"),
-        OLDER.replace("DynamoDB/99", "DynamoDB/"),
-        OLDER.replace("DynamoDB/99", "99"),
-        OLDER.replace("DynamoDB/99", "MySQL56/57"),
-        OLDER.replace("DynamoDB/99", "MariaDB/"),
-        OLDER.replace("DynamoDB/99", ""),
-        OLDER.replace("null", '{"timestamp":1,"shard":"s/l/2","position":"MariaDB/0"}'),
-    ],
-)
-def test_what_is_no_token_is_refused_by_its_name(text: str) -> None:
-    result = relay("token", "compare", OLDER, text)
-    assert result.exit_code == 2
-    assert errors(result)[0].startswith("B is not a token: ")
-
-
-def test_comparing_tokens_loads_nothing_heavy() -> None:
-    code = (
-        "import sys; from relay.cli import app; "
-        "app(['token', 'compare', 'null', 'null'], standalone_mode=False); "
-        "print([m for m in ('boto3', 'confluent_kafka', 'pyspark', 'redis', 'yaml') if m in sys.modules])"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout == "unknown\n[]\n"
 
 
 @pytest.mark.parametrize(
@@ -394,34 +341,6 @@ class TestOnServices:
             _, err = process.communicate(timeout=60)
         assert process.returncode == code, err
         assert "Traceback" not in err
-
-
-@pytest.mark.services
-def test_services_come_up_are_seen_and_go_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RELAY_STATE", str(tmp_path))
-    assert relay("services", "status", "--json").stdout == "[]\n"
-    assert relay("services", "status").stdout == "no services are running\n"
-    up = relay("services", "up", "redis", "--json")
-    assert up.exit_code == 0, up.output
-    (service,) = json.loads(up.stdout)
-    assert (service["name"], service["running"]) == ("redis", True)
-    try:
-        assert json.loads(relay("services", "status", "--json").stdout) == [service]
-        assert f"redis     running  {service['address']}" in relay("services", "status").stdout
-        os.kill(service["pid"], 0)
-    finally:
-        down = relay("services", "down", "--json")
-    assert down.exit_code == 0, down.output
-    assert [(found["name"], found["running"]) for found in json.loads(down.stdout)] == [("redis", False)]
-
-
-def test_a_service_of_another_name_exits_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RELAY_STATE", str(tmp_path))
-    result = relay("services", "up", "oracle")
-    assert result.exit_code == 2
-    assert errors(result) == [
-        "unknown service 'oracle': use one of kafka, dynamodb, redis, memcached, postgres, registry, mariadb, vitess"
-    ]
 
 
 @pytest.mark.parametrize("command", [("status",), ("gaps", "list"), ("reset",)])
