@@ -13,13 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from relay.errors import Unavailable
 from relay.services import debian
-
-REQUIRED = "RELAY_TEST_BROWSER"
-"""The environment variable that makes a missing browser a failure if it is ``required``."""
+from tests import needs
 
 _PACKAGE = "chromium-headless-shell"
 _NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -178,9 +174,7 @@ def browser(folder: Path) -> Iterator[Browser]:
     try:
         found = Browser(folder)
     except Unavailable as error:
-        if os.environ.get(REQUIRED) == "required":
-            raise
-        pytest.skip(f"no browser for the status page: {error}")
+        needs.lacking("BROWSER", f"no browser for the status page: {error}")
     try:
         yield found
     finally:

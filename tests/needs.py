@@ -1,4 +1,8 @@
-"""What a machine may lack: tests that need it are skipped with the reason, or fail where it is required."""
+"""What a machine may lack: tests that need it are skipped with the reason, or fail where it is required.
+
+``RELAY_TEST_BROWSER``, ``RELAY_TEST_JAVASCRIPT``, ``RELAY_TEST_SYSTEMD`` and ``RELAY_TEST_VITESS`` require it if they
+are ``required``, as in CI.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -14,12 +19,21 @@ from relay.jvm.jars import cache_folder
 from relay.services.vitess_build import obstacle
 
 
+def lacking(what: str, problem: str) -> NoReturn:
+    """Skip the test with the reason; fail if ``what`` is required."""
+    if os.environ.get(f"RELAY_TEST_{what}") == "required":
+        pytest.fail(problem)
+    pytest.skip(problem)
+
+
 def vitess() -> None:
-    """Skip with the reason if Vitess cannot be built; with ``RELAY_TEST_VITESS=required``, as in CI, fail instead."""
     if problem := obstacle():
-        if os.environ.get("RELAY_TEST_VITESS") == "required":
-            pytest.fail(problem)
-        pytest.skip(problem)
+        lacking("VITESS", problem)
+
+
+def systemd_analyze() -> str:
+    """Return the program that checks units."""
+    return shutil.which("systemd-analyze") or lacking("SYSTEMD", "no systemd-analyze: systemd is not installed")
 
 
 def mysqld() -> str:
@@ -36,13 +50,13 @@ def has_mysqld() -> bool:
 
 
 def javascript(source: Path) -> Path:
-    """Return a copy of a folder with the packages that its lock file names; skip without Node 18 or npm."""
+    """Return a copy of a folder with the packages that its lock file names; it needs Node 18 and npm."""
     node, npm = shutil.which("node"), shutil.which("npm")
     if node is None or npm is None:
-        pytest.skip("no JavaScript: install Node.js 18 or later, with npm")
+        lacking("JAVASCRIPT", "no JavaScript: install Node.js 18 or later, with npm")
     version = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=600).stdout
     if int(version.removeprefix("v").partition(".")[0] or 0) < 18:
-        pytest.skip(f"Node.js {version.strip()} is too old: install 18 or later")
+        lacking("JAVASCRIPT", f"Node.js {version.strip()} is too old: install 18 or later")
     files = [path for path in source.iterdir() if path.is_file()]
     digest = hashlib.sha256(b"".join(sorted(path.read_bytes() for path in files))).hexdigest()[:16]
     folder = cache_folder() / "tests" / f"javascript-{digest}"

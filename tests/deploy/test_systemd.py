@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from typer.testing import CliRunner
 from relay.cli import app
 from relay.process import supervisor
 from spark_consumers import runner, session
+from tests import needs
 from tests.deploy import DEPLOY
 
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
@@ -57,9 +57,7 @@ def test_a_unit_waits_longer_than_its_process_takes_to_stop(unit: Path) -> None:
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
 def test_systemd_understands_a_unit(unit: Path, tmp_path: Path) -> None:
-    program = shutil.which("systemd-analyze")
-    if program is None:
-        pytest.skip("no systemd-analyze: systemd is not installed")
+    program = needs.systemd_analyze()
     installed = tmp_path / unit.name
     installed.write_text(
         unit.read_text().replace("/opt/relay/bin/relay", "/bin/true").replace("User=relay", "User=root")
