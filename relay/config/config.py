@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -165,6 +166,13 @@ class CopyConfig(DeltaConfig):
         return {key: each for key, each in found.items() if not (self.is_postgres and key in DeltaConfig.model_fields)}
 
 
+@dataclass(frozen=True)
+class _Origin:
+    """Where a config was read. Configs of two files are equal if they say the same."""
+
+    file: str = field(default="relay.yaml", compare=False)
+
+
 class Config(ConfigModel):
     """The complete file. Checks across keys are validators, so they also apply to a config built in Python."""
 
@@ -200,7 +208,7 @@ class Config(ConfigModel):
     look."""
 
     # What `load` has read.
-    _file: Path | None = PrivateAttr(default=None)
+    _origin: _Origin = PrivateAttr(default_factory=_Origin)
 
     @field_validator("topics")
     @classmethod
@@ -230,7 +238,7 @@ class Config(ConfigModel):
     @property
     def file(self) -> str:
         """The file that this was loaded from, for commands that a person is to run; `relay.yaml` if there is none."""
-        return str(self._file or "relay.yaml")
+        return self._origin.file
 
     @property
     def names_tables(self) -> bool:
@@ -356,5 +364,5 @@ def read(path: Path, settings: Sequence[str] = ()) -> tuple[Config, Document]:
         config = Config.model_validate(document.data, context={"file": path}, by_alias=True, by_name=False)
     except ValidationError as error:
         raise explain(document, error, Config) from None
-    config._file = path
+    config._origin = _Origin(str(path))
     return config, document

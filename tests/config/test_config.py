@@ -48,6 +48,12 @@ def test_missing_keys_have_defaults(file: Path) -> None:
     assert (config.schema_registry, config.cache, config.log, config.copy_) == (None, None, None, None)
 
 
+def test_two_files_that_say_the_same_have_equal_configs(file: Path, tmp_path: Path) -> None:
+    config, other = read(file, GOOD), read(tmp_path / "other.yaml", GOOD)
+    assert config == other
+    assert config.file != other.file
+
+
 def test_a_config_can_be_pickled(file: Path) -> None:
     config = read(file, GOOD)
     assert pickle.loads(pickle.dumps(config)) == config
