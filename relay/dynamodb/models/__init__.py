@@ -1,0 +1,75 @@
+"""Tables as typed classes: one declaration for loading, searching and safe writes, for streams and for the relay.
+
+``relay/dynamodb/models/README.md`` has an example.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relay.extras import lazily
+
+if TYPE_CHECKING:
+    from relay.dynamodb.models.attribute import Attribute, column, hash_key, range_key
+    from relay.dynamodb.models.conditions import Condition
+    from relay.dynamodb.models.declaration import Model, columns_of
+    from relay.dynamodb.models.engine import Engine
+    from relay.dynamodb.models.errors import (
+        ConstraintViolation,
+        InvalidCondition,
+        InvalidModel,
+        InvalidSearch,
+        InvalidValue,
+        MissingObjects,
+        TableMismatch,
+    )
+    from relay.dynamodb.models.indexes import GlobalIndex, LocalIndex
+    from relay.dynamodb.models.search import Search
+    from relay.dynamodb.models.types import Seconds, stored_as
+
+__all__ = [
+    "Attribute",
+    "Condition",
+    "ConstraintViolation",
+    "Engine",
+    "GlobalIndex",
+    "InvalidCondition",
+    "InvalidModel",
+    "InvalidSearch",
+    "InvalidValue",
+    "LocalIndex",
+    "MissingObjects",
+    "Model",
+    "Search",
+    "Seconds",
+    "TableMismatch",
+    "column",
+    "columns_of",
+    "hash_key",
+    "range_key",
+    "stored_as",
+]
+
+_HOMES = {
+    "attribute": ("Attribute", "column", "hash_key", "range_key"),
+    "conditions": ("Condition",),
+    "declaration": ("Model", "columns_of"),
+    "engine": ("Engine",),
+    "errors": (
+        "ConstraintViolation",
+        "InvalidCondition",
+        "InvalidModel",
+        "InvalidSearch",
+        "InvalidValue",
+        "MissingObjects",
+        "TableMismatch",
+    ),
+    "indexes": ("GlobalIndex", "LocalIndex"),
+    "search": ("Search",),
+    "types": ("Seconds", "stored_as"),
+}
+
+if not TYPE_CHECKING:  # or a type checker would take any name
+    __getattr__ = lazily(
+        __name__, {name: f"{__name__}.{module}" for module, names in _HOMES.items() for name in names}, "dynamodb"
+    )

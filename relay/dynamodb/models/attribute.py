@@ -1,0 +1,138 @@
+"""Columns: what a class says of an attribute, and the descriptor that reads and writes its values in objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, overload
+
+from relay.config.columns import canonical_type
+from relay.dynamodb.models import tracking
+from relay.dynamodb.models.conditions import Comparable
+from relay.dynamodb.models.errors import InvalidModel, InvalidValue
+from relay.dynamodb.models.types import ANY, Wire, resolve
+
+T = TypeVar("T")
+
+Role = Literal["hash", "range"]
+
+_NO_DEFAULT: Any = object()
+
+
+class Attribute(Comparable[T]):
+    """A column of a table. Of the class it is what conditions are made of, of an object it is the value::
+
+        class Order(Model, table="orders"):
+            customer: Attribute[str] = hash_key()
+            total: Attribute[Decimal]
+
+        Order.total > Decimal(5)  # a condition
+        Order(customer="ada", total=Decimal(5)).total  # Decimal(5)
+
+    ``name``: in Python. ``attribute``: in the table. ``optional``: whether it may be None, which is no attribute.
+    ``role``: ``hash`` or ``range`` for columns of the key. ``declared``: its type in ``columns:`` of a relay's source.
+    """
+
+    def __init__(
+        self, attribute: str | None = None, *, role: Role | None = None, columns: str | None = None, default: Any
+    ) -> None:
+        self.name = ""
+        self.attribute = attribute or ""
+        self.role = role
+        self.optional = False
+        self.default = default
+        self.declared = columns or ""
+        self.type = ANY
+        self.label = f"column {attribute}"
+        self.path = ()
+
+    def bind(self, owner: str, name: str, annotation: Any) -> None:
+        """Give the column its place in a class. Raises ``InvalidModel``."""
+        self.rename(owner, name)
+        self.attribute = self.attribute or name
+        self.path = (self.attribute,)
+        try:
+            self.type, self.optional = resolve(annotation)
+            self.declared = canonical_type(self.declared or self.type.declared)
+        except (TypeError, ValueError) as error:
+            raise InvalidModel(f"{self.label}: {error}") from error
+        if not 1 <= len(self.attribute.encode()) <= 255:
+            raise InvalidModel(f"{self.label}: an attribute's name has 1 to 255 bytes, not {self.attribute!r}")
+        if self.role and (self.optional or self.type.kind not in ("S", "N", "B")):
+            raise InvalidModel(f"{self.label} is a {self.role} key: a key is text, a number or bytes, and never None")
+
+    def rename(self, owner: str, name: str) -> None:
+        """Belong to another class, which inherits the column."""
+        self.name = name
+        self.label = f"{owner}.{name}"
+
+    @overload
+    def __get__(self, of: None, owner: type[Any]) -> Attribute[T]: ...
+    @overload
+    def __get__(self, of: object, owner: type[Any]) -> T: ...
+    def __get__(self, of: object | None, owner: type[Any]) -> Attribute[T] | T:
+        if of is None:
+            return self
+        try:
+            return vars(of)[self.name]  # type: ignore[no-any-return]
+        except KeyError:
+            pass
+        if self.name in tracking.tracked(of).left_out:
+            raise AttributeError(f"{self.label} was not read: the search that made this object did not project it")
+        if self.optional:
+            return None  # type: ignore[return-value]
+        raise AttributeError(f"{self.label} has no value: it was not set, and is not in the table's item")
+
+    def __set__(self, of: object, value: T) -> None:
+        vars(of)[self.name] = value
+        tracking.mark(of, self.name)
+
+    def __delete__(self, of: object) -> None:
+        vars(of).pop(self.name, None)
+        tracking.mark(of, self.name)
+
+    def wire(self, of: object) -> Wire | None:
+        """Return the value in an object as DynamoDB has it, None for no attribute. Raises ``InvalidValue`` (I8)."""
+        values = vars(of)
+        if self.name not in values:
+            return None
+        value = values[self.name]
+        if value is None and self.optional:
+            return None
+        return self.dumped(value, self.type)
+
+    def loaded(self, wire: Mapping[str, Any]) -> Any:
+        """Return the value of an attribute of an item. Raises ``InvalidValue`` (I8)."""
+        if self.optional and "NULL" in wire:
+            return None
+        try:
+            return self.type.load(wire)
+        except (KeyError, TypeError, ValueError) as error:
+            reason = f"the item has {wire!r:.200}, not the declared type" if isinstance(error, KeyError) else error
+            raise InvalidValue(f"{self.label} (attribute {self.attribute}): {reason}") from error
+
+    @property
+    def has_default(self) -> bool:
+        return self.default is not _NO_DEFAULT
+
+    def default_value(self) -> Any:
+        return self.default() if callable(self.default) else self.default
+
+
+def hash_key(attribute: str | None = None, *, columns: str | None = None, default: Any = _NO_DEFAULT) -> Any:
+    """Declare the hash key. The arguments are those of ``column``."""
+    return Attribute(attribute, role="hash", columns=columns, default=default)
+
+
+def range_key(attribute: str | None = None, *, columns: str | None = None, default: Any = _NO_DEFAULT) -> Any:
+    """Declare the range key. The arguments are those of ``column``."""
+    return Attribute(attribute, role="range", columns=columns, default=default)
+
+
+def column(attribute: str | None = None, *, columns: str | None = None, default: Any = _NO_DEFAULT) -> Any:
+    """Declare a column, where its annotation does not say it all.
+
+    ``attribute``: its name in the table, if that is not its name in Python. ``columns``: its type in ``columns:`` of a
+    relay's source, such as ``decimal(12,2)``, if that is not the one of its annotation. ``default``: the value, or a
+    function that makes it, of objects that are made without one.
+    """
+    return Attribute(attribute, columns=columns, default=default)

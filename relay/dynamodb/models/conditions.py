@@ -1,0 +1,241 @@
+"""Conditions on columns, and the expressions of DynamoDB that they become.
+
+A part of a condition dumps its values before it takes placeholders for them. So what cannot be dumped, or is stored as
+no attribute, leaves no name and no value behind that the expression does not use, which DynamoDB would refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Generic, TypeVar
+
+from relay.dynamodb.models.errors import InvalidCondition, InvalidValue
+from relay.dynamodb.models.types import ANY, AttributeType, Wire
+
+T = TypeVar("T")
+
+Step = str | int
+"""A step of a path: the name of an entry of a map, or the number of an element of a list."""
+
+
+class Placeholders:
+    """The names and values of one request's expressions, each once. Every name is one, so none is a reserved word."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._values: dict[str, tuple[str, Wire]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Placeholders[{len(self._names)} names, {len(self._values)} values]>"
+
+    def path(self, *steps: Step) -> str:
+        """Return the path as expressions have it, such as ``#n0.#n1[2]``."""
+        text = ""
+        for step in steps:
+            if isinstance(step, int):
+                text += f"[{step}]"
+            else:
+                text += ("." if text else "") + self._names.setdefault(step, f"#n{len(self._names)}")
+        return text
+
+    def value(self, wire: Wire) -> str:
+        """Return the placeholder of a value."""
+        return self._values.setdefault(repr(wire), (f":v{len(self._values)}", wire))[0]
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of a request that explain the placeholders, none if there are none."""
+        arguments: dict[str, Any] = {}
+        if self._names:
+            arguments["ExpressionAttributeNames"] = {short: name for name, short in self._names.items()}
+        if self._values:
+            arguments["ExpressionAttributeValues"] = dict(self._values.values())
+        return arguments
+
+
+class Condition:
+    """What an item has to be like. Combine conditions with ``&``, ``|`` and ``~``."""
+
+    def __and__(self, other: Condition) -> Condition:
+        return Junction("AND", self, other)
+
+    def __or__(self, other: Condition) -> Condition:
+        return Junction("OR", self, other)
+
+    def __invert__(self) -> Condition:
+        return Negation(self)
+
+    def __bool__(self) -> bool:
+        raise InvalidCondition("a condition is neither true nor false: combine conditions with & | ~, not and, or, not")
+
+    def render(self, placeholders: Placeholders) -> str:
+        """Return the condition as an expression. Raises ``InvalidCondition``, ``InvalidValue``."""
+        raise NotImplementedError
+
+
+class Junction(Condition):
+    """``AND`` or ``OR``, of any number of conditions."""
+
+    def __init__(self, word: str, *parts: Condition) -> None:
+        self.word = word
+        self.parts: list[Condition] = []
+        for part in parts:
+            if not isinstance(part, Condition):
+                raise InvalidCondition(f"{part!r} is not a condition: compare a column of a class")
+            self.parts += part.parts if isinstance(part, Junction) and part.word == word else [part]
+
+    def __repr__(self) -> str:
+        return f"({f' {self.word} '.join(map(repr, self.parts))})"
+
+    def render(self, placeholders: Placeholders) -> str:
+        return f"({f' {self.word} '.join(part.render(placeholders) for part in self.parts)})"
+
+
+class Negation(Condition):
+    def __init__(self, part: Condition) -> None:
+        self.part = part
+
+    def __repr__(self) -> str:
+        return f"(NOT {self.part!r})"
+
+    def render(self, placeholders: Placeholders) -> str:
+        return f"(NOT {self.part.render(placeholders)})"
+
+
+_FORMS = {
+    "between": "({0} BETWEEN {1} AND {2})",
+    "begins_with": "(begins_with({0}, {1}))",
+    "contains": "(contains({0}, {1}))",
+}
+
+
+class Test(Condition):
+    """One comparison of a column with values, or with other columns. ``operator``: as in an expression."""
+
+    __test__ = False  # not a test of pytest's
+
+    def __init__(self, operator: str, column: Comparable[Any], *values: Any) -> None:
+        self.operator = operator
+        self.column = column
+        self.values = values
+
+    def __repr__(self) -> str:
+        return f"({self.column!r} {self.operator} {', '.join(map(repr, self.values))})"
+
+    def render(self, placeholders: Placeholders) -> str:
+        # All values first: see above.
+        wires = [self._operand(value) for value in self.values]
+        if any(wire is None for wire in wires):
+            if self.operator in ("=", "<>") and len(wires) == 1:
+                function = "attribute_not_exists" if self.operator == "=" else "attribute_exists"
+                return f"({function}({placeholders.path(*self.column.path)}))"
+            raise InvalidCondition(
+                f"{self.column!r} {self.operator}: a value is None, or stored as no attribute, which DynamoDB cannot "
+                "compare: use == None or is_(None)"
+            )
+        name = placeholders.path(*self.column.path)
+        operands = [
+            placeholders.path(*wire.path) if isinstance(wire, Comparable) else placeholders.value(wire)
+            for wire in wires
+            if wire is not None
+        ]
+        if self.operator == "IN":
+            return f"({name} IN ({', '.join(operands)}))"
+        form = _FORMS.get(self.operator, f"({{0}} {self.operator} {{1}})")
+        return form.format(name, *operands)
+
+    def _operand(self, value: Any) -> Wire | Comparable[Any] | None:
+        if value is None or isinstance(value, Comparable):
+            return value
+        kind = self.column.type
+        if self.operator == "contains":
+            kind = kind.element or kind
+        return self.column.dumped(value, kind)
+
+
+class Comparable(Generic[T]):
+    """A column, or a place inside of one, that conditions can be about."""
+
+    path: tuple[Step, ...]
+    type: AttributeType
+    label: str
+
+    def __repr__(self) -> str:
+        return self.label
+
+    def dumped(self, value: Any, kind: AttributeType) -> Wire | None:
+        """Return a value as DynamoDB has it. Raises ``InvalidValue``, naming the column (I8)."""
+        try:
+            return kind.dump(value)
+        except (TypeError, ValueError) as error:
+            raise InvalidValue(f"{self.label}: {error}") from error
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: T | Comparable[T] | None) -> Condition:  # type: ignore[override]
+        return Test("=", self, other)
+
+    def __ne__(self, other: T | Comparable[T] | None) -> Condition:  # type: ignore[override]
+        return Test("<>", self, other)
+
+    def __lt__(self, other: T | Comparable[T]) -> Condition:
+        return Test("<", self, other)
+
+    def __le__(self, other: T | Comparable[T]) -> Condition:
+        return Test("<=", self, other)
+
+    def __gt__(self, other: T | Comparable[T]) -> Condition:
+        return Test(">", self, other)
+
+    def __ge__(self, other: T | Comparable[T]) -> Condition:
+        return Test(">=", self, other)
+
+    def between(self, lower: T | Comparable[T], upper: T | Comparable[T]) -> Condition:
+        """From ``lower`` to ``upper``, both included."""
+        return Test("between", self, lower, upper)
+
+    def begins_with(self, prefix: T | Comparable[T]) -> Condition:
+        """Text, or bytes, that begin with ``prefix``."""
+        return Test("begins_with", self, prefix)
+
+    def contains(self, value: Any) -> Condition:
+        """A set or a list with the element ``value``, or text with this part."""
+        return Test("contains", self, value)
+
+    def in_(self, values: Iterable[T]) -> Condition:
+        """One of ``values``, at most 100."""
+        values = list(values)
+        if not 1 <= len(values) <= 100:
+            raise InvalidCondition(f"{self!r}.in_() takes 1 to 100 values, not {len(values)}")
+        return Test("IN", self, *values)
+
+    def is_(self, value: T | None) -> Condition:
+        """The same as ``==``; for None: the item has no such attribute."""
+        return Test("=", self, value)
+
+    def is_not(self, value: T | None) -> Condition:
+        """The same as ``!=``; for None: the item has such an attribute."""
+        return Test("<>", self, value)
+
+    def __getitem__(self, step: Step) -> Comparable[Any]:
+        """Return the place of an element of a list, or of an entry of a map."""
+        kind = self.type
+        fits = {int: ("L", None), str: ("M", None)}.get(type(step), ())
+        if kind.kind not in fits or (isinstance(step, int) and step < 0):
+            raise InvalidCondition(f"{self!r} has no [{step!r}]: a list has numbers from 0, a map has names")
+        if kind.fields is not None and step not in kind.fields:
+            raise InvalidCondition(f"{self!r} has no [{step!r}]: it has {', '.join(kind.fields)}")
+        inner = kind.fields[str(step)] if kind.fields is not None else kind.element
+        return Inner((*self.path, step), inner or ANY, f"{self.label}[{step!r}]")
+
+    def __iter__(self) -> Any:
+        raise TypeError(f"{self!r} is a column, not a value: it cannot be iterated")
+
+
+class Inner(Comparable[T]):
+    """A place inside of a column."""
+
+    def __init__(self, path: tuple[Step, ...], kind: AttributeType, label: str) -> None:
+        self.path = path
+        self.type = kind
+        self.label = label

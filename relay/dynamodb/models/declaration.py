@@ -1,0 +1,278 @@
+"""``Model``: a class declares a table with its columns and indexes."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin
+
+from relay.config.template import Template
+from relay.dynamodb.models import tracking
+from relay.dynamodb.models.attribute import Attribute, column
+from relay.dynamodb.models.errors import InvalidModel
+from relay.dynamodb.models.indexes import Index
+from relay.dynamodb.models.types import Wire
+from relay.table import REST
+
+ViewType = Literal["NEW_AND_OLD_IMAGES", "NEW_IMAGE", "OLD_IMAGE", "KEYS_ONLY"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Declaration:
+    """What a class declares. ``columns``, ``indexes``: by Python name. ``names``: all columns."""
+
+    model: type[Model]
+    table: str
+    columns: Mapping[str, Attribute[Any]]
+    names: frozenset[str]
+    indexes: Mapping[str, Index]
+    hash: Attribute[Any]
+    range: Attribute[Any] | None
+    stream: ViewType | None
+    ttl: Attribute[Any] | None
+    cache_keys: tuple[str, ...]
+    changeable: frozenset[str]
+    """Columns whose values can be changed in place."""
+
+    @property
+    def key(self) -> tuple[Attribute[Any], ...]:
+        """The columns of the key, hash first."""
+        return (self.hash,) if self.range is None else (self.hash, self.range)
+
+    def key_names(self) -> frozenset[str]:
+        return frozenset(each.name for each in self.key)
+
+    def values(self, item: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+        """Return the values of these columns of an item. Raises ``InvalidValue``."""
+        values: dict[str, Any] = {}
+        for name in names:
+            each = self.columns[name]
+            wire = item.get(each.attribute)
+            if wire is not None:
+                values[name] = each.loaded(wire)
+            elif each.type.empty is not None and not each.optional:
+                values[name] = each.type.empty()
+        return values
+
+    def fill(self, of: Model, values: Mapping[str, Any], names: frozenset[str], seen: tracking.Seen) -> None:
+        """Give an object what was read of its item: the values of the columns ``names``, all others stay."""
+        own = vars(of)
+        for name in names - values.keys():
+            own.pop(name, None)
+        own.update(values)
+        known = tracking.tracked(of)
+        known.seen = seen
+        known.marked = names if known.marked <= names else known.marked | names
+        known.left_out = self.names - names
+
+    def seen(self, item: Mapping[str, Wire], names: Iterable[str]) -> tracking.Seen:
+        """Return the attributes of these columns as an item has them."""
+        return {(attribute := self.columns[name].attribute): item.get(attribute) for name in names}
+
+    def made(self, item: Mapping[str, Wire], names: frozenset[str]) -> Any:
+        """Return a new object for an item of which these columns were read."""
+        made = object.__new__(self.model)
+        tracking.track(made)
+        self.fill(made, self.values(item, names), names, self.seen(item, names))
+        return made
+
+
+class Model:
+    """A table. Its annotations are columns; ``relay/dynamodb/models/README.md`` shows how.
+
+    ``table``: the table's name, by default the name of the class. ``stream``: the view type of its stream, if it has to
+    have one. ``ttl``: the column with the time to live. ``cache_keys``: templates over attribute names, as
+    ``cache.keys`` of a relay's config has them. ``abstract``: the class is only a base of others, which inherit its
+    columns and indexes, ``stream``, ``ttl`` and ``cache_keys``.
+
+    Raises ``InvalidModel`` where the class is created. An object is made of any of its columns' values by name:
+    for ``load`` its key is enough.
+    """
+
+    __declaration__: ClassVar[Declaration | None] = None
+    __given__: ClassVar[Mapping[str, Any]] = {}
+
+    def __init_subclass__(
+        cls,
+        *,
+        table: str | None = None,
+        stream: ViewType | None = None,
+        ttl: str | None = None,
+        cache_keys: Iterable[str] | None = None,
+        abstract: bool = False,
+        **more: Any,
+    ) -> None:
+        super().__init_subclass__(**more)
+        given = {"stream": stream, "ttl": ttl, "cache_keys": None if cache_keys is None else tuple(cache_keys)}
+        inherited = {name: value for base in reversed(cls.__mro__) for name, value in _given(base).items()}
+        cls.__given__ = {name: value for name, value in given.items() if value is not None}
+        cls.__declaration__ = None
+        columns, indexes = _columns(cls), _indexes(cls)
+        if cls.__hash__ is None:
+            raise InvalidModel(f"{cls.__name__} is unhashable, since it has __eq__: define __hash__, too")
+        if not abstract:
+            cls.__declaration__ = _declared(cls, table or cls.__name__, columns, indexes, inherited | cls.__given__)
+
+    def __init__(self, **values: Any) -> None:
+        columns = declaration_of(type(self)).columns
+        for name in values:
+            if name not in columns:
+                raise TypeError(f"{type(self).__name__} has no column {name!r}: it has {', '.join(columns)}")
+        for name, each in columns.items():
+            if each.has_default and name not in values:
+                values[name] = each.default_value()
+        vars(self).update(values)
+        tracking.track(self).marked = frozenset(values)
+
+    def __repr__(self) -> str:
+        values = {name: vars(self)[name] for name in declaration_of(type(self)).columns if name in vars(self)}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+    @classmethod
+    def __from_image__(cls, image: Mapping[str, Any], *, is_key: bool) -> Self:
+        """Return an object for an image, or a key, of a stream record."""
+        declared = declaration_of(cls)
+        made: Self = declared.made(image, declared.key_names() if is_key else declared.names)
+        return made
+
+
+def declaration_of(model: type[Model]) -> Declaration:
+    """Return what a class declares. Raises ``InvalidModel`` for an abstract one."""
+    found = model.__declaration__ if isinstance(model, type) and issubclass(model, Model) else None
+    if found is None:
+        name = getattr(model, "__name__", repr(model))
+        raise InvalidModel(f"{name} declares no table: use a class that extends Model and is not abstract")
+    return found
+
+
+def _given(base: type[Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = vars(base).get("__given__", {})
+    return found
+
+
+def _columns(cls: type[Model]) -> dict[str, Attribute[Any]]:
+    """Return all columns of a class, those of its bases first, each as an object of its own."""
+    owner = cls.__name__
+    columns: dict[str, Attribute[Any]] = {}
+    for base in reversed(cls.__mro__[1:]):
+        for name, each in vars(base).items():
+            if isinstance(each, Attribute):
+                inherited = columns[name] = copy.copy(each)
+                inherited.rename(owner, name)
+    try:
+        annotations = inspect.get_annotations(cls, eval_str=True)
+    except NameError as error:
+        raise InvalidModel(f"{owner}: {error} in an annotation: define it in the module, before the class") from error
+    for name, annotation in annotations.items():
+        origin: Any = get_origin(annotation)
+        if origin is ClassVar or annotation is ClassVar:
+            continue
+        value = vars(cls).get(name)
+        if value is None and name not in vars(cls):
+            value = column()
+        if not isinstance(value, Attribute):
+            raise InvalidModel(f"{owner}.{name} has a value: use column(default=...), or annotate it as a ClassVar")
+        if hasattr(Model, name):
+            raise InvalidModel(
+                f"{owner}.{name}: a column cannot have this name: use column({name!r}) under another one"
+            )
+        value.bind(owner, name, get_args(annotation)[0] if origin is Attribute else annotation)
+        columns[name] = value
+    for name in vars(cls):
+        if isinstance(vars(cls)[name], Attribute) and name not in annotations:
+            raise InvalidModel(f"{owner}.{name} has no annotation, which says the type of its values")
+        if name in columns and name not in annotations:
+            raise InvalidModel(f"{owner}.{name} hides a column that {owner} inherits: give it another name")
+    for name, each in columns.items():
+        setattr(cls, name, each)
+    return columns
+
+
+def _indexes(cls: type[Model]) -> dict[str, Index]:
+    return {
+        name: copy.copy(each)
+        for base in reversed(cls.__mro__)
+        for name, each in vars(base).items()
+        if isinstance(each, Index)
+    }
+
+
+def _declared(
+    cls: type[Model],
+    table: str,
+    columns: dict[str, Attribute[Any]],
+    indexes: dict[str, Index],
+    given: Mapping[str, Any],
+) -> Declaration:
+    owner = cls.__name__
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{3,255}", table):
+        raise InvalidModel(
+            f"{owner}: a table has 3 to 255 letters, digits, dots, dashes and underscores, not {table!r}"
+        )
+    keys = {role: [each for each in columns.values() if each.role == role] for role in ("hash", "range")}
+    for role, found in keys.items():
+        if len(found) > 1:
+            raise InvalidModel(f"{owner} has two {role} keys, {found[0].name} and {found[1].name}: a table has one")
+    if not keys["hash"]:
+        raise InvalidModel(f"{owner} has no hash key: declare one with hash_key(), or say abstract=True")
+    taken: dict[str, Attribute[Any]] = {}
+    for each in columns.values():
+        if taken.setdefault(each.attribute, each) is not each:
+            other = taken[each.attribute]
+            raise InvalidModel(f"{each.label} and {other.label} are both the attribute {each.attribute!r}")
+    hash, range = keys["hash"][0], next(iter(keys["range"]), None)
+    names: set[str] = set()
+    for name, index in indexes.items():
+        index.bind(owner, name, columns, [hash.name] if range is None else [hash.name, range.name])
+        setattr(cls, name, index)
+        if index.name in names:
+            raise InvalidModel(f"{index.label}: there are two indexes named {index.name!r} in the table")
+        names.add(index.name)
+    stream = given.get("stream")
+    if stream not in (None, *get_args(ViewType)):
+        raise InvalidModel(f"{owner}: stream={stream!r} is no view type: use one of {', '.join(get_args(ViewType))}")
+    for template in given.get("cache_keys", ()):
+        _check_cache_key(owner, template, taken)
+    return Declaration(
+        model=cls,
+        table=table,
+        columns=columns,
+        names=frozenset(columns),
+        indexes=indexes,
+        hash=hash,
+        range=range,
+        stream=stream,
+        ttl=_ttl(owner, given.get("ttl"), columns),
+        cache_keys=given.get("cache_keys", ()),
+        changeable=frozenset(each.name for each in columns.values() if not each.type.shareable),
+    )
+
+
+def _ttl(owner: str, name: str | None, columns: Mapping[str, Attribute[Any]]) -> Attribute[Any] | None:
+    if name is None:
+        return None
+    if name not in columns:
+        raise InvalidModel(f"{owner}: ttl={name!r} is no column: there are {', '.join(columns)}")
+    if columns[name].type.kind != "N":
+        raise InvalidModel(f"{columns[name].label}: a time to live is a number of seconds: annotate it as Seconds")
+    return columns[name]
+
+
+def _check_cache_key(owner: str, text: str, columns: Mapping[str, Attribute[Any]]) -> None:
+    try:
+        wanted = Template.parse(text).columns
+    except ValueError as error:
+        raise InvalidModel(f"{owner}: cache key: {error}") from error
+    for name in wanted:
+        if name not in columns:
+            raise InvalidModel(f"{owner}: the cache key {text!r} names {name!r}, which is the attribute of no column")
+        if columns[name].type.kind not in ("S", "N", "B", "BOOL"):
+            raise InvalidModel(f"{columns[name].label} cannot be in the cache key {text!r}: it is not one value")
+
+
+def columns_of(model: type[Model]) -> dict[str, str]:
+    """Return ``columns:`` of a relay's source as it would be written for this class: types by attribute name."""
+    return {each.attribute: each.declared for each in declaration_of(model).columns.values() if each.attribute != REST}

@@ -1,0 +1,295 @@
+"""``Engine``: loads, saves and deletes objects, and searches for them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from relay.dynamodb.models.binding import bound
+from relay.dynamodb.models.conditions import Condition, Placeholders
+from relay.dynamodb.models.declaration import Declaration, Model, declaration_of
+from relay.dynamodb.models.errors import (
+    ConstraintViolation,
+    InvalidCondition,
+    InvalidModel,
+    InvalidSearch,
+    InvalidValue,
+    code_of,
+)
+from relay.dynamodb.models.indexes import Index
+from relay.dynamodb.models.loading import load_all
+from relay.dynamodb.models.search import Columns, Search, searched
+from relay.dynamodb.models.tracking import Tracked, tracked
+from relay.dynamodb.models.types import Wire
+
+if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
+
+M = TypeVar("M", bound=Model)
+
+Item = Mapping[str, Wire]
+
+
+class InvalidatesRows(Protocol):
+    """A cache: ``relay.cache.TokenCache``."""
+
+    def invalidate_rows(self, templates: Sequence[str], *rows: Mapping[str, Any]) -> bool:
+        """Serve no value of the rows' keys that was read before."""
+
+
+class Engine:
+    """Reads and writes the objects of declared tables. Threads may share it, but not an object::
+
+        engine = Engine(boto3.client("dynamodb"))
+        engine.bind(Order)
+        engine.save(Order(customer="ada", number=1, total=Decimal("9.50")))
+
+    ``table_name``: returns the name of the table for the name that a class declares. All methods raise botocore's
+    errors, ``InvalidModel`` for a class without a table, and ``InvalidValue`` for a value that is not of its column's
+    type, in an object before anything is written, or in the table.
+    """
+
+    def __init__(self, client: DynamoDBClient, *, table_name: Callable[[str], str] = str) -> None:
+        self.client = client
+        self._table_name = table_name
+        self._verified: set[type[Model]] = set()
+
+    def __repr__(self) -> str:
+        return f"<Engine[{self.client.meta.endpoint_url}]>"
+
+    def table_name(self, model: type[Model]) -> str:
+        """Return the name of a class' table."""
+        return self._table_name(declaration_of(model).table)
+
+    def bind(self, *models: type[Model], patience: float = 300.0, sleep: Callable[[float], None] = time.sleep) -> None:
+        """Make sure that the tables of these classes and their subclasses are as declared.
+
+        Tables that do not exist are created, all of them before the first is waited for, up to ``patience`` seconds.
+        A time to live is enabled where there is none; nothing else of an existing table is changed. What was found
+        right is remembered, by class. Raises ``TableMismatch`` with every difference, and ``Unavailable`` for a table
+        that does not become active.
+        """
+        wanted = [each for each in _concrete(models) if each not in self._verified]
+        bound(self.client, [(declaration_of(each), self.table_name(each)) for each in wanted], patience, sleep)
+        self._verified.update(wanted)
+
+    # ------------------------------------------------------------------ single items
+
+    def load(self, *objects: Model, consistent: bool = False) -> None:
+        """Read the items of objects, which have to have their keys, into them: 100 keys a request, each key once.
+
+        Raises ``MissingObjects`` with those that the tables do not have; all others are loaded.
+        """
+        load_all(self.client, self.table_name, objects, consistent=consistent)
+
+    def save(
+        self,
+        *objects: Model,
+        condition: Condition | None = None,
+        atomic: bool = False,
+        cache: InvalidatesRows | None = None,
+    ) -> None:
+        """Write the columns that were set, deleted or loaded; all other attributes of the items stay as they are.
+
+        ``condition``: what the item has to be like. ``atomic``: it has to be as the object last saw it; for one that
+        was neither loaded nor saved, absent. Each object is a request of its own, in order; the first failure ends the
+        call. Raises ``ConstraintViolation``.
+
+        ``cache``: drops the item's entries, under the class' ``cache_keys``, before this returns or raises.
+        """
+        for each in objects:
+            known, declared, key = self._of(each)
+            wires = {
+                declared.columns[name].attribute: declared.columns[name].wire(each)
+                for name in known.marked - declared.key_names()
+            }
+            placeholders = Placeholders()
+            request: dict[str, Any] = _condition(declared, known, condition, atomic, placeholders)
+            if wires:
+                request["UpdateExpression"] = _update(wires, placeholders)
+            seen = {**wires, **key}
+            present = {name: wire for name, wire in wires.items() if wire is not None}
+            with self._writing(declared, key, request, placeholders, cache, known, seen) as arguments:
+                old = self.client.update_item(**arguments).get("Attributes", {})
+                if cache is not None:
+                    left = {name: wire for name, wire in old.items() if name not in wires}
+                    cache.invalidate_rows(declared.cache_keys, old, {**left, **present, **key})
+            known.seen = seen
+
+    def delete(
+        self,
+        *objects: Model,
+        condition: Condition | None = None,
+        atomic: bool = False,
+        cache: InvalidatesRows | None = None,
+    ) -> None:
+        """Delete the items of objects. The arguments and errors are those of ``save``."""
+        for each in objects:
+            known, declared, key = self._of(each)
+            placeholders = Placeholders()
+            request = _condition(declared, known, condition, atomic, placeholders)
+            with self._writing(declared, key, request, placeholders, cache, known, key) as arguments:
+                old = self.client.delete_item(**arguments).get("Attributes", {})
+                if cache is not None:
+                    cache.invalidate_rows(declared.cache_keys, {**old, **key})
+            known.seen = None
+
+    def _of(self, of: Model) -> tuple[Tracked, Declaration, dict[str, Wire]]:
+        declared = declaration_of(type(of))
+        return tracked(of), declared, key_of(declared, of)
+
+    @contextmanager
+    def _writing(
+        self,
+        declared: Declaration,
+        key: dict[str, Wire],
+        request: dict[str, Any],
+        placeholders: Placeholders,
+        cache: InvalidatesRows | None,
+        known: Tracked,
+        written: Mapping[str, Wire | None],
+    ) -> Iterator[Any]:
+        """Complete the arguments of a write. If it fails, it may be in the table: drop what the cache has."""
+        owner = declared.model.__name__
+        if cache is not None and not declared.cache_keys:
+            raise InvalidModel(f"{owner} declares no cache_keys, so nothing is known to drop from a cache")
+        request |= {"TableName": self._table_name(declared.table), "Key": key, **placeholders.arguments}
+        if cache is not None:
+            request["ReturnValues"] = "ALL_OLD"  # the old item may be in the cache under another key
+        try:
+            yield request
+        except BaseException as error:
+            # Also after a refusal: it may be of the second try of a write whose first was not answered.
+            _drop(declared, cache, known, written)
+            if code_of(error) == "ConditionalCheckFailedException":
+                raise ConstraintViolation(f"{owner} {key}: the item is not as the condition wants it") from error
+            raise
+
+    # ------------------------------------------------------------------ searches
+
+    def query(
+        self,
+        model: type[M],
+        key: Condition,
+        *,
+        index: Index | None = None,
+        filter: Condition | None = None,
+        projection: Columns = "all",
+        consistent: bool = False,
+        forward: bool = True,
+    ) -> Search[M]:
+        """Return the items with a hash key, of the table or an index, in the order of the range key.
+
+        ``key``: the hash key ``==`` a value, and at most one condition of the range key. ``filter``: any other
+        condition, which DynamoDB applies after it has read. ``projection``: ``all`` that the index has, ``count``, or
+        the columns to read. ``forward``: ascending. Raises ``InvalidSearch``, ``InvalidCondition``.
+        """
+        request, names = self._searched(model, index, key, filter, projection, consistent)
+        request["ScanIndexForward"] = forward
+        return Search(self.client.query, request, declaration_of(model), names)
+
+    def scan(
+        self,
+        model: type[M],
+        *,
+        index: Index | None = None,
+        filter: Condition | None = None,
+        projection: Columns = "all",
+        consistent: bool = False,
+        parallel: tuple[int, int] | None = None,
+    ) -> Search[M]:
+        """Return all items, of the table or an index.
+
+        ``parallel``: the number of this part, from 0, and of all parts that are scanned beside each other. The other
+        arguments are those of ``query``.
+        """
+        request, names = self._searched(model, index, None, filter, projection, consistent)
+        if parallel is not None:
+            segment, total = parallel
+            if not 0 <= segment < total:
+                raise InvalidSearch(f"parallel={parallel}: the number of the part is from 0 to {total - 1}")
+            request |= {"Segment": segment, "TotalSegments": total}
+        return Search(self.client.scan, request, declaration_of(model), names)
+
+    def _searched(
+        self,
+        model: type[Model],
+        index: Index | None,
+        key: Condition | None,
+        filter: Condition | None,
+        projection: Columns,
+        consistent: bool,
+    ) -> tuple[dict[str, Any], frozenset[str]]:
+        return searched(
+            declaration_of(model),
+            self.table_name(model),
+            index=index,
+            key=key,
+            filter=filter,
+            projection=projection,
+            consistent=consistent,
+        )
+
+
+def key_of(declared: Declaration, of: Model) -> dict[str, Wire]:
+    """Return the key of an object. Raises ``InvalidValue``, naming the column without a value."""
+    key: dict[str, Wire] = {}
+    for each in declared.key:
+        wire = each.wire(of)
+        if wire is None:
+            raise InvalidValue(f"{each.label} has no value, but is part of the key")
+        key[each.attribute] = wire
+    return key
+
+
+def _concrete(models: Sequence[type[Model]]) -> list[type[Model]]:
+    """Return these classes and their subclasses, without abstract ones."""
+    found: dict[type[Model], None] = {}
+    waiting = list(models)
+    while waiting:
+        model = waiting.pop()
+        waiting += model.__subclasses__()
+        if model.__declaration__ is not None:
+            found[model] = None
+    return list(found)
+
+
+def _condition(
+    declared: Declaration, known: Tracked, condition: Condition | None, atomic: bool, placeholders: Placeholders
+) -> dict[str, Any]:
+    parts = []
+    if condition is not None:
+        if not isinstance(condition, Condition):
+            raise InvalidCondition(f"{condition!r} is not a condition: compare a column of {declared.model.__name__}")
+        parts.append(condition.render(placeholders))
+    if atomic:
+        parts += _as_seen(declared, known, placeholders)
+    return {"ConditionExpression": " AND ".join(parts)} if parts else {}
+
+
+def _as_seen(declared: Declaration, known: Tracked, placeholders: Placeholders) -> Iterator[str]:
+    if known.seen is None:
+        # An item always has its key.
+        yield f"(attribute_not_exists({placeholders.path(declared.hash.attribute)}))"
+        return
+    for name, wire in sorted(known.seen.items()):
+        path = placeholders.path(name)
+        yield f"(attribute_not_exists({path}))" if wire is None else f"({path} = {placeholders.value(wire)})"
+
+
+def _update(wires: Mapping[str, Wire | None], placeholders: Placeholders) -> str:
+    sets = [f"{placeholders.path(n)} = {placeholders.value(w)}" for n, w in sorted(wires.items()) if w is not None]
+    removes = [placeholders.path(name) for name, wire in sorted(wires.items()) if wire is None]
+    clauses = [f"SET {', '.join(sets)}"] if sets else []
+    return " ".join(clauses + ([f"REMOVE {', '.join(removes)}"] if removes else []))
+
+
+def _drop(
+    declared: Declaration, cache: InvalidatesRows | None, known: Tracked, written: Mapping[str, Wire | None]
+) -> None:
+    """Drop what the cache has of an item that may have been written (I6): as it was seen, and as it was to be."""
+    if cache is not None:
+        rows = [{n: wire for n, wire in row.items() if wire is not None} for row in (known.seen or {}, written)]
+        cache.invalidate_rows(declared.cache_keys, *rows)

@@ -1,0 +1,86 @@
+"""Secondary indexes, as a class declares them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from relay.dynamodb.models.errors import InvalidModel
+
+if TYPE_CHECKING:
+    from relay.dynamodb.models.attribute import Attribute
+
+Projection = Literal["all", "keys"] | Iterable[str]
+
+
+class Index:
+    """An index of a table. Columns are given by their Python names.
+
+    ``hash``, ``range``: the key of the index. ``projection``: ``all``, ``keys``, or the columns that the index has
+    besides the keys. ``name``: in the table, if that is not the one in Python.
+    """
+
+    is_local = False
+
+    def __init__(self, hash: str, range: str | None, projection: Projection, name: str | None) -> None:
+        self._wanted = (hash, range)
+        self._projection: str | list[str] = projection if isinstance(projection, str) else list(projection)
+        self.name = name or ""
+        self.label = ""
+        self.hash: Attribute[Any]
+        self.range: Attribute[Any] | None = None
+        self.columns: frozenset[str] = frozenset()
+        """The columns that the index has, by Python name."""
+
+    def __repr__(self) -> str:
+        return self.label or f"<{type(self).__name__}[{self.name}]>"
+
+    @property
+    def mode(self) -> str:
+        """DynamoDB's ProjectionType."""
+        return {"all": "ALL", "keys": "KEYS_ONLY"}.get(str(self._projection), "INCLUDE")
+
+    def bind(self, owner: str, name: str, columns: Mapping[str, Attribute[Any]], table_key: list[str]) -> None:
+        """Resolve the columns. Raises ``InvalidModel``, naming the class, the index and the column."""
+        self.label = f"{owner}.{name}"
+        self.name = self.name or name
+        wanted_hash, wanted_range = self._wanted
+        if self.is_local:
+            if len(table_key) == 1:
+                raise InvalidModel(f"{self.label} is a local index, so {owner} needs a range key")
+            wanted_hash = table_key[0]
+        self.hash = self._key(wanted_hash, columns)
+        self.range = self._key(wanted_range, columns) if wanted_range else None
+        if isinstance(self._projection, str) and self.mode == "INCLUDE":
+            raise InvalidModel(f'{self.label}: the projection is "all", "keys" or a list of columns')
+        listed = [] if isinstance(self._projection, str) else self._projection
+        if unknown := [each for each in listed if each not in columns]:
+            raise InvalidModel(f"{self.label} projects {unknown[0]!r}, which is no column of {owner}")
+        keys = {*table_key, wanted_hash, *([wanted_range] if wanted_range else [])}
+        self.columns = frozenset(columns if self.mode == "ALL" else keys | set(listed))
+
+    def _key(self, name: str, columns: Mapping[str, Attribute[Any]]) -> Attribute[Any]:
+        found = columns.get(name)
+        if found is None:
+            raise InvalidModel(f"{self.label} has the key {name!r}, which is no column: there are {', '.join(columns)}")
+        if found.type.kind not in ("S", "N", "B"):
+            raise InvalidModel(f"{self.label} has the key {found.label}: a key is text, a number or bytes")
+        return found
+
+
+class GlobalIndex(Index):
+    """An index with a key of its own."""
+
+    def __init__(
+        self, *, hash: str, range: str | None = None, projection: Projection = "all", name: str | None = None
+    ) -> None:
+        super().__init__(hash, range, projection, name)
+
+
+class LocalIndex(Index):
+    """An index with the table's hash key and another range key."""
+
+    is_local = True
+
+    def __init__(self, *, range: str, projection: Projection = "all", name: str | None = None) -> None:
+        super().__init__("", range, projection, name)

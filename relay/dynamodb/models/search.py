@@ -1,0 +1,157 @@
+"""Queries and scans: the request, checked against the class, and the iterator over its results."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, Literal, TypeVar
+
+from relay.dynamodb.models.attribute import Attribute
+from relay.dynamodb.models.conditions import Condition, Junction, Placeholders, Test
+from relay.dynamodb.models.declaration import Declaration
+from relay.dynamodb.models.errors import ConstraintViolation, InvalidSearch
+from relay.dynamodb.models.indexes import Index
+
+M = TypeVar("M")
+
+Columns = Literal["all", "count"] | Iterable[Attribute[Any] | str]
+"""What a search returns: every column, only the number of items, or objects with these columns, and the key."""
+
+_RANGE_TESTS = {"=", "<", "<=", ">", ">=", "between", "begins_with"}
+
+
+class Search(Generic[M]):
+    """The results of a query or scan, which are requested page by page as they are needed. Use it in one thread.
+
+    ``count``: results received so far, those not yet returned included. ``scanned``: items that DynamoDB looked at.
+    """
+
+    def __init__(
+        self, call: Callable[..., Any], request: Mapping[str, Any], declared: Declaration, names: frozenset[str]
+    ) -> None:
+        self._call = call
+        self._request = request
+        self._declared = declared
+        self._names = names
+        self.reset()
+
+    def __repr__(self) -> str:
+        return f"<Search[{self._declared.model.__name__}: {self.count} of {self.scanned} scanned]>"
+
+    def reset(self) -> None:
+        """Begin again, at the first result."""
+        self._items: deque[Any] = deque()
+        self._next: Mapping[str, Any] | None = {}
+        self.count = 0
+        self.scanned = 0
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether there is no further result."""
+        return self._next is None and not self._items
+
+    def __iter__(self) -> Search[M]:
+        return self
+
+    def __next__(self) -> M:
+        # A page may be empty where a filter has left nothing of it.
+        while not self._items and self._next is not None:
+            answer = self._call(**self._request, **self._next)
+            self.count += answer["Count"]
+            self.scanned += answer["ScannedCount"]
+            self._items.extend(answer.get("Items", ()))
+            last = answer.get("LastEvaluatedKey")
+            self._next = {"ExclusiveStartKey": last} if last else None
+        if not self._items:
+            raise StopIteration
+        made: M = self._declared.made(self._items[0], self._names)
+        self._items.popleft()  # only now: an item that cannot be loaded is not skipped
+        return made
+
+    def first(self) -> M:
+        """Begin again, and return the first result. Raises ``ConstraintViolation`` if there is none."""
+        self.reset()
+        for found in self:
+            return found
+        raise ConstraintViolation(f"{self._declared.model.__name__}: the search has no result")
+
+    def one(self) -> M:
+        """Begin again, and return the only result. Raises ``ConstraintViolation`` if there is none, or another."""
+        found = self.first()
+        if next(self, None) is not None:
+            raise ConstraintViolation(f"{self._declared.model.__name__}: the search has more than one result")
+        return found
+
+
+def searched(
+    declared: Declaration,
+    table: str,
+    *,
+    index: Index | None,
+    key: Condition | None,
+    filter: Condition | None,
+    projection: Columns,
+    consistent: bool,
+) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return the request that queries and scans share, and the columns of its results. Raises ``InvalidSearch``."""
+    owner = declared.model.__name__
+    if index is not None and all(index is not each for each in declared.indexes.values()):
+        raise InvalidSearch(f"{index!r} is no index of {owner}")
+    if consistent and index is not None and not index.is_local:
+        raise InvalidSearch(f"{index!r} is a global index, which cannot be read consistently")
+    placeholders = Placeholders()
+    request: dict[str, Any] = {"TableName": table, "ConsistentRead": consistent}
+    if index is not None:
+        request["IndexName"] = index.name
+    if key is not None:
+        _check_key(declared, index, key)
+        request["KeyConditionExpression"] = key.render(placeholders)
+    if filter is not None:
+        if not isinstance(filter, Condition):
+            raise InvalidSearch(f"{owner}: {filter!r} is not a condition: compare a column of the class")
+        request["FilterExpression"] = filter.render(placeholders)
+    # What the table has of an item, and what comes without being asked for.
+    available = declared.names if index is None or index.is_local else index.columns
+    unasked = declared.names if index is None else index.columns
+    if projection == "count":
+        request["Select"] = "COUNT"
+        names: frozenset[str] = frozenset()
+    elif projection == "all":
+        names = available
+        if names != unasked:
+            request["Select"] = "ALL_ATTRIBUTES"
+    else:
+        names = _projected(declared, index, projection, available)
+        paths = [placeholders.path(declared.columns[name].attribute) for name in sorted(names)]
+        request["ProjectionExpression"] = ", ".join(paths)
+    return request | placeholders.arguments, names
+
+
+def _projected(
+    declared: Declaration, index: Index | None, projection: Iterable[Attribute[Any] | str], available: frozenset[str]
+) -> frozenset[str]:
+    owner = declared.model.__name__
+    names = declared.key_names()
+    for each in [projection] if isinstance(projection, str) else projection:
+        name = each.name if isinstance(each, Attribute) else each
+        if name not in declared.columns or (isinstance(each, Attribute) and declared.columns[name] is not each):
+            raise InvalidSearch(f"{owner}: {each!r} cannot be projected: it is no column of {owner}")
+        if name not in available:
+            raise InvalidSearch(f"{declared.columns[name].label} cannot be projected: {index!r} does not have it")
+        names |= {name}
+    return names
+
+
+def _check_key(declared: Declaration, index: Index | None, key: Condition) -> None:
+    """Check that a condition finds items by their key: its hash with ``==``, and at most one test of its range."""
+    place = repr(index) if index is not None else declared.model.__name__
+    hash, range = (declared.hash, declared.range) if index is None else (index.hash, index.range)
+    parts = key.parts if isinstance(key, Junction) and key.word == "AND" else [key]
+    tests = [part for part in parts if isinstance(part, Test) and not any(value is None for value in part.values)]
+    hashes = [each for each in tests if each.column.path == hash.path and each.operator == "="]
+    ranges = [
+        each for each in tests if range is not None and each.column.path == range.path and each.operator in _RANGE_TESTS
+    ]
+    if len(hashes) != 1 or len(ranges) > 1 or len(parts) != len(hashes) + len(ranges):
+        more = f", and at most one of < <= == >= > between begins_with of {range.label}" if range is not None else ""
+        raise InvalidSearch(f"{place}: {key!r} is no key: it must be {hash.label} == a value{more}; use `filter=`")

@@ -1,0 +1,112 @@
+"""Tables as DynamoDB describes them: the request that creates one, and what differs from a declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from relay.dynamodb.models.attribute import Attribute
+from relay.dynamodb.models.declaration import Declaration
+from relay.dynamodb.models.indexes import Index
+
+_IMAGES = {"NEW_AND_OLD_IMAGES": {"new", "old"}, "NEW_IMAGE": {"new"}, "OLD_IMAGE": {"old"}, "KEYS_ONLY": set()}
+
+
+def creation(declared: Declaration, table: str) -> dict[str, Any]:
+    """Return the arguments of CreateTable, without the time to live, which another call sets. Pays per request."""
+    keys = {each.attribute: str(each.type.kind) for each in declared.key}
+    request: dict[str, Any] = {
+        "TableName": table,
+        "BillingMode": "PAY_PER_REQUEST",
+        "KeySchema": _schema(declared.hash, declared.range),
+    }
+    for index in declared.indexes.values():
+        keys |= {each.attribute: str(each.type.kind) for each in (index.hash, index.range) if each is not None}
+        projection: dict[str, Any] = {"ProjectionType": index.mode}
+        if index.mode == "INCLUDE":
+            projection["NonKeyAttributes"] = sorted(_wanted(declared, index))
+        request.setdefault("LocalSecondaryIndexes" if index.is_local else "GlobalSecondaryIndexes", []).append(
+            {"IndexName": index.name, "KeySchema": _schema(index.hash, index.range), "Projection": projection}
+        )
+    request["AttributeDefinitions"] = [{"AttributeName": n, "AttributeType": kind} for n, kind in keys.items()]
+    if declared.stream:
+        request["StreamSpecification"] = {"StreamEnabled": True, "StreamViewType": declared.stream}
+    return request
+
+
+def differences(declared: Declaration, found: Mapping[str, Any], ttl: str | None) -> Iterator[str]:
+    """Yield a message for each way in which a table is less than its declaration. ``ttl``: its attribute, if enabled.
+
+    The key has to be the same. The table may have more indexes, indexes with more columns, and a stream with more
+    images than declared.
+    """
+    owner = declared.model.__name__
+    where = f"{owner}: table {found['TableName']}"
+    types = {each["AttributeName"]: each["AttributeType"] for each in found["AttributeDefinitions"]}
+    yield from _key_differences(where, declared.hash, declared.range, found["KeySchema"], types)
+    described = {
+        each["IndexName"]: (each, kind == "LocalSecondaryIndexes")
+        for kind in ("LocalSecondaryIndexes", "GlobalSecondaryIndexes")
+        for each in found.get(kind) or ()
+    }
+    for index in declared.indexes.values():
+        if index.name not in described:
+            yield f"{where} has no index {index.name}, which {index.label} declares: create it"
+            continue
+        actual, is_local = described[index.name]
+        if is_local != index.is_local:
+            yield f"{where}: index {index.name} is {'local' if is_local else 'global'}, unlike {index.label}"
+        yield from _key_differences(f"{where}, index {index.name}", index.hash, index.range, actual["KeySchema"], types)
+        yield from _projection_differences(where, declared, index, actual)
+    specification = found.get("StreamSpecification") or {}
+    view = specification.get("StreamViewType") if specification.get("StreamEnabled") else None
+    if declared.stream and (view is None or not _IMAGES[declared.stream] <= _IMAGES[view]):
+        yield (
+            f"{where} has {f'a stream of {view}' if view else 'no stream'}, but {owner} declares {declared.stream}: "
+            "set its StreamViewType"
+        )
+    if declared.ttl is not None and ttl != declared.ttl.attribute:
+        yield (
+            f"{where} has {f'the time to live {ttl}' if ttl else 'no time to live'}, but {declared.ttl.label} declares "
+            f"the attribute {declared.ttl.attribute}"
+        )
+
+
+def _schema(hash: Attribute[Any], range: Attribute[Any] | None) -> list[dict[str, str]]:
+    schema = [{"AttributeName": hash.attribute, "KeyType": "HASH"}]
+    return schema if range is None else [*schema, {"AttributeName": range.attribute, "KeyType": "RANGE"}]
+
+
+def _key_differences(
+    where: str,
+    hash: Attribute[Any],
+    range: Attribute[Any] | None,
+    actual: list[Mapping[str, str]],
+    types: Mapping[str, str],
+) -> Iterator[str]:
+    found = {each["KeyType"]: each["AttributeName"] for each in actual}
+    for kind, each in (("HASH", hash), ("RANGE", range)):
+        name = found.get(kind)
+        if each is None:
+            if name is not None:
+                yield f"{where} has the range key {name}, which is not declared"
+        elif name != each.attribute:
+            yield f"{where} has {f'the {kind.lower()} key {name}' if name else 'no range key'}, not {each.label}"
+        elif types[name] != each.type.kind:
+            yield f"{where}: {each.label} is of type {each.type.kind}, but {name} is of type {types[name]}"
+
+
+def _wanted(declared: Declaration, index: Index) -> set[str]:
+    """Return the attributes that an index has to have besides keys."""
+    keys = {each.name for each in (*declared.key, index.hash, index.range) if each is not None}
+    return {declared.columns[name].attribute for name in index.columns - keys}
+
+
+def _projection_differences(
+    where: str, declared: Declaration, index: Index, actual: Mapping[str, Any]
+) -> Iterator[str]:
+    projection = actual["Projection"]
+    if projection["ProjectionType"] != "ALL":
+        lacking = _wanted(declared, index) - set(projection.get("NonKeyAttributes", ()))
+        if lacking:
+            yield f"{where}: index {index.name} lacks {', '.join(sorted(lacking))}, which {index.label} projects"

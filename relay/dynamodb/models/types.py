@@ -1,0 +1,380 @@
+"""The types of columns: from an annotation to the functions that dump values to DynamoDB's typed form, and load them.
+
+A value is carried exactly or refused (I8). ``dump`` returns None for a value that DynamoDB cannot hold and that is
+stored as an absent attribute: an empty set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+from uuid import UUID
+
+from relay.dynamodb.values import binary, canonical_number
+
+Wire = dict[str, Any]
+"""A DynamoDB-typed value, as boto3's client has it: ``{"N": "1.5"}``, ``{"B": b"..."}``."""
+
+MAX_DIGITS = 38
+_LEAST, _MOST = Decimal("1E-130"), Decimal("1E+126")  # AWS, "Number": magnitudes from 1E-130 to below 1E+126
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeType:
+    """How the values of a column are stored.
+
+    ``kind``: DynamoDB's type, None for any. ``declared``: the type in ``columns:`` of a relay's source. ``shareable``:
+    values do not change, so objects may share them. ``element``: the type of the elements of a set, list or map.
+    ``fields``: those of a map with declared entries. ``empty``: makes the value that is stored as no attribute.
+    """
+
+    kind: str | None
+    dump: Callable[[Any], Wire | None]
+    load: Callable[[Mapping[str, Any]], Any]
+    declared: str = "json"
+    shareable: bool = False
+    element: AttributeType | None = None
+    fields: Mapping[str, AttributeType] | None = None
+    empty: Callable[[], Any] | None = None
+
+
+def stored_as(backing: Any, *, dump: Callable[[Any], Any], load: Callable[[Any], Any]) -> AttributeType:
+    """Return a type of your own for ``Annotated``, whose values are stored as values of the type ``backing``::
+
+        Money = Annotated[Euro, stored_as(Decimal, dump=lambda euro: euro.amount, load=Euro)]
+
+    ``dump`` returns a value of ``backing``, or None for no attribute. ``load`` is its inverse.
+    """
+    inner, _ = resolve(backing)
+
+    def dump_value(value: Any) -> Wire | None:
+        backed = dump(value)
+        return None if backed is None else inner.dump(backed)
+
+    # Not shareable: whether a type of somebody else's can change is not known.
+    return AttributeType(inner.kind, dump_value, lambda wire: load(inner.load(wire)), inner.declared)
+
+
+def resolve(annotation: Any, within: tuple[type, ...] = ()) -> tuple[AttributeType, bool]:
+    """Return the type of an annotation, and whether it allows None. TypeError says what cannot be a column."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        for extra in arguments[1:]:
+            if isinstance(extra, AttributeType):
+                return extra, False
+        return resolve(arguments[0], within)
+    if origin is Union or origin is types.UnionType:
+        inner = [each for each in arguments if each is not types.NoneType]
+        if len(inner) != 1 or len(inner) == len(arguments):
+            raise TypeError(f"{annotation} is a choice of types: a column has one type, or one and None")
+        return resolve(inner[0], within)[0], True
+    if annotation is Any:
+        return ANY, True
+    if annotation in _SCALARS:
+        return _SCALARS[annotation], False
+    if origin in (set, frozenset) and len(arguments) == 1:
+        return _set(resolve_required(arguments[0], within), origin), False
+    if origin is list and len(arguments) == 1:
+        return _list(_nullable(arguments[0], within)), False
+    if origin is dict and len(arguments) == 2 and arguments[0] is str:
+        return _map(_nullable(arguments[1], within)), False
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
+        return _record(annotation, within), False
+    names = ", ".join(kind.__name__ for kind in _SCALARS)
+    raise TypeError(
+        f"{annotation!r} is not a type of columns: use {names}, set[...], list[...], dict[str, ...], a dataclass, Any, "
+        "or Annotated[..., stored_as(...)]"
+    )
+
+
+def resolve_required(annotation: Any, within: tuple[type, ...] = ()) -> AttributeType:
+    """Return the type of an annotation that must not allow None."""
+    found, optional = resolve(annotation, within)
+    if optional or found.kind not in ("S", "N", "B"):
+        raise TypeError(f"{annotation!r} cannot be in a set: a set is of text, of numbers or of bytes")
+    return found
+
+
+# -------------------------------------------------------------------------------------------------- scalars
+
+
+def wrong(value: object, wanted: str) -> TypeError:
+    return TypeError(f"{str(value)[:100]!r} ({type(value).__name__}) is not {wanted}")
+
+
+def number(text: str) -> str:
+    """Return the canonical text of a number that DynamoDB holds exactly. Raises ValueError for any other."""
+    canonical = canonical_number(text)
+    if len(canonical) > MAX_DIGITS:
+        value = Decimal(canonical)
+        digits = len(canonical.replace(".", "").strip("-0"))
+        if digits > MAX_DIGITS or (value and not _LEAST <= value.copy_abs() < _MOST):
+            raise ValueError(f"{text[:100]} has more than the {MAX_DIGITS} digits, or the range, of DynamoDB's numbers")
+    return canonical
+
+
+def _dump_str(value: Any) -> Wire:
+    if not isinstance(value, str):
+        raise wrong(value, "a str")
+    if not value.isascii():
+        value.encode()  # a lone surrogate is a UnicodeEncodeError, which is a ValueError
+    return {"S": value}
+
+
+def _dump_int(value: Any) -> Wire:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise wrong(value, "an int")
+    return {"N": number(str(value))}
+
+
+def _load_int(wire: Mapping[str, Any]) -> int:
+    return int(canonical_number(wire["N"]))
+
+
+def _dump_decimal(value: Any) -> Wire:
+    if not isinstance(value, Decimal):
+        raise wrong(value, "a Decimal")
+    if not value.is_finite():
+        raise ValueError(f"{value} is not a number that DynamoDB has")
+    if abs(value.adjusted()) > 200:  # before it is written out
+        if value:
+            raise ValueError(f"{value} is outside the range of DynamoDB's numbers")
+        return {"N": "0"}
+    return {"N": number(f"{value:f}")}
+
+
+def _dump_float(value: Any) -> Wire:
+    if not isinstance(value, float):
+        raise wrong(value, "a float")
+    if not math.isfinite(value):
+        raise ValueError(f"{value} is not a number that DynamoDB has")
+    return {"N": number(repr(value))}
+
+
+def _load_float(wire: Mapping[str, Any]) -> float:
+    text = wire["N"]
+    value = float(text)
+    if Decimal(repr(value)) != Decimal(text):
+        raise ValueError(f"{text} is not a float: declare the column as Decimal")
+    return value
+
+
+def _dump_bool(value: Any) -> Wire:
+    if not isinstance(value, bool):
+        raise wrong(value, "a bool")
+    return {"BOOL": value}
+
+
+def _dump_bytes(value: Any) -> Wire:
+    if not isinstance(value, (bytes, bytearray)):
+        raise wrong(value, "bytes")
+    return {"B": bytes(value)}
+
+
+def _aware(value: Any) -> datetime:
+    if not isinstance(value, datetime):
+        raise wrong(value, "a datetime")
+    if value.utcoffset() is None:
+        raise ValueError(f"{value} has no time zone: use an aware datetime")
+    return value
+
+
+def _dump_datetime(value: Any) -> Wire:
+    # Always in UTC and with six decimals, so that the texts sort as the times do.
+    return {"S": _aware(value).astimezone(UTC).isoformat(timespec="microseconds")}
+
+
+def _load_datetime(wire: Mapping[str, Any]) -> datetime:
+    return _aware(datetime.fromisoformat(wire["S"]))
+
+
+def _dump_seconds(value: Any) -> Wire:
+    seconds, rest = divmod(_aware(value) - _EPOCH, timedelta(seconds=1))
+    if rest:
+        raise ValueError(f"{value} is not a whole second: use .replace(microsecond=0)")
+    return {"N": str(seconds)}
+
+
+def _load_seconds(wire: Mapping[str, Any]) -> datetime:
+    return _EPOCH + timedelta(seconds=_load_int(wire))
+
+
+def _dump_uuid(value: Any) -> Wire:
+    if not isinstance(value, UUID):
+        raise wrong(value, "a UUID")
+    return {"S": str(value)}
+
+
+_SCALARS: dict[Any, AttributeType] = {
+    str: AttributeType("S", _dump_str, lambda wire: wire["S"], "string", True),
+    int: AttributeType("N", _dump_int, _load_int, "long", True),
+    Decimal: AttributeType("N", _dump_decimal, lambda wire: Decimal(wire["N"]), "decimal(38,10)", True),
+    float: AttributeType("N", _dump_float, _load_float, "double", True),
+    bool: AttributeType("BOOL", _dump_bool, lambda wire: wire["BOOL"], "boolean", True),
+    bytes: AttributeType("B", _dump_bytes, lambda wire: binary(wire["B"]), "bytes", True),
+    datetime: AttributeType("S", _dump_datetime, _load_datetime, "string", True),
+    UUID: AttributeType("S", _dump_uuid, lambda wire: UUID(wire["S"]), "string", True),
+}
+
+Seconds = Annotated[datetime, AttributeType("N", _dump_seconds, _load_seconds, "timestamp", True)]
+"""A time that is stored as whole seconds since the epoch, as DynamoDB's time to live wants it."""
+
+
+# -------------------------------------------------------------------------------------------------- collections
+
+
+def _set(element: AttributeType, make: type[set[Any]] | type[frozenset[Any]]) -> AttributeType:
+    kind = f"{element.kind}S"
+
+    def dump(value: Any) -> Wire | None:
+        if not isinstance(value, (set, frozenset)):
+            raise wrong(value, "a set")
+        wires = [element.dump(each) for each in value]
+        return {kind: sorted(wire[str(element.kind)] for wire in wires if wire is not None)} if wires else None
+
+    def load(wire: Mapping[str, Any]) -> Any:
+        return make(element.load({str(element.kind): each}) for each in wire[kind])
+
+    declared = "set" if kind == "SS" else "json"
+    return AttributeType(kind, dump, load, declared, make is frozenset, element, empty=make)
+
+
+def _nullable(annotation: Any, within: tuple[type, ...]) -> AttributeType:
+    """Return the type of an element, which is DynamoDB's null where it is None."""
+    inner, optional = resolve(annotation, within)
+    if not optional or inner is ANY:
+        return inner
+
+    def dump(value: Any) -> Wire | None:
+        return {"NULL": True} if value is None else inner.dump(value)
+
+    def load(wire: Mapping[str, Any]) -> Any:
+        return None if wire.get("NULL") else inner.load(wire)
+
+    return dataclasses.replace(inner, dump=dump, load=load)
+
+
+def _present(wire: Wire | None, place: object) -> Wire:
+    if wire is None:
+        raise ValueError(f"the value at {place!r} is stored as no attribute, such as an empty set: it cannot be inside")
+    return wire
+
+
+def _list(element: AttributeType) -> AttributeType:
+    def dump(value: Any) -> Wire:
+        if not isinstance(value, list):
+            raise wrong(value, "a list")
+        return {"L": [_present(element.dump(each), at) for at, each in enumerate(value)]}
+
+    return AttributeType("L", dump, lambda wire: [element.load(each) for each in wire["L"]], element=element)
+
+
+def _map(element: AttributeType) -> AttributeType:
+    def dump(value: Any) -> Wire:
+        if not isinstance(value, dict):
+            raise wrong(value, "a dict")
+        if bad := next((name for name in value if not isinstance(name, str)), None):
+            raise wrong(bad, "a str, as names in a map are")
+        return {"M": {name: _present(element.dump(each), name) for name, each in value.items()}}
+
+    def load(wire: Mapping[str, Any]) -> Any:
+        return {name: element.load(each) for name, each in wire["M"].items()}
+
+    return AttributeType("M", dump, load, element=element)
+
+
+def _record(kind: type[Any], within: tuple[type, ...]) -> AttributeType:
+    """Return the type of a dataclass: a map with its fields. One that is None or an empty set is left out."""
+    if kind in within:
+        raise TypeError(f"{kind.__name__} contains itself: use dict[str, Any]")
+    hints = get_type_hints(kind, include_extras=True)
+    resolved = {each.name: resolve(hints[each.name], (*within, kind)) for each in dataclasses.fields(kind) if each.init}
+    fields = {name: found for name, (found, _) in resolved.items()}
+    absent = {name: found.empty for name, (found, _) in resolved.items() if found.empty}
+    absent |= {name: lambda: None for name, (_, optional) in resolved.items() if optional}
+
+    def dump(value: Any) -> Wire:
+        if type(value) is not kind:
+            raise wrong(value, f"a {kind.__name__}")
+        entries: dict[str, Wire] = {}
+        for name, (inner, optional) in resolved.items():
+            each = getattr(value, name)
+            wire = None if each is None and optional else inner.dump(each)
+            if wire is not None:
+                entries[name] = wire
+        return {"M": entries}
+
+    def load(wire: Mapping[str, Any]) -> Any:
+        entries = wire["M"]
+        if unknown := sorted(entries.keys() - fields.keys()):
+            # The next save would drop them.
+            raise ValueError(f"{kind.__name__} declares no {', '.join(unknown)}: declare it, or use dict[str, Any]")
+        values = {name: fields[name].load(each) for name, each in entries.items() if "NULL" not in each}
+        values |= {name: make() for name, make in absent.items() if name not in values}
+        return kind(**values)
+
+    return AttributeType("M", dump, load, fields=fields)
+
+
+# -------------------------------------------------------------------------------------------------- anything
+
+
+def _dump_any(value: Any) -> Wire | None:
+    if value is None:
+        return {"NULL": True}
+    scalar = _SCALARS.get(type(value))
+    if scalar is not None and scalar.kind != "S":
+        return scalar.dump(value)
+    if isinstance(value, str):
+        return _dump_str(value)
+    if isinstance(value, (set, frozenset)):
+        if not value:
+            return None
+        kinds = {str if isinstance(each, str) else bytes if isinstance(each, bytes) else Decimal for each in value}
+        if len(kinds) == 1 and kinds <= {str, bytes}:
+            return _set(_SCALARS[kinds.pop()], set).dump(value)
+        wires = [_dump_any(each) or {} for each in value]
+        if all(wire.keys() == {"N"} for wire in wires):
+            return {"NS": sorted(wire["N"] for wire in wires)}
+    if isinstance(value, list):
+        return _list(ANY).dump(value)
+    if isinstance(value, dict):
+        return _map(ANY).dump(value)
+    raise wrong(
+        value, "a value of DynamoDB: text, a number, bytes, bool, None, a set of one of these, a list or a dict"
+    )
+
+
+def _load_any(wire: Mapping[str, Any]) -> Any:
+    ((kind, raw),) = wire.items()
+    match kind:
+        case "S" | "BOOL":
+            return raw
+        case "N":
+            return Decimal(raw)
+        case "B":
+            return binary(raw)
+        case "NULL":
+            return None
+        case "SS":
+            return set(raw)
+        case "NS":
+            return set(map(Decimal, raw))
+        case "BS":
+            return set(map(binary, raw))
+        case "L":
+            return [_load_any(each) for each in raw]
+        case "M":
+            return {name: _load_any(each) for name, each in raw.items()}
+    raise ValueError(f"{kind!r} is not a type of DynamoDB")
+
+
+ANY = AttributeType(None, _dump_any, _load_any)
+"""Any value; numbers are loaded as Decimal."""

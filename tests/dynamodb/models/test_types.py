@@ -1,0 +1,196 @@
+"""Values of columns as DynamoDB has them, and back: exactly, or not at all (I8)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Annotated, Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.dynamodb.models import Seconds, stored_as
+from relay.dynamodb.models.types import resolve
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+DECIMALS = st.builds(
+    lambda digits, exponent: Decimal(digits).scaleb(exponent),
+    st.integers(-(10**37), 10**37).map(lambda n: Decimal(n)),
+    st.integers(-60, 60),
+).filter(lambda value: value == +value)
+FLOATS = st.floats(1e-120, 1e120) | st.floats(-1e6, 1e6).filter(lambda value: value == 0 or abs(value) > 1e-120)
+INTEGERS = st.integers(-(10**38) + 1, 10**38 - 1)
+TIMES = st.datetimes(
+    datetime(1, 1, 2),
+    datetime(9999, 12, 30),
+    timezones=st.sampled_from([UTC, timezone(timedelta(hours=5, minutes=45))]),
+)
+
+
+@dataclass
+class Part:
+    name: str
+    sizes: set[int]
+    weight: Decimal | None = None
+    inner: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Euro:
+    amount: Decimal
+
+
+Money = Annotated[Euro, stored_as(Decimal, dump=lambda euro: euro.amount, load=Euro)]
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | TEXT | DECIMALS | st.binary(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=8,
+)
+
+CASES: list[tuple[Any, st.SearchStrategy[Any]]] = [
+    (str, TEXT),
+    (int, INTEGERS),
+    (Decimal, DECIMALS),
+    (float, FLOATS),
+    (bool, st.booleans()),
+    (bytes, st.binary(max_size=8)),
+    (datetime, TIMES),
+    (Seconds, TIMES.map(lambda time: time.replace(microsecond=0))),
+    (UUID, st.uuids()),
+    (set[str], st.sets(TEXT, min_size=1, max_size=4)),
+    (set[int], st.sets(INTEGERS, min_size=1, max_size=4)),
+    (frozenset[Decimal], st.frozensets(DECIMALS, min_size=1, max_size=4)),
+    (set[bytes], st.sets(st.binary(max_size=4), min_size=1, max_size=4)),
+    (set[UUID], st.sets(st.uuids(), min_size=1, max_size=4)),
+    (set[datetime], st.sets(TIMES, min_size=1, max_size=4)),
+    (list[int], st.lists(INTEGERS, max_size=4)),
+    (list[str | None], st.lists(st.none() | TEXT, max_size=4)),
+    (dict[str, list[bool]], st.dictionaries(TEXT, st.lists(st.booleans(), max_size=2), max_size=3)),
+    (dict[str, Decimal | None], st.dictionaries(TEXT, st.none() | DECIMALS, max_size=3)),
+    (Money, DECIMALS.map(Euro)),
+    (list[Money], st.lists(DECIMALS.map(Euro), max_size=3)),
+    (
+        Part,
+        st.builds(Part, TEXT, st.sets(INTEGERS, max_size=3), st.none() | DECIMALS, st.lists(ANYTHING, max_size=2)),
+    ),
+    (Any, ANYTHING),
+    (dict[str, Any], st.dictionaries(TEXT, ANYTHING, max_size=3)),
+]
+
+
+@pytest.mark.parametrize(("annotation", "values"), CASES, ids=[str(annotation)[:40] for annotation, _ in CASES])
+def test_a_value_that_is_dumped_is_loaded_as_the_same_value(annotation: Any, values: st.SearchStrategy[Any]) -> None:
+    """I8"""
+    kind, _ = resolve(annotation)
+
+    @given(values)
+    def round_trip(value: Any) -> None:
+        wire = kind.dump(value)
+        assert wire is not None
+        assert len(wire) == 1
+        assert kind.kind in (None, *wire)
+        loaded = kind.load(wire)
+        assert loaded == value
+        assert type(loaded) is type(value)
+
+    round_trip()
+
+
+@given(st.lists(TIMES, min_size=2, max_size=5))
+def test_times_as_text_sort_like_times(times: list[datetime]) -> None:
+    kind, _ = resolve(datetime)
+    assert sorted(times) == [kind.load({"S": text}) for text in sorted((kind.dump(time) or {})["S"] for time in times)]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "message"),
+    [
+        (str, 5, r"'5' \(int\) is not a str"),
+        (str, "\ud800", "surrogates not allowed"),
+        (int, True, r"'True' \(bool\) is not an int"),
+        (int, 1.0, "is not an int"),
+        (int, 10**38 + 1, "more than the 38 digits"),
+        (Decimal, 1, r"'1' \(int\) is not a Decimal"),
+        (Decimal, Decimal("NaN"), "NaN is not a number that DynamoDB has"),
+        (Decimal, Decimal("1." + "1" * 38), "more than the 38 digits"),
+        (Decimal, Decimal("1E+126"), "or the range"),
+        (Decimal, Decimal("1E-131"), "or the range"),
+        (Decimal, Decimal("1E+999999"), "outside the range"),
+        (float, 1, "is not a float"),
+        (float, math.inf, "inf is not a number"),
+        (float, 1e300, "or the range"),
+        (bool, 1, "is not a bool"),
+        (bytes, "a", "is not bytes"),
+        (datetime, "2026", "is not a datetime"),
+        (datetime, datetime(2026, 1, 1), "has no time zone"),
+        (Seconds, datetime(2026, 1, 1, microsecond=5, tzinfo=UTC), "is not a whole second"),
+        (UUID, "a", "is not a UUID"),
+        (set[str], ["a"], "is not a set"),
+        (set[str], {1}, "is not a str"),
+        (list[str], ("a",), "is not a list"),
+        (list[str], [None], "is not a str"),
+        (list[set[str]], [set()], "the value at 0 is stored as no attribute"),
+        (dict[str, int], {1: 1}, "is not a str, as names in a map are"),
+        (Part, {"name": "a"}, "is not a Part"),
+        (Part, Part("a", {1}, weight=1), "is not a Decimal"),  # type: ignore[arg-type]
+        (Any, object(), "is not a value of DynamoDB"),
+        (Any, {1, "a"}, "is not a value of DynamoDB"),
+    ],
+)
+def test_what_a_type_cannot_hold_exactly_is_refused(annotation: Any, value: Any, message: str) -> None:
+    """I8"""
+    kind, _ = resolve(annotation)
+    with pytest.raises((TypeError, ValueError), match=message):
+        kind.dump(value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "wire"),
+    [
+        (str, {"N": "1"}),
+        (int, {"N": "1.5"}),
+        (int, {"S": "1"}),
+        (float, {"N": "0.1234567890123456789"}),
+        (datetime, {"S": "2026-01-01T00:00:00"}),
+        (datetime, {"S": "today"}),
+        (Seconds, {"N": "1.5"}),
+        (UUID, {"S": "a"}),
+        (set[str], {"L": [{"S": "a"}]}),
+        (list[int], {"L": [{"S": "a"}]}),
+        (Part, {"M": {"sizes": {"NS": ["1"]}}}),
+        (Part, {"M": {"name": {"S": "a"}, "color": {"S": "red"}}}),
+    ],
+)
+def test_what_is_not_of_the_type_is_not_loaded(annotation: Any, wire: Any) -> None:
+    """I8"""
+    kind, _ = resolve(annotation)
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        kind.load(wire)
+
+
+def test_an_empty_set_is_stored_as_no_attribute() -> None:
+    kind, _ = resolve(set[str])
+    assert kind.dump(set()) is None
+    assert resolve(Any)[0].dump(set()) is None
+    part, _ = resolve(Part)
+    assert part.dump(Part("a", set())) == {"M": {"name": {"S": "a"}, "inner": {"L": []}}}
+
+
+def test_a_type_of_ones_own_may_store_no_attribute() -> None:
+    kind = stored_as(str, dump=lambda value: value or None, load=str)
+    assert (kind.dump(""), kind.dump("a")) == (None, {"S": "a"})
+
+
+def test_numbers_are_stored_in_canonical_form() -> None:
+    kind, _ = resolve(Decimal)
+    assert [kind.dump(Decimal(text)) for text in ("1.50", "-0", "1E+3", "0E-500")] == [
+        {"N": "1.5"},
+        {"N": "0"},
+        {"N": "1000"},
+        {"N": "0"},
+    ]
