@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
+from relay.config import declared
 from relay.config.addresses import Url
 from relay.config.columns import FORM, canonical_type
 from relay.config.errors import invalid
@@ -25,7 +26,7 @@ from relay.config.per_table import PerTableConfig
 from relay.config.schema_forms import TOMBSTONES, exactly_one, like, not_together
 from relay.config.sql_sources import MySQLConfig, VitessConfig
 from relay.config.yaml_file import Location
-from relay.errors import ConfigError
+from relay.errors import ConfigError, RelayError
 from relay.table import REST
 
 _STREAM_ARN = re.compile(r"arn:[\w-]+:dynamodb:([\w-]+):\d*:table/([A-Za-z0-9._-]+)/stream/([\w.:-]+)")
@@ -35,6 +36,7 @@ _TABLE = r"[A-Za-z0-9_.-]{3,255}"
 _RULES: list[Any] = [
     exactly_one("table", "tables", "tags", "stream_arn"),
     not_together("columns", "tables", "tags"),
+    not_together("model", "tables", "tags"),
     TOMBSTONES,
 ]
 
@@ -95,6 +97,24 @@ class DynamoDBConfig(PerTableConfig):
     """Types of attributes, key columns included, for typed rows instead of JSON. Attributes without a column are in
     `rest`. Types: string, bytes, boolean, int, long, double, decimal(p,s), timestamp (seconds since the epoch), set (of
     strings), json (anything)."""
+
+    model: Annotated[str, like(declared.FORM)] | None = None
+    """The class of `relay.dynamodb.models` that declares the table, instead of `columns`, such as `app.models:Order`.
+    `relay check` compares its key, indexes, view type and time to live with the table, too."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _columns_of_model(cls, given: Any) -> Any:
+        """Take `columns` from the class."""
+        if not isinstance(given, dict) or not isinstance(path := given.get("model"), str):
+            return given
+        try:
+            columns = dict(declared.declared_table(path).__columns__())
+        except (ValueError, RelayError) as error:
+            raise invalid((("model",), str(error))) from error
+        if given.get("columns") not in (None, columns):
+            raise invalid((("columns",), "stands beside `model`, which declares them: remove one of the two"))
+        return {**given, "columns": columns}
 
     @field_validator("table", "tables")
     @classmethod

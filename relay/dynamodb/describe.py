@@ -30,6 +30,7 @@ from botocore.loaders import Loader
 
 from relay.config.columns import attribute_type
 from relay.config.conditions import NOT_IN_KEY, Conditions, not_in_key
+from relay.config.declared import declared_table
 from relay.config.protection import IN_KEY, in_key
 from relay.dynamodb.raw_records import keep_records_raw
 from relay.dynamodb.values import canonical_number
@@ -266,6 +267,23 @@ def mismatches(found: Description, columns: Mapping[str, str]) -> list[str]:
             f"StreamViewType of table {found.table} to NEW_AND_OLD_IMAGES"
         )
     return problems
+
+
+def differences(client: DynamoDBClient, source: DynamoDBConfig, model: str) -> list[str]:
+    """Return one message for each way in which the table of ``source`` is less than its class declares.
+
+    ``model``: the path of the class. Raises ``Unavailable``.
+    """
+    table = _table(client, source)
+    found: Any = ask(
+        source,
+        client,
+        f"to describe the time to live of table {source.table_name}",
+        lambda: client.describe_time_to_live(TableName=source.table_name)["TimeToLiveDescription"],
+        missing=f"table {source.table_name!r} does not exist any longer",
+    )
+    ttl = found["AttributeName"] if found.get("TimeToLiveStatus") in ("ENABLED", "ENABLING") else None
+    return list(declared_table(model).__differences__(table, ttl))
 
 
 def refused_rule(found: Description, source: DynamoDBConfig) -> str | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from relay.dynamodb.coordinator import Coordinator
 from relay.dynamodb.cursor import CALLS_TO_REACH_HEAD
 from relay.dynamodb.session import StreamSession
 from relay.dynamodb.shard import OnGap
-from relay.dynamodb.stream_record import Record, Unpack, plain, unpacked
+from relay.dynamodb.stream_record import FromImages, Record, Unpack, plain, unpacked
 from relay.stream_token import InvalidPosition, InvalidStream, StreamToken
 
 if TYPE_CHECKING:
@@ -37,6 +38,9 @@ class Stream:
     ``unpack``: converts each image and key, which are DynamoDB-typed dicts; True converts them to plain Python values
     (``Decimal``, ``set``, boto3's ``Binary``). If it raises, the next call returns the same record.
 
+    ``model``: a class of ``relay.dynamodb.models``, instead of ``unpack``: images become objects, and keys objects of
+    which only the key was read.
+
     ``on_gap``: called with a ``relay.lineage.Gap`` before the first record after a gap. Reasons: ``trimmed`` (records
     are older than 24 hours), ``gone`` (the stream no longer has the shard), ``expired`` (the iterator expired before it
     returned a record). If the callback raises, the stream stays before the gap. Without a callback, gaps are logged as
@@ -56,6 +60,7 @@ class Stream:
         position: str | datetime | Mapping[str, Any] = "trim_horizon",
         *,
         unpack: Unpack | Literal[True] | None = None,
+        model: FromImages | None = None,
         on_gap: OnGap | None = None,
         calls_to_reach_head: int = CALLS_TO_REACH_HEAD,
         clock: Callable[[], float] = time.time,
@@ -65,7 +70,13 @@ class Stream:
             raise ValueError(f"calls_to_reach_head must be at least 1, not {calls_to_reach_head}")
         self.stream_arn = stream_arn
         self._session = StreamSession(client, stream_arn, sleep=sleep)
+        if model is not None and unpack is not None:
+            raise ValueError("pass one of `unpack` and `model`: both say what images become")
         self._unpack: Unpack | None = plain if unpack is True else unpack
+        self._unpack_key: Unpack | None = None
+        if model is not None:
+            self._unpack = partial(model.__from_image__, is_key=False)
+            self._unpack_key = partial(model.__from_image__, is_key=True)
         self._on_gap = on_gap
         self._calls_to_reach_head = calls_to_reach_head
         self._clock = clock
@@ -91,7 +102,7 @@ class Stream:
             return None
         record, _ = coordinator.buffer.peek()
         if self._unpack is not None:
-            record = unpacked(record, self._unpack)
+            record = unpacked(record, self._unpack, self._unpack_key)
         coordinator.pop()
         return record
 

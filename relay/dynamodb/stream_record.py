@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, TypedDict
+from typing import Any, Protocol, TypedDict
 
 from boto3.dynamodb.types import TypeDeserializer
 
@@ -15,6 +15,13 @@ Image = Mapping[str, Any]
 """An item, or its key, DynamoDB-typed: ``{"id": {"S": "ada"}}``; binary as bytes, numbers as text."""
 
 Unpack = Callable[[Image], Any]
+
+
+class FromImages(Protocol):
+    """A class that makes objects of images: a model of ``relay.dynamodb.models``."""
+
+    def __from_image__(self, image: Image, *, is_key: bool) -> Any:
+        """Return the object of an image, or of a key."""
 
 
 class EventMeta(TypedDict):
@@ -76,10 +83,10 @@ def stream_record(raw: Mapping[str, Any], shard_id: str) -> Record:
     }
 
 
-def unpacked(record: Record, unpack: Unpack) -> Record:
+def unpacked(record: Record, unpack: Unpack, unpack_key: Unpack | None = None) -> Record:
     """Return ``record`` with its key and images converted by ``unpack``; absent ones stay None."""
     return {
-        "key": None if record["key"] is None else unpack(record["key"]),
+        "key": None if record["key"] is None else (unpack_key or unpack)(record["key"]),
         "old": None if record["old"] is None else unpack(record["old"]),
         "new": None if record["new"] is None else unpack(record["new"]),
         "meta": record["meta"],

@@ -41,6 +41,8 @@ from relay.sql.tables import missing_tables
 from relay.table import TableSchema
 
 if TYPE_CHECKING:
+    from types_boto3_dynamodb import DynamoDBClient
+
     from relay.avro.schema_registry import RegistrySchemas
     from relay.dynamodb import describe
 
@@ -190,11 +192,12 @@ def _check_dynamodb(config: Config, source: DynamoDBConfig) -> list[Finding]:
     client, streams = describe.clients(source, probe=True)
     with closing(client), closing(streams):
         found = describe.describe(client, source, streams, patience=_TABLE_TIMEOUT)
+        of_model = check_model(client, source)
     key = ", ".join(f"{column.name} ({column.type})" for column in found.key)
     protected = _protected((name, rule.kind) for name, rule in source.rules(found.table).items())
     detail = f"table {found.table}, key {key}, stream of {found.view_type}{protected}"
     stream = Finding(f"source {source.name}", detail)
-    findings = [stream, *check_start(source, found), *check_columns(source, found)]
+    findings = [stream, *check_start(source, found), *check_columns(source, found), *of_model]
     if problem := describe.refused_rule(found, source):
         findings.append(Finding(f"source {source.name}", problem, ConfigError.exit_code))
     findings += [*check_images(config, found), *check_cache_keys(config, found)]
@@ -269,6 +272,18 @@ def check_columns(source: DynamoDBConfig, found: describe.Description) -> list[F
     if problems := describe.mismatches(found, source.columns):
         return [Finding(name, problem, Unavailable.exit_code) for problem in problems]
     return [Finding(name, f"{len(source.columns)} declared, matching table {found.table}")]
+
+
+def check_model(client: DynamoDBClient, source: DynamoDBConfig) -> list[Finding]:
+    """Compare the class that declares the table of ``source`` with the table. Raises ``Unavailable``."""
+    if not source.model:
+        return []
+    from relay.dynamodb import describe
+
+    name = f"model of {source.name}"
+    if problems := describe.differences(client, source, source.model):
+        return [Finding(name, problem, Unavailable.exit_code) for problem in problems]
+    return [Finding(name, f"{source.model} matches table {source.table_name}")]
 
 
 def check_cache_keys(config: Config, found: describe.Description) -> list[Finding]:

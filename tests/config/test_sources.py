@@ -54,6 +54,34 @@ def test_columns_must_have_types_that_attributes_can_have(file: Path, columns: s
     assert refused(file, change("key: hash", f"columns: {columns}")) == [said]
 
 
+def test_a_class_declares_the_columns_of_a_table(file: Path) -> None:
+    source = only(read(file, change("key: hash", "model: tests.dynamodb.models.shop:Counter")))
+    assert source.columns == {"id": "string", "count": "long", "by": "string"}
+    again = type(source).model_validate(source.model_dump())
+    assert again.columns == source.columns
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("5", "13:12: `sources[0].model` must be text (quote it if it looks like something else), not 5"),
+        ("shop", "13:12: `sources[0].model`: 'shop' is no path of a class: write app.models:Order"),
+        ("nowhere:Order", "13:12: `sources[0].model`: cannot import nowhere:Order: No module named 'nowhere': is its "
+                          "folder in PYTHONPATH?"),
+        ("relay.table:Order", "13:12: `sources[0].model`: cannot import relay.table:Order: AttributeError(\"module "
+                              "'relay.table' has no attribute 'Order'\")"),
+        ("relay.table:Column", "13:12: `sources[0].model`: relay.table:Column is no class of a table: let it extend "
+                               "relay.dynamodb.models.Model"),
+        ("relay.dynamodb.models:Model", "13:12: `sources[0].model`: Model declares no table: use a class that extends "
+                                        "Model and is not abstract"),
+        ("tests.dynamodb.models.shop:Counter\n        columns: {a: string}",
+         "14:14: `sources[0].columns`: stands beside `model`, which declares them: remove one of the two"),
+    ],
+)  # fmt: skip
+def test_a_class_that_declares_no_table_is_refused_at_its_place(file: Path, model: str, said: str) -> None:
+    assert refused(file, change("key: hash", f"model: {model}")) == [said]
+
+
 @pytest.mark.parametrize(
     ("start", "expected"),
     [

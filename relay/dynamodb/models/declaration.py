@@ -14,6 +14,7 @@ from relay.dynamodb.models import tracking
 from relay.dynamodb.models.attribute import Attribute, column
 from relay.dynamodb.models.errors import InvalidModel
 from relay.dynamodb.models.indexes import Index
+from relay.dynamodb.models.tables import differences
 from relay.dynamodb.models.types import Wire
 from relay.table import REST
 
@@ -130,6 +131,16 @@ class Model:
     def __repr__(self) -> str:
         values = {name: vars(self)[name] for name in declaration_of(type(self)).columns if name in vars(self)}
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+    @classmethod
+    def __columns__(cls) -> dict[str, str]:
+        """Return the types of the columns for ``columns:`` of a relay's source, whose ``model`` this class is."""
+        return columns_of(cls)
+
+    @classmethod
+    def __differences__(cls, table: Mapping[str, Any], ttl: str | None) -> list[str]:
+        """Return what ``relay check`` says of a table."""
+        return list(differences(declaration_of(cls), table, ttl))
 
     @classmethod
     def __from_image__(cls, image: Mapping[str, Any], *, is_key: bool) -> Self:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from relay.dynamodb.models.attribute import Attribute
-from relay.dynamodb.models.declaration import Declaration
-from relay.dynamodb.models.indexes import Index
+if TYPE_CHECKING:
+    from relay.dynamodb.models.attribute import Attribute
+    from relay.dynamodb.models.declaration import Declaration
+    from relay.dynamodb.models.indexes import Index
 
 _IMAGES = {"NEW_AND_OLD_IMAGES": {"new", "old"}, "NEW_IMAGE": {"new"}, "OLD_IMAGE": {"old"}, "KEYS_ONLY": set()}
 
