@@ -216,6 +216,21 @@ def key_text(template: str, row: Mapping[str, Any]) -> str:
     return parsed.render(parts)
 
 
+def row_keys(templates: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Return the cache keys of rows, each once. A row that lacks a column of a template has no such key.
+
+    Raises ``ValueError`` for a value that cannot be part of a key.
+    """
+    found: dict[str, None] = {}
+    for row in rows:
+        for template, columns in map(_key_template, templates):
+            parts = {column: text(row[column]) for column in columns if row.get(column) is not None}
+            known = {column: part for column, part in parts.items() if part is not None}
+            if columns <= known.keys():
+                found[template.render(known)] = None
+    return list(found)
+
+
 def text(value: Any) -> str | None:
     """Return the text of a column's value in a cache key; None for DynamoDB's null.
 

@@ -22,6 +22,7 @@ from relay.cache.entry import Entry, Held, LoadedValue, State, Tokens, decode, e
 from relay.cache.fill_time import FillTime
 from relay.cache.floors import FloorsReader
 from relay.cache.invalidator import Invalidator
+from relay.cache.keys import row_keys
 from relay.cache.steps import LoadCall, Pause, Step, Steps, StoreCall
 from relay.cache.store import FOREVER, KEEP, ConditionalWrite, Store, StoredEntry, entry_key, generation_key
 from relay.errors import Unavailable
@@ -178,6 +179,13 @@ class TokenCache:
             self._note_unreachable(error)
             return False
         return True
+
+    def invalidate_rows(self, templates: Iterable[str], *rows: Mapping[str, Any]) -> bool:
+        """Do as ``invalidate`` with the keys of rows, such as the old and the new one of an item that was written.
+
+        ``templates``: as in ``cache.keys``. ``rows``: as for ``key_text``.
+        """
+        return self.invalidate(*row_keys(templates, rows))
 
     def _drop(self, names: list[str]) -> None:
         """Take values and leases out of entries, and keep their tokens. Raises ``Unavailable``."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from relay.cache.keys import CacheRules, ReducedChange, invalidations, key_text
+from relay.cache.keys import CacheRules, ReducedChange, invalidations, key_text, row_keys
 from relay.change import Operation
 from relay.config import CacheConfig, Config
 from relay.token import EventToken
@@ -160,3 +160,15 @@ def test_texts_of_different_case_make_different_keys() -> None:
     renamed = changed(Operation.UPDATE, {"customer": "ada"}, {"customer": "Ada"})
     found = invalidations([renamed], rules("of:{customer}"))
     assert [key for key, _ in found.pairs] == [key_text("of:{customer}", {"customer": name}) for name in ("ada", "Ada")]
+
+
+def test_rows_have_each_key_once_and_none_of_a_column_that_they_lack() -> None:
+    templates = ["order:{id}", "of:{user}"]
+    rows: list[dict[str, Any]] = [
+        {"id": {"N": "1.0"}, "user": {"NULL": True}},
+        {"id": {"N": "1"}, "user": {"S": "ada"}},
+        {"user": "bob"},
+    ]
+    assert row_keys(templates, rows) == ["order:1", "of:ada", "of:bob"]
+    with pytest.raises(ValueError, match="cannot be part of a cache key"):
+        row_keys(templates, [{"id": {"L": []}}])

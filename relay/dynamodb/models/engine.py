@@ -115,7 +115,7 @@ class Engine:
                 old = self.client.update_item(**arguments).get("Attributes", {})
                 if cache is not None:
                     left = {name: wire for name, wire in old.items() if name not in wires}
-                    cache.invalidate_rows(declared.cache_keys, old, {**left, **present, **key})
+                    cache.invalidate_rows(declared.cache_keys, old, {**left, **present, **key})  # I6: before it returns
             known.seen = seen
 
     def delete(
@@ -133,7 +133,7 @@ class Engine:
             with self._writing(declared, key, request, placeholders, cache, known, key) as arguments:
                 old = self.client.delete_item(**arguments).get("Attributes", {})
                 if cache is not None:
-                    cache.invalidate_rows(declared.cache_keys, {**old, **key})
+                    cache.invalidate_rows(declared.cache_keys, {**old, **key})  # I6: before it returns
             known.seen = None
 
     def _of(self, of: Model) -> tuple[Tracked, Declaration, dict[str, Wire]]:
@@ -157,12 +157,12 @@ class Engine:
             raise InvalidModel(f"{owner} declares no cache_keys, so nothing is known to drop from a cache")
         request |= {"TableName": self._table_name(declared.table), "Key": key, **placeholders.arguments}
         if cache is not None:
-            request["ReturnValues"] = "ALL_OLD"  # the old item may be in the cache under another key
+            request["ReturnValues"] = "ALL_OLD"  # I6: the old item may be in the cache under another key
         try:
             yield request
         except BaseException as error:
             # Also after a refusal: it may be of the second try of a write whose first was not answered.
-            _drop(declared, cache, known, written)
+            _drop(declared, cache, known, written)  # I6
             if code_of(error) == "ConditionalCheckFailedException":
                 raise ConstraintViolation(f"{owner} {key}: the item is not as the condition wants it") from error
             raise
