@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from relay.commands import check, dead_letters, doctor, gaps, replay, reset, services, status, verify
+from relay.commands import check, dead_letters, doctor, gaps, replay, reset, services, snapshot, status, verify
 from relay.commands.options import (
     ConfigArgument,
     LogFormat,
@@ -271,6 +271,7 @@ app.command("doctor")(doctor.doctor)
 app.command("status")(status.status)
 app.command("replay")(replay.replay)
 app.command("reset")(reset.reset)
+app.command("snapshot")(snapshot.snapshot)
 app.command("verify")(verify.verify)
 
 

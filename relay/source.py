@@ -7,7 +7,7 @@ else about a database. `Source` lists shards and opens them, `ShardReader` reads
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -172,10 +172,10 @@ class SnapshotSource(Protocol):
     margin: float
     """Seconds between a READ and the changes it may replace: clocks differ, and times are rounded."""
 
-    def measure(self, published: Mapping[str, Checkpoint]) -> Measured:
+    def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
         """Return what a snapshot has to read. Raises ``Unavailable``, ``RelayError`` for what it can never read.
 
-        ``published``: the committed checkpoints of the stream, by shard.
+        ``published``: the committed checkpoints of the stream, by shard. ``tables``: those to read; None: all.
         """
 
     def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:

@@ -25,7 +25,8 @@ from relay.avro.framing import confluent_header, fingerprint, single_object_head
 from relay.avro.schema import change_schema
 from relay.change import Change, Images, Operation, Snapshot, Transaction, Uncarriable, event_id
 from relay.engine.gap_decisions import Decision, PendingGap
-from relay.engine.snapshots import CONTROL, records_of
+from relay.engine.snapshot_records import CONTROL, records_of
+from relay.engine.snapshot_requests import SnapshotRequest
 from relay.kafka.dead_letters import DeadLetterWriter, RecordPlace, change_json
 from relay.kafka.keys import KeyCodec, murmur2, partition
 from relay.kafka.limits import Headers
@@ -199,6 +200,20 @@ def checkpoints() -> Case:
     return {"stream": records.STREAM, "shard": records.SHARD, "cases": cases}
 
 
+def snapshot_requests() -> Case:
+    cases = []
+    stream = StreamId(**records.STREAM)
+    for name, given in records.SNAPSHOT_REQUESTS.items():
+        fields = {**given, "tables": tuple(given["tables"]), "requested_at": 1699999990.5, "updated_at": 1699999995.5}
+        request = SnapshotRequest(stream.source, **fields)
+        cases.append(_record(name, given, request.key, request.to_json()))
+    control = records_of(stream).checkpoint_key(CONTROL)
+    for name, given in records.REQUESTED.items():
+        fields = {**given, "state": ShardState(given["state"])}
+        cases.append(_record(name, given, control, Checkpoint(**fields).to_json()))
+    return {"stream": records.STREAM, "cases": cases}
+
+
 def gaps() -> Case:
     cases = []
     for name, given in records.GAPS.items():
@@ -262,6 +277,7 @@ FILES = {
     "checkpoints.json": checkpoints,
     "gaps.json": gaps,
     "dead_letters.json": dead_letters,
+    "snapshot_requests.json": snapshot_requests,
 }
 
 

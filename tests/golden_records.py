@@ -123,6 +123,31 @@ SNAPSHOTS: dict[str, dict[str, Any]] = {
     },
 }
 
+REQUESTED: dict[str, dict[str, Any]] = {
+    "a requested snapshot of one table that runs": {
+        "state": "reading",
+        "snapshot": {
+            "id": "1700000000-00112233",
+            "gaps": [],
+            "after": 0,
+            "as_of": 1700000000,
+            "segments": 1,
+            "rows": 1000,
+            "requests": ["1699999990-44556677"],
+            "repaired": ["0011223344556677"],
+            "tables": ["customer"],
+            "read": True,
+            "parts": [{"shard": "-", "table": "customer"}],
+        },
+        "updated_at": 1700000001.0,
+    },
+}
+
+SNAPSHOT_REQUESTS: dict[str, dict[str, Any]] = {
+    "of all tables": {"id": "1699999990-44556677", "tables": [], "stopped": False},
+    "of two tables, stopped": {"id": "1699999990-8899aabb", "tables": ["customer", "orders"], "stopped": True},
+}
+
 # The change, the largest size of a record, and the reason.
 DEAD_LETTERS: dict[str, dict[str, Any]] = {
     "too large, in two chunks": {

@@ -177,6 +177,8 @@ def test_consuming_needs_its_part_of_the_config(file: Callable[..., Path]) -> No
         "gaps list FILE",
         "gaps accept FILE 0 skip",
         "reset FILE orders --to latest",
+        "snapshot FILE orders",
+        "snapshot FILE orders --stop",
     ],
 )
 def test_an_unreachable_broker_exits_3(command: str, file: Callable[..., Path]) -> None:
@@ -203,6 +205,8 @@ def test_an_unreachable_broker_exits_3(command: str, file: Callable[..., Path]) 
         ("replay log FILE --into /x --to watermark:soon", "--to watermark:soon: 'soon' is not a start; "),
         ("verify FILE --loader nowhere:x", "--loader nowhere:x: No module named 'nowhere'"),
         ("reset FILE legacy --to soon", "--to: 'soon' is not a start; "),
+        ("snapshot FILE other", "no source is called 'other'; the sources are legacy"),
+        ("snapshot FILE legacy a --stop", "--stop: omit the tables: "),
     ],
 )
 def test_wrong_arguments_are_found_before_anything_is_connected_to(tmp_path: Path, command: str, said: str) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -64,11 +66,24 @@ def _show_source(console: Console, source: SourceStatus, every: bool) -> None:
 
 def _show_snapshot(console: Console, source: SourceStatus) -> None:
     found = source.snapshot
-    if found is None:
-        return
+    if found is not None:
+        _show_newest_snapshot(console, found)
+    for request in source.snapshot_requests:
+        if found is None or request["id"] not in found["requests"]:
+            state = "stopped" if request["stopped"] else "waiting"
+            console.print(f"  snapshot of {_tables(request)} requested {_time(request['requested_at'])}: {state}")
+
+
+def _show_newest_snapshot(console: Console, found: Mapping[str, Any]) -> None:
     rows = "" if found["rows_read"] is None else f", {found['rows_read']} of about {found['rows_estimated']} rows"
     segments = f"{found['segments_finished']} of {_count(found['segments'], 'segment')}"
-    console.print(f"  snapshot {found['id']} {found['state']}: {segments}{rows}")
+    state = "stopped" if found["stopped"] else found["state"]
+    of = f" of {_tables(found)}" if found["requests"] else ""
+    console.print(f"  snapshot {found['id']}{of} {state}: {segments}{rows}")
+
+
+def _tables(snapshot: Mapping[str, Any]) -> str:
+    return f"table {', '.join(snapshot['tables'])}" if snapshot["tables"] else "all tables"
 
 
 def _table(shards: list[ShardStatus]) -> Table:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -66,7 +66,8 @@ class TableSnapshots:
     def __repr__(self) -> str:
         return f"<TableSnapshots[{self._config.name}]>"
 
-    def measure(self, published: Mapping[str, Checkpoint]) -> Measured:
+    def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
+        """Return what a snapshot of the table has to read. ``tables``: names it, if anything."""
         size, rows = describe.measure(self.client, self._config)
         return Measured(min(MOST_SEGMENTS, 1 + size // SEGMENT_BYTES), rows)
 

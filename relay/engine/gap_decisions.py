@@ -20,16 +20,13 @@ from enum import StrEnum
 from typing import Any
 
 import orjson
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from relay.errors import Unavailable
 from relay.kafka.checkpoints import CheckpointView, partition_of
 from relay.kafka.settings import KafkaSettings
-from relay.kafka.topics import SILENT_LOG
+from relay.kafka.unfenced import write_unfenced
 from relay.lineage import Checkpoint, CommittedRecords, Gap, ShardState, StreamId
 
 _SUFFIX = "/gaps"
-_WRITE_SECONDS = 30.0
 
 
 class Decision(StrEnum):
@@ -134,34 +131,4 @@ def decision_about(settings: KafkaSettings, view: CheckpointView, gap: Gap, time
 
 def write(settings: KafkaSettings, gap: PendingGap) -> None:
     """Write the record of ``gap``, and wait until it is stored. Raises ``Unavailable``."""
-    failures: list[KafkaError] = []
-
-    def delivered(error: KafkaError | None, _: Message) -> None:
-        if error is not None:
-            failures.append(error)
-
-    try:
-        producer = Producer(
-            {
-                **settings.client,
-                "enable.idempotence": True,
-                "acks": "all",
-                "delivery.timeout.ms": int(_WRITE_SECONDS * 1000),
-            },
-            logger=SILENT_LOG,
-        )
-        producer.produce(
-            settings.checkpoints,
-            key=gap.key,
-            value=gap.to_json(),
-            partition=partition_of(gap.key),
-            on_delivery=delivered,
-        )
-        left = producer.flush(_WRITE_SECONDS + 5)
-    except KafkaException as error:
-        raise Unavailable(f"cannot write to {settings.checkpoints}: {error}") from error
-    if left or failures:
-        reason = failures[0].str() if failures else f"the broker did not answer in {_WRITE_SECONDS:.0f} s"
-        raise Unavailable(
-            f"cannot write to {settings.checkpoints}: {reason}. The record may have been stored: run `relay gaps list`"
-        )
+    write_unfenced(settings, gap.key, gap.to_json(), "relay gaps list")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from relay.engine import gap_decisions
-from relay.engine.snapshots import CONTROL, records_of
+from relay.engine.snapshot_records import CONTROL, proves_read, records_of
 from relay.lineage import PRUNE_AFTER, Checkpoint, CommittedRecords, Shard, ShardState, StreamId
 
 
@@ -57,11 +57,11 @@ def _expired(view: CommittedRecords, stream: StreamId, now: float) -> Iterator[b
 
 def _is_only_proof(view: CommittedRecords, stream: StreamId, control: Checkpoint) -> bool:
     """Whether no newer stream proves that the source has had its initial snapshot."""
-    if control.state is not ShardState.FINISHED:
+    if not proves_read(control):
         return False
     newer = (other for other in view.planned.get(stream.source, ()) if other.label > stream.label)
     controls = (view.checkpoints.get(records_of(other), {}).get(CONTROL) for other in newer)
-    return not any(other is not None and other.state is ShardState.FINISHED for other in controls)
+    return not any(other is not None and proves_read(other) for other in controls)
 
 
 def _stream(records: StreamId) -> StreamId:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 
 from relay.change import Change
 from relay.engine import gap_decisions
 from relay.engine.open_shard import OpenShard, ShardOwner
-from relay.engine.snapshots import is_snapshot
+from relay.engine.snapshot_records import is_snapshot
 from relay.engine.topic_writers import TopicWriters
 from relay.engine.watermarks import Watermarks
 from relay.errors import RelayError
@@ -149,9 +149,12 @@ class Publishing:
         self._unconfirmed.clear()
         return written
 
-    def commit_and_see(self) -> None:
-        """Commit, and wait until the view shows the records, so that they are not written twice."""
-        written = self.commit()
+    def commit_and_see(self, earlier: Set[int] = frozenset()) -> None:
+        """Commit, and wait until the view shows the records, so that they are not written twice.
+
+        ``earlier``: partitions of records that may have been committed before, without such a wait.
+        """
+        written = self.commit() | earlier
         if written:
             self._view.require_end(written, self._group.barrier_timeout)
 

@@ -2,7 +2,8 @@
 
 Their checkpoints are like those of shards, under a stream of their own (``<label>/snapshot``): one control record,
 which only its owner advances (*planned -> reading -> finished*), and one record per segment, read by whoever owns it.
-A snapshot that is requested while one runs replaces it, since rows read before a gap do not repair it.
+A snapshot that is to repair a gap replaces one that runs, since rows read before a gap do not repair it. One that a
+person has requested waits until none runs.
 
 The copy's rule (``spark_consumers.fold``) makes this safe beside the stream: a READ replaces only what happened before
 its ``as_of``, which is the clock before its page was read minus ``SnapshotSource.margin``.
@@ -11,93 +12,41 @@ its ``as_of``, which is the clock before its page was read minus ``SnapshotSourc
 from __future__ import annotations
 
 import logging
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any, Protocol
 
 from relay.change import MARK, Change, Images, Operation, Snapshot, event_id
-from relay.engine import gap_decisions
 from relay.engine.open_shard import OpenShard
 from relay.engine.reader_pool import ReaderPool
+from relay.engine.requested_snapshots import RequestedSnapshots
+from relay.engine.snapshot_records import (
+    CONTROL,
+    fields_of,
+    is_partial,
+    is_running,
+    is_unread,
+    planned,
+    records_of,
+    repaired_by,
+)
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import partition_of
-from relay.lineage import Checkpoint, CommittedRecords, Gap, Plan, Shard, ShardState, StreamId
+from relay.lineage import Checkpoint, CommittedRecords, Plan, Shard, ShardState, StreamId
 from relay.process.slow_call import SlowCall
 from relay.source import Measured, Page, Segment, SnapshotSource, Source
 from relay.table import TableSchema
 
 log = logging.getLogger(__name__)
 
-CONTROL = "control"
-"""The name of the control record."""
-
-_SUFFIX = "/snapshot"
 _OPEN_SEGMENTS = 4  # in one worker: the other threads are for the stream
 _LOG_EVERY = 10.0  # seconds
 _SHOW_EVERY = 0.5
 _RETRY_AFTER = 5.0
 
-
-def records_of(stream: StreamId) -> StreamId:
-    """Return the stream under which the snapshots of ``stream`` have their checkpoints."""
-    return StreamId(stream.source, stream.label + _SUFFIX)
-
-
 Show = Callable[[str, tuple[int, int] | None], None]
 """Called with the source, and the rows read and estimated of its running snapshot; None if none runs."""
-
-
-def is_snapshot(stream: StreamId) -> bool:
-    """Whether the checkpoints of ``stream`` are those of snapshots."""
-    return stream.label.endswith(_SUFFIX)
-
-
-def is_unread(view: CommittedRecords, source: str) -> bool:
-    """Whether no snapshot of ``source`` has ever finished, in any stream it had."""
-    return not any(
-        stream.source == source
-        and is_snapshot(stream)
-        and (control := snapshots.get(CONTROL)) is not None
-        and control.state is ShardState.FINISHED
-        for stream, snapshots in view.checkpoints.items()
-    )
-
-
-def unfinished_repairs(view: CommittedRecords, stream: StreamId) -> Set[str]:
-    """Return the ids of the gaps that the last snapshot of ``stream`` was to repair, if it has not finished."""
-    control = view.checkpoints.get(records_of(stream), {}).get(CONTROL)
-    if control is None or control.snapshot is None or control.state is ShardState.FINISHED:
-        return set()
-    return set(control.snapshot["gaps"])
-
-
-def restarted(view: CommittedRecords, stream: StreamId, reset: Gap, after: int) -> Checkpoint | None:
-    """Return the control record that begins the unfinished snapshot of ``stream`` again, after a reset.
-
-    Copies wait for the end of a snapshot that has begun (I7), and only one that begins after a gap repairs it. None if
-    none is unfinished, and none was decided on by a person. ``after``: seconds, the last timestamp published.
-    """
-    control = view.checkpoints.get(records_of(stream), {}).get(CONTROL)
-    fields = control.snapshot if control is not None and control.snapshot is not None else {"gaps": []}
-    known = set(fields["gaps"])
-    decided = gap_decisions.to_repair(view, stream) - known
-    is_unfinished = control is not None and control.state is not ShardState.FINISHED
-    return _planned({*known, *decided, reset.id}, after, reset.found_at) if is_unfinished or decided else None
-
-
-def _planned(gaps: Set[str], after: int, now: float) -> Checkpoint:
-    """Return the control record of a new snapshot, which repairs ``gaps`` and begins ``after`` a time, in seconds."""
-    fields = {
-        "id": f"{int(now)}-{secrets.token_hex(4)}",
-        "gaps": sorted(gaps),
-        "after": after,
-        "as_of": None,
-        "segments": 0,
-        "rows": 0,
-    }
-    return Checkpoint(ShardState.PLANNED, snapshot=fields, updated_at=now)
 
 
 class SnapshottedStream(Protocol):
@@ -144,6 +93,9 @@ class Snapshots:
         self._retry_at = 0.0
         # The measurement under way, with the id and ``as_of`` of the snapshot that it is for.
         self._measuring: tuple[str, int, SlowCall[Measured]] | None = None
+        # Partitions of segments that were stopped, whose last checkpoints the view may not show yet.
+        self.unseen: set[int] = set()
+        self._requested = RequestedSnapshots(beside.source, beside.view)
 
     def __repr__(self) -> str:
         return f"<Snapshots[{self.source.name}: {len(self.open)} segments open]>"
@@ -162,8 +114,12 @@ class Snapshots:
     @property
     def repaired(self) -> Set[str]:
         """The ids of the gaps that the newest snapshot repairs, or has repaired."""
-        control = self.control
-        return set(control.snapshot["gaps"]) if control is not None and control.snapshot is not None else set()
+        return repaired_by(self.control)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a person has stopped the snapshot that runs."""
+        return self._requested.is_stopped(self.control)
 
     # ------------------------------------------------------------------ the control record
 
@@ -179,14 +135,19 @@ class Snapshots:
 
         For the owner of ``control_key``.
         """
-        if self._beside.plan is None:
+        beside, control = self._beside, self.control
+        if beside.plan is None:
             return None
-        control = self.control
         if self._is_wanted(control):
             return self._request(), None
+        if (request := self._requested.next(control)) is not None:
+            now = self.clock()
+            return self._requested.begin(control, request, beside.gaps(), beside.last_timestamp, now), None
         if control is None or control.snapshot is None:
             return None
         if control.state is ShardState.PLANNED:
+            if self.is_stopped:
+                return None
             if (measured := self._measure(control.snapshot)) is None:
                 return None
             fields = {**control.snapshot, **measured}
@@ -213,8 +174,8 @@ class Snapshots:
                 wait = snapshot["after"] + 1 - as_of
                 log.info("source %s: the snapshot that repairs a gap starts in %d s", self.source.name, wait)
                 return None
-            published = dict(self._published())
-            call = SlowCall(f"measure-{self.source.name}", lambda: self.tables.measure(published))
+            published, tables = dict(self._published()), snapshot.get("tables")
+            call = SlowCall(f"measure-{self.source.name}", lambda: self.tables.measure(published, tables))
             self._measuring = snapshot["id"], as_of, call
         _, as_of, measuring = self._measuring
         if not self.is_measured:
@@ -235,9 +196,11 @@ class Snapshots:
         return {"as_of": as_of, "segments": measured.segments, "rows": measured.rows, **parts}
 
     def mark(self, control: Checkpoint, kind: str) -> Iterator[Change]:
-        """Yield, for each table, the change that marks the begin or the end in every partition."""
-        fields = control.snapshot or {}
+        """Yield, for each table it reads, the change that marks the begin or the end in every partition."""
+        fields = fields_of(control)
         for table in self.source.tables():
+            if table.table not in fields.get("tables", (table.table,)):
+                continue
             yield Change(
                 event_id=event_id(self.stream.label, f"{fields['id']}/{kind}", table.table, b"", 0),
                 operation=Operation.READ,
@@ -259,8 +222,15 @@ class Snapshots:
         return self._is_wanted(self.control)
 
     def is_settled(self) -> bool:
-        """Whether no snapshot is running or due."""
-        return not self.is_due and (self.control is None or self.control.state is ShardState.FINISHED)
+        """Whether no snapshot is running, due or requested, but for those that are stopped."""
+        control = self.control
+        if self.is_due or self._requested.waiting(control):
+            return False
+        return not is_running(control) or self.is_stopped
+
+    def fulfilled(self) -> list[bytes]:
+        """Return the keys of the requests whose snapshot has finished."""
+        return self._requested.fulfilled(self.control)
 
     def prunable(self) -> list[bytes]:
         """Return the keys of segments that nobody will read again."""
@@ -275,15 +245,16 @@ class Snapshots:
         ]
 
     def _is_wanted(self, control: Checkpoint | None) -> bool:
-        repairs = self._beside.gaps_to_repair()
-        if control is None or control.snapshot is None:
-            return (self.tables.initial and is_unread(self._beside.view, self.source.name)) or bool(repairs)
-        return not repairs <= set(control.snapshot["gaps"])
+        if not self._beside.gaps_to_repair() <= repaired_by(control):
+            return True
+        if control is not None and control.snapshot is not None and not is_partial(control):
+            return False
+        return self.tables.initial and is_unread(self._beside.view, self.source.name)
 
     def _request(self) -> Checkpoint:
         """Return the control record of a new snapshot, which starts after everything published before a gap."""
         gaps = self._beside.gaps()
-        return _planned(gaps, self._beside.last_timestamp if gaps else 0, self.clock())
+        return planned(gaps, self._beside.last_timestamp if gaps else 0, self.clock())
 
     def _advance(self, control: Checkpoint, state: ShardState, fields: Mapping[str, Any]) -> Checkpoint:
         return replace(control, state=state, snapshot=fields, updated_at=self.clock())
@@ -302,6 +273,8 @@ class Snapshots:
         """Open segments of ``owned``, after the fence and a few at a time, and close those that are finished."""
         control = self.control
         current = self._segments(control) if control is not None and control.state is ShardState.READING else []
+        if self.is_stopped or self.unseen:
+            return
         names = {name for name, _ in current}
         for name in [name for name in self.open if name not in names or self._has_finished(name)]:
             self._close(name)
@@ -324,6 +297,13 @@ class Snapshots:
             reader = self.tables.open(segment)
             self.open[name] = self.readers.open(reader, key, self)
             self._latest[name] = committed or Checkpoint(ShardState.PLANNED)
+
+    def close_stopped(self) -> None:
+        """Close the open segments if the snapshot is stopped. They are opened again once ``unseen`` is cleared (I3)."""
+        if self.open and self.is_stopped:
+            log.info("source %s: snapshot %s is stopped", self.source.name, fields_of(self.control)["id"])
+            self.unseen |= {partition_of(segment.key) for segment in self.open.values()}  # I3
+            self.close_segments()
 
     def close_segments(self, lost: set[int] | None = None) -> None:
         """Close the open segments of ``lost`` partitions, or all of them."""
@@ -360,7 +340,7 @@ class Snapshots:
     def progress(self) -> tuple[int, int] | None:
         """Return the rows read and estimated of the running snapshot, by all workers; None if none runs."""
         control = self.control
-        if control is None or control.snapshot is None or control.state is not ShardState.READING:
+        if control is None or control.snapshot is None or control.state is not ShardState.READING or self.is_stopped:
             return None
         read = 0
         for name, _ in self._segments(control):

@@ -21,7 +21,8 @@ from relay.engine.progress import CommittedProgress, read_until
 from relay.engine.pruning import replaced, unpruned
 from relay.engine.reader_pool import ReaderPool
 from relay.engine.shard_checkpoints import ShardCheckpoints
-from relay.engine.snapshots import Snapshots, unfinished_repairs
+from relay.engine.snapshot_records import unfinished_repairs
+from relay.engine.snapshots import Snapshots
 from relay.engine.succession import Succession
 from relay.kafka.checkpoints import partition_of
 from relay.lineage import (

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from relay.engine.gap_decisions import all_pending_gaps
 from relay.engine.open_shard import OpenShard
-from relay.engine.snapshots import records_of
+from relay.engine.snapshot_records import records_of
 from relay.engine.source_state import SourceState
 from relay.kafka.assignment import Assignment
 from relay.observe.status import Poll, SourceView, WorkerStatus

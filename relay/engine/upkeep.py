@@ -141,7 +141,12 @@ class Upkeep:
                     self._publishing.everywhere(change, source.resume_timestamp())
             self._publishing.record(snapshots.control_key, control.to_json())
             self._publishing.commit_and_see()
-        self._remove(snapshots.prunable())
+        self._remove([*snapshots.prunable(), *snapshots.fulfilled()])
+        snapshots.close_stopped()
+        if snapshots.unseen:
+            # I3: whoever opens them again has to see how far they were published.
+            self._publishing.commit_and_see(snapshots.unseen)
+            snapshots.unseen.clear()
         snapshots.open_ready_segments(self._group.owned)
         snapshots.report_progress(self._show())
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -78,8 +78,8 @@ class DatabaseSnapshots:
     def __repr__(self) -> str:
         return f"<DatabaseSnapshots[{self._config.name}]>"
 
-    def measure(self, published: Mapping[str, Checkpoint]) -> Measured:
-        """Return the tables of each shard that has not ended, the largest first.
+    def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
+        """Return the ``tables`` of each shard that has not ended, the largest first.
 
         Raises ``Unavailable``, and ``RelayError`` for a table that cannot be read in chunks.
         """
@@ -88,6 +88,8 @@ class DatabaseSnapshots:
             with closing(self._first_server(Shard(shard).name)) as server:
                 rows = {str(name): int(count or 0) for name, count in server.execute(_ROWS, (self._config.database,))}
                 for table in self._layouts.describe(server):
+                    if tables is not None and table.table not in tables:
+                        continue
                     ChunkQuery(self._config.database, table.table, describe(server, self._config.database, table.table))
                     found.append((rows.get(table.table, 0), shard, table.table))
         found.sort(key=lambda each: (-each[0], *each[1:]))

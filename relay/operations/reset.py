@@ -15,8 +15,8 @@ from relay.config import Config, SourceConfig
 from relay.engine.gap_decisions import records_of as losses_of
 from relay.engine.open_source import open_source
 from relay.engine.planning import Planning, newest_planned
-from relay.engine.snapshots import CONTROL, restarted
-from relay.engine.snapshots import records_of as snapshots_of
+from relay.engine.snapshot_records import CONTROL, restarted
+from relay.engine.snapshot_records import records_of as snapshots_of
 from relay.errors import ConfigError, NotDrained, RelayError, Unavailable
 from relay.kafka import topics
 from relay.kafka.assignment import Assignment, NotAMember

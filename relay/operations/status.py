@@ -16,7 +16,8 @@ from confluent_kafka.admin import AdminClient
 from relay.config import Config, DynamoDBConfig, SourceConfig
 from relay.engine.planning import newest_planned
 from relay.engine.progress import resume_timestamp
-from relay.engine.snapshots import CONTROL, records_of
+from relay.engine.snapshot_records import CONTROL, fulfilled_by, is_stopped, records_of
+from relay.engine.snapshot_requests import SnapshotRequest, requests_of
 from relay.errors import ConfigError, RelayError
 from relay.extras import needs
 from relay.kafka import topics
@@ -67,6 +68,7 @@ class SourceStatus:
     snapshot: Mapping[str, Any] | None
     shards: Sequence[ShardStatus]
     gaps: Sequence[ListedGap]
+    snapshot_requests: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,8 @@ def _source(
     mine = [gap for gap in gaps if gap.source == entry.name]
     if view is None or stream is None:
         nothing = (None, None, None, None, None, None)
-        return SourceStatus(entry.name, entry.type, ", ".join(entry.table_names), *nothing, [], mine)
+        asked = [] if view is None else [_request(request) for request in requests_of(view, entry.name)]
+        return SourceStatus(entry.name, entry.type, ", ".join(entry.table_names), *nothing, [], mine, asked)
     plan, checkpoints = view.plans[stream], view.checkpoints.get(stream, {})
     owners = {number: _owner(worker) for worker in workers for number in worker.partitions}
     shards = [_shard(stream, shard, checkpoint, owners, now) for shard, checkpoint in sorted(checkpoints.items())]
@@ -172,6 +175,7 @@ def _source(
         snapshot=_snapshot(view, stream),
         shards=shards,
         gaps=mine,
+        snapshot_requests=[_request(request) for request in requests_of(view, entry.name)],
     )
 
 
@@ -219,6 +223,18 @@ def _snapshot(view: CheckpointView, stream: StreamId) -> dict[str, Any] | None:
         "rows_read": None if over else read,
         "rows_estimated": control.snapshot["rows"],
         "repairs": control.snapshot["gaps"],
+        "tables": control.snapshot.get("tables"),
+        "requests": sorted(fulfilled_by(control)),
+        "stopped": is_stopped(control, requests_of(view, stream.source)),
+    }
+
+
+def _request(request: SnapshotRequest) -> dict[str, Any]:
+    return {
+        "id": request.id,
+        "tables": list(request.tables) or None,
+        "requested_at": request.requested_at,
+        "stopped": request.stopped,
     }
 
 

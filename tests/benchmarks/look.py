@@ -12,7 +12,7 @@ import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from statistics import mean, quantiles
 
@@ -84,7 +84,7 @@ class _NoSnapshot:
     initial = False
     margin = 0.0
 
-    def measure(self, published: Mapping[str, Checkpoint]) -> Measured:
+    def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
         raise AssertionError("no snapshot was requested")
 
     def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 
 from relay.config import load
 from relay.engine.pruning import unpruned
-from relay.engine.snapshots import CONTROL, records_of
+from relay.engine.snapshot_records import CONTROL, records_of
 from relay.kafka.checkpoints import partition_of, read_checkpoints
 from relay.lineage import PRUNE_AFTER, Checkpoint, Plan, Shard, ShardState, StreamId
 from tests.dynamodb.endpoint import LABEL, ScriptedStream, full

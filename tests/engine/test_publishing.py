@@ -135,7 +135,11 @@ class Bench:
     def __init__(self, on_gap: str = "skip") -> None:
         self.broker = Broker()
         self.owner = Owner(on_gap)
-        self.view = SimpleNamespace(checkpoints={}, require_end=lambda partitions, timeout: None)
+        # The partitions whose ends were waited for.
+        self.waited_for: list[set[int]] = []
+        self.view = SimpleNamespace(
+            checkpoints={}, require_end=lambda partitions, timeout: self.waited_for.append(set(partitions))
+        )
         self.producers = ScriptedProducers(self.broker)
         group = SimpleNamespace(offsets=sorted, metadata=None, barrier_timeout=1.0, owned=set())
         writers = TopicWriters(lambda table: cast(Any, Writer()), [TABLE])
@@ -294,3 +298,15 @@ def test_tables_whose_key_has_changed_are_refused_before_anything_of_the_page_is
         bench.publishing.page(bench.shard(), replace(page(1), tables=(TABLE,)))
     bench.publishing.commit()
     assert bench.broker.on("shop.orders") == []
+
+
+def test_what_was_committed_earlier_is_waited_for_with_what_is_committed_now() -> None:
+    """I3: a segment that is read on from an older checkpoint publishes rows twice."""
+    bench = Bench()
+    bench.publishing.commit_and_see()
+    assert bench.waited_for == []
+    bench.publishing.commit_and_see({7})
+    key = STREAM.checkpoint_key("s")
+    bench.publishing.record(key, b"{}")
+    bench.publishing.commit_and_see({7})
+    assert bench.waited_for == [{7}, {7, partition_of(key)}]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
 from relay.engine.reader_pool import ReaderPool
-from relay.engine.snapshots import CONTROL, Snapshots
+from relay.engine.snapshot_records import CONTROL
+from relay.engine.snapshots import Snapshots
 from relay.lineage import Checkpoint, CommittedRecords, ShardState
 from relay.source import Measured, Segment, ShardReader
 from tests.scripted_source import ScriptedReader, ScriptedSource
@@ -27,7 +28,7 @@ class PartedSnapshots:
         self.opened: list[Segment] = []
         self.asked: list[int] = []
 
-    def measure(self, published: Mapping[str, Checkpoint]) -> Measured:
+    def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
         return Measured(len(PARTS), 7, PARTS)
 
     def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:

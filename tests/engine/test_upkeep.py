@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Set
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,13 +11,13 @@ import pytest
 
 from relay.engine.config_reload import ConfigReload
 from relay.engine.reader_pool import ReaderPool
-from relay.engine.snapshots import CONTROL, records_of
+from relay.engine.snapshot_records import CONTROL, records_of
 from relay.engine.source_state import SourceState
 from relay.engine.upkeep import Upkeep
 from relay.errors import Unavailable
 from relay.kafka.publisher import Aborted
 from relay.lineage import Checkpoint, CommittedRecords, Gap, Plan, Shard, ShardState, StreamId
-from relay.source import Source
+from relay.source import Measured, Segment, ShardReader, Source
 from tests.scripted_source import LABEL, ScriptedSource, config_of
 
 FOLLOWING = StreamId("orders", LABEL.replace("01", "02"))
@@ -30,6 +30,8 @@ class Committed:
         self.view = CommittedRecords()
         self.gaps: list[Gap] = []
         self.fails: list[Exception | None] = []
+        # Partitions that were waited for although nothing was written to them.
+        self.seen: set[int] = set()
         self._records: dict[bytes, bytes | None] = {}
         self._gaps: list[Gap] = []
 
@@ -39,11 +41,12 @@ class Committed:
     def record(self, key: bytes, value: bytes | None) -> None:
         self._records[key] = value
 
-    def commit_and_see(self) -> None:
+    def commit_and_see(self, earlier: Set[int] = frozenset()) -> None:
         records, self._records = self._records, {}
         gaps, self._gaps = self._gaps, []
         if self.fails and (error := self.fails.pop(0)) is not None:
             raise error
+        self.seen |= earlier
         self.gaps += gaps
         for key, value in records.items():
             self.view.apply(key, value)
@@ -248,3 +251,35 @@ def test_a_shard_that_another_worker_has_pruned_since_the_listing_is_not_read_ag
     relay.serve()
     assert set(relay.checkpoints) == {"child"}
     assert "parent" not in relay.state.open
+
+
+class NoRows:
+    """The snapshots of a table without rows."""
+
+    initial = False
+    margin = 0.0
+
+    def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
+        return Measured(0, 0)
+
+    def may_begin(self, as_of: int, published: Mapping[str, Checkpoint]) -> bool:
+        return True
+
+    def open(self, segment: Segment) -> ShardReader:
+        raise AssertionError("it has no segments")
+
+
+def test_segments_that_were_stopped_wait_until_their_last_checkpoints_are_seen(source: ScriptedSource) -> None:
+    """I3: also if the transaction is aborted in which they were stopped."""
+    source.snapshots = NoRows()
+    relay = Maintained(source)
+    relay.serve_until(lambda: len(relay.checkpoints) == 2)
+    snapshots = relay.state.snapshots
+    assert snapshots is not None
+    snapshots.unseen = {7}
+    relay.committed.fails = [Aborted("in which they were stopped")]
+    relay.state.look.soon()
+    relay.serve_until(lambda: not relay.committed.fails)
+    assert (snapshots.unseen, relay.committed.seen) == ({7}, set())
+    relay.serve_until(lambda: not snapshots.unseen)
+    assert relay.committed.seen == {7}

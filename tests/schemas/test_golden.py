@@ -16,9 +16,10 @@ from relay.avro.schema import unescape
 from relay.change import Images, Operation
 from relay.dynamodb.columns import TypedRows
 from relay.engine.gap_decisions import records_of as losses_of
-from relay.engine.snapshots import CONTROL
-from relay.engine.snapshots import records_of as snapshots_of
-from relay.lineage import Checkpoint, Gap, Plan, StreamId, parse_key
+from relay.engine.snapshot_records import CONTROL
+from relay.engine.snapshot_records import records_of as snapshots_of
+from relay.engine.snapshot_requests import requests_of
+from relay.lineage import Checkpoint, CommittedRecords, Gap, Plan, StreamId, parse_key
 from relay.table import REST, column_type
 from relay.token import EventToken
 from tests import golden, golden_inputs
@@ -140,6 +141,20 @@ def test_a_checkpoint_is_read_back(case: dict[str, Any]) -> None:
         beside = {snapshots_of(own): CONTROL, losses_of(own): case["decoded"]["gap"]}
         assert shard == {own: content["shard"], **beside}[stream]
         assert Checkpoint.from_json(value).to_json() == value
+
+
+@pytest.mark.parametrize("case", cases("snapshot_requests.json"))
+def test_a_requested_snapshot_is_read_back(case: dict[str, Any]) -> None:
+    source = committed("snapshot_requests.json")["stream"]["source"]
+    key, value = bytes.fromhex(case["key"]), bytes.fromhex(case["bytes"])
+    view = CommittedRecords()
+    view.apply(key, value)
+    for request in requests_of(view, source):
+        assert (request.key, request.to_json()) == (key, value)
+        assert list(request.tables) == case["input"]["tables"]
+    stream, name = parse_key(key)
+    assert (name == CONTROL) == (not requests_of(view, source))
+    assert view.checkpoints[stream][name or ""].to_json() == value
 
 
 @pytest.mark.parametrize("case", cases("gaps.json"))

@@ -1,0 +1,59 @@
+"""``relay snapshot``: options and output; ``relay.operations.snapshot`` does the work."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from relay.commands.options import ConfigArgument, SetOption, load_config
+from relay.errors import ConfigError
+
+
+def snapshot(
+    config: ConfigArgument,
+    source: Annotated[
+        str, typer.Argument(metavar="SOURCE", help="The name of the source in the config.", show_default=False)
+    ],
+    tables: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="TABLE", help="Tables of the source. Default: all of them.", show_default=False),
+    ] = None,
+    stop: Annotated[
+        bool,
+        typer.Option(
+            "--stop",
+            help="Stop the snapshot where it is, and withdraw those that wait. The same command without --stop resumes "
+            "it.",
+        ),
+    ] = False,
+    settings: SetOption = None,
+) -> None:
+    """Read tables again beside their stream, while the relay runs, and publish every row as READ.
+
+    The workers do it, now or at their next start; snapshots of one source run one after another. `relay status` shows
+    how far it is. If it was stopped, it goes on where it was.
+    """
+    if stop and tables:
+        raise ConfigError("--stop: omit the tables: it stops the snapshot of the source that runs")
+    loaded = load_config(config, settings, every_table=bool(tables))
+    from relay.operations import snapshot as snapshots
+
+    if stop:
+        ended = snapshots.stop(loaded, source)
+        if ended.snapshot is not None:
+            again = " ".join((source, *ended.stopped[0].tables))
+            typer.echo(
+                f"source {source}: snapshot {ended.snapshot} of {ended.stopped[0].subject} stops where it is; "
+                f"`relay snapshot CONFIG {again}` resumes it"
+            )
+        for request in ended.withdrawn:
+            typer.echo(f"source {source}: the request {request.id} of {request.subject} was withdrawn")
+        return
+    found = snapshots.request(loaded, source, tables or [])
+    what = "resumes" if found.resumed else "was requested"
+    typer.echo(f"source {source}: a snapshot of {found.request.subject} {what} (request {found.request.id})")
+    if found.behind is not None:
+        typer.echo(f"it waits until snapshot {found.behind}, which is running, has finished")
+    if not found.workers:
+        typer.echo("no worker is running: it begins with the next `relay run`")

@@ -1,0 +1,144 @@
+"""The records of snapshots: the control record of the newest one of a stream, beside those of its segments.
+
+They are under a stream of their own (``<label>/snapshot``). ``Checkpoint.snapshot`` of a control record has:
+
+- ``id``, ``as_of``, ``segments``, ``rows`` (estimated), and ``parts`` (what each segment reads) once it has begun;
+- ``gaps``: the ids of those that it repairs; ``after``: seconds, it begins later than this;
+- ``requests``: the ids of the requests that it fulfils, if it was requested (``relay.engine.snapshot_requests``);
+- ``tables``: what it reads, if that is not all tables;
+- ``repaired``: the ids of gaps that snapshots before it have repaired, and ``read``, if one of them read all tables and
+  has finished: kept by a snapshot that was requested, which takes the place of their control record.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any
+
+from relay.engine import gap_decisions
+from relay.engine.snapshot_requests import SnapshotRequest, requests_of
+from relay.lineage import Checkpoint, CommittedRecords, Gap, ShardState, StreamId
+
+CONTROL = "control"
+"""The name of the control record."""
+
+_SUFFIX = "/snapshot"
+
+
+def records_of(stream: StreamId) -> StreamId:
+    """Return the stream under which the snapshots of ``stream`` have their checkpoints."""
+    return StreamId(stream.source, stream.label + _SUFFIX)
+
+
+def is_snapshot(stream: StreamId) -> bool:
+    """Whether the checkpoints of ``stream`` are those of snapshots."""
+    return stream.label.endswith(_SUFFIX)
+
+
+def control_of(view: CommittedRecords, stream: StreamId) -> Checkpoint | None:
+    """Return the control record of the newest snapshot of ``stream``, None if it has had none."""
+    return view.checkpoints.get(records_of(stream), {}).get(CONTROL)
+
+
+def is_unread(view: CommittedRecords, source: str) -> bool:
+    """Whether no snapshot of all tables of ``source`` has ever finished, in any stream it had."""
+    return not any(
+        stream.source == source
+        and is_snapshot(stream)
+        and (control := snapshots.get(CONTROL)) is not None
+        and proves_read(control)
+        for stream, snapshots in view.checkpoints.items()
+    )
+
+
+def proves_read(control: Checkpoint) -> bool:
+    """Whether a snapshot of all tables has finished: that of ``control``, or one before it."""
+    return "read" in fields_of(control) or (control.state is ShardState.FINISHED and not is_partial(control))
+
+
+def fields_of(control: Checkpoint | None) -> Mapping[str, Any]:
+    """Return what a control record says; nothing of one that is missing."""
+    return control.snapshot if control is not None and control.snapshot is not None else {}
+
+
+def is_partial(control: Checkpoint | None) -> bool:
+    """Whether the snapshot reads some tables only."""
+    return "tables" in fields_of(control)
+
+
+def is_running(control: Checkpoint | None) -> bool:
+    """Whether a snapshot is planned or under way, or has been stopped."""
+    return control is not None and control.snapshot is not None and control.state is not ShardState.FINISHED
+
+
+def fulfilled_by(control: Checkpoint | None) -> Set[str]:
+    """Return the ids of the requests that the snapshot fulfils, once it has finished."""
+    return set(fields_of(control).get("requests", ()))
+
+
+def repaired_by(control: Checkpoint | None) -> Set[str]:
+    """Return the ids of the gaps that the snapshot repairs or has repaired, and those before it."""
+    fields = fields_of(control)
+    return {*fields.get("gaps", ()), *fields.get("repaired", ())}
+
+
+def is_stopped(control: Checkpoint | None, requests: Sequence[SnapshotRequest]) -> bool:
+    """Whether a person has stopped the snapshot. ``requests``: all that are not fulfilled."""
+    mine = fulfilled_by(control) if is_running(control) else ()
+    return any(request.stopped for request in requests if request.id in mine)
+
+
+def unfinished_repairs(view: CommittedRecords, stream: StreamId) -> Set[str]:
+    """Return the ids of the gaps that the last snapshot of ``stream`` was to repair, if it has not finished.
+
+    One that was requested need not repair any: its request stays, and is fulfilled by the stream that follows.
+    """
+    control = control_of(view, stream)
+    return set(fields_of(control)["gaps"]) if is_running(control) and not fulfilled_by(control) else set()
+
+
+def restarted(view: CommittedRecords, stream: StreamId, reset: Gap, after: int) -> Checkpoint | None:
+    """Return the control record that begins the unfinished snapshot of ``stream`` again, after a reset.
+
+    Copies wait for the end of a snapshot that has begun (I7), and only one that begins after a gap repairs it. None if
+    none is unfinished but one whose request is there to begin another, and none was decided on by a person. ``after``:
+    seconds, the last timestamp published.
+    """
+    control = control_of(view, stream)
+    known = repaired_by(control)
+    decided = gap_decisions.to_repair(view, stream) - known
+    requested = fulfilled_by(control) & {request.id for request in requests_of(view, stream.source)}
+    if not decided and (not is_running(control) or requested):
+        return None
+    return planned({*known, *decided, reset.id}, after, reset.found_at)
+
+
+def planned(gaps: Set[str], after: int, now: float, **more: Any) -> Checkpoint:
+    """Return the control record of a new snapshot, which repairs ``gaps`` and begins ``after`` a time, in seconds."""
+    fields = {
+        "id": f"{int(now)}-{secrets.token_hex(4)}",
+        "gaps": sorted(gaps),
+        "after": after,
+        "as_of": None,
+        "segments": 0,
+        "rows": 0,
+        **more,
+    }
+    return Checkpoint(ShardState.PLANNED, snapshot=fields, updated_at=now)
+
+
+def requested(
+    before: Checkpoint | None, tables: Sequence[str], requests: Iterable[str], gaps: Set[str], after: int, now: float
+) -> Checkpoint:
+    """Return the control record of a snapshot that was requested, which replaces ``before``.
+
+    ``tables``: empty for all. ``requests``: the ids of those that it fulfils. ``gaps``: all known ones. A snapshot of
+    some tables repairs none (I9).
+    """
+    more: dict[str, Any] = {"requests": sorted(requests), "repaired": sorted(repaired_by(before))}
+    if tables:
+        more["tables"] = list(tables)
+    if before is not None and proves_read(before):
+        more["read"] = True
+    return planned(set() if tables else gaps, after, now, **more)  # I9

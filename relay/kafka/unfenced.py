@@ -1,0 +1,47 @@
+"""Writes a record of ``checkpoints`` outside the workers' transactions and without their fence.
+
+Only for records that say what people want, or are asked: nothing that decides what is published twice (I3).
+"""
+
+from __future__ import annotations
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from relay.errors import Unavailable
+from relay.kafka.checkpoints import partition_of
+from relay.kafka.settings import KafkaSettings
+from relay.kafka.topics import SILENT_LOG
+
+_WRITE_SECONDS = 30.0
+
+
+def write_unfenced(settings: KafkaSettings, key: bytes, value: bytes | None, look: str) -> None:
+    """Write a record, or remove it, and wait until that is stored. Raises ``Unavailable``.
+
+    ``look``: the command that shows whether it was stored after all.
+    """
+    failures: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            failures.append(error)
+
+    try:
+        producer = Producer(
+            {
+                **settings.client,
+                "enable.idempotence": True,
+                "acks": "all",
+                "delivery.timeout.ms": int(_WRITE_SECONDS * 1000),
+            },
+            logger=SILENT_LOG,
+        )
+        producer.produce(settings.checkpoints, key=key, value=value, partition=partition_of(key), on_delivery=delivered)
+        left = producer.flush(_WRITE_SECONDS + 5)
+    except KafkaException as error:
+        raise Unavailable(f"cannot write to {settings.checkpoints}: {error}") from error
+    if left or failures:
+        reason = failures[0].str() if failures else f"the broker did not answer in {_WRITE_SECONDS:.0f} s"
+        raise Unavailable(
+            f"cannot write to {settings.checkpoints}: {reason}. The record may have been stored: run `{look}`"
+        )

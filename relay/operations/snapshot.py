@@ -1,0 +1,132 @@
+"""``relay snapshot``: requests a snapshot of a source beside its stream, stops it, and lets it go on.
+
+The workers serve the requests (``relay.engine.snapshot_requests``), now or once they run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from relay.config import Config, SourceConfig
+from relay.engine import snapshot_requests
+from relay.engine.planning import newest_planned
+from relay.engine.snapshot_records import control_of, fields_of, fulfilled_by, is_running, is_stopped
+from relay.engine.snapshot_requests import SnapshotRequest, requests_of
+from relay.errors import ConfigError, RelayError
+from relay.kafka import topics
+from relay.kafka.checkpoints import CheckpointView, read_checkpoints
+from relay.kafka.group import members
+from relay.kafka.settings import KafkaSettings
+from relay.lineage import Checkpoint
+from relay.operations.status import find_source
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedSnapshot:
+    """What a request has led to. ``resumed``: it was stopped, and goes on. ``workers``: how many are running.
+
+    ``behind``: the id of the snapshot that it waits for; None if none is running.
+    """
+
+    request: SnapshotRequest
+    resumed: bool
+    behind: str | None
+    workers: int
+
+
+@dataclass(frozen=True, slots=True)
+class StoppedSnapshot:
+    """What a stop has led to. ``snapshot``: the id of the one that stops. ``withdrawn``: those that had not begun."""
+
+    snapshot: str | None
+    stopped: Sequence[SnapshotRequest]
+    withdrawn: Sequence[SnapshotRequest]
+
+
+def request(config: Config, name: str, tables: Sequence[str]) -> RequestedSnapshot:
+    """Request a snapshot of ``tables`` of the source ``name``, or of all; or resume it, if it is stopped.
+
+    Raises ``ConfigError`` for an unknown source or table, and for a source without snapshots; ``RelayError`` if the
+    relay has never run, or another snapshot is stopped; ``Unavailable``.
+    """
+    entry = find_source(config, name)
+    wanted = _wanted(entry, tables)
+    settings, workers = _connect(config)
+    with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
+        control, waiting = _control(view, name), requests_of(view, name)
+    same = [each for each in waiting if each.stopped and each.tables == wanted]
+    others = [each for each in waiting if each.stopped and each.id in fulfilled_by(control)]
+    running = str(fields_of(control)["id"]) if is_running(control) else None
+    if same:
+        for each in same:
+            snapshot_requests.write(settings, each.changed(stopped=False, now=time.time()))
+        behind = None if same[0].id in fulfilled_by(control) else running
+        return RequestedSnapshot(same[0], True, behind, workers)
+    if wanted and others and is_running(control):
+        arguments = " ".join((name, *others[0].tables))
+        raise RelayError(
+            f"source {name}: a snapshot of {others[0].subject} is stopped, and copies wait for its end: resume it with "
+            f"`relay snapshot CONFIG {arguments}`, or take one of all tables in its place with "
+            f"`relay snapshot CONFIG {name}`"
+        )
+    asked = SnapshotRequest.new(name, wanted, time.time())
+    snapshot_requests.write(settings, asked)
+    return RequestedSnapshot(asked, False, None if is_stopped(control, waiting) else running, workers)
+
+
+def stop(config: Config, name: str) -> StoppedSnapshot:
+    """Stop the requested snapshot of the source ``name`` where it is, and withdraw requests that have not begun.
+
+    Raises ``ConfigError`` for an unknown source; ``RelayError`` if there is nothing to stop; ``Unavailable``.
+    """
+    find_source(config, name)
+    settings, _ = _connect(config)
+    with closing(read_checkpoints(settings.client, settings.checkpoints)) as view:
+        control, waiting = _control(view, name), requests_of(view, name)
+    mine = fulfilled_by(control) if is_running(control) else set()
+    stopped = [each for each in waiting if each.id in mine]
+    withdrawn = [each for each in waiting if each.id not in mine]
+    if not waiting:
+        why = (
+            f"snapshot {fields_of(control)['id']} is the initial one or repairs a gap, and copies wait for it"
+            if is_running(control)
+            else "none is running or waiting"
+        )
+        raise RelayError(f"source {name}: there is no requested snapshot to stop: {why}")
+    for each in stopped:
+        snapshot_requests.write(settings, each.changed(stopped=True, now=time.time()))
+    for each in withdrawn:
+        snapshot_requests.withdraw(settings, each)
+    return StoppedSnapshot(str(fields_of(control)["id"]) if stopped else None, stopped, withdrawn)
+
+
+def _wanted(entry: SourceConfig, tables: Sequence[str]) -> tuple[str, ...]:
+    """Return the tables to read, sorted; empty for all."""
+    if not entry.has_snapshots:
+        raise ConfigError(
+            f"source {entry.name}: sources of type {entry.type} have no snapshots beside their stream. `relay reset "
+            f"CONFIG {entry.name} --to copy` copies the tables again, while no worker runs"
+        )
+    if unknown := [table for table in tables if table not in entry.table_names]:
+        known = ", ".join(entry.table_names)
+        raise ConfigError(f"source {entry.name} has no table {', '.join(unknown)}; its tables are {known}")
+    return () if set(tables) == set(entry.table_names) else tuple(sorted(set(tables)))
+
+
+def _connect(config: Config) -> tuple[KafkaSettings, int]:
+    settings = KafkaSettings.from_config(config)
+    admin = topics.connect(config)
+    if settings.checkpoints not in topics.list_topics(admin, config):
+        raise RelayError(
+            f"relay {config.name} has not run yet: start it first, with `snapshot: initial` on the source if it is to "
+            "read its tables from the start"
+        )
+    return settings, len(members(admin, settings.group, settings.checkpoints))
+
+
+def _control(view: CheckpointView, name: str) -> Checkpoint | None:
+    stream = newest_planned(view, name)
+    return control_of(view, stream) if stream is not None else None

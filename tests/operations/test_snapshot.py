@@ -1,0 +1,188 @@
+"""``relay snapshot``: on demand, beside the running relay or before its next start; stopped and resumed."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from relay.change import MARK
+from relay.config import load
+from tests.dynamodb.answering_server import Refused
+from tests.dynamodb.endpoint import TABLE, ScriptedStream
+from tests.faults.harness import Relay, wait_until
+from tests.faults.scripted_relay import start_relay
+from tests.operating import Operated
+
+pytestmark = pytest.mark.services
+
+ITEMS = 40
+
+
+@pytest.fixture
+def stream() -> Iterator[ScriptedStream]:
+    """Items from before the relay, which a snapshot reads in pages of three."""
+    with ScriptedStream(page=3) as scripted:
+        scripted.shard("root")
+        for number in range(ITEMS):
+            scripted.put("root", f"item-{number}", 1, created=int(time.time()) - 3600)
+        yield scripted
+
+
+@pytest.fixture
+def relay(tmp_path: Path, stream: ScriptedStream, kafka: Any, unique: str, monkeypatch: pytest.MonkeyPatch) -> Operated:
+    monkeypatch.setenv("COLUMNS", "200")
+    return Operated(tmp_path, stream, kafka.bootstrap_servers, unique)
+
+
+def reads(relay: Operated) -> Counter[str]:
+    return Counter(change["key"]["id"] for change in relay.changes() if change["operation"] == "READ" and change["key"])
+
+
+def marks(relay: Operated) -> Counter[str]:
+    return Counter(change["attributes"][MARK] for change in relay.changes() if MARK in change["attributes"])
+
+
+def once(times: int = 1) -> dict[str, int]:
+    return {f"item-{number}": times for number in range(ITEMS)}
+
+
+@contextmanager
+def running(relay: Operated) -> Iterator[Relay]:
+    worker = start_relay(relay.path)
+    try:
+        wait_until(lambda: any(shard["owner"] for shard in relay.source()["shards"]) or None, 60)
+        yield worker
+    finally:
+        assert worker.terminate() == 0, worker.log()
+
+
+def state(relay: Operated) -> str | None:
+    found = relay.source()["snapshot"]
+    return None if found is None else str(found["state"])
+
+
+class Pace:
+    """Lets a table be read page by page. ``pages``: how many more may be read."""
+
+    def __init__(self, stream: ScriptedStream) -> None:
+        self.pages = self.read = 0
+        stream.before = self._before
+
+    def has_read(self, pages: int) -> bool | None:
+        return self.read >= pages or None
+
+    def _before(self, operation: str) -> None:
+        if operation != "Scan":
+            return
+        if not self.pages:
+            raise Refused("ProvisionedThroughputExceededException")
+        self.pages -= 1
+        self.read += 1
+
+
+def test_a_snapshot_is_taken_beside_the_running_relay_and_shown_by_status(
+    relay: Operated, stream: ScriptedStream
+) -> None:
+    pace = Pace(stream)
+    relay.run()
+    with running(relay):
+        said = relay.command("snapshot", "CONFIG", "s").stdout
+        assert "source s: a snapshot of all tables was requested (request " in said
+        assert "no worker" not in said
+        wait_until(lambda: state(relay) == "reading" or None, 60)
+        found = relay.source()
+        (request,) = found["snapshot_requests"]
+        assert (found["snapshot"]["requests"], found["snapshot"]["stopped"]) == ([request["id"]], False)
+        assert "of all tables reading: 0 of 3 segments" in relay.command("status", "CONFIG").stdout
+        assert "waits until snapshot" in relay.command("snapshot", "CONFIG", "s", TABLE).stdout
+        assert ": waiting" in relay.command("status", "CONFIG").stdout
+        stream.put("root", "item-1", 2, old=1)
+        pace.pages = 1000
+        wait_until(lambda: relay.source()["snapshot_requests"] == [] or None, 120)
+        assert state(relay) == "finished"
+    assert reads(relay) == once(2)
+    assert relay.versions("item-1").count(2) == 3
+    partitions = load(relay.path).kafka.partitions
+    assert marks(relay) == {"begin": 2 * partitions, "end": 2 * partitions}
+
+
+def test_a_request_that_is_made_while_the_relay_is_down_is_served_when_it_starts(
+    relay: Operated, stream: ScriptedStream
+) -> None:
+    relay.run()
+    assert "no worker is running: it begins with the next" in relay.command("snapshot", "CONFIG", "s").stdout
+    assert len(relay.source()["snapshot_requests"]) == 1
+    relay.run()
+    relay.run()
+    assert reads(relay) == once()
+    assert (state(relay), relay.source()["snapshot_requests"]) == ("finished", [])
+
+
+def test_a_snapshot_that_is_stopped_goes_on_where_it_was(relay: Operated, stream: ScriptedStream) -> None:
+    """I3: each row is read once, however quickly it goes on."""
+    pace = Pace(stream)
+    relay.run()
+    with running(relay):
+        relay.command("snapshot", "CONFIG", "s", TABLE)
+        for pages in (3, 6):
+            pace.pages = 3
+            wait_until(partial(pace.has_read, pages), 60)
+            said = relay.command("snapshot", "CONFIG", "s", "--stop").stdout
+            assert "of all tables stops where it is" in said
+            assert "of all tables stopped: 0 of 3 segments" in relay.command("status", "CONFIG").stdout
+            assert relay.source()["snapshot"]["stopped"]
+            assert "all tables resumes" in relay.command("snapshot", "CONFIG", "s").stdout
+        relay.command("snapshot", "CONFIG", "s", "--stop")
+    relay.run()  # ends although it is stopped
+    assert 0 < len(reads(relay)) < ITEMS
+    relay.command("snapshot", "CONFIG", "s")
+    pace.pages = 1000
+    relay.run()
+    assert reads(relay) == once()
+    partitions = load(relay.path).kafka.partitions
+    assert marks(relay) == {"begin": partitions, "end": partitions}
+    assert (state(relay), relay.source()["snapshot_requests"]) == ("finished", [])
+
+
+def test_requests_that_have_not_begun_are_withdrawn(relay: Operated) -> None:
+    relay.run()
+    relay.command("snapshot", "CONFIG", "s")
+    assert "of all tables was withdrawn" in relay.command("snapshot", "CONFIG", "s", "--stop").stdout
+    relay.run()
+    assert reads(relay) == {}
+    said = relay.command("snapshot", "CONFIG", "s", "--stop", code=1).stderr
+    assert "there is no requested snapshot to stop: none is running or waiting" in said
+
+
+def test_the_initial_snapshot_cannot_be_stopped(relay: Operated, stream: ScriptedStream) -> None:
+    pace = Pace(stream)
+    relay.configure(snapshot="initial")
+    with running(relay):
+        wait_until(lambda: state(relay) == "reading" or None, 60)
+        said = relay.command("snapshot", "CONFIG", "s", "--stop", code=1).stderr
+        assert "is the initial one or repairs a gap" in said
+        pace.pages = 1000
+        wait_until(lambda: state(relay) == "finished" or None, 60)
+    assert reads(relay) == once()
+
+
+def test_what_cannot_be_snapshotted_is_refused(relay: Operated) -> None:
+    assert f"relay {relay.name} has not run yet" in relay.command("snapshot", "CONFIG", "s", code=1).stderr
+    relay.run()
+    assert "the sources are s" in relay.command("snapshot", "CONFIG", "t", code=2).stderr
+    said = relay.command("snapshot", "CONFIG", "s", "orders", code=2).stderr
+    assert f"source s has no table orders; its tables are {TABLE}" in said
+    content = yaml.safe_load(relay.path.read_text())
+    vitess = {"name": "v", "type": "vitess", "vtgate": "127.0.0.1:1", "keyspace": "k", "tables": ["a"]}
+    relay.path.write_text(yaml.safe_dump({**content, "sources": [vitess]}))
+    said = relay.command("snapshot", "CONFIG", "v", "a", code=2).stderr
+    assert "sources of type vitess have no snapshots beside their stream. `relay reset CONFIG v --to copy`" in said
+    assert relay.status()["sources"][0]["snapshot_requests"] == []
