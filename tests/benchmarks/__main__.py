@@ -26,6 +26,7 @@ NAMES = (
     "log_append",
     "look",
     "memory",
+    "models_load",
     "publish_latency",
     "scale_out",
     "snapshot_mysql",

@@ -25,6 +25,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from relay.errors import RelayError
 from relay.services.kafka import KafkaBroker
+from tests.benchmarks.bloop_environment import bloop_python
 from tests.benchmarks.harness import Benchmark, count_committed, median
 from tests.benchmarks.service import CREDENTIALS, serving
 from tests.benchmarks.stream_service import MEGABYTE, PAGE, answer, stream_arn, table
@@ -37,7 +38,6 @@ ROUNDS = 2
 PARTITIONS = 6
 # Pages in total. A relay reads more of them, so all take about as long.
 PAGES = {"relay": 128, "bloop": 32, "boto3": 32, "again": 32}
-BLOOP = ("bloop==3.1.1", "confluent-kafka==2.16.1", "fastavro==1.13.1", "orjson>=3.13,<4")
 HERE = Path(__file__).parent
 
 
@@ -62,7 +62,7 @@ class Contest:
     def __init__(self, bootstrap_servers: str, url: str, folder: Path) -> None:
         self.servers, self.url, self.folder = bootstrap_servers, url, folder
         os.environ["RELAY_STATE"] = str(folder / "state")
-        self.bloop = _bloop_python()
+        self.bloop = bloop_python()
 
     def benchmark(self, shards: int) -> Benchmark:
         runs: dict[str, list[Run]] = {name: [] for name in PAGES}
@@ -183,15 +183,3 @@ class Watch(threading.Thread):
                 raise
             return
         self._samples.append((time.monotonic(), sum(ends)))
-
-
-def _bloop_python() -> str:
-    """Return the Python of an environment with Bloop, made once."""
-    cache = Path(os.environ.get("RELAY_CACHE") or Path.home() / ".cache" / "relay")
-    folder = cache / "bench-bloop-3.1.1"
-    python = folder / "bin" / "python"
-    if not (folder / "complete").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
-        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *BLOOP], check=True)
-        (folder / "complete").touch()
-    return str(python)

@@ -110,6 +110,7 @@ PUBLIC = {
         "column",
         "columns_of",
         "hash_key",
+        "item_key",
         "range_key",
         "stored_as",
     ],

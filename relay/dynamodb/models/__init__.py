@@ -11,6 +11,7 @@ from relay.extras import lazily
 
 if TYPE_CHECKING:
     from relay.dynamodb.models.attribute import Attribute, column, hash_key, range_key
+    from relay.dynamodb.models.cache_keys import item_key
     from relay.dynamodb.models.conditions import Condition
     from relay.dynamodb.models.declaration import Model, columns_of
     from relay.dynamodb.models.engine import Engine
@@ -46,12 +47,14 @@ __all__ = [
     "column",
     "columns_of",
     "hash_key",
+    "item_key",
     "range_key",
     "stored_as",
 ]
 
 _HOMES = {
     "attribute": ("Attribute", "column", "hash_key", "range_key"),
+    "cache_keys": ("item_key",),
     "conditions": ("Condition",),
     "declaration": ("Model", "columns_of"),
     "engine": ("Engine",),

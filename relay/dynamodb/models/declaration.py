@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin
 
 from relay.config.template import Template
@@ -46,39 +47,56 @@ class Declaration:
     def key_names(self) -> frozenset[str]:
         return frozenset(each.name for each in self.key)
 
-    def values(self, item: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-        """Return the values of these columns of an item. Raises ``InvalidValue``."""
+    def fill(self, objects: Sequence[Model], item: Mapping[str, Wire], names: frozenset[str]) -> None:
+        """Give objects what was read of their item: the values of the columns ``names``; all others stay.
+
+        Raises ``InvalidValue``.
+        """
         values: dict[str, Any] = {}
+        own: list[tuple[str, Callable[[], Any]]] = []
+        seen: dict[str, Wire | None] = {}
         for name in names:
             each = self.columns[name]
-            wire = item.get(each.attribute)
-            if wire is not None:
-                values[name] = each.loaded(wire)
-            elif each.type.empty is not None and not each.optional:
-                values[name] = each.type.empty()
-        return values
-
-    def fill(self, of: Model, values: Mapping[str, Any], names: frozenset[str], seen: tracking.Seen) -> None:
-        """Give an object what was read of its item: the values of the columns ``names``, all others stay."""
-        own = vars(of)
-        for name in names - values.keys():
-            own.pop(name, None)
-        own.update(values)
-        known = tracking.tracked(of)
-        known.seen = seen
-        known.marked = names if known.marked <= names else known.marked | names
-        known.left_out = self.names - names
-
-    def seen(self, item: Mapping[str, Wire], names: Iterable[str]) -> tracking.Seen:
-        """Return the attributes of these columns as an item has them."""
-        return {(attribute := self.columns[name].attribute): item.get(attribute) for name in names}
+            kind = each.type
+            wire = seen[each.attribute] = item.get(each.attribute)
+            if wire is None:
+                if kind.empty is not None and not each.optional:
+                    values[name] = kind.empty()
+                    own.append((name, kind.empty))
+                continue
+            try:
+                values[name] = kind.load(wire)
+                if not kind.shareable:
+                    own.append((name, partial(kind.load, wire)))
+            except (KeyError, TypeError, ValueError):
+                values[name] = each.loaded(wire)  # which knows NULL, and says whose value it is
+        absent = names - values.keys() if len(values) < len(names) else ()
+        left_out = _NONE if names is self.names else self.names - names
+        is_first = True
+        for of in objects:
+            if not is_first:
+                # What can change in place is made for each object anew.
+                for name, make in own:
+                    values[name] = make()
+            is_first = False
+            given = vars(of)
+            given.update(values)
+            for name in absent:
+                given.pop(name, None)
+            known = tracking.tracked(of)
+            known.seen = seen
+            known.marked = names if known.marked <= names else known.marked | names
+            known.left_out = left_out
 
     def made(self, item: Mapping[str, Wire], names: frozenset[str]) -> Any:
         """Return a new object for an item of which these columns were read."""
         made = object.__new__(self.model)
         tracking.track(made)
-        self.fill(made, self.values(item, names), names, self.seen(item, names))
+        self.fill([made], item, names)
         return made
+
+
+_NONE: frozenset[str] = frozenset()
 
 
 class Model:

@@ -103,7 +103,7 @@ class Engine:
             known, declared, key = self._of(each)
             wires = {
                 declared.columns[name].attribute: declared.columns[name].wire(each)
-                for name in known.marked - declared.key_names()
+                for name in (known.marked & declared.names) - declared.key_names()
             }
             placeholders = Placeholders()
             request: dict[str, Any] = _condition(declared, known, condition, atomic, placeholders)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from relay.dynamodb.batch import batch_load
-from relay.dynamodb.models.declaration import Declaration, Model, declaration_of
+from relay.dynamodb.models.declaration import Model, declaration_of
 from relay.dynamodb.models.errors import InvalidValue, MissingObjects
 from relay.dynamodb.values import canonical_number
 
 if TYPE_CHECKING:
     from types_boto3_dynamodb import DynamoDBClient
+
+_CHUNK = 1_000
+"""Keys, of ten requests, whose items are kept until they are in their objects: all of a large load would take their
+memory, and time of Python's garbage collector."""
 
 _Identity = tuple[Any, ...]
 
@@ -23,21 +28,37 @@ class _Wanted:
         self.declared = declaration_of(model)
         self._shape = [(each.attribute, str(each.type.kind)) for each in self.declared.key]
         self.objects: dict[_Identity, list[Model]] = {}
+        # The same groups by the values in Python, with their types, since 1 == True. Only of types that we know.
+        self._known: dict[_Identity, list[Model]] = {}
+        self._names = [each.name for each in self.declared.key]
+        self._is_known = not self.declared.changeable & self.declared.key_names()
 
     def add(self, of: Model) -> None:
+        if not self._is_known:
+            self._group(of).append(of)
+            return
+        given = tuple([(type(value), value) for value in map(vars(of).get, self._names)])
+        try:
+            group = self._known.get(given)
+        except TypeError:  # unhashable: a bytearray, or a value that is refused
+            group = self._group(of)
+        else:
+            if group is None:
+                group = self._known[given] = self._group(of)
+        group.append(of)
+
+    def _group(self, of: Model) -> list[Model]:
         values = []
         for each, (_, kind) in zip(self.declared.key, self._shape, strict=True):
             wire = each.wire(of)
             if wire is None:
                 raise InvalidValue(f"{each.label} has no value, but is part of the key")
             values.append(wire[kind])
-        self.objects.setdefault(tuple(values), []).append(of)
+        return self.objects.setdefault(tuple(values), [])
 
-    def keys(self) -> list[dict[str, dict[str, Any]]]:
-        return [
-            {name: {kind: value} for (name, kind), value in zip(self._shape, identity, strict=True)}
-            for identity in self.objects
-        ]
+    def wires(self) -> Iterator[tuple[_Identity, dict[str, dict[str, Any]]]]:
+        for identity in self.objects:
+            yield identity, {name: {kind: value} for (name, kind), value in zip(self._shape, identity, strict=True)}
 
     def take(self, item: Mapping[str, Any]) -> list[Model]:
         """Return the objects of an item, and take them off the list."""
@@ -61,31 +82,24 @@ def load_all(
             wanted[model] = _Wanted(model)
         wanted[model].add(each)
     # Two classes may be of one table.
-    keys: dict[str, list[Any]] = {}
+    keys: dict[tuple[str, _Identity], Any] = {}
     tables: dict[str, list[_Wanted]] = {}
     for model, of in wanted.items():
         name = table_name(model)
-        keys.setdefault(name, []).extend(of.keys())
+        keys |= {(name, identity): key for identity, key in of.wires()}
         tables.setdefault(name, []).append(of)
-    loaded = batch_load(client, keys, consistent=consistent)
-    for table, items in loaded.items.items():
-        for of in tables[table]:
-            for item in items:
-                _fill(of.declared, of.take(item), item)
+    waiting = iter(keys.items())
+    while chunk := list(islice(waiting, _CHUNK)):
+        requested: dict[str, list[Any]] = {}
+        for (name, _), key in chunk:
+            requested.setdefault(name, []).append(key)
+        loaded = batch_load(client, requested, consistent=consistent)
+        for table, items in loaded.items.items():
+            for of in tables[table]:
+                for item in items:
+                    if objects_of := of.take(item):
+                        of.declared.fill(objects_of, item, of.declared.names)
     missing = [each for of in wanted.values() for group in of.objects.values() for each in group]
     if missing:
         shown = ", ".join(map(repr, missing[:3])) + (", ..." if len(missing) > 3 else "")
         raise MissingObjects(f"{len(missing)} of {len(objects)} objects are not in their tables: {shown}", missing)
-
-
-def _fill(declared: Declaration, objects: list[Model], item: Mapping[str, Any]) -> None:
-    if not objects:
-        return
-    names = declared.names
-    seen = declared.seen(item, names)
-    values = declared.values(item, names)
-    declared.fill(objects[0], values, names, seen)
-    for each in objects[1:]:
-        # What can change in place is made for each object anew.
-        own = declared.values(item, declared.changeable)
-        declared.fill(each, {**values, **own}, names, seen)

@@ -242,6 +242,8 @@ def _set(element: AttributeType, make: type[set[Any]] | type[frozenset[Any]]) ->
     def load(wire: Mapping[str, Any]) -> Any:
         return make(element.load({str(element.kind): each}) for each in wire[kind])
 
+    if element is _SCALARS[str]:
+        return AttributeType(kind, dump, lambda wire: make(wire[kind]), "set", make is frozenset, element, empty=make)
     declared = "set" if kind == "SS" else "json"
     return AttributeType(kind, dump, load, declared, make is frozenset, element, empty=make)
 

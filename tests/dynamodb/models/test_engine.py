@@ -362,6 +362,7 @@ def test_a_condition_and_the_snapshot_both_have_to_hold(engine: Engine) -> None:
 def test_a_copy_is_a_new_object_whose_columns_were_all_set(engine: Engine, how: Any) -> None:
     saved = order()
     engine.save(saved)
+    vars(saved)["remark"] = "no column"
     copied = how(saved)
     with pytest.raises(ConstraintViolation):
         engine.save(copied, atomic=True)
@@ -369,7 +370,7 @@ def test_a_copy_is_a_new_object_whose_columns_were_all_set(engine: Engine, how: 
     engine.save(copied, atomic=True)
     loaded = again(saved)
     engine.load(loaded, consistent=True)
-    assert vars(loaded) == vars(saved)
+    assert vars(loaded) | {"remark": "no column"} == vars(saved)
 
 
 def test_two_objects_that_are_equal_are_tracked_apart(engine: Engine) -> None:
