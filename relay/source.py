@@ -169,6 +169,8 @@ class SnapshotSource(Protocol):
 
     initial: bool
     """Whether the config asks for a snapshot when the source is first read."""
+    is_selective: bool
+    """Whether the config names the tables, so that one is added that has rows already."""
     margin: float
     """Seconds between a READ and the changes it may replace: clocks differ, and times are rounded."""
 

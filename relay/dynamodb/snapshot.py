@@ -46,6 +46,7 @@ class TableSnapshots:
     """
 
     margin = MARGIN
+    is_selective = False
 
     def __init__(
         self,

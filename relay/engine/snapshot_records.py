@@ -7,7 +7,8 @@ They are under a stream of their own (``<label>/snapshot``). ``Checkpoint.snapsh
 - ``requests``: the ids of the requests that it fulfils, if it was requested (``relay.engine.snapshot_requests``);
 - ``tables``: what it reads, if that is not all tables;
 - ``repaired``: the ids of gaps that snapshots before it have repaired, and ``read``, if one of them read all tables and
-  has finished: kept by a snapshot that was requested, which takes the place of their control record.
+  has finished: kept by a snapshot that was requested, which takes the place of their control record;
+- ``covered``: the tables that have been read once it has finished, by it or before it.
 """
 
 from __future__ import annotations
@@ -65,6 +66,14 @@ def fields_of(control: Checkpoint | None) -> Mapping[str, Any]:
 def is_partial(control: Checkpoint | None) -> bool:
     """Whether the snapshot reads some tables only."""
     return "tables" in fields_of(control)
+
+
+def covered_by(control: Checkpoint | None) -> Set[str] | None:
+    """Return the tables that finished snapshots have read; None if that is not known, or not all were read once."""
+    if control is None or is_running(control) or not proves_read(control):
+        return None
+    covered = fields_of(control).get("covered")
+    return set(covered) if covered is not None else None
 
 
 def is_running(control: Checkpoint | None) -> bool:
@@ -141,4 +150,6 @@ def requested(
         more["tables"] = list(tables)
     if before is not None and proves_read(before):
         more["read"] = True
+    if (covered := covered_by(before)) is not None:
+        more["covered"] = sorted(covered)
     return planned(set() if tables else gaps, after, now, **more)  # I9

@@ -23,6 +23,7 @@ from relay.engine.reader_pool import ReaderPool
 from relay.engine.requested_snapshots import RequestedSnapshots
 from relay.engine.snapshot_records import (
     CONTROL,
+    covered_by,
     fields_of,
     is_partial,
     is_running,
@@ -30,6 +31,7 @@ from relay.engine.snapshot_records import (
     planned,
     records_of,
     repaired_by,
+    requested,
 )
 from relay.errors import Unavailable
 from relay.kafka.checkpoints import partition_of
@@ -140,6 +142,10 @@ class Snapshots:
             return None
         if self._is_wanted(control):
             return self._request(), None
+        if added := self._added(control):
+            log.info("source %s: table %s was added to `tables`", self.source.name, ", ".join(added))
+            after = beside.last_timestamp if beside.gaps() - self.repaired else 0
+            return requested(control, added, (), beside.gaps(), after, self.clock()), None
         if (request := self._requested.next(control)) is not None:
             now = self.clock()
             return self._requested.begin(control, request, beside.gaps(), beside.last_timestamp, now), None
@@ -150,7 +156,7 @@ class Snapshots:
                 return None
             if (measured := self._measure(control.snapshot)) is None:
                 return None
-            fields = {**control.snapshot, **measured}
+            fields = {**control.snapshot, **measured, **self._covered(control.snapshot)}
             log.info("source %s: snapshot %s starts, about %d rows", self.source.name, fields["id"], fields["rows"])
             return self._advance(control, ShardState.READING, fields), "begin"
         if control.state is ShardState.READING and all(self._has_finished(name) for name, _ in self._segments(control)):
@@ -219,7 +225,7 @@ class Snapshots:
     @property
     def is_due(self) -> bool:
         """Whether a snapshot is wanted that was not requested yet."""
-        return self._is_wanted(self.control)
+        return self._is_wanted(self.control) or bool(self._added(self.control))
 
     def is_settled(self) -> bool:
         """Whether no snapshot is running, due or requested, but for those that are stopped."""
@@ -250,6 +256,19 @@ class Snapshots:
         if control is not None and control.snapshot is not None and not is_partial(control):
             return False
         return self.tables.initial and is_unread(self._beside.view, self.source.name)
+
+    def _added(self, control: Checkpoint | None) -> list[str]:
+        """Return the tables that were added to the config since the initial snapshot."""
+        if not self.tables.initial or not self.tables.is_selective or (covered := covered_by(control)) is None:
+            return []
+        return sorted({table.table for table in self.source.tables()} - covered)
+
+    def _covered(self, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what the control record says of the tables that are read once the snapshot has finished."""
+        if "tables" not in fields:
+            return {"covered": sorted(table.table for table in self.source.tables())}
+        # An earlier version did not say which tables it had read.
+        return {"covered": sorted({*fields["covered"], *fields["tables"]})} if "covered" in fields else {}
 
     def _request(self) -> Checkpoint:
         """Return the control record of a new snapshot, which starts after everything published before a gap."""

@@ -69,6 +69,7 @@ class DatabaseSnapshots:
         first_server: FirstServer,
     ) -> None:
         self.initial = config.snapshot == "initial"
+        self.is_selective = config.tables is not None
         self._config = config
         self._layouts = layouts
         self._addresses = addresses

@@ -83,6 +83,7 @@ class _NoSnapshot:
 
     initial = False
     margin = 0.0
+    is_selective = False
 
     def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
         raise AssertionError("no snapshot was requested")

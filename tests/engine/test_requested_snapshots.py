@@ -26,6 +26,7 @@ class Tables:
     """The snapshots of a database with two tables, each a segment."""
 
     margin = 65.0
+    is_selective = False
 
     def __init__(self, source: ScriptedSource, *, initial: bool) -> None:
         self.initial = initial
@@ -45,8 +46,10 @@ class Tables:
 
 
 class Source(ScriptedSource):
+    has: tuple[str, ...] = TABLES
+
     def tables(self) -> list[TableSchema]:
-        return [TableSchema(self.name, table, (KeyColumn("id", "S"),), 1) for table in TABLES]
+        return [TableSchema(self.name, table, (KeyColumn("id", "S"),), 1) for table in self.has]
 
 
 class Snapshotting:
@@ -308,3 +311,46 @@ def test_the_stream_that_follows_and_a_reset_leave_a_requested_snapshot_to_its_r
     assert again is not None
     assert again.snapshot is not None
     assert again.snapshot["gaps"] == sorted(["skipped", reset.id])
+
+
+def test_a_table_that_is_added_to_the_config_is_read_alone_and_once() -> None:
+    """I1: its rows from before are not in what is read of the stream."""
+    relay = Snapshotting(initial=True)
+    relay.tables.is_selective = True
+    relay.source.has = ("small",)
+    relay.begin()
+    relay.end()
+    assert relay.step() is None
+    relay.source.has = TABLES
+    assert not relay.snapshots.is_settled()
+    relay.begin()
+    assert (relay.fields["tables"], relay.fields["gaps"]) == (["large"], [])
+    relay.end()
+    assert relay.step() is None
+    assert relay.snapshots.is_settled()
+    relay.ask("small")
+    relay.begin()
+    relay.end()
+    relay.tidy()
+    assert relay.step() is None
+
+
+def test_a_table_that_is_created_is_not_read_where_the_config_names_none() -> None:
+    relay = Snapshotting(initial=True)
+    relay.source.has = ("small",)
+    relay.begin()
+    relay.end()
+    relay.source.has = TABLES
+    assert relay.step() is None
+
+
+def test_tables_are_not_read_again_after_an_initial_snapshot_that_did_not_say_which_it_read() -> None:
+    relay = Snapshotting(initial=True)
+    relay.tables.is_selective = True
+    control = Checkpoint(ShardState.FINISHED, snapshot={"id": "1", "gaps": [], "after": 0, "segments": 2, "rows": 7})
+    relay.view.apply(relay.snapshots.control_key, control.to_json())
+    relay.ask("small")
+    relay.begin()
+    relay.end()
+    relay.tidy()
+    assert relay.step() is None

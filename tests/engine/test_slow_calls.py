@@ -99,6 +99,7 @@ class SlowSnapshot:
 
     initial = True
     margin = 0.0
+    is_selective = False
 
     def __init__(self, source: ScriptedSource) -> None:
         self._source = source

@@ -22,6 +22,7 @@ class PartedSnapshots:
 
     initial = True
     margin = 65.0
+    is_selective = False
 
     def __init__(self, source: ScriptedSource) -> None:
         self._source = source

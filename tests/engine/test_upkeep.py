@@ -258,6 +258,7 @@ class NoRows:
 
     initial = False
     margin = 0.0
+    is_selective = False
 
     def measure(self, published: Mapping[str, Checkpoint], tables: Collection[str] | None = None) -> Measured:
         return Measured(0, 0)

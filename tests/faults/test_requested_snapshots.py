@@ -110,6 +110,35 @@ def test_a_snapshot_of_one_table_equals_it_though_it_is_stopped_and_the_relay_is
     assert is_served(world.path)
 
 
+def test_a_table_that_is_added_to_the_config_is_read_alone_and_once(
+    tmp_path: Path, kafka: Any, unique: str, servers: tuple[Any, Any]
+) -> None:
+    """I1: its rows from before are not in what is read of the binlog."""
+    primary, replica = servers
+    world = Snapshotted(
+        tmp_path, kafka.bootstrap_servers, unique, primary, replica, start="current", snapshot="initial"
+    )
+    try:
+        world.execute(f"create table {OTHER} (id int primary key)")
+        world.execute(f"insert into {OTHER} values (1), (2)")
+        replica.wait_for(primary.gtid)
+        world.catch_up()
+        content = yaml.safe_load(world.path.read_text())
+        content["sources"][0]["tables"] = [TABLE, OTHER]
+        world.path.write_text(yaml.safe_dump(content))
+        world.catch_up()
+        world.catch_up()
+    finally:
+        world.close()
+    assert len(world.reads()) == len(world.rows())
+    config = load(world.path)
+    assert world.marks() == {"begin": config.kafka.partitions, "end": config.kafka.partitions}
+    with closing(open_schemas(config)) as schemas:
+        changes = [change for _, _, change in read_changes(config.kafka.client(), config.topic(OTHER), schemas)]
+    assert sorted(change["key"]["id"] for change in changes if change["key"]) == [1, 2]
+    assert {change["operation"] for change in changes} == {"READ"}
+
+
 class Items:
     """A table of DynamoDB Local with items from before its stream, and a thread that writes to it."""
 
