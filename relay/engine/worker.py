@@ -247,8 +247,7 @@ class Worker:
 
     def _check_plans(self) -> None:
         """Refuse a config that contradicts its checkpoints, before anything is read."""
-        everything = range(topics.CHECKPOINT_PARTITIONS)
-        self._view.require_end(everything, self._group.barrier_timeout)
+        self._view.require_end(range(topics.CHECKPOINT_PARTITIONS), self._group.barrier_timeout)
         for source in self._sources:
             source.succession.choose()
             source.check_plan()
@@ -352,7 +351,8 @@ def run(
         try:
             return _run(config, until_caught_up, settings, probe, reload)
         except MissedDeletions as error:
-            log.warning("%s; starting again from the checkpoints in Kafka", error)
+            log.warning("%s; starting again from the checkpoints in Kafka", str(error))
+        gc.collect()  # what that run left in cycles, with its clients of Kafka
 
 
 def _run(
@@ -392,6 +392,7 @@ def _run(
         try:
             worker.run()
         finally:
+            gc.unfreeze()
             if observer.bars is not None:
                 observer.bars.close()
         log.info("stopped; everything published is committed" if worker.stopping else "everything is caught up")
