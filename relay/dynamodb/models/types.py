@@ -115,7 +115,7 @@ def number(text: str) -> str:
     if len(canonical) > MAX_DIGITS:
         value = Decimal(canonical)
         digits = len(canonical.replace(".", "").strip("-0"))
-        if digits > MAX_DIGITS or (value and not _LEAST <= value.copy_abs() < _MOST):
+        if digits > MAX_DIGITS or (value and not _LEAST <= value.copy_abs() < _MOST):  # I8
             raise ValueError(f"{text[:100]} has more than the {MAX_DIGITS} digits, or the range, of DynamoDB's numbers")
     return canonical
 
@@ -315,8 +315,7 @@ def _record(kind: type[Any], within: tuple[type, ...]) -> AttributeType:
 
     def load(wire: Mapping[str, Any]) -> Any:
         entries = wire["M"]
-        if unknown := sorted(entries.keys() - fields.keys()):
-            # The next save would drop them.
+        if unknown := sorted(entries.keys() - fields.keys()):  # I8: the next save would drop them
             raise ValueError(f"{kind.__name__} declares no {', '.join(unknown)}: declare it, or use dict[str, Any]")
         values = {name: fields[name].load(each) for name, each in entries.items() if "NULL" not in each}
         values |= {name: make() for name, make in absent.items() if name not in values}
