@@ -1,7 +1,4 @@
-"""One table of the copy in Delta: its columns, reading the state of rows, and writing them conditionally.
-
-Users query the columns, which the README of the consumers lists: add new ones at the end.
-"""
+"""One table of the copy in Delta: its columns, reading the state of rows, and writing them conditionally."""
 
 from __future__ import annotations
 
@@ -10,44 +7,28 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import islice
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StringType, StructField, StructType
 
 from relay.errors import RelayError
-from relay.table import MAX_AVRO_PRECISION, Decimals, column_type
 from spark_consumers.fold import StoredRow
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
-from spark_consumers.sinks.columns import ITEM, ColumnPlan, CopiedColumn, Naming
+from spark_consumers.sinks.columns import ITEM, ColumnPlan
+from spark_consumers.sinks.delta_values import OURS, VARIANT, from_image, is_ansi, kind_of, naming, text_of, value_of
 from spark_consumers.sinks.target import STATE, Item, Key, Write, images, state, stored_row
 from spark_consumers.sinks.tombstones import COLLECTED_AT
 from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
-from spark_consumers.times import iso_utc
-
-VARIANT = "variant"
-"""The kind of JSON that Spark has taken apart."""
 
 FORMAT = "relay.format"
 """A property of tables whose rows are typed columns. Earlier ones have every row as JSON, in `ITEM`."""
 
-OURS = {
-    "_relay_token": "STRING",
-    "_relay_deleted": "BOOLEAN",
-    "_relay_event_id": "STRING",
-    "_relay_incomplete": "BOOLEAN",
-    "_relay_updated_at": "TIMESTAMP",
-    "_relay_read_as_of": "BIGINT",
-    "_relay_partition": "INT",
-    "_relay_topic": "STRING",
-    "_relay_offset": "BIGINT",
-}
 # Other changes do not change a state whose change is the same.
 _GUARDED = ("_relay_token", "_relay_event_id", "_relay_deleted", "_relay_incomplete")
 _ROWS_OF_A_FILE = 5_000  # up to which a batch inserts one file
 _PARTS = 50  # that `write_all` writes in one statement
 _NOT_IN_PARQUET = frozenset(" ,;{}()\n\t=")
-_KINDS = {sql: kind for kind, sql in delta.TYPES.items()}
 _STATE_TYPES: Mapping[type, DataType] = {str: StringType(), bool: BooleanType(), int: LongType()}
 
 
@@ -146,7 +127,7 @@ class DeltaTable:
         where += f" OR NOT {is_topic})" if of_other_topics else ")"
         if read_before is not None:
             where += f" AND _relay_read_as_of < {read_before}"
-        keys = [_text_of(F.col(delta.quoted(key.name)), key.kind) for key in self._plan.keys]
+        keys = [text_of(F.col(delta.quoted(key.name)), key.kind) for key in self._plan.keys]
         found = batch.sparkSession.table(self.name).where(f"(NOT _relay_deleted OR _relay_incomplete) AND {where}")
         rows: Iterator[Row] = found.select(*keys, *STATE).toLocalIterator()
         return ((tuple(row[: len(keys)]), stored_row(row[len(keys) :])) for row in rows)
@@ -224,8 +205,8 @@ class DeltaTable:
         """Return partition, offset, and the columns c0, c1, ... of the row that an image holds."""
         # As a map: two names may differ in case only.
         parsed = found.withColumn("fields", F.from_json("new", "map<string,string>"))
-        is_ansi = _is_ansi(found)
-        values = [_from_image(column, is_ansi).alias(f"c{n}") for n, column in enumerate(self._plan.row)]
+        casts_fail = is_ansi(found)
+        values = [from_image(column, casts_fail).alias(f"c{n}") for n, column in enumerate(self._plan.row)]
         return parsed.select(F.col("partition").alias("_partition"), F.col("offset").alias("_offset"), *values)
 
     def _write_schema(self) -> StructType:
@@ -251,7 +232,7 @@ class DeltaTable:
     def _with_key_types(self, frame: DataFrame) -> DataFrame:
         """Turn the text of the key columns k0, k1, ... into the types of the table."""
         for n, key in enumerate(self._plan.keys):
-            frame = frame.withColumn(f"k{n}", _value_of(F.col(f"k{n}"), key.kind, _is_ansi(frame)))
+            frame = frame.withColumn(f"k{n}", value_of(F.col(f"k{n}"), key.kind, is_ansi(frame)))
         return frame
 
     def _same_key(self) -> str:
@@ -297,65 +278,3 @@ def _decided(write: Write) -> tuple[object, ...]:
     image: tuple[int | None, int | None] = row.item if isinstance(row.item, tuple) else (None, None)
     before = (None,) * len(STATE) if read is None else state(read)
     return (*write.key, *image, row.item is Item.AS_STORED, read is not None, *state(row), *before)
-
-
-def naming(json: str) -> Naming:
-    """Return what Delta makes of names and kinds. ``json``: the kind that holds JSON."""
-
-    def stored_as(kind: str) -> str:
-        """Return the kind that holds the values of a kind: numbers that Spark has no type for are text."""
-        if kind == "json":
-            return json
-        if kind == columns.NUMBER:
-            return "string"
-        found = column_type(kind)
-        return "string" if isinstance(found, Decimals) and found.precision > MAX_AVRO_PRECISION else kind
-
-    return Naming(reserved=frozenset(OURS), shown=str, same=str.lower, kind=stored_as, digits=MAX_AVRO_PRECISION)
-
-
-def kind_of(found: DataType) -> str:
-    sql = found.simpleString()
-    return _KINDS.get(sql, sql)
-
-
-def _is_ansi(frame: DataFrame) -> bool:
-    """Whether casts fail in the session of a frame; else they return null. Its user decides."""
-    return str(frame.sparkSession.conf.get("spark.sql.ansi.enabled")) == "true"
-
-
-def _value_of(text: Column, kind: str, is_ansi: bool) -> Column:
-    """Return a value of this kind, made of its text as the consumers write it."""
-    if kind == "string":
-        return text
-    if kind == "bytes":
-        return F.unbase64(text)
-    if kind == "set":
-        return F.from_json(text, "array<string>")
-    if kind == VARIANT:
-        return F.parse_json(text)
-    if is_ansi:
-        return text.cast(delta.sql_type(kind))
-    value = text.try_cast(delta.sql_type(kind))
-    misfit = F.raise_error(F.concat(F.lit(f"a value of type {kind} is expected, not "), text))
-    # I8: null would stand for what the source does not have. It takes 8 ms of planning, so not where a cast does it.
-    return F.when(text.isNotNull() & value.isNull(), misfit).otherwise(value)
-
-
-def _text_of(value: Column, kind: str) -> Column:
-    """Return the text of a key's part."""
-    if kind == "bytes":
-        return F.base64(value)
-    return iso_utc(value) if kind == "timestamp" else value.cast("string")
-
-
-def _from_image(column: CopiedColumn, is_ansi: bool) -> Column:
-    """Return a column's value in a change whose image has ``fields``."""
-    if not column.sources:
-        return F.lit(None).cast(delta.sql_type(column.kind))
-    text = F.lit(None).cast("string")
-    for name, numbers in column.layouts.items():
-        held = F.col("new") if name is None else F.try_element_at("fields", F.lit(name))
-        # Evaluated only for those layouts: a field may have another type in others.
-        text = F.when(F.col("layout").isin(numbers), held).otherwise(text)
-    return _value_of(text, column.kind, is_ansi)

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 from spark_consumers.kept_rows import KeptRow
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
-from spark_consumers.sinks.delta_table import OURS, VARIANT, kind_of, naming
+from spark_consumers.sinks.delta_values import OURS, VARIANT, kind_of, naming
 from spark_consumers.times import iso_utc
 
 _ABSENT = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND")

@@ -12,7 +12,7 @@ from spark_consumers.kept_rows import KeptRow
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
 from spark_consumers.sinks.postgres import PostgresDatabase, execute, quoted
-from spark_consumers.sinks.postgres_table import JSONB, OURS, UNFIT, kind_of, naming
+from spark_consumers.sinks.postgres_values import JSONB, OURS, UNFIT, kind_of, naming
 
 
 class KeptInPostgres:

@@ -9,38 +9,31 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-import orjson
 from pyspark.sql import DataFrame
 
 from relay.errors import RelayError
 from spark_consumers.fold import PartitionOffset, StoredRow
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
-from spark_consumers.sinks.columns import ColumnPlan, CopiedColumn, Naming
+from spark_consumers.sinks.columns import ColumnPlan
 from spark_consumers.sinks.postgres import Connection, PostgresDatabase, execute, quoted
+from spark_consumers.sinks.postgres_values import (
+    JSONB,
+    OURS,
+    UNFIT,
+    fitted,
+    from_image,
+    kind_of,
+    naming,
+    sql_type,
+    text_of,
+    value_of,
+)
 from spark_consumers.sinks.target import STATE, Item, Key, Write, images, state, stored_row
-
-UNFIT = "_relay_unfit"
-"""The column of the values that PostgreSQL cannot store in their own, as JSON."""
-
-JSONB = "jsonb"
-"""The kind of JSON that PostgreSQL has taken apart."""
 
 PROPERTIES = "_relay_properties"
 """The table of each schema with the properties of its other tables."""
 
-OURS = {
-    UNFIT: "json",
-    "_relay_token": "text",
-    "_relay_deleted": "boolean NOT NULL",
-    "_relay_event_id": "text NOT NULL",
-    "_relay_incomplete": "boolean NOT NULL",
-    "_relay_updated_at": "timestamp with time zone NOT NULL",
-    "_relay_read_as_of": "bigint NOT NULL",
-    "_relay_partition": "integer",
-    "_relay_topic": "text",
-    "_relay_offset": "bigint",
-}
 _STAGED = {
     "n": "integer",
     "key": "text[]",
@@ -50,22 +43,6 @@ _STAGED = {
     "keep": "boolean",
     "existed": "boolean",
 }
-_TYPES = {
-    "string": "text",
-    "bytes": "bytea",
-    "boolean": "boolean",
-    "int": "integer",
-    "long": "bigint",
-    "float": "real",
-    "double": "double precision",
-    "timestamp": "timestamp with time zone",
-    "set": "text[]",
-    "json": "json",
-    "jsonb": "jsonb",
-    columns.NUMBER: "numeric",
-}
-_KINDS = {sql: kind for kind, sql in _TYPES.items()}
-_NUL = "\\u0000"  # as JSON writes it
 
 
 class PostgresTable:
@@ -119,7 +96,7 @@ class PostgresTable:
         if not execute(connection, "SELECT FROM pg_namespace WHERE nspname = $1", [self._schema]).fetchall():
             execute(connection, f"CREATE SCHEMA IF NOT EXISTS {quoted(self._schema)}")
         keys = [column.name for column in self._plan.keys]
-        listed = [f"{quoted(name)} {_sql_type(kind)}" for name, kind in self._plan.added.items()]
+        listed = [f"{quoted(name)} {sql_type(kind)}" for name, kind in self._plan.added.items()]
         listed += [f"{name} {sql}" for name, sql in OURS.items()]
         execute(
             connection,
@@ -142,8 +119,8 @@ class PostgresTable:
                 f" the changes is {', '.join(sorted(keys))}: keep the copy at another `copy.url` from now on, with a "
                 "new checkpoint"
             )
-        added = [f"ADD COLUMN {quoted(name)} {_sql_type(kind)}" for name, kind in self._plan.added.items()]
-        widened = [f"ALTER COLUMN {quoted(name)} TYPE {_sql_type(kind)}" for name, kind in self._plan.widened.items()]
+        added = [f"ADD COLUMN {quoted(name)} {sql_type(kind)}" for name, kind in self._plan.added.items()]
+        widened = [f"ALTER COLUMN {quoted(name)} TYPE {sql_type(kind)}" for name, kind in self._plan.widened.items()]
         if added or widened:
             execute(connection, f"ALTER TABLE {self._table} {', '.join(added + widened)}")
 
@@ -170,7 +147,7 @@ class PostgresTable:
         of_other_topics: bool,
         read_before: int | None = None,
     ) -> Iterator[tuple[Key, StoredRow]]:
-        keys = [_text_of(f"t.{quoted(column.name)}", column.kind) for column in self._plan.keys]
+        keys = [text_of(f"t.{quoted(column.name)}", column.kind) for column in self._plan.keys]
         is_topic = f"_relay_topic IS NOT DISTINCT FROM {postgres.literal(topic)}"
         where = f"({is_topic} AND _relay_partition IN ({', '.join(map(str, partitions))})"
         where += f" OR NOT {is_topic})" if of_other_topics else ")"
@@ -191,7 +168,7 @@ class PostgresTable:
     def _same_key(self, part: Callable[[int], str]) -> str:
         """Return the condition that ``t`` is the row of a key, whose parts from 0 on ``part`` returns."""
         keys = enumerate(self._plan.keys)
-        return " AND ".join(f"t.{quoted(key.name)} = {_value_of(part(n), key.kind)}" for n, key in keys)
+        return " AND ".join(f"t.{quoted(key.name)} = {value_of(part(n), key.kind)}" for n, key in keys)
 
     # ------------------------------------------------------------------ writing
 
@@ -234,7 +211,7 @@ class PostgresTable:
     ) -> tuple[object, ...]:
         unfit = None
         if image is not None and layout is not None and self._layouts is not None:
-            image, unfit = _fitted(image, self._layouts[layout], is_jsonb=self._json == JSONB)
+            image, unfit = fitted(image, self._layouts[layout], is_jsonb=self._json == JSONB)
         read = (None,) * len(STATE) if write.read is None else state(write.read)
         keep, existed = write.row.item is Item.AS_STORED, write.read is not None
         row = (n, list(self._checked(write.key)), layout, image, unfit, keep, existed)
@@ -243,7 +220,7 @@ class PostgresTable:
     def _statement(self) -> str:
         """Return the statement that writes the rows of ``relay_batch`` and returns the numbers of the others."""
         keys = [quoted(column.name) for column in self._plan.keys]
-        row = {quoted(column.name): _from_image(column) for column in self._plan.row} | {UNFIT: "s.unfit::json"}
+        row = {quoted(column.name): from_image(column) for column in self._plan.row} | {UNFIT: "s.unfit::json"}
         ours = {name: f"s.{name}" for name in STATE} | {"_relay_updated_at": "now()"}
         held = [(name, numbers) for column in self._plan.row for name, numbers in column.layouts.items()]
         fields = dict.fromkeys(postgres.identifier(name) for name, _ in held if name is not None)
@@ -258,7 +235,7 @@ class PostgresTable:
         updates = [f"{name} = CASE WHEN s.keep THEN t.{name} ELSE {value} END" for name, value in row.items()]
         updates += [f"{name} = {value}" for name, value in ours.items()]
         unchanged = " AND ".join(f"t.{name} IS NOT DISTINCT FROM s.read{name}" for name in STATE)
-        parts = [_value_of(_staged_part(n), column.kind) for n, column in enumerate(self._plan.keys)]
+        parts = [value_of(_staged_part(n), column.kind) for n, column in enumerate(self._plan.keys)]
         values = [*parts, *row.values(), *ours.values()]
         inserted = ", ".join((*keys, *row, *ours))
         same = " AND ".join(f"i.{name} = {part}" for name, part in zip(keys, parts, strict=True))
@@ -317,84 +294,3 @@ class PostgresTable:
 
 def _staged_part(n: int) -> str:
     return f"s.key[{n + 1}]"
-
-
-def naming(json: str) -> Naming:
-    """Return what PostgreSQL makes of names and kinds. ``json``: the kind that holds JSON."""
-    return Naming(
-        reserved=frozenset(OURS),
-        shown=postgres.identifier,
-        same=str,
-        kind=lambda kind: json if kind == "json" else kind,
-        digits=1000,
-    )
-
-
-def _sql_type(kind: str) -> str:
-    return _TYPES.get(kind) or kind.replace("decimal", "numeric")
-
-
-def kind_of(sql: str) -> str:
-    """Return the kind of a column by its SQL type; of one that the copy did not make, the SQL type itself."""
-    return _KINDS.get(sql) or sql.replace("numeric", "decimal")
-
-
-def _value_of(text: str, kind: str) -> str:
-    """Return the SQL of a value of this kind, made of the SQL of its text as the consumers write it."""
-    if kind == "string":
-        return text
-    if kind == "bytes":
-        return f"decode({text}, 'base64')"
-    if kind == "set":
-        return f"CASE WHEN {text} IS NOT NULL THEN ARRAY(SELECT json_array_elements_text({text}::json)) END"
-    return f"{text}::{_sql_type(kind)}"
-
-
-def _text_of(value: str, kind: str) -> str:
-    """Return the SQL of the text of a key's part."""
-    if kind == "bytes":
-        return f"encode({value}, 'base64')"
-    if kind == "timestamp":
-        return f"""to_char({value} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
-    return f"{value}::text"
-
-
-def _from_image(column: CopiedColumn) -> str:
-    """Return the SQL of a column's value in a staged row ``s``, whose image has the fields ``r``."""
-    if not column.sources:
-        return f"NULL::{_sql_type(column.kind)}"
-    # Evaluated only for those layouts: a field may have another type in others.
-    cases = "".join(
-        f" WHEN s.layout IN ({', '.join(map(str, numbers))}) THEN "
-        + ("s.image" if name is None else f"r.{quoted(postgres.identifier(name))}")
-        for name, numbers in column.layouts.items()
-    )
-    return _value_of(f"(CASE{cases} END)", column.kind)
-
-
-def _fitted(image: str, layout: Layout, *, is_jsonb: bool) -> tuple[str | None, str | None]:
-    """Return an image that PostgreSQL can take apart, and the JSON of the values that it cannot store (I8).
-
-    These are texts with a NUL character. In JSON, PostgreSQL stores it, but not in jsonb.
-    """
-    if layout.row is None:
-        if is_jsonb and _NUL in image and _has_nul(orjson.loads(image)):
-            return None, f'{{"{columns.ITEM}":{image}}}'
-        return image, None
-    shown = {field.name: postgres.identifier(field.name) for field in layout.row}
-    if _NUL not in image and all(name == short for name, short in shown.items()):
-        return image, None
-    values = orjson.loads(image)
-    in_json = {field.name for field in layout.row if is_jsonb and field.column in ("json", "rest")}
-    unfit = {name: value for name, value in values.items() if _has_nul(value, is_json=name in in_json)}
-    fit = {shown.get(name, name): value for name, value in values.items() if name not in unfit}
-    return orjson.dumps(fit).decode(), orjson.dumps(unfit).decode() if unfit else None
-
-
-def _has_nul(value: object, *, is_json: bool = False) -> bool:
-    """Whether a NUL character is in a value. ``is_json``: the value is the text of JSON that may have one."""
-    if isinstance(value, (dict, list)):
-        return any(map(_has_nul, [*value, *value.values()] if isinstance(value, dict) else value))
-    if is_json and isinstance(value, str):
-        return _NUL in value and _has_nul(orjson.loads(value))
-    return isinstance(value, str) and "\0" in value

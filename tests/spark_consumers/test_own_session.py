@@ -47,18 +47,18 @@ def test_the_types_of_a_copy_do_not_depend_on_the_session(spark_process: SparkPr
     script = f"""{OWN}
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
-from spark_consumers.sinks.delta_table import _is_ansi, _text_of, _value_of
+from spark_consumers.sinks.delta_values import is_ansi, text_of, value_of
 
 TIMES = ["0001-01-01T00:00:00.000000Z", "1969-12-31T23:59:59.999999Z", "2024-04-06T14:30:00.000001Z"]
 
 with spark() as session:
     texts = another(session).createDataFrame([(time,) for time in TIMES], "text string")
-    stored = texts.select("text", _value_of(F.col("text"), "timestamp", _is_ansi(texts)).alias("time"))
-    found = stored.select(_text_of(F.col("time"), "timestamp"), F.unix_micros("time"), "text").collect()
+    stored = texts.select("text", value_of(F.col("text"), "timestamp", is_ansi(texts)).alias("time"))
+    found = stored.select(text_of(F.col("time"), "timestamp"), F.unix_micros("time"), "text").collect()
     assert [row[0] for row in found] == [row[2] for row in found]
     assert [row[1] for row in found][1:] == [-1, 1712413800000001]
     with pytest.raises(PySparkException, match="a value of type int is expected, not 0001-01-01"):
-        texts.limit(1).select(_value_of(F.col("text"), "int", _is_ansi(texts))).collect()
+        texts.limit(1).select(value_of(F.col("text"), "int", is_ansi(texts))).collect()
 """
     spark_process.run(script)
 

@@ -9,7 +9,8 @@ from typing import Any
 from pyspark.sql.types import StringType, StructField
 
 from spark_consumers.records import Layout, RecordField
-from spark_consumers.sinks.delta_table import OURS, DeltaTable
+from spark_consumers.sinks.delta_table import DeltaTable
+from spark_consumers.sinks.delta_values import OURS
 from spark_consumers.sinks.tombstones import COLLECTED_AT, Tombstones
 from spark_consumers.sinks.upkeep import Schedule
 

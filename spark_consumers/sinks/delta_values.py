@@ -1,0 +1,92 @@
+"""The kinds of the columns of a copy in Delta, and the Spark expressions of their values and texts."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType
+
+from relay.table import MAX_AVRO_PRECISION, Decimals, column_type
+from spark_consumers.sinks import columns, delta
+from spark_consumers.sinks.columns import CopiedColumn, Naming
+from spark_consumers.times import iso_utc
+
+VARIANT = "variant"
+"""The kind of JSON that Spark has taken apart."""
+
+OURS = {
+    "_relay_token": "STRING",
+    "_relay_deleted": "BOOLEAN",
+    "_relay_event_id": "STRING",
+    "_relay_incomplete": "BOOLEAN",
+    "_relay_updated_at": "TIMESTAMP",
+    "_relay_read_as_of": "BIGINT",
+    "_relay_partition": "INT",
+    "_relay_topic": "STRING",
+    "_relay_offset": "BIGINT",
+}
+"""The columns of the relay. Users query them: add new ones at the end."""
+
+_KINDS = {sql: kind for kind, sql in delta.TYPES.items()}
+
+
+def naming(json: str) -> Naming:
+    """Return what Delta makes of names and kinds. ``json``: the kind that holds JSON."""
+
+    def stored_as(kind: str) -> str:
+        """Return the kind that holds the values of a kind: numbers that Spark has no type for are text."""
+        if kind == "json":
+            return json
+        if kind == columns.NUMBER:
+            return "string"
+        found = column_type(kind)
+        return "string" if isinstance(found, Decimals) and found.precision > MAX_AVRO_PRECISION else kind
+
+    return Naming(reserved=frozenset(OURS), shown=str, same=str.lower, kind=stored_as, digits=MAX_AVRO_PRECISION)
+
+
+def kind_of(found: DataType) -> str:
+    sql = found.simpleString()
+    return _KINDS.get(sql, sql)
+
+
+def is_ansi(frame: DataFrame) -> bool:
+    """Whether casts fail in the session of a frame; else they return null. Its user decides."""
+    return str(frame.sparkSession.conf.get("spark.sql.ansi.enabled")) == "true"
+
+
+def value_of(text: Column, kind: str, is_ansi: bool) -> Column:
+    """Return a value of this kind, made of its text as the consumers write it."""
+    if kind == "string":
+        return text
+    if kind == "bytes":
+        return F.unbase64(text)
+    if kind == "set":
+        return F.from_json(text, "array<string>")
+    if kind == VARIANT:
+        return F.parse_json(text)
+    if is_ansi:
+        return text.cast(delta.sql_type(kind))
+    value = text.try_cast(delta.sql_type(kind))
+    misfit = F.raise_error(F.concat(F.lit(f"a value of type {kind} is expected, not "), text))
+    # I8: null would stand for what the source does not have. It takes 8 ms of planning, so not where a cast does it.
+    return F.when(text.isNotNull() & value.isNull(), misfit).otherwise(value)
+
+
+def text_of(value: Column, kind: str) -> Column:
+    """Return the text of a key's part."""
+    if kind == "bytes":
+        return F.base64(value)
+    return iso_utc(value) if kind == "timestamp" else value.cast("string")
+
+
+def from_image(column: CopiedColumn, is_ansi: bool) -> Column:
+    """Return a column's value in a change whose image has ``fields``."""
+    if not column.sources:
+        return F.lit(None).cast(delta.sql_type(column.kind))
+    text = F.lit(None).cast("string")
+    for name, numbers in column.layouts.items():
+        held = F.col("new") if name is None else F.try_element_at("fields", F.lit(name))
+        # Evaluated only for those layouts: a field may have another type in others.
+        text = F.when(F.col("layout").isin(numbers), held).otherwise(text)
+    return value_of(text, column.kind, is_ansi)

@@ -1,0 +1,126 @@
+"""The kinds of the columns of a copy in PostgreSQL, and the SQL of their values and texts."""
+
+from __future__ import annotations
+
+import orjson
+
+from spark_consumers.records import Layout
+from spark_consumers.sinks import columns, postgres
+from spark_consumers.sinks.columns import CopiedColumn, Naming
+from spark_consumers.sinks.postgres import quoted
+
+UNFIT = "_relay_unfit"
+"""The column of the values that PostgreSQL cannot store in their own, as JSON."""
+
+JSONB = "jsonb"
+"""The kind of JSON that PostgreSQL has taken apart."""
+
+OURS = {
+    UNFIT: "json",
+    "_relay_token": "text",
+    "_relay_deleted": "boolean NOT NULL",
+    "_relay_event_id": "text NOT NULL",
+    "_relay_incomplete": "boolean NOT NULL",
+    "_relay_updated_at": "timestamp with time zone NOT NULL",
+    "_relay_read_as_of": "bigint NOT NULL",
+    "_relay_partition": "integer",
+    "_relay_topic": "text",
+    "_relay_offset": "bigint",
+}
+_TYPES = {
+    "string": "text",
+    "bytes": "bytea",
+    "boolean": "boolean",
+    "int": "integer",
+    "long": "bigint",
+    "float": "real",
+    "double": "double precision",
+    "timestamp": "timestamp with time zone",
+    "set": "text[]",
+    "json": "json",
+    "jsonb": "jsonb",
+    columns.NUMBER: "numeric",
+}
+_KINDS = {sql: kind for kind, sql in _TYPES.items()}
+_NUL = "\\u0000"  # as JSON writes it
+
+
+def naming(json: str) -> Naming:
+    """Return what PostgreSQL makes of names and kinds. ``json``: the kind that holds JSON."""
+    return Naming(
+        reserved=frozenset(OURS),
+        shown=postgres.identifier,
+        same=str,
+        kind=lambda kind: json if kind == "json" else kind,
+        digits=1000,
+    )
+
+
+def sql_type(kind: str) -> str:
+    return _TYPES.get(kind) or kind.replace("decimal", "numeric")
+
+
+def kind_of(sql: str) -> str:
+    """Return the kind of a column by its SQL type; of one that the copy did not make, the SQL type itself."""
+    return _KINDS.get(sql) or sql.replace("numeric", "decimal")
+
+
+def value_of(text: str, kind: str) -> str:
+    """Return the SQL of a value of this kind, made of the SQL of its text as the consumers write it."""
+    if kind == "string":
+        return text
+    if kind == "bytes":
+        return f"decode({text}, 'base64')"
+    if kind == "set":
+        return f"CASE WHEN {text} IS NOT NULL THEN ARRAY(SELECT json_array_elements_text({text}::json)) END"
+    return f"{text}::{sql_type(kind)}"
+
+
+def text_of(value: str, kind: str) -> str:
+    """Return the SQL of the text of a key's part."""
+    if kind == "bytes":
+        return f"encode({value}, 'base64')"
+    if kind == "timestamp":
+        return f"""to_char({value} AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')"""
+    return f"{value}::text"
+
+
+def from_image(column: CopiedColumn) -> str:
+    """Return the SQL of a column's value in a staged row ``s``, whose image has the fields ``r``."""
+    if not column.sources:
+        return f"NULL::{sql_type(column.kind)}"
+    # Evaluated only for those layouts: a field may have another type in others.
+    cases = "".join(
+        f" WHEN s.layout IN ({', '.join(map(str, numbers))}) THEN "
+        + ("s.image" if name is None else f"r.{quoted(postgres.identifier(name))}")
+        for name, numbers in column.layouts.items()
+    )
+    return value_of(f"(CASE{cases} END)", column.kind)
+
+
+def fitted(image: str, layout: Layout, *, is_jsonb: bool) -> tuple[str | None, str | None]:
+    """Return an image that PostgreSQL can take apart, and the JSON of the values that it cannot store (I8).
+
+    These are texts with a NUL character. In JSON, PostgreSQL stores it, but not in jsonb.
+    """
+    if layout.row is None:
+        if is_jsonb and _NUL in image and _has_nul(orjson.loads(image)):
+            return None, f'{{"{columns.ITEM}":{image}}}'
+        return image, None
+    shown = {field.name: postgres.identifier(field.name) for field in layout.row}
+    if _NUL not in image and all(name == short for name, short in shown.items()):
+        return image, None
+    values = orjson.loads(image)
+    in_json = {field.name for field in layout.row if is_jsonb and field.column in ("json", "rest")}
+    unfit = {name: value for name, value in values.items() if _has_nul(value, is_json=name in in_json)}
+    fit = {shown.get(name, name): value for name, value in values.items() if name not in unfit}
+    return orjson.dumps(fit).decode(), orjson.dumps(unfit).decode() if unfit else None
+
+
+def _has_nul(value: object, *, is_json: bool = False) -> bool:
+    """Whether a NUL character is in a value. ``is_json``: the value is the text of JSON that may have one."""
+    if isinstance(value, (dict, list)):
+        return any(map(_has_nul, [*value, *value.values()] if isinstance(value, dict) else value))
+    if is_json and isinstance(value, str):
+        return _NUL in value and _has_nul(orjson.loads(value))
+    return isinstance(value, str) and "\0" in value
