@@ -1,13 +1,13 @@
 """The copy: for each source table a table with its current rows, each with its event token.
 
-The token beside a row decides what may replace it (``fold``). For each batch the stored tokens of its keys are read,
-the rows are decided on the driver, and one statement writes them, each only where the stored token has not changed
-since. Images may be large, so they are not collected on the driver.
+The token beside a row decides what may replace it (``fold``). Where the tokens of an item's changes are numbers of one
+shard, the statement that writes its newest change compares it with the stored one (``newest``). For all other items the
+stored tokens are read, the rows are decided on the driver, and one statement writes them, each only where the stored
+token has not changed since. Images may be large, so they are not collected on the driver.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,18 +17,20 @@ from typing import Any
 import orjson
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
 from relay.change import MARK, REDRIVEN, Images, Operation, Snapshot
 from relay.config import Config, CopyConfig
 from relay.token import EventToken
 from spark_consumers.fold import PartitionOffset, Place, StoredRow, VerdictCounts, group_by_item, split_at_truncations
 from spark_consumers.gaps import LostChanges
+from spark_consumers.newest import BatchSummary, TableSummary, in_order, summary
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.seen_snapshots import SeenSnapshots
 from spark_consumers.sinks import delta
 from spark_consumers.sinks.copy_table import CopyTable
 from spark_consumers.sinks.delta_table import DeltaTable
-from spark_consumers.sinks.target import TargetTable
+from spark_consumers.sinks.target import Newest, TargetTable
 from spark_consumers.sinks.upkeep import Schedule
 from spark_consumers.table_consumer import BatchPlan, TableBatch, TableConsumer
 
@@ -92,31 +94,28 @@ class TableCopies:
 
     def plan(self, given: TableBatch) -> BatchPlan:
         """Plan to store what the changes of a batch make of the rows."""
-        batch = given.records
-        heads = [orjson.loads(row[0]) for row in batch.select(_head().alias("head")).collect()]
-        return BatchPlan(Counter(head["status"] for head in heads), partial(self._write, batch, given.layouts, heads))
+        found = summary(given.records, max((len(layout.key) for layout in given.layouts), default=0))
+        return BatchPlan(found.statuses, partial(self._write, given.records, given.layouts, found))
 
     def _write(
         self,
         batch: DataFrame,
         layouts: Sequence[Layout],
-        heads: Sequence[Mapping[str, Any]],
+        found: BatchSummary,
         gaps: Sequence[LostChanges],
     ) -> dict[str, int]:
         counts, collected = VerdictCounts(), 0
         if gaps:
             # First, so that a snapshot in this batch can repair them.
             self._mark(batch, layouts, gaps)
-        by_table: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-        for head in heads:
-            if head["status"] == DecodeStatus.CHANGE:
-                layout = layouts[head["layout"]]
-                by_table.setdefault((layout.source, layout.table), []).append(head)
-        for name, of_table in by_table.items():
+        by_table: dict[tuple[str, str], list[int]] = {}
+        for number in found.layouts:
+            by_table.setdefault((layouts[number].source, layouts[number].table), []).append(number)
+        for name, used in by_table.items():
             table = self._table(*name)
-            used = sorted({head["layout"] for head in of_table})
             table.prepare(batch, {number: layouts[number] for number in used})
-            apply(batch, table, [_read_head(head) for head in of_table], counts)
+            changes = batch.where(F.col("layout").isin(used) & (F.col("status") == DecodeStatus.CHANGE))
+            apply(batch, table, _undecided(changes, table, found.table(used), counts), counts)
             collected += table.tombstones.collect(batch)
             table.maintain(batch)
         return {
@@ -143,6 +142,29 @@ class TableCopies:
         if (source, table) not in self._tables:
             self._tables[source, table] = CopyTable(self._open_table(source, table), self._retention)
         return self._tables[source, table]
+
+
+def _undecided(
+    changes: DataFrame, table: CopyTable, found: TableSummary, counts: VerdictCounts
+) -> Sequence[ChangeHead]:
+    """Let SQL decide what it can of a table's changes, and return the others."""
+    if not found.is_by_item or not found.items:
+        return _heads(changes)
+    ordered = in_order(changes)
+    newest = Newest(ordered.where("is_plain AND is_last"), found.items, found.changes, found.bounds)
+    left = table.write_newest(newest, counts)
+    if left is None:
+        return _heads(changes)
+    heads = _heads(ordered.where("NOT is_plain")) if found.others else []
+    if left:
+        schema = StructType([StructField("left", ArrayType(StringType()), False)])
+        keys = delta.local_frame(changes.sparkSession, ([key] for key in left), schema)
+        heads += _heads(changes.join(F.broadcast(keys), F.col("key_texts") == F.col("left"), "left_semi"))
+    return heads
+
+
+def _heads(changes: DataFrame) -> list[ChangeHead]:
+    return [_read_head(orjson.loads(row[0])) for row in changes.select(_head()).collect()]
 
 
 def apply(batch: DataFrame, table: CopyTable, changes: Sequence[ChangeHead], counts: VerdictCounts) -> None:
@@ -204,13 +226,11 @@ def _is_current(change: ChangeHead, seen: SeenSnapshots, counts: VerdictCounts) 
 
 
 def _head() -> Column:
-    """Return a change without its images, as JSON; of other records only the status."""
-    is_change = F.col("status") == DecodeStatus.CHANGE
-    columns = ("layout", "topic", "partition", "offset", "key_texts", "event_id", "operation", "images", "token")
+    """Return a change without its images, as JSON."""
+    columns = ("topic", "partition", "offset", "key_texts", "event_id", "operation", "images", "token")
     return F.to_json(
         F.struct(
-            "status",
-            *(F.when(is_change, F.col(name)).alias(name) for name in columns),
+            *columns,
             F.when(F.col("new").isNotNull(), True).alias("new"),
             "snapshot_id",
             "snapshot_as_of",

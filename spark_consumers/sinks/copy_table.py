@@ -22,7 +22,7 @@ from spark_consumers.fold import (
 )
 from spark_consumers.gaps import LostChanges, from_json, to_json
 from spark_consumers.records import Layout
-from spark_consumers.sinks.target import Key, TargetTable, Write, is_same_change
+from spark_consumers.sinks.target import Key, Newest, TargetTable, Write, is_same_change
 from spark_consumers.sinks.tombstones import Tombstones
 
 GAPS = "relay.gaps"
@@ -71,6 +71,15 @@ class CopyTable:
 
     def _gaps(self, batch: DataFrame) -> list[LostChanges]:
         return from_json(self._target.properties(batch).get(GAPS, ""))
+
+    def write_newest(self, newest: Newest, counts: VerdictCounts) -> Sequence[Key] | None:
+        """Apply the changes of items that SQL can decide; return the keys of those that it left, None if it cannot."""
+        if not self._target.decides_newest:
+            return None
+        written = self._target.write_newest(newest)
+        counts.applied += written.applied
+        counts.ignored += written.ignored
+        return written.left
 
     def apply(self, batch: DataFrame, items: Mapping[Key, Sequence[BatchChange]], counts: VerdictCounts) -> None:
         """Apply the changes of some items, each item's in order."""

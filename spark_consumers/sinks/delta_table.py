@@ -7,17 +7,20 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import islice
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, DataType, IntegerType, LongType, StringType, StructField, StructType
 
+from relay.change import Operation
 from relay.errors import RelayError
 from spark_consumers.fold import StoredRow
+from spark_consumers.newest import KeyBounds
+from spark_consumers.plain_tokens import PLAIN_TOKEN
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, delta
 from spark_consumers.sinks.columns import ITEM, ColumnPlan
 from spark_consumers.sinks.delta_values import OURS, VARIANT, from_image, is_ansi, kind_of, naming, text_of, value_of
-from spark_consumers.sinks.target import STATE, Item, Key, Write, images, state, stored_row
+from spark_consumers.sinks.target import STATE, Item, Key, Newest, Write, Written, images, state, stored_row
 from spark_consumers.sinks.tombstones import COLLECTED_AT
 from spark_consumers.sinks.upkeep import Schedule, TableUpkeep
 
@@ -109,7 +112,7 @@ class DeltaTable:
         listed = ", ".join(f"t.{name}" for name in STATE)
         rows = session.sql(
             f"SELECT /*+ BROADCAST(s) */ s.n, {listed} FROM {self.name} t JOIN relay_keys s"
-            f" ON {self._same_key()} AND {self._between(wanted)}"
+            f" ON {self._same_key()} AND {self._between(self._bounds(wanted))}"
         ).collect()
         return {wanted[row[0]]: stored_row(row[1:]) for row in rows}
 
@@ -184,9 +187,10 @@ class DeltaTable:
         names = [delta.quoted(key.name) for key in self._plan.keys]
         inserted = [f"s.{name}" for name in (*self._key_names(), *row.values())] + list(ours.values())
         unchanged = " AND ".join(f"t.{name} <=> s.read{name}" for name in _GUARDED)
+        on = f"{self._same_key()} AND {self._between(self._bounds(keys))}"
         written = delta.merge(
             session,
-            f"""MERGE INTO {self.name} t USING relay_batch s ON {self._same_key()} AND {self._between(keys)}
+            f"""MERGE INTO {self.name} t USING relay_batch s ON {on}
             WHEN MATCHED AND s.existed AND {unchanged} THEN UPDATE SET {", ".join(updates)}
             WHEN NOT MATCHED AND NOT s.existed
             THEN INSERT ({", ".join((*names, *row, *ours))}) VALUES ({", ".join(inserted)})""",
@@ -201,13 +205,74 @@ class DeltaTable:
         ).collect()
         return {tuple(other) for other in others}
 
+    @property
+    def decides_newest(self) -> bool:
+        return True
+
+    def write_newest(self, newest: Newest) -> Written:
+        session = newest.rows.sparkSession
+        is_deleted = F.col("operation") == Operation.DELETE
+        # The image of a deletion, if it has one, is not the row.
+        rows = self._with_fields(newest.rows.withColumn("new", F.when(~is_deleted, F.col("new"))))
+        texts = [F.col("key_texts")[n] for n in range(len(self._plan.keys))]
+        state = {
+            "_relay_token": F.col("token"),
+            "_relay_deleted": is_deleted,
+            "_relay_event_id": F.col("event_id"),
+            "_relay_incomplete": F.lit(False),
+            "_relay_topic": F.col("topic"),
+            "_relay_partition": F.col("partition"),
+            "_relay_offset": F.col("offset"),
+        }
+        rows = rows.select(
+            *(text.alias(f"k{n}") for n, text in enumerate(texts)),
+            *(text.alias(f"text_k{n}") for n, text in enumerate(texts)),
+            *self._values(rows),
+            *(value.alias(name) for name, value in state.items()),
+            *("stem", "first", "number", "changes"),
+        )
+        rows = self._with_key_types(rows.coalesce(1) if newest.items <= _ROWS_OF_A_FILE else rows)
+        rows.createOrReplaceTempView("relay_batch")
+        # Written here and nowhere else, it tells the rows of this statement from those of an earlier one.
+        now = f"timestamp_micros({time.time_ns() // 1000})"
+        row = {delta.quoted(column.name): f"s.c{n}" for n, column in enumerate(self._plan.row)}
+        row |= {name: f"s.{name}" for name in state} | {"_relay_updated_at": now}
+        updates = ", ".join(f"t.{name} = {value}" for name, value in row.items())
+        names = ", ".join([*(delta.quoted(key.name) for key in self._plan.keys), *row, "_relay_read_as_of"])
+        values = ", ".join([*(f"s.{name}" for name in self._key_names()), *row.values(), "0"])
+        on = f"{self._same_key()} AND {self._between(newest.bounds)}"
+        # I7: in one statement, so that the token that decides is the one that is replaced.
+        written = delta.merge(
+            session,
+            f"""MERGE INTO {self.name} t USING relay_batch s ON {on}
+            WHEN MATCHED AND {_is_older("t._relay_token", "s.first")} THEN UPDATE SET {updates}
+            WHEN NOT MATCHED THEN INSERT ({names}) VALUES ({values})""",
+        )
+        if written == newest.items:
+            return Written(newest.changes, 0, ())
+        keys = ", ".join(f"s.text_{name}" for name in self._key_names())
+        is_written = f"t._relay_updated_at <=> {now} AND t._relay_event_id <=> s._relay_event_id"
+        is_same = " AND ".join(f"t.{name} = s.{name}" for name in ("_relay_token", "_relay_event_id"))
+        is_newer = _is_newer("t._relay_token", "s.number")
+        is_old = f"coalesce({is_newer} OR ({is_same} AND NOT t._relay_incomplete), false)"
+        others = session.sql(
+            f"SELECT {keys}, s.changes, {is_old} FROM relay_batch s LEFT JOIN {self.name} t ON {on}"
+            f" WHERE NOT ({is_written})"
+        )
+        return Written.of(newest, others.collect())
+
     def _typed(self, found: DataFrame) -> DataFrame:
         """Return partition, offset, and the columns c0, c1, ... of the row that an image holds."""
+        place = F.col("partition").alias("_partition"), F.col("offset").alias("_offset")
+        return self._with_fields(found).select(*place, *self._values(found))
+
+    def _with_fields(self, found: DataFrame) -> DataFrame:
         # As a map: two names may differ in case only.
-        parsed = found.withColumn("fields", F.from_json("new", "map<string,string>"))
+        return found.withColumn("fields", F.from_json("new", "map<string,string>"))
+
+    def _values(self, found: DataFrame) -> list[Column]:
         casts_fail = is_ansi(found)
-        values = [from_image(column, casts_fail).alias(f"c{n}") for n, column in enumerate(self._plan.row)]
-        return parsed.select(F.col("partition").alias("_partition"), F.col("offset").alias("_offset"), *values)
+        return [from_image(column, casts_fail).alias(f"c{n}") for n, column in enumerate(self._plan.row)]
 
     def _write_schema(self) -> StructType:
         read = [StructField(f"read{name}", _STATE_TYPES[kind]) for name, kind in STATE.items()]
@@ -238,21 +303,27 @@ class DeltaTable:
     def _same_key(self) -> str:
         return " AND ".join(f"t.{delta.quoted(key.name)} = s.k{n}" for n, key in enumerate(self._plan.keys))
 
-    def _between(self, keys: Sequence[Key]) -> str:
-        """Return a condition on ``t`` that all ``keys`` meet, so that Delta skips files that have none of them."""
+    def _between(self, bounds: Sequence[KeyBounds]) -> str:
+        """Return a condition on ``t`` that all keys meet, so that Delta skips files that have none of them."""
         ranges = ["true"]
-        for n, key in enumerate(self._plan.keys if keys else ()):
-            parts = [each[n] for each in keys]
+        for key, found in zip(self._plan.keys, bounds, strict=False):
             if key.kind == "string":
                 # In Python as in Spark, texts are in the order of their code points.
-                bounds = [delta.literal(min(parts)), delta.literal(max(parts))]
-            elif key.kind in ("int", "long"):
-                numbers = [int(part) for part in parts]
-                bounds = [f"{bound}{'L' if key.kind == 'long' else ''}" for bound in (min(numbers), max(numbers))]
+                ends = [delta.literal(text) for text in found.texts]
+            elif key.kind in ("int", "long") and found.numbers is not None:
+                ends = [f"{number}{'L' if key.kind == 'long' else ''}" for number in found.numbers]
             else:
                 continue
-            ranges.append(f"t.{delta.quoted(key.name)} BETWEEN {' AND '.join(bounds)}")
+            ranges.append(f"t.{delta.quoted(key.name)} BETWEEN {' AND '.join(ends)}")
         return " AND ".join(ranges)
+
+    def _bounds(self, keys: Sequence[Key]) -> list[KeyBounds]:
+        found = []
+        for n, key in enumerate(self._plan.keys if keys else ()):
+            texts = [each[n] for each in keys]
+            numbers = [int(text) for text in texts] if key.kind in ("int", "long") else None
+            found.append(KeyBounds((min(texts), max(texts)), (min(numbers), max(numbers)) if numbers else None))
+        return found
 
     # ------------------------------------------------------------------ tombstones and properties
 
@@ -271,6 +342,24 @@ class DeltaTable:
 
     def set_property(self, batch: DataFrame, name: str, value: str) -> None:
         batch.sparkSession.sql(f"ALTER TABLE {self.name} SET TBLPROPERTIES ({delta.assigned({name: value})})")
+
+
+def _is_older(token: str, number: str) -> str:
+    """Return SQL that is true if a stored token has the stem of ``s``, and a smaller number than that one."""
+    return f"{_part(token, 1)} = s.stem AND {_sized(_part(token, 2))} < {_sized(number)}"
+
+
+def _is_newer(token: str, number: str) -> str:
+    return f"({_part(token, 1)} = s.stem AND {_sized(_part(token, 2))} > {_sized(number)})"
+
+
+def _part(token: str, group: int) -> str:
+    return f"regexp_extract({token}, {delta.literal(PLAIN_TOKEN)}, {group})"
+
+
+def _sized(number: str) -> str:
+    """Return SQL of a value that is ordered as the numbers are, which may be of any length."""
+    return f"struct(length({number}), {number})"
 
 
 def _decided(write: Write) -> tuple[object, ...]:

@@ -13,9 +13,11 @@ from pyspark.sql import DataFrame
 
 from relay.errors import RelayError
 from spark_consumers.fold import PartitionOffset, StoredRow
+from spark_consumers.plain_tokens import PLAIN_TOKEN
 from spark_consumers.records import Layout
 from spark_consumers.sinks import columns, postgres
 from spark_consumers.sinks.columns import ColumnPlan
+from spark_consumers.sinks.copied_lines import copied_lines
 from spark_consumers.sinks.postgres import Connection, PostgresDatabase, execute, quoted
 from spark_consumers.sinks.postgres_values import (
     JSONB,
@@ -29,7 +31,7 @@ from spark_consumers.sinks.postgres_values import (
     text_of,
     value_of,
 )
-from spark_consumers.sinks.target import STATE, Item, Key, Write, images, state, stored_row
+from spark_consumers.sinks.target import STATE, Item, Key, Newest, Write, Written, images, state, stored_row
 
 PROPERTIES = "_relay_properties"
 """The table of each schema with the properties of its other tables."""
@@ -42,6 +44,22 @@ _STAGED = {
     "unfit": "text",
     "keep": "boolean",
     "existed": "boolean",
+}
+
+
+_NEWEST = {
+    "layout": "integer",
+    "image": "text",
+    "stem": "text",
+    "first": "text",
+    "number": "text",
+    "changes": "integer",
+    "_relay_token": "text",
+    "_relay_deleted": "boolean",
+    "_relay_event_id": "text",
+    "_relay_topic": "text",
+    "_relay_partition": "integer",
+    "_relay_offset": "bigint",
 }
 
 
@@ -190,6 +208,59 @@ class PostgresTable:
     def write_all(self, batch: DataFrame, parts: Iterable[Sequence[Write]]) -> set[Key]:
         return {key for part in parts for key in self.write(batch, part)}
 
+    @property
+    def decides_newest(self) -> bool:
+        # The images name columns as the source does.
+        fields = (field.name for layout in (self._layouts or {}).values() for field in layout.row or ())
+        return all(name == postgres.identifier(name) for name in fields)
+
+    def write_newest(self, newest: Newest) -> Written:
+        keys = [f"k{n}" for n in range(len(self._plan.keys))]
+        columns = dict.fromkeys(keys, "text") | _NEWEST
+        with self._database.transaction() as connection:
+            self._lock(connection)
+            listed = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+            execute(connection, f"CREATE TEMPORARY TABLE relay_newest ({listed}) ON COMMIT DROP")
+            with connection.cursor() as cursor, cursor.copy("COPY relay_newest FROM STDIN") as copy:
+                for lines in copied_lines(newest.rows, len(keys)):
+                    copy.write(lines)
+            execute(connection, "ANALYZE relay_newest")  # else it may read the whole table to find a few rows
+            update, insert, others = self._newest_statements(keys)
+            written = execute(connection, update).rowcount + execute(connection, insert).rowcount
+            if written == newest.items:
+                return Written(newest.changes, 0, ())
+            return Written.of(newest, execute(connection, others).fetchall())
+
+    def _newest_statements(self, keys: Sequence[str]) -> tuple[str, str, str]:
+        """Return the statements that write ``relay_newest``: UPDATE, INSERT, and a query of what they did not write.
+
+        All have one ``now()``, and see no other writer between them, since the table is locked.
+        """
+        row = {quoted(column.name): from_image(column) for column in self._plan.row} | {UNFIT: "NULL::json"}
+        row |= {name: f"s.{name}" for name in STATE if name in _NEWEST}
+        row |= {"_relay_incomplete": "false", "_relay_updated_at": "now()"}
+        source = self._with_fields("relay_newest s")
+        same = self._same_key(lambda n: f"s.k{n}")
+        updates = ", ".join(f"{name} = {value}" for name, value in row.items())
+        names = ", ".join([*(quoted(column.name) for column in self._plan.keys), *row, "_relay_read_as_of"])
+        parts = [value_of(f"s.k{n}", column.kind) for n, column in enumerate(self._plan.keys)]
+        values = ", ".join([*parts, *row.values(), "0"])
+        # I7: only over a token that is older.
+        update = f"UPDATE {self._table} t SET {updates} FROM {source} WHERE {same} AND {_is_stored('<', 's.first')}"
+        insert = (
+            f"INSERT INTO {self._table} ({names}) SELECT {values} FROM {source}"
+            f" WHERE NOT EXISTS (SELECT FROM {self._table} t WHERE {same}) ON CONFLICT DO NOTHING"
+        )
+        is_written = "t._relay_updated_at = now() AND t._relay_event_id = s._relay_event_id"
+        is_same = " AND ".join(f"t.{name} = s.{name}" for name in ("_relay_token", "_relay_event_id"))
+        is_old = f"coalesce({_is_stored('>', 's.number')} OR ({is_same} AND NOT t._relay_incomplete), false)"
+        texts = ", ".join(f"s.{name}" for name in keys)
+        others = (
+            f"SELECT {texts}, s.changes, {is_old} FROM relay_newest s LEFT JOIN {self._table} t ON {same}"
+            f" WHERE ({is_written}) IS NOT TRUE"
+        )
+        return update, insert, others
+
     def _staged(self, batch: DataFrame, writes: Sequence[Write]) -> Iterator[tuple[object, ...]]:
         """Yield the rows of the temporary table, those with an image as Spark returns them, partition by partition."""
         wanted: dict[PartitionOffset, int] = {}
@@ -222,16 +293,7 @@ class PostgresTable:
         keys = [quoted(column.name) for column in self._plan.keys]
         row = {quoted(column.name): from_image(column) for column in self._plan.row} | {UNFIT: "s.unfit::json"}
         ours = {name: f"s.{name}" for name in STATE} | {"_relay_updated_at": "now()"}
-        held = [(name, numbers) for column in self._plan.row for name, numbers in column.layouts.items()]
-        fields = dict.fromkeys(postgres.identifier(name) for name, _ in held if name is not None)
-        source = "relay_batch s"
-        if fields:
-            typed = ", ".join(
-                map(str, sorted({number for name, numbers in held if name is not None for number in numbers}))
-            )
-            image = f"CASE WHEN s.layout IN ({typed}) THEN s.image::json END"
-            read = ", ".join(f"{quoted(name)} text" for name in fields)
-            source += f" LEFT JOIN LATERAL json_to_record({image}) AS r({read}) ON true"
+        source = self._with_fields("relay_batch s")
         updates = [f"{name} = CASE WHEN s.keep THEN t.{name} ELSE {value} END" for name, value in row.items()]
         updates += [f"{name} = {value}" for name, value in ours.items()]
         unchanged = " AND ".join(f"t.{name} IS NOT DISTINCT FROM s.read{name}" for name in STATE)
@@ -253,6 +315,17 @@ class PostgresTable:
                 THEN EXISTS (SELECT FROM updated u WHERE u.n = s.n)
                 ELSE EXISTS (SELECT FROM inserted i WHERE {same}) END
         """
+
+    def _with_fields(self, staged: str) -> str:
+        """Join ``staged``, which has the alias ``s``, with the fields ``r`` of its images."""
+        held = [(name, numbers) for column in self._plan.row for name, numbers in column.layouts.items()]
+        fields = dict.fromkeys(postgres.identifier(name) for name, _ in held if name is not None)
+        if not fields:
+            return staged
+        typed = sorted({number for name, numbers in held if name is not None for number in numbers})
+        image = f"CASE WHEN s.layout IN ({', '.join(map(str, typed))}) THEN s.image::json END"
+        read = ", ".join(f"{quoted(name)} text" for name in fields)
+        return f"{staged} LEFT JOIN LATERAL json_to_record({image}) AS r({read}) ON true"
 
     # ------------------------------------------------------------------ tombstones and properties
 
@@ -294,3 +367,10 @@ class PostgresTable:
 
 def _staged_part(n: int) -> str:
     return f"s.key[{n + 1}]"
+
+
+def _is_stored(operator: str, number: str) -> str:
+    """Return SQL that compares the number of the stored token with another, if it has the stem of ``s``."""
+    sizes = f'(length(part[2]), part[2]) {operator} (length({number}), {number} COLLATE "C")'
+    token = f"regexp_match(t._relay_token, {postgres.literal(PLAIN_TOKEN)}) AS part"
+    return f"(SELECT part[1] = s.stem AND {sizes} FROM {token})"

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 
 from relay.token import EventToken
 from spark_consumers.fold import Place, StoredRow
+from spark_consumers.newest import KeyBounds
 from spark_consumers.records import DecodeStatus, Layout
 from spark_consumers.sinks.delta import literal
 
@@ -36,6 +37,39 @@ class Write:
     row: StoredRow
 
 
+@dataclass(frozen=True, slots=True)
+class Newest:
+    """The newest change of each item of a batch that SQL can decide.
+
+    ``rows``: of ``newest.in_order``, of one table. ``changes``: of all these items, whose keys are between ``bounds``.
+    """
+
+    rows: DataFrame
+    items: int
+    changes: int
+    bounds: Sequence[KeyBounds]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """How many changes were applied and ignored, and the keys of the items for which neither is known."""
+
+    applied: int
+    ignored: int
+    left: Sequence[Key]
+
+    @classmethod
+    def of(cls, newest: Newest, others: Iterable[Sequence[Any]]) -> Written:
+        """``others``: of the items that were not written, the key, the number of changes, and whether to ignore it."""
+        applied, ignored, left = newest.changes, 0, []
+        for *key, changes, is_old in others:
+            applied -= changes
+            ignored += changes if is_old else 0
+            if not is_old:
+                left.append(tuple(key))
+        return cls(applied, ignored, left)
+
+
 class TargetTable(Protocol):
     """One table of the copy at its target.
 
@@ -55,6 +89,17 @@ class TargetTable(Protocol):
 
     def write(self, batch: DataFrame, writes: Sequence[Write]) -> set[Key]:
         """Write each row whose state is still the one that was read, all or none; return the keys of the others."""
+
+    @property
+    def decides_newest(self) -> bool:
+        """Whether `write_newest` can write the layouts that the table is prepared for."""
+
+    def write_newest(self, newest: Newest) -> Written:
+        """Write each change whose item is not in the table, or has an older token of the same stem there.
+
+        A stored token that is newer, or that of the change itself, ignores all of the item's changes. Older is older
+        than the first of them. Whatever else is stored, the item is left as it is.
+        """
 
     def write_all(self, batch: DataFrame, parts: Iterable[Sequence[Write]]) -> set[Key]:
         """Write as `write` does, but any number of rows without images, of which ``parts`` are in memory by turns."""

@@ -9,13 +9,14 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from relay.change import Images, Operation, Snapshot
+from relay.change import MARK, Images, Operation, Snapshot
 from relay.token import EventToken
-from spark_consumers.copy import ChangeHead, apply
+from spark_consumers.copy import ChangeHead, TableCopies, apply
 from spark_consumers.fold import Place, VerdictCounts
 from spark_consumers.records import Layout, RecordField
 from spark_consumers.sinks.copy_table import CopyTable
 from spark_consumers.sinks.target import TargetTable
+from spark_consumers.table_consumer import TableBatch
 
 SHARD = "shop/shop/-"
 FOREVER = 1e10  # seconds
@@ -84,13 +85,25 @@ class Batch:
 
 def in_spark(session: SparkSession, changes: Sequence[Published]) -> DataFrame:
     """Return a decoded batch of ``shop.orders`` in Spark, with the columns that a copy reads."""
-    rows = [
-        ("change", "shop", "orders", *each.head.partition_offset, each.layout, json.dumps(each.image))
-        for each in changes
-        if each.image is not None
-    ]
-    kinds = "status string, source string, table string, partition int, offset long, layout int, new string"
-    return session.createDataFrame(rows, kinds)
+    return session.createDataFrame([_row(each) for each in changes], _COLUMNS)
+
+
+_COLUMNS = (
+    "status string, source string, table string, topic string, partition int, offset long, layout int, "
+    "key_texts array<string>, event_id string, operation string, images string, token string, new string, "
+    "snapshot_id string, snapshot_as_of long, attributes map<string,string>"
+)
+
+
+def _row(each: Published) -> tuple[Any, ...]:
+    head = each.head
+    image = None if each.image is None else json.dumps(each.image, ensure_ascii=False)
+    snapshot = (None, None) if head.snapshot is None else (head.snapshot.id, head.snapshot.as_of)
+    attributes = {**head.attributes, **({} if head.mark is None else {MARK: head.mark})}
+    key = list(head.key) if head.mark is None and head.operation is not Operation.TRUNCATE else None
+    token = None if head.token is None else head.token.to_json()
+    where = ("change", "shop", "orders", head.place.topic, *head.partition_offset, each.layout)
+    return (*where, key, head.event_id, head.operation.value, head.images.value, token, image, *snapshot, attributes)
 
 
 def play(
@@ -99,10 +112,18 @@ def play(
     *changes: Published,
     session: SparkSession | None = None,
 ) -> VerdictCounts:
-    """Apply a batch as the consumer does."""
+    """Apply a batch as the consumer does; without ``session`` by the rule alone, without Spark."""
+    numbered = layouts if isinstance(layouts, Mapping) else {0: layouts}
+    if session is not None:
+        copies = TableCopies(lambda source, name: table, FOREVER)
+        known = [numbered.get(number, layout({}, None)) for number in range(max(numbered) + 1)]
+        batch = TableBatch(in_spark(session, changes), known, {}, {})
+        found = copies.plan(batch).write([])
+        assert found.pop("collected") == 0
+        return VerdictCounts(**found)
     counts = VerdictCounts()
-    given: Any = Batch(changes) if session is None else in_spark(session, changes)
+    given: Any = Batch(changes)
     copied = CopyTable(table, FOREVER)
-    copied.prepare(given, layouts if isinstance(layouts, Mapping) else {0: layouts})
+    copied.prepare(given, numbered)
     apply(given, copied, [each.head for each in changes], counts)
     return counts

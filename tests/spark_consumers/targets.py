@@ -24,12 +24,14 @@ from tests.spark_consumers.scenarios import comparable
 
 
 class InPostgres:
-    def __init__(self, url: str, items: str = "json") -> None:
-        self.database, self.items = PostgresDatabase(url), items
+    """``playing``: the session that applies the batches; without one, the rule alone does."""
+
+    def __init__(self, url: str, items: str = "json", playing: SparkSession | None = None) -> None:
+        self.database, self.items, self.playing = PostgresDatabase(url), items, playing
         self.table = PostgresTable(self.database, "shop", "orders", items=items)
 
     def play(self, layouts: Any, *changes: Published) -> VerdictCounts:
-        return play(self.table, layouts, *changes)
+        return play(self.table, layouts, *changes, session=self.playing)
 
     def rows(self, *columns: str, deleted: bool = False) -> list[tuple[Any, ...]]:
         statement = f"SELECT {', '.join(map(quoted, columns))} FROM shop.orders WHERE {deleted} OR NOT _relay_deleted"

@@ -1,0 +1,172 @@
+"""Which items of a batch a copy can decide in SQL, since their changes and the stored row have plain tokens.
+
+Where the tokens of an item's changes ascend, the rule ends with its newest change wherever that is newer than the
+stored row. So only that change is written, by a statement that compares the tokens. All else is left to ``fold``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, Row, Window
+from pyspark.sql import functions as F
+
+from relay.change import REDRIVEN, Operation
+from spark_consumers.plain_tokens import PLAIN_TOKEN
+from spark_consumers.records import DecodeStatus
+
+_WRITES = (Operation.INSERT.value, Operation.UPDATE.value, Operation.DELETE.value)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyBounds:
+    """The least and the greatest value of a key column: of its texts, and of its numbers, None if it has others."""
+
+    texts: tuple[str, str]
+    numbers: tuple[int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class TableSummary:
+    """The changes of one table in a batch.
+
+    ``layouts``: their numbers. ``is_by_item``: whether each changes one item only, and all are of one topic; so it is
+    False with truncations and snapshots. ``changes`` and ``items``: the number of those that SQL can decide, whose
+    keys are between ``bounds``, one for each key column. ``others``: the number of other changes.
+    """
+
+    layouts: tuple[int, ...]
+    is_by_item: bool
+    changes: int
+    items: int
+    others: int
+    bounds: tuple[KeyBounds, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSummary:
+    """``statuses``: the number of records by status. ``groups``: of the changes, by layout and topic."""
+
+    statuses: Mapping[str, int]
+    groups: tuple[Row, ...]
+
+    @property
+    def layouts(self) -> list[int]:
+        """The numbers of the layouts that the changes have."""
+        return sorted({group["layout"] for group in self.groups})
+
+    def table(self, layouts: Collection[int]) -> TableSummary:
+        """Return the summary of the table whose changes have these layouts."""
+        groups = [group for group in self.groups if group["layout"] in layouts]
+        changes = sum(group["plain"] for group in groups)
+        return TableSummary(
+            layouts=tuple(sorted({group["layout"] for group in groups})),
+            is_by_item=len({group["topic"] for group in groups}) == 1
+            and not any(group["of_table"] for group in groups),
+            changes=changes,
+            items=sum(group["items"] for group in groups),
+            others=sum(group["records"] for group in groups) - changes,
+            bounds=_bounds([group for group in groups if group["plain"]]),
+        )
+
+
+def _bounds(groups: Sequence[Row]) -> tuple[KeyBounds, ...]:
+    """Return the bounds of each key column; none if the groups have keys of different lengths."""
+    columns = [group["bounds"] for group in groups]
+    found = []
+    for parts in zip(*columns, strict=False):
+        texts = min(part["least"] for part in parts), max(part["greatest"] for part in parts)
+        numbers = None
+        if all(part["is_number"] for part in parts):
+            numbers = min(part["lowest"] for part in parts), max(part["highest"] for part in parts)
+        found.append(KeyBounds(texts, numbers))
+    return tuple(found)
+
+
+def summary(batch: DataFrame, key_columns: int) -> BatchSummary:
+    """Summarise a batch in one Spark action. ``key_columns``: how many the longest key has."""
+    is_change = F.col("status") == DecodeStatus.CHANGE
+    of_table = ~F.col("operation").isin(*_WRITES) | F.col("key_texts").isNull() | F.col("snapshot_id").isNotNull()
+    found = (
+        in_order(batch)
+        .groupBy("status", "layout", F.when(is_change, F.col("topic")).alias("topic"))
+        .agg(
+            F.count(F.lit(1)).alias("records"),
+            F.count_if(of_table).alias("of_table"),
+            F.count_if("is_plain").alias("plain"),
+            F.count_if(F.col("is_plain") & F.col("is_last")).alias("items"),
+            F.array(*map(_bounds_of, range(key_columns))).alias("bounds"),
+        )
+        .collect()
+    )
+    statuses: Counter[str] = Counter()
+    for group in found:
+        statuses[group["status"]] += group["records"]
+    return BatchSummary(statuses, tuple(group for group in found if group["status"] == DecodeStatus.CHANGE))
+
+
+def _bounds_of(column: int) -> Column:
+    text = F.get("key_texts", F.lit(column))
+    number = text.try_cast("bigint")
+    return F.struct(
+        F.min(text).alias("least"),
+        F.max(text).alias("greatest"),
+        F.min(number).alias("lowest"),
+        F.max(number).alias("highest"),
+        F.bool_and(number.isNotNull()).alias("is_number"),
+    )
+
+
+def in_order(batch: DataFrame) -> DataFrame:
+    """Add to each change of a batch what its item's changes have in common.
+
+    ``stem`` and ``number``: the parts of its token (``plain_tokens``). ``first``: the number of the item's first
+    change. ``changes``: how many it has. ``is_last``: whether it is the newest. ``is_plain``: whether SQL can decide
+    the item's changes.
+    """
+    item = Window.partitionBy("source", "table", "key_texts")
+    ordered = item.orderBy("partition", "offset")
+    part = [F.regexp_extract("token", PLAIN_TOKEN, group) for group in (1, 2)]
+    previous = [F.lag(name).over(ordered) for name in ("stem", "number")]
+    # Two changes of one transaction have one token, and so has a change that is on the topic twice.
+    ascends = previous[0].isNull() | ((previous[0] == F.col("stem")) & is_less(previous[1], F.col("number")))
+    return (
+        batch.withColumns({"stem": part[0], "number": part[1]})
+        .withColumns(
+            {
+                "is_plain": F.coalesce(_is_plain() & ascends, F.lit(False)),
+                "first": F.first("number").over(ordered),
+                "position": F.row_number().over(ordered),
+            }
+        )
+        .withColumns({"is_plain": F.bool_and("is_plain").over(item), "changes": F.count(F.lit(1)).over(item)})
+        .withColumn("is_last", F.col("position") == F.col("changes"))
+    )
+
+
+def is_less(number: Column, other: Column) -> Column:
+    """Whether a number is less than another; both are texts without leading zeros, of any length."""
+    return F.struct(F.length(number), number) < F.struct(F.length(other), other)
+
+
+def _is_plain() -> Column:
+    """Whether a change gives the whole row, or deletes it, in the order of its token alone.
+
+    PostgreSQL cannot store a NUL character, which JSON has as an escape.
+    """
+    is_whole = (F.col("operation") == Operation.DELETE) | F.col("new").isNotNull()
+    has_nul = F.coalesce(F.contains("new", F.lit("\\u0000")), F.lit(False)) | F.contains(
+        F.array_join("key_texts", ""), F.lit("\0")
+    )
+    return (
+        (F.col("status") == DecodeStatus.CHANGE)
+        & F.col("operation").isin(*_WRITES)
+        & (F.col("stem") != "")
+        & is_whole
+        & F.col("key_texts").isNotNull()
+        & F.col("snapshot_id").isNull()
+        & F.try_element_at("attributes", F.lit(REDRIVEN)).isNull()
+        & ~has_nul
+    )

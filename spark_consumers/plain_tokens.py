@@ -1,0 +1,25 @@
+"""Event tokens that SQL can compare: those that differ in one number only, of which the larger one is newer.
+
+They have one shard and no origin. Two DynamoDB sequence numbers are such positions, and two GTID sets in which only the
+last sequence number differs. ``relay.token.compare`` has the rule for all tokens; on these it says the same.
+"""
+
+from __future__ import annotations
+
+import re
+
+# GTIDs of more digits may be past the largest one that a server assigns.
+_POSITION = (
+    r"(?:DynamoDB/|(?:MySQL56/[0-9a-z_:,-]+:[0-9]+-|MariaDB/(?:[0-9]+-[0-9]+-[0-9]+,)*[0-9]+-[0-9]+-)"
+    r'(?=[0-9]{1,18}"))'
+)
+PLAIN_TOKEN = (
+    rf'^\{{"timestamp":[1-9][0-9]*,("shard":".+","position":"{_POSITION})([1-9][0-9]{{0,99}})","origin":null\}}$'
+)
+"""A regular expression for Python, Java and PostgreSQL. Its groups: what such tokens have in common, and the number."""
+
+
+def plain_parts(token: str) -> tuple[str, int] | None:
+    """Return what a token's JSON text shares with those that it compares with, and its number; None for others."""
+    found = re.fullmatch(PLAIN_TOKEN, token)
+    return None if found is None else (found[1], int(found[2]))
