@@ -130,3 +130,35 @@ def test_a_log_that_began_at_the_end_gets_the_rest_from_another_checkpoint(topic
     topic.publish([at(7, 7)])
     assert len(log.after("consume('late')")["ids"]) == 1
     assert len(log.after("consume('early')")["ids"]) == 5
+
+
+TWO_WRITERS = """
+import sys
+import pytest
+from relay.demo.tables import spark
+from relay.errors import Unavailable
+from spark_consumers.change_log import ChangeLog
+from spark_consumers.sinks.upkeep import Schedule
+from tests.benchmarks.decoded import Batches
+
+with spark() as session:
+    path = sys.argv[1]
+    batches = Batches(session, range(100), rows=10)
+    first, second = (ChangeLog(path, dict, Schedule(1e9, 1e9)) for _ in range(2))
+    assert first.plan(batches.get(0)).write([])["applied"] == 10
+    batch = batches.get(1)
+    plans = [each.plan(batch) for each in (first, second)]  # both have read what the log has
+    assert plans[0].write([])["applied"] == 10
+    with pytest.raises(Unavailable, match="another consumer appends to the change log"):
+        plans[1].write([])
+    # It reads again what the log has.
+    assert second.plan(batch).write([]) == {"applied": 0, "ignored": 10}
+    assert session.read.format("delta").load(path).count() == 20
+"""
+
+
+def test_of_two_consumers_with_one_log_the_slower_one_fails_and_reads_the_log_again(
+    tmp_path: Path, spark_process: SparkProcess
+) -> None:
+    """Delta skips what the slower one appends. Elsewhere than in local folders, no lock keeps two apart."""
+    spark_process.run(TWO_WRITERS, str(tmp_path / "log"))
