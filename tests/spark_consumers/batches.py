@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from relay.change import MARK, Images, Operation, Snapshot
 from relay.token import EventToken
 from spark_consumers.copy import ChangeHead, TableCopies, apply
 from spark_consumers.fold import Place, VerdictCounts
 from spark_consumers.records import Layout, RecordField
+from spark_consumers.sinks import delta
 from spark_consumers.sinks.copy_table import CopyTable
 from spark_consumers.sinks.target import TargetTable
 from spark_consumers.table_consumer import TableBatch
@@ -85,7 +87,9 @@ class Batch:
 
 def in_spark(session: SparkSession, changes: Sequence[Published]) -> DataFrame:
     """Return a decoded batch of ``shop.orders`` in Spark, with the columns that a copy reads."""
-    return session.createDataFrame([_row(each) for each in changes], _COLUMNS)
+    schema = StructType.fromDDL(_COLUMNS)
+    assert isinstance(schema, StructType)
+    return delta.local_frame(session, map(_row, changes), schema).persist()
 
 
 _COLUMNS = (
@@ -119,6 +123,7 @@ def play(
         known = [numbered.get(number, layout({}, None)) for number in range(max(numbered) + 1)]
         batch = TableBatch(in_spark(session, changes), known, {}, {})
         found = copies.plan(batch).write([])
+        batch.records.unpersist()
         assert found.pop("collected") == 0
         return VerdictCounts(**found)
     counts = VerdictCounts()

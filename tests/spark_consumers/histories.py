@@ -94,7 +94,7 @@ class History:
         return replace(each, head=replace(each.head, place=place, new=new), layout=layout)
 
 
-def batches(seed: int, *, changes: int = 120, oddity: int = 12) -> list[list[Published]]:
+def batches(seed: int, *, changes: int = 100, oddity: int = 12) -> list[list[Published]]:
     """Return batches in which changes come again as after restarts, and some at new offsets, as after a reset."""
     chance = random.Random(seed)
     history = History(chance, oddity)
@@ -102,7 +102,7 @@ def batches(seed: int, *, changes: int = 120, oddity: int = 12) -> list[list[Pub
         history.publish(chance.randint(20, 50))
     found, begin = [], 0
     while begin < changes:
-        end = begin + chance.randint(1, 40)
+        end = begin + chance.randint(5, 50)
         found.append(history.published[begin:end])
         # A driver that was killed, or is behind, starts again at an earlier change.
         begin = chance.choice([end, end, max(0, end - chance.randint(1, 30))])
@@ -140,12 +140,12 @@ def rows_in(table: CopyInTest) -> list[tuple[Any, ...]]:
     return sorted((row[0], row[1], *map(repr, row[2:])) for row in found)
 
 
-def compare_with_the_rule(table: CopyInTest, seed: int, *, keeps_nul: bool = True, oddity: int = 12) -> None:
+def compare_with_the_rule(table: CopyInTest, seed: int, *, keeps_nul: bool = True, **more: int) -> None:
     """Play a history into an empty table. AssertionError at the first batch after which table and rule differ.
 
-    ``keeps_nul``: whether it keeps texts with a NUL character in their column.
+    ``keeps_nul``: whether it keeps texts with a NUL character in their column. ``more``: of ``batches``.
     """
-    of_seed = batches(seed, oddity=oddity)
+    of_seed = batches(seed, **more)
     for number, (batch, (counts, rows)) in enumerate(zip(of_seed, by_the_rule(of_seed), strict=True)):
         of_batch = f"seed {seed}, batch {number}: {[astuple(each.head) for each in batch]}"
         assert table.play(LAYOUTS, *batch) == counts, of_batch
